@@ -1,0 +1,79 @@
+//! Terms: the ids and units that every other room speaks in.
+//!
+//! Model.   An id is a small number with a type of its own, because a cid is not a cpu and
+//!          neither is an LLC. A unit ends the name of a plain number (`_ns`, `_kib`), or is a
+//!          type where the number travels far (`Nanos`, `Units`).
+//! Number.  CPU numbers are sparse: a machine with 4 CPUs may call them 0, 2, 1024 and 8191.
+//!          Nothing here assumes a width; [`CpuSet`] grows with the largest number in it.
+
+mod cpu_set;
+pub use cpu_set::{CpuSet, ListError};
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The number as an index into a table of that shape.
+            #[inline]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self, f)
+            }
+        }
+    };
+}
+
+id!(/** A logical CPU, by the kernel's number. Sparse, and may exceed 1024. */ CpuId, "cpu");
+id!(/** A concurrency id: a slot of one tenant, held by one CPU at a time. */ Cid, "cid");
+id!(/** A physical core: the CPUs of one core are SMT siblings. Dense. */ CoreId, "core");
+id!(/** A last-level cache: the CPUs that share it. Dense. */ LlcId, "llc");
+id!(/** A NUMA node, by the kernel's number. Sparse: node 0 may be missing. */ NodeId, "node");
+id!(/** A socket (package). Dense. */ SocketId, "socket");
+id!(/** A tenant: a group of tasks that share data. */ TenantId, "tenant");
+
+/// A span of time, or a point on a clock that the caller chose, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nanos(pub u64);
+
+impl fmt::Debug for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ns", self.0)
+    }
+}
+
+/// An amount of whatever an account counts: bytes, tokens, pages. The user says which.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Units(pub u64);
+
+impl fmt::Debug for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} units", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_says_what_it_is() {
+        assert_eq!(format!("{} {:?} {}", CpuId(1024), Cid(3), LlcId(0)), "cpu1024 cid3 llc0");
+        assert_eq!(format!("{:?} {:?}", Nanos(7), Units(9)), "7 ns 9 units");
+    }
+}
