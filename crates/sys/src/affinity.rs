@@ -1,0 +1,139 @@
+//! Affinity: on which CPUs a thread may run, and on which it runs now.
+//!
+//! Model.   The mask is per thread. The kernel's mask may be wider than 1024 CPUs, so the buffer
+//!          grows until the kernel is content.
+//! Source.  sched_setaffinity(2), getcpu(2).
+
+use std::io;
+use warmcore_terms::{CpuId, CpuSet};
+
+/// The CPUs this thread may run on.
+#[cfg(target_os = "linux")]
+pub fn allowed() -> io::Result<CpuSet> {
+    let mut words = vec![0u64; 16];
+    loop {
+        // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
+        let got =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, words.len() * 8, words.as_mut_ptr()) };
+        if got >= 0 {
+            words.truncate(got as usize / 8);
+            return Ok(CpuSet::from_words(words));
+        }
+        let error = io::Error::last_os_error();
+        // EINVAL: the kernel's mask is wider than the buffer. It stops at 8192 today.
+        if error.raw_os_error() != Some(libc::EINVAL) || words.len() >= 1 << 14 {
+            return Err(error);
+        }
+        words.resize(words.len() * 2, 0);
+    }
+}
+
+/// Lets this thread run on `cpus` only. It is on one of them when this returns.
+#[cfg(target_os = "linux")]
+pub fn set_allowed(cpus: &CpuSet) -> io::Result<()> {
+    let words = cpus.words();
+    // SAFETY: the kernel reads the length that we name, which is the buffer's.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets this thread run on one CPU only.
+pub fn pin(cpu: CpuId) -> io::Result<()> {
+    set_allowed(&[cpu].into_iter().collect())
+}
+
+/// The CPU this thread runs on, or ran on a moment ago.
+#[cfg(target_os = "linux")]
+#[inline]
+pub fn current_cpu() -> CpuId {
+    // SAFETY: no arguments, no memory. It fails only without the syscall: then 0 is as good.
+    CpuId(unsafe { libc::sched_getcpu() }.max(0) as u32)
+}
+
+/// What Linux can be configured to: more CPUs than any machine has.
+const LINUX_CPUS_MAX: usize = 8192;
+
+/// Every CPU number, and every concurrency id of the kernel, is below this as long as the
+/// machine runs, hot-plug included.
+///
+/// It is the width in which the kernel prints its own masks, fixed at boot, rounded up to a hex
+/// digit. `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller
+/// one, and whoever sizes memory by it writes beyond its end.
+#[cfg(target_os = "linux")]
+pub fn cpu_numbers_end() -> usize {
+    let mut words = [0u64; LINUX_CPUS_MAX / 64];
+    // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
+    // The mask as it is stored: never too narrow, but on some kernels four times as wide.
+    let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    printed_width(&status).map_or(stored, |printed| printed.min(stored))
+}
+
+/// The width of the mask in `Cpus_allowed:\tff,ffffffff`, in CPUs.
+#[cfg(target_os = "linux")]
+fn printed_width(status: &str) -> Option<usize> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?.trim();
+    let digits = mask.chars().filter(char::is_ascii_hexdigit).count();
+    (digits > 0 && mask.chars().all(|c| c == ',' || c.is_ascii_hexdigit())).then_some(digits * 4)
+}
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use super::*;
+
+    /// All CPUs: this platform has no affinity that we use.
+    pub fn allowed() -> io::Result<CpuSet> {
+        let n = std::thread::available_parallelism()?.get() as u32;
+        Ok((0..n).map(CpuId).collect())
+    }
+
+    /// Always `Unsupported`.
+    pub fn set_allowed(_: &CpuSet) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    /// One slot: this platform runs on the `plain` backend.
+    pub fn cpu_numbers_end() -> usize {
+        1
+    }
+
+    /// Always CPU 0.
+    pub fn current_cpu() -> CpuId {
+        CpuId(0)
+    }
+}
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::*;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_runs_where_it_was_pinned() {
+        let before = allowed().unwrap();
+        for cpu in before.iter() {
+            pin(cpu).unwrap();
+            assert_eq!((current_cpu(), allowed().unwrap().len()), (cpu, 1));
+        }
+        set_allowed(&before).unwrap();
+        assert_eq!(allowed().unwrap(), before);
+    }
+
+    #[test]
+    fn the_end_of_the_cpu_numbers_is_beyond_every_cpu_we_may_use() {
+        let last = allowed().unwrap().last().unwrap();
+        assert!(last.index() < cpu_numbers_end() && cpu_numbers_end() <= LINUX_CPUS_MAX);
+        assert_eq!(printed_width("Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n"), Some(4));
+        assert_eq!(printed_width("Cpus_allowed:\tff,ffffffff,ffffffff\n"), Some(72));
+        assert_eq!((printed_width("Cpus_allowed:\t\n"), printed_width("")), (None, None));
+    }
+
+    #[test]
+    fn no_cpu_and_a_missing_cpu_are_refused() {
+        assert!(set_allowed(&CpuSet::new()).is_err());
+        assert!(pin(CpuId(8191)).is_err());
+    }
+}

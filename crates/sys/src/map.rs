@@ -1,0 +1,160 @@
+//! Map: address space whose memory comes with the first touch of each page.
+//!
+//! Model.   A [`Region`] reserves addresses. A page costs memory when it is first written, on
+//!          the node of the CPU that wrote it; a page only read stays the kernel's zero page.
+//! Number.  8192 slots of a page each reserve 32 MiB and cost nothing until touched.
+//!          A program that calls mlockall(MCL_FUTURE) gets all of it at once: don't.
+//! Source.  mmap(2) MAP_NORESERVE, madvise(2) MADV_NOHUGEPAGE: with huge pages on by default,
+//!          the first touch of one slot would bring in 2 MiB, 512 slots of others.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// The page size, in bytes.
+#[cfg(unix)]
+pub fn page_bytes() -> usize {
+    // SAFETY: no arguments that could be wrong. It cannot fail for _SC_PAGESIZE.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// The page size, in bytes.
+#[cfg(not(unix))]
+pub fn page_bytes() -> usize {
+    4096
+}
+
+/// Reserved, zeroed, private memory, page-aligned. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a Region is an address range; who may touch what in it is its owner's business.
+unsafe impl Send for Region {}
+// SAFETY: as above; `&Region` gives out an address and nothing else.
+unsafe impl Sync for Region {}
+
+/// `bytes` rounded up to pages, at least one.
+fn whole_pages(bytes: usize) -> io::Result<usize> {
+    bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+impl Region {
+    /// Reserves at least `bytes`, rounded up to pages.
+    #[cfg(unix)]
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        let bytes = whole_pages(bytes)?;
+        // SAFETY: a new anonymous private mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        #[cfg(target_os = "linux")]
+        // SAFETY: advice about our own new mapping. A kernel without huge pages refuses it: fine.
+        unsafe {
+            libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE)
+        };
+        Ok(Self { start: NonNull::new(start.cast()).expect("mmap maps no page 0"), bytes })
+    }
+
+    /// Allocates at least `bytes`, zeroed, page-aligned.
+    #[cfg(not(unix))]
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        let bytes = whole_pages(bytes)?;
+        let layout = std::alloc::Layout::from_size_align(bytes, page_bytes()).map_err(io::Error::other)?;
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The first byte.
+    #[inline]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How many bytes are reserved.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many pages of memory it has for itself, swapped ones too. A page that was only read
+    /// is the kernel's zero page and counts for nothing; mincore(2) would count it.
+    #[cfg(target_os = "linux")]
+    pub fn resident_pages(&self) -> io::Result<usize> {
+        use std::os::unix::fs::FileExt;
+        /// Bits of an entry of /proc/self/pagemap: Documentation/admin-guide/mm/pagemap.rst.
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const EXCLUSIVE: u64 = 1 << 56;
+        let mut entries = vec![0u8; self.bytes / page_bytes() * 8];
+        let first = self.start.as_ptr() as u64 / page_bytes() as u64 * 8;
+        std::fs::File::open("/proc/self/pagemap")?.read_exact_at(&mut entries, first)?;
+        let is_ours =
+            |entry: u64| entry & SWAPPED != 0 || entry & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE;
+        let (entries, _) = entries.as_chunks::<8>();
+        Ok(entries.iter().filter(|e| is_ours(u64::from_ne_bytes(**e))).count())
+    }
+
+    /// Always `Unsupported`.
+    #[cfg(not(target_os = "linux"))]
+    pub fn resident_pages(&self) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Drop for Region {
+    #[cfg(unix)]
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that `reserve` made. Whoever kept an address into it had
+        // to keep the Region.
+        let done = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(done, 0, "munmap of our own mapping: {}", io::Error::last_os_error());
+    }
+
+    #[cfg(not(unix))]
+    fn drop(&mut self) {
+        let layout = std::alloc::Layout::from_size_align(self.bytes, page_bytes()).expect("as in reserve");
+        // SAFETY: exactly what `reserve` allocated, with the same layout.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_costs_memory_only_when_it_is_written() {
+        let region = Region::reserve(8192 * page_bytes()).unwrap();
+        assert_eq!(region.resident_pages().unwrap(), 0);
+        for page in [0, 17, 8191] {
+            // SAFETY: inside the region, which nobody else knows.
+            unsafe { region.start().add(page * page_bytes()).write(1) };
+        }
+        assert_eq!(region.resident_pages().unwrap(), 3);
+        for page in 0..8192 {
+            // SAFETY: as above.
+            let byte = unsafe { region.start().add(page * page_bytes()).read_volatile() };
+            assert_eq!(byte, u8::from([0, 17, 8191].contains(&page)));
+        }
+        assert_eq!(region.resident_pages().unwrap(), 3, "reading costs no memory");
+    }
+
+    #[test]
+    fn an_absurd_size_is_an_error() {
+        assert!(Region::reserve(1 << 60).is_err());
+        assert!(Region::reserve(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,349 @@
+//! Every verb against its model, on a fake area: nothing here asks the kernel for anything, so
+//! it runs where there is no rseq (qemu-user) and says the same on every architecture. What a
+//! real kernel does with a section is for `rseq/tests.rs`.
+
+use super::super::{ENABLED, aborts, field};
+use super::*;
+use crate::map::{Region, page_bytes};
+use crate::rseq::Here;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// What glibc registers, and the kernel looks for before an abort address.
+#[cfg(target_arch = "x86_64")]
+const SIGNATURE: u32 = 0x5305_3053;
+#[cfg(target_arch = "aarch64")]
+const SIGNATURE: u32 = if cfg!(target_endian = "big") { 0x00bc_28d4 } else { 0xd428_bc00 };
+
+/// What `rseq_cs` points at: `struct rseq_cs` of `linux/rseq.h`.
+#[repr(C, align(32))]
+struct Descriptor {
+    version: u32,
+    flags: u32,
+    start: usize,
+    bytes: usize,
+    abort: usize,
+}
+
+impl Descriptor {
+    fn is_valid(&self) -> bool {
+        // SAFETY: the abort address is in this program's text, which is readable, and has the
+        // signature before it.
+        let signature = unsafe { std::ptr::with_exposed_provenance::<u32>(self.abort - 4).read_unaligned() };
+        (self.version, self.flags, signature) == (0, 0, SIGNATURE)
+            && (8..400).contains(&self.bytes)
+            && !self.holds(self.abort)
+    }
+
+    fn holds(&self, pc: usize) -> bool {
+        pc.wrapping_sub(self.start) < self.bytes
+    }
+}
+
+/// An area as the kernel would keep it, and nobody does.
+#[repr(C, align(32))]
+struct Area([u32; field::AREA_BYTES / 4]);
+
+impl Area {
+    fn new(cpu: u32, cid: u32) -> Self {
+        let mut words = [0; field::AREA_BYTES / 4];
+        (words[0], words[field::CPU_ID / 4], words[field::MM_CID / 4]) = (cpu, cpu, cid);
+        Self(words)
+    }
+
+    fn here(&mut self, id_field: usize) -> Here {
+        let area = NonNull::from(&mut self.0).cast::<u8>();
+        // SAFETY: both id fields are inside the area.
+        Here { area, index: unsafe { area.byte_add(id_field).cast() } }
+    }
+
+    /// The descriptor of the section that was entered last.
+    fn armed(&self) -> Option<&Descriptor> {
+        let address = std::ptr::from_ref(&self.0).cast::<u64>().wrapping_byte_add(field::RSEQ_CS);
+        // SAFETY: `rseq_cs` of this area holds null or the address of a descriptor, static data.
+        unsafe { std::ptr::with_exposed_provenance::<Descriptor>(address.read_volatile() as usize).as_ref() }
+    }
+
+    fn disarm(&mut self) {
+        self.0[field::RSEQ_CS / 4..][..2].fill(0);
+    }
+}
+
+/// What the verbs mean, on a slot's words: `len`, `cap`, items.
+mod model {
+    pub fn pop(slot: &mut [u64]) -> u64 {
+        let mut one = [0];
+        pop_batch(slot, &mut one);
+        one[0]
+    }
+
+    pub fn pop_batch(slot: &mut [u64], out: &mut [u64]) -> usize {
+        let (len, k) = (slot[0] as usize, out.len().min(slot[0] as usize));
+        out[..k].copy_from_slice(&slot[2 + len - k..2 + len]);
+        slot[0] -= k as u64;
+        k
+    }
+
+    pub fn push_batch(slot: &mut [u64], items: &[u64]) -> usize {
+        let (len, k) = (slot[0] as usize, items.len().min((slot[1] - slot[0]) as usize));
+        slot[2 + len..2 + len + k].copy_from_slice(&items[..k]);
+        slot[0] += k as u64;
+        k
+    }
+}
+
+/// Larger than the stack of any slot here.
+const BATCH_MAX: usize = 1000;
+
+/// Random verbs on random ids; after each, every word of every slot is as the model's.
+fn agrees_with_the_model<const SHIFT: u32>() {
+    const SLOTS: usize = 5;
+    let slot_words = (1 << SHIFT) / 8;
+    let region = Region::reserve(SLOTS << SHIFT).unwrap();
+    let (base, words) = (region.start().cast::<u64>(), SLOTS * slot_words);
+    let active = AtomicPtr::new(base.as_ptr().cast::<u8>());
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % below
+    };
+    let mut model: Vec<u64> = (0..words).map(|_| random(usize::MAX) as u64).collect();
+    for (slot, cap) in [0, 1, 3, slot_words - 2, (slot_words - 2) / 2].into_iter().enumerate() {
+        (model[slot * slot_words], model[slot * slot_words + 1]) = (0, cap as u64);
+    }
+    // SAFETY: `words` words of the region, which no reference points into.
+    unsafe { base.copy_from_nonoverlapping(NonNull::new(model.as_mut_ptr()).unwrap(), words) };
+
+    for step in 0..10_000 {
+        let (id, by_cid) = (random(SLOTS), random(2) == 0);
+        let other = random(1 << 20) as u32;
+        let mut area = if by_cid { Area::new(other, id as u32) } else { Area::new(id as u32, other) };
+        let before = area.0;
+        let here = area.here(if by_cid { field::MM_CID } else { field::CPU_ID });
+        let slot = &mut model[id * slot_words..][..slot_words];
+        // A word of the items, so that the adds below don't ruin `len`.
+        let at = 8 * (2 + random(slot_words - 2));
+        let word = AtomicPtr::new(active.load(Relaxed).wrapping_byte_add(at));
+        let n = [0, 1, u64::MAX, random(usize::MAX) as u64][random(4)];
+        let batch = [0, 1, 2, random(20), BATCH_MAX][random(5)];
+        let items: Vec<u64> = (0..batch).map(|_| random(usize::MAX) as u64).collect();
+        let (mut out, mut model_out) = (vec![7; batch], vec![7; batch]);
+        let verb = random(9);
+        // SAFETY: the region has `SLOTS` slots of this shape, `id` is one of them, and this
+        // thread alone knows them.
+        unsafe {
+            match verb {
+                0 => {
+                    assert!(add::<SHIFT>(here, &word, n));
+                    slot[at / 8] = slot[at / 8].wrapping_add(n);
+                }
+                1 | 2 => {
+                    assert!(add_slowly::<SHIFT>(here, &word, n, random(3) as u64, verb == 1));
+                    slot[at / 8] = slot[at / 8].wrapping_add(n);
+                }
+                3 => {
+                    assert!(add_strided(here, word.load(Relaxed), 1 << SHIFT, n));
+                    slot[at / 8] = slot[at / 8].wrapping_add(n);
+                }
+                4 => {
+                    let expected = if random(2) == 0 { slot[at / 8] } else { n };
+                    let stored = store_if::<SHIFT>(here, &word, expected, !n);
+                    assert_eq!(stored, expected == slot[at / 8], "step {step}: store_if");
+                    slot[at / 8] = if stored { !n } else { slot[at / 8] };
+                }
+                5 => assert_eq!(pop::<SHIFT>(here, &active), model::pop(slot), "step {step}: pop"),
+                6 => {
+                    let put = model::push_batch(slot, &[n]) == 1;
+                    assert_eq!(push::<SHIFT>(here, &active, n), put, "step {step}: push");
+                }
+                7 => {
+                    let taken = pop_batch::<SHIFT>(here, &active, out.as_mut_ptr(), batch);
+                    assert_eq!(taken, model::pop_batch(slot, &mut model_out), "step {step}: pop_batch");
+                }
+                _ => {
+                    let put = push_batch::<SHIFT>(here, &active, items.as_ptr(), batch);
+                    assert_eq!(put, model::push_batch(slot, &items), "step {step}: push_batch");
+                }
+            }
+        }
+        assert_eq!(out, model_out, "step {step}: what pop_batch took");
+        // SAFETY: the region's words; no verb is under way.
+        let now = unsafe { std::slice::from_raw_parts(base.as_ptr(), words) };
+        assert_eq!(
+            now.iter().zip(&model).position(|(a, b)| a != b),
+            None,
+            "step {step}: verb {verb} on slot {id}"
+        );
+        assert_eq!(area.armed().is_some(), verb != 2, "step {step}: verb {verb}");
+        assert!(area.armed().is_none_or(Descriptor::is_valid), "step {step}: verb {verb}");
+        area.disarm();
+        assert_eq!(area.0, before, "step {step}: verb {verb} wrote a field that is the kernel's");
+    }
+}
+
+#[test]
+fn every_verb_does_to_a_page_what_its_model_does() {
+    agrees_with_the_model::<12>();
+}
+
+#[test]
+fn every_verb_does_to_a_pair_of_lines_what_its_model_does() {
+    agrees_with_the_model::<7>();
+}
+
+#[test]
+fn a_stack_takes_what_fits_and_gives_what_it_has() {
+    let mut stack = [0_u64, 4, 0, 0, 0, 0, u64::MAX];
+    let active = AtomicPtr::new(stack.as_mut_ptr().cast::<u8>());
+    let mut area = Area::new(0, 1);
+    let here = area.here(field::CPU_ID);
+    let mut out = [0; 9];
+    // SAFETY: id 0 is a stack of 4, this test's own; the batches are within their arrays.
+    unsafe {
+        assert_eq!((pop::<12>(here, &active), pop_batch::<12>(here, &active, out.as_mut_ptr(), 9)), (0, 0));
+        assert!(push::<12>(here, &active, 11));
+        assert_eq!(push_batch::<12>(here, &active, [12, 13, 14, 15, 16].as_ptr(), 5), 3, "only three fit");
+        assert_eq!(
+            (push::<12>(here, &active, 17), push_batch::<12>(here, &active, [18].as_ptr(), 1)),
+            (false, 0)
+        );
+        assert_eq!(pop::<12>(here, &active), 14);
+        assert_eq!(pop_batch::<12>(here, &active, out.as_mut_ptr(), 2), 2);
+        assert_eq!(out[..3], [12, 13, 0], "the top two, oldest first");
+        assert_eq!(pop_batch::<12>(here, &active, out.as_mut_ptr(), 9), 1, "all it has");
+    }
+    assert_eq!((stack[0], stack[6]), (0, u64::MAX));
+}
+
+thread_local! {
+    /// Whose `rseq_cs` the handler looks at; null where no test runs. Const and without a
+    /// destructor: a signal handler may read it.
+    static FAULTING: Cell<*mut Area> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Plays the kernel: a fault inside the armed section resumes at its abort address. Any other
+/// fault happens again, and kills.
+extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the kernel's context of this very signal; the area is alive while a verb runs on it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        let pc = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
+        #[cfg(target_arch = "aarch64")]
+        let pc = &mut (*context).uc_mcontext.pc;
+        let area = FAULTING.get();
+        let section = area.as_ref().and_then(Area::armed);
+        if let Some(abort) = section.filter(|s| s.is_valid() && s.holds(*pc as usize)).map(|s| s.abort) {
+            *pc = abort as _;
+            (&mut *area).disarm();
+        } else {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        }
+    }
+}
+
+#[test]
+fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
+    let bytes = page_bytes();
+    let protect = |at: *mut u8, protection: i32| {
+        // SAFETY: a page of the region below.
+        assert_eq!(unsafe { libc::mprotect(at.cast(), bytes, protection) }, 0);
+    };
+    // SAFETY: the handler above touches nothing but its arguments and a thread-local.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = abort_the_section as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+    }
+    // A page that faults, one that cannot be written, one that can. The stack's `len` and `cap`
+    // end the second page, its items start the third: of its stores only the commit faults.
+    let region = Region::reserve(3 * bytes).unwrap();
+    let [nowhere, fixed, open] = [0, 1, 2].map(|page| region.start().as_ptr().wrapping_add(page * bytes));
+    let (len, items) = (open.wrapping_sub(16).cast::<u64>(), open.cast::<u64>());
+    let ready = || {
+        protect(fixed, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: words of the second and third page, this test's own.
+        unsafe { (*len, *len.add(1), *items, *items.add(1), *items.add(2)) = (2, 100, 31, 32, 33) };
+        protect(fixed, libc::PROT_READ);
+    };
+    protect(nowhere, libc::PROT_NONE);
+
+    // At the first instruction, at the first look at the slot, and at the commit.
+    for (at_index, slot) in [(true, len), (false, nowhere.cast()), (false, len)] {
+        let active = AtomicPtr::new(slot.cast::<u8>());
+        let is_at_commit = !at_index && slot == len;
+        let disturbed = |name: &str, verb: &dyn Fn(Here) -> u64, next_item: u64| {
+            ready();
+            let (mut area, before) = (Area::new(0, 0), aborts());
+            let area = &raw mut area;
+            // SAFETY: the area above, in this frame; no reference to it lives across the verb.
+            let here = unsafe { (*area).here(field::CPU_ID) };
+            let here =
+                if at_index { Here { index: NonNull::new(nowhere).unwrap().cast(), ..here } } else { here };
+            FAULTING.set(area);
+            let said = verb(here);
+            FAULTING.set(std::ptr::null_mut());
+            assert_eq!(said, 0, "{name}");
+            assert!(aborts() > before, "{name} was not aborted");
+            // SAFETY: as in `ready`.
+            let now = unsafe { (*len, *items, *items.add(1), *items.add(2)) };
+            let next_item = if is_at_commit { next_item } else { 33 };
+            assert_eq!(now, (2, 31, 32, next_item), "{name}");
+        };
+        let mut out = [0; 2];
+        // SAFETY: for id 0, which the fake area gives, the slot is the stack above; the verbs
+        // that would touch other memory are aborted there.
+        unsafe {
+            disturbed("add", &|here| add::<12>(here, &active, 1).into(), 33);
+            disturbed("add_slowly", &|here| add_slowly::<12>(here, &active, 1, 9, true).into(), 33);
+            disturbed("add_strided", &|here| add_strided(here, slot.cast(), 64, 1).into(), 33);
+            disturbed("store_if", &|here| store_if::<12>(here, &active, 2, 5).into(), 33);
+            disturbed("pop", &|here| pop::<12>(here, &active), 33);
+            disturbed("push", &|here| push::<12>(here, &active, 40).into(), 40);
+            let out = out.as_mut_ptr();
+            disturbed("pop_batch", &|here| pop_batch::<12>(here, &active, out, 2) as u64, 33);
+            disturbed("push_batch", &|here| push_batch::<12>(here, &active, [41].as_ptr(), 1) as u64, 41);
+            if is_at_commit {
+                // Inside the copying loops.
+                let nowhere = nowhere.cast::<u64>();
+                disturbed("pop_batch", &|here| pop_batch::<12>(here, &active, nowhere, 2) as u64, 33);
+                disturbed("push_batch", &|here| push_batch::<12>(here, &active, nowhere, 1) as u64, 33);
+            }
+        }
+    }
+}
+
+/// In a child of fork, since it writes the process's offset.
+#[test]
+fn an_area_is_found_only_while_it_is_registered_and_sections_are_enabled() {
+    // SAFETY: the child calls nothing but `area` and `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // The pointer is opaque: of two calls in a row the compiler would keep one, as it may.
+        let found = || std::hint::black_box(area as fn() -> (*mut u8, usize))().0;
+        let mut fake = std::hint::black_box(Area::new(0, 1));
+        let fake = std::hint::black_box(&raw mut fake);
+        ENABLED.store(0, Relaxed);
+        let none_yet = found().is_null();
+        ENABLED.store((fake as i64 - thread_pointer() as i64) << 32 | field::MM_CID as i64, Relaxed);
+        let registered = found() == fake.cast();
+        // SAFETY: the area above.
+        unsafe { (&raw mut (*fake).0[field::CPU_ID / 4]).write_volatile(u32::MAX) };
+        let unregistered = found().is_null();
+        let failed = i32::from(!none_yet) | i32::from(!registered) << 1 | i32::from(!unregistered) << 2;
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(failed) };
+    }
+    let mut status = 0;
+    // SAFETY: the child above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(
+        status, 0,
+        "not null before it was enabled (256), not the area (512), not null unregistered (1024)"
+    );
+}

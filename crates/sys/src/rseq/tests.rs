@@ -1,0 +1,139 @@
+use super::*;
+use crate::{affinity, map::Region, membarrier};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
+
+/// A page per slot: wide enough for every id of a test machine.
+const SHIFT: u32 = 12;
+const SLOTS: usize = 8192;
+
+struct Slots {
+    region: Region,
+    active: AtomicPtr<u8>,
+}
+
+impl Slots {
+    fn new() -> Self {
+        let region = Region::reserve(SLOTS << SHIFT).unwrap();
+        Self { active: AtomicPtr::new(region.start().as_ptr()), region }
+    }
+
+    fn word(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: inside the region, aligned.
+        unsafe { self.region.start().add(slot << SHIFT).cast::<AtomicU64>().as_ref() }
+    }
+
+    fn sum(&self) -> u64 {
+        (0..64).map(|slot| self.word(slot).load(Relaxed)).sum()
+    }
+}
+
+fn here(ids: Ids) -> Here {
+    support().expect("the test machine has rseq");
+    assert!(register_thread());
+    Here::find(ids).expect("this thread is registered")
+}
+
+#[test]
+fn the_kernels_ids_are_where_we_read_them() {
+    let here = here(Ids::Cpu);
+    for cpu in affinity::allowed().unwrap().iter() {
+        affinity::pin(cpu).unwrap();
+        assert_eq!(here.id(), cpu.0);
+    }
+    let support = support().unwrap();
+    assert_eq!(mm_cid().is_some(), support.has_mm_cid);
+    assert_eq!(node_id().is_some(), support.has_node_id);
+}
+
+#[test]
+fn an_add_really_arms_a_section() {
+    // SAFETY: no test here writes slots by locked instructions.
+    unsafe { enable_sections() }.unwrap();
+    let (here, slots) = (here(Ids::Cid), Slots::new());
+    assert!(Here::new(Ids::Cid).is_some());
+    let armed = (0..100).any(|_| {
+        // SAFETY: a page for every possible id, known to this test alone.
+        assert!(unsafe { section::add::<SHIFT>(here, &slots.active, 3) } || aborts() > 0);
+        here.is_armed()
+    });
+    assert!(armed, "100 adds, and rseq_cs was never set");
+    assert!(slots.sum() > 0 && slots.sum() % 3 == 0);
+}
+
+#[test]
+fn the_self_test_passes_on_this_kernel() {
+    support().unwrap();
+    let began = std::time::Instant::now();
+    selftest(SLOTS).unwrap();
+    println!("self-test: {:?}", began.elapsed());
+}
+
+/// The negative control: a test of sections has power only if it fails without them.
+#[test]
+fn a_section_that_is_never_armed_loses_updates() {
+    here(Ids::Cpu);
+    let kept_share = |armed: bool| {
+        let (slots, cpu) = (Slots::new(), affinity::current_cpu());
+        let began = std::time::Instant::now();
+        // One that never sleeps, two that do: each of their wakes finds it inside the section.
+        let adder = &|naps: bool| {
+            let _ = affinity::pin(cpu);
+            assert!(register_thread());
+            let (here, mut added) = (Here::find(Ids::Cpu).unwrap(), 0);
+            while began.elapsed().as_millis() < 300 {
+                // SAFETY: a page for every possible id, known to this test alone.
+                added += u64::from(unsafe {
+                    section::add_slowly::<SHIFT>(here, &slots.active, 1, 100_000, armed)
+                });
+                if naps {
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+            }
+            added
+        };
+        let added: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = [false, true, true].map(|naps| scope.spawn(move || adder(naps))).into();
+            threads.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        (slots.sum(), added)
+    };
+    let (kept, added) = kept_share(true);
+    assert_eq!(kept, added, "armed, and yet updates were lost");
+    let (kept, added) = kept_share(false);
+    assert!(kept < added, "never armed, and yet all {added} adds were kept: this test has no power");
+}
+
+#[test]
+fn a_fence_leaves_no_section_behind() {
+    membarrier::register_rseq().unwrap();
+    here(Ids::Cid);
+    let (old, new) = (Slots::new(), Slots::new());
+    let active = AtomicPtr::new(old.active.load(Relaxed));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let added: u64 = std::thread::scope(|scope| {
+        let adder = || {
+            assert!(register_thread());
+            let (here, mut added) = (Here::find(Ids::Cid).unwrap(), 0);
+            while !stop.load(Relaxed) {
+                // SAFETY: both regions have a page for every possible id.
+                added += u64::from(unsafe { section::add_slowly::<SHIFT>(here, &active, 1, 500, true) });
+            }
+            added
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(adder)).collect();
+        let (mut from, mut to) = (&old, &new);
+        for _ in 0..60 {
+            active.store(to.active.load(Relaxed), std::sync::atomic::Ordering::Release);
+            membarrier::fence_rseq();
+            let frozen = from.sum();
+            for _ in 0..5 {
+                std::thread::yield_now();
+                assert_eq!(from.sum(), frozen, "a section committed to slots that were moved away from");
+            }
+            (from, to) = (to, from);
+        }
+        stop.store(true, Relaxed);
+        threads.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    assert_eq!(old.sum() + new.sum(), added);
+}
