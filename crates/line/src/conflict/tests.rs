@@ -1,0 +1,131 @@
+use super::*;
+use crate::{Access, Group};
+use std::collections::BTreeSet;
+
+const GROUPS: [Group<'static>; 4] = [
+    Group { access: Access::ReadMostly, name: "" },
+    Group { access: Access::Contended, name: "" },
+    Group { access: Access::Owner, name: "producer" },
+    Group { access: Access::Owner, name: "consumer" },
+];
+
+fn field(name: &'static str, group: usize, offset: usize, size: usize) -> FieldLine<'static> {
+    FieldLine { name, group: GROUPS[group], offset, size }
+}
+
+/// xorshift64*: random enough for layouts, and a seed replays it.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    }
+
+    /// Up to six fields: side by side with gaps as a compiler lays them, or over one another as in a
+    /// union or a bit field that DWARF reports. Sizes crowd around the unit, where mistakes live.
+    fn fields(&mut self, unit: usize) -> Vec<FieldLine<'static>> {
+        let overlap = self.below(2) == 0;
+        let mut next = 0;
+        let mut fields = Vec::new();
+        for name in ["a", "b", "c", "d", "e", "f"].into_iter().take(self.below(7)) {
+            let size = [0, 1, 8, unit - 1, unit, unit + 1, 2 * unit][self.below(7)];
+            let offset = if overlap { self.below(4 * unit) } else { next + [0, 0, 1, unit][self.below(4)] };
+            next = offset + size;
+            fields.push(field(name, self.below(GROUPS.len()), offset, size));
+        }
+        // The source order is not the order of the offsets.
+        if self.below(2) == 0 {
+            fields.reverse();
+        }
+        fields
+    }
+}
+
+/// For each pair of fields, the first unit with a byte of both, found byte by byte.
+fn brute_force(fields: &[FieldLine<'static>], unit: usize) -> BTreeSet<(&'static str, &'static str, usize)> {
+    let mut met = BTreeSet::new();
+    for a in fields {
+        for b in fields {
+            let lines_of = |f: &FieldLine| (f.offset..f.offset + f.size).map(|byte| byte / unit).collect();
+            let (of_a, of_b): (BTreeSet<usize>, BTreeSet<usize>) = (lines_of(a), lines_of(b));
+            if a.name < b.name && a.group != b.group {
+                met.extend(of_a.intersection(&of_b).next().map(|&index| (a.name, b.name, index)));
+            }
+        }
+    }
+    met
+}
+
+#[test]
+fn conflicts_are_what_a_byte_by_byte_search_finds() {
+    let (mut clean, mut dirty) = (0, 0);
+    for seed in 1..=20_000 {
+        let mut random = Random(seed * 0x9E37_79B9);
+        let unit = [16, 64, 128][random.below(3)];
+        let fields = random.fields(unit);
+        let found = conflicts(&fields, unit);
+        let as_model = |c: &Conflict<'static>| {
+            let (a, b) = (c.first.name, c.second.name);
+            (a.min(b), a.max(b), c.index)
+        };
+        let as_set: BTreeSet<_> = found.iter().map(as_model).collect();
+        assert_eq!(as_set, brute_force(&fields, unit), "seed {seed}, unit {unit}: {fields:#?}");
+        assert_eq!(as_set.len(), found.len(), "seed {seed}: a pair was reported twice");
+        assert!(found.iter().all(|c| c.first.offset <= c.second.offset), "seed {seed}: {found:#?}");
+        assert_eq!(first_conflict(&fields, unit), found.first().copied(), "seed {seed}");
+        if found.is_empty() { clean += 1 } else { dirty += 1 }
+    }
+    assert!(clean > 2_000 && dirty > 2_000, "one-sided inputs: {clean} clean, {dirty} dirty");
+}
+
+#[test]
+fn a_message_names_both_fields_and_the_line() {
+    let fields = [field("pcpu_cid", 0, 72, 8), field("mm_count", 1, 64, 8)];
+    let text = conflicts(&fields, 64)[0].to_string();
+    assert!(text.starts_with(
+        "field 'mm_count' (contended, bytes 64..72) shares line 1 (bytes 64..128) \
+         with field 'pcpu_cid' (read_mostly, bytes 72..80); move one group into a Padded<_>"
+    ));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_message_about_pairs_says_so() {
+    let fields = [field("tail", 2, 0, 8), field("head", 3, 64, 8)];
+    assert_eq!(conflicts(&fields, LINE), []);
+    assert_eq!(
+        conflicts(&fields, PAIR)[0].to_string(),
+        "field 'tail' (owner \"producer\", bytes 0..8) shares aligned pair of lines 0 (bytes 0..128) \
+         with field 'head' (owner \"consumer\", bytes 64..72); \
+         move one group into a Padded<_> or into a struct with #[repr(align(128))]"
+    );
+}
+
+#[test]
+fn the_text_of_a_constant_is_the_text_at_run_time() {
+    let fields = [field("größe", 2, 60, 4), field("b", 3, 0, 61)];
+    let conflict = conflicts(&fields, 64)[0];
+    let panic = std::panic::catch_unwind(|| conflict.fail("Ring")).unwrap_err();
+    assert_eq!(panic.downcast_ref::<String>().unwrap(), &format!("Ring: {conflict}"));
+}
+
+#[test]
+fn a_number_is_written_as_display_writes_it() {
+    for n in [0, 1, 9, 10, 19, 90, 100, 4096, 10_000_000, usize::MAX] {
+        let mut text = Text::new();
+        text.num(n);
+        assert_eq!(text.as_str(), n.to_string());
+    }
+}
+
+#[test]
+fn a_name_too_long_for_a_constant_is_left_out_whole() {
+    let mut text = Text::new();
+    text.str("a");
+    text.str(&"ß".repeat(600));
+    text.str("b");
+    assert_eq!(text.as_str(), "ab");
+}

@@ -1,0 +1,21 @@
+// As in a crate that depends on `warmcore` alone: the path to the traits is the user's to give.
+mod warmcore {
+    pub use warmcore_line as line;
+}
+use warmcore::line::{Line, Padded, assert_lines};
+
+#[derive(Line)]
+#[repr(align(128))]
+#[line(crate = crate::warmcore::line, pair)]
+struct Slot<T> {
+    #[line(owner)]
+    value: Padded<T>,
+    #[line(contended)]
+    claims: u64,
+}
+
+assert_lines!(Slot<u64>);
+
+fn main() {
+    assert_eq!(<Slot<u64> as Line>::FIELDS.len(), 2);
+}
