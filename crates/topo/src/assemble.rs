@@ -1,0 +1,173 @@
+//! Assemble: from groups of CPUs, as a source lists them, to a checked [`Topology`].
+//!
+//! Model.   Each reader hands over its groups without ids. Here they are put in order, given ids,
+//!          and every CPU is told its place. A core that spans LLCs is split along them, which is
+//!          what Linux schedules by on POWER ("small cores"); the rest that real machines do
+//!          against the textbook is written down as a note.
+//! Number.  POWER10, 12 cores of 8 threads with a cache per 4: 24 cores of 4, one note.
+
+use crate::{Core, Cpu, Llc, Node, Quota, Socket, TopoError, Topology};
+use std::collections::BTreeMap;
+use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+
+/// What a reader found. Ids of cores and LLCs are given by [`Parts::assemble`].
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub source: String,
+    pub model: Option<String>,
+    pub online: CpuSet,
+    pub cores: Vec<Core>,
+    pub llcs: Vec<Llc>,
+    pub nodes: Vec<Node>,
+    pub sockets: Vec<CpuSet>,
+    pub possible: CpuSet,
+    pub isolated: CpuSet,
+    pub nohz_full: CpuSet,
+    pub allowed: Option<CpuSet>,
+    pub quota: Option<Quota>,
+    pub line_bytes: u32,
+    pub notes: Vec<String>,
+}
+
+/// A core before it has its id.
+pub(crate) fn core(cpus: CpuSet, l1d_kib: Option<u32>, l2_kib: Option<u32>) -> Core {
+    Core { id: CoreId(0), cpus, l1d_kib, l2_kib }
+}
+
+/// An LLC before it has its id.
+pub(crate) fn llc(cpus: CpuSet, level: u8, size_kib: Option<u32>) -> Llc {
+    Llc { id: LlcId(0), cpus, level, size_kib }
+}
+
+impl Parts {
+    /// Gives the ids, splits what must be split, notes what is odd, and checks the result.
+    pub fn assemble(mut self) -> Result<Topology, TopoError> {
+        self.assume_llcs();
+        self.llcs.sort_by_key(|l| l.cpus.first());
+        self.sockets.sort_by_key(CpuSet::first);
+        self.nodes.sort_by_key(|n| n.id);
+        let llc_of = owners(self.llcs.iter().map(|l| &l.cpus));
+        let socket_of = owners(self.sockets.iter());
+        let node_of: BTreeMap<CpuId, NodeId> =
+            self.nodes.iter().flat_map(|n| n.cpus.iter().map(|c| (c, n.id))).collect();
+
+        self.split_cores(&llc_of);
+        self.cores.sort_by_key(|c| c.cpus.first());
+        let core_of = owners(self.cores.iter().map(|c| &c.cpus));
+        let nowhere = |cpu: CpuId, what: &str| {
+            TopoError::contradiction(&self.source, format!("{cpu} is online and in no {what}"))
+        };
+        let cpus = self.online.iter().map(|id| {
+            Ok(Cpu {
+                id,
+                core: core_of.get(&id).copied().map(CoreId).ok_or_else(|| nowhere(id, "core"))?,
+                llc: llc_of.get(&id).copied().map(LlcId).ok_or_else(|| nowhere(id, "cache"))?,
+                node: node_of.get(&id).copied().ok_or_else(|| nowhere(id, "node"))?,
+                socket: socket_of.get(&id).copied().map(SocketId).ok_or_else(|| nowhere(id, "socket"))?,
+            })
+        });
+        let cpus = cpus.collect::<Result<Vec<_>, TopoError>>()?;
+
+        let mut topology = Topology {
+            cpus,
+            cores: self.cores,
+            llcs: self.llcs,
+            nodes: self.nodes,
+            sockets: self.sockets.into_iter().map(|cpus| Socket { id: SocketId(0), cpus }).collect(),
+            offline: self.possible.difference(&self.online),
+            source: self.source,
+            model: self.model,
+            possible: self.possible,
+            isolated: self.isolated,
+            nohz_full: self.nohz_full,
+            allowed: self.allowed,
+            quota: self.quota,
+            line_bytes: self.line_bytes,
+            notes: self.notes,
+        };
+        (0..).zip(&mut topology.cores).for_each(|(i, c)| c.id = CoreId(i));
+        (0..).zip(&mut topology.llcs).for_each(|(i, l)| l.id = LlcId(i));
+        (0..).zip(&mut topology.sockets).for_each(|(i, s)| s.id = SocketId(i));
+        topology.check()?;
+        note_what_cuts_across(&mut topology);
+        Ok(topology)
+    }
+
+    /// One LLC of level 0 per socket for the CPUs of which no shared cache is known.
+    ///
+    /// A private L2 above which nothing is listed (Ampere Altra, QEMU without `l3-cache`) means
+    /// that the shared cache is not listed: there is one, and cores that share it are in the
+    /// socket. But once some cores are seen to share an L2, L2s are what this machine has.
+    fn assume_llcs(&mut self) {
+        let core_of = owners(self.cores.iter().map(|c| &c.cpus));
+        let within_core = |set: &CpuSet| {
+            let core = set.first().and_then(|cpu| self.cores.get(*core_of.get(&cpu)? as usize));
+            core.is_some_and(|c| set.is_subset(&c.cpus)) && !self.sockets.contains(set)
+        };
+        let mut private = self.llcs.iter().filter(|l| l.level < 3).map(|l| &l.cpus).peekable();
+        if private.peek().is_some() && private.all(within_core) {
+            self.llcs.retain(|l| l.level >= 3);
+        }
+        let mut left = self.online.clone();
+        for llc in &self.llcs {
+            left = left.difference(&llc.cpus);
+        }
+        if left.is_empty() {
+            return;
+        }
+        self.notes.push(format!(
+            "no cache is listed that cores share on CPUs {left}; in each socket they are taken for one LLC"
+        ));
+        let shares = self.sockets.iter().map(|s| s.intersection(&left)).filter(|s| !s.is_empty());
+        self.llcs.extend(shares.map(|cpus| llc(cpus, 0, None)));
+    }
+
+    fn split_cores(&mut self, llc_of: &BTreeMap<CpuId, u32>) {
+        let mut split = Vec::new();
+        let mut wide = 0;
+        for core in self.cores.drain(..) {
+            let mut halves = BTreeMap::<_, CpuSet>::new();
+            for cpu in core.cpus.iter() {
+                halves.entry(llc_of.get(&cpu)).or_default().insert(cpu);
+            }
+            wide += usize::from(halves.len() > 1);
+            split.extend(halves.into_values().map(|cpus| Core { cpus, ..core.clone() }));
+        }
+        self.cores = split;
+        if wide > 0 {
+            self.notes.push(format!(
+                "{wide} cores span several last-level caches; each part that shares one counts as a core, \
+                 {} in all",
+                self.cores.len()
+            ));
+        }
+    }
+}
+
+/// Which of the groups each CPU is in; the last one, if several.
+pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<CpuId, u32> {
+    (0..).zip(groups).flat_map(|(i, set)| set.iter().map(move |c| (c, i))).collect()
+}
+
+/// Real machines do these; nothing breaks, but a reader of the picture should know.
+fn note_what_cuts_across(t: &mut Topology) {
+    let count = |sets: Vec<&CpuSet>, of: &dyn Fn(&Cpu) -> u32| {
+        let spans = |set: &&&CpuSet| {
+            let mut ids = set.iter().filter_map(|c| t.cpu(c)).map(of);
+            let first = ids.next();
+            ids.any(|id| Some(id) != first)
+        };
+        sets.iter().filter(spans).count()
+    };
+    let (cores, llcs) = (t.cores.iter().map(|c| &c.cpus).collect::<Vec<_>>(), t.llcs.iter().map(|l| &l.cpus));
+    let llcs = llcs.collect::<Vec<_>>();
+    let cases = [
+        (count(llcs.clone(), &|c| c.node.0), "LLCs span NUMA nodes, as with sub-NUMA clustering"),
+        (count(llcs, &|c| c.socket.0), "LLCs span sockets, which only a virtual machine's do"),
+        (count(cores.clone(), &|c| c.node.0), "cores span NUMA nodes, which only a virtual machine's do"),
+        (count(cores, &|c| c.socket.0), "cores span sockets, which only a virtual machine's do"),
+    ];
+    for (count, what) in cases.into_iter().filter(|(count, _)| *count > 0) {
+        t.notes.push(format!("{count} {what}; taken as listed"));
+    }
+}

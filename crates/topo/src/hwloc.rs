@@ -1,0 +1,292 @@
+//! Hwloc: a machine from the XML that `lstopo --of xml` writes, versions 2 and 3.
+//!
+//! Model.   Objects nest: a PU (a CPU) lies within its core, caches and package, so each group is
+//!          the PUs below an object. NUMA nodes do not nest: a node is a memory child of the object
+//!          that it serves, and its own cpuset says whom. Where several nodes serve the same CPUs
+//!          (HBM beside DRAM), the CPUs belong to the one that serves the fewest, then to the one
+//!          of the smallest number, and the others are memory alone.
+//!          Versions 2 and 3 differ in devices and in where infos about the whole machine stand,
+//!          none of which is read. Version 1 nests NUMA nodes and calls caches `Cache`: refused.
+//! Number.  A 128-CPU machine is about 400 objects in 200 KiB.
+//! Source.  hwloc documentation, "Importing and exporting topologies from/to XML files"; output of
+//!          lstopo 2.9.0; hwloc's NEWS for what 3.0 changed.
+
+use crate::assemble::{Parts, core, llc};
+use crate::{Node, TopoError, Topology, files};
+use roxmltree::{Document, Node as Element, ParsingOptions};
+use std::collections::BTreeMap;
+use std::path::Path;
+use warmcore_terms::{CpuId, CpuSet, NodeId};
+
+#[cfg(test)]
+mod tests;
+
+/// CPU numbers above this are a broken file.
+const CPU_MAX: u32 = 1 << 20;
+
+impl Topology {
+    /// Reads hwloc XML of version 2 or 3.
+    ///
+    /// CPUs that hwloc knew of and left out, because they were offline or not allowed to whoever
+    /// wrote the file, are `offline` here.
+    ///
+    /// # Errors
+    /// What cannot be read or is not such XML, version 1, and objects that exclude each other.
+    pub fn from_hwloc(path: &Path) -> Result<Self, TopoError> {
+        Reader { path }.parts(&files::need(path, "hwloc XML")?)?.assemble()
+    }
+}
+
+struct Reader<'p> {
+    path: &'p Path,
+}
+
+/// What a PU's ancestors say, each by its element.
+struct Pu<'a> {
+    id: CpuId,
+    core: Option<Element<'a, 'a>>,
+    package: Option<Element<'a, 'a>>,
+    /// Level and element of the data caches, lowest level first.
+    caches: Vec<(u8, Element<'a, 'a>)>,
+}
+
+impl Reader<'_> {
+    fn parts(&self, text: &str) -> Result<Parts, TopoError> {
+        let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+        let document = Document::parse_with_options(text, options)
+            .map_err(|e| self.malformed(format!("is no XML: {e}")))?;
+        let root = document.root_element();
+        self.check_version(&root)?;
+        let pus = objects(root).filter(|o| o.attribute("type") == Some("PU")).map(|pu| self.pu(pu));
+        let mut pus = pus.collect::<Result<Vec<_>, _>>()?;
+        pus.sort_by_key(|pu| pu.id);
+        if let Some(twice) = pus.windows(2).find(|w| w[0].id == w[1].id) {
+            return Err(self.contradiction(format!("has two PUs of os_index {}", twice[0].id.0)));
+        }
+        let online: CpuSet = pus.iter().map(|pu| pu.id).collect();
+        if online.is_empty() {
+            return Err(self.malformed("has no object of type PU; expected one for each CPU".into()));
+        }
+
+        let mut notes = Vec::new();
+        let machine = objects(root).next();
+        let possible = machine.and_then(|m| m.attribute("complete_cpuset"));
+        let possible = possible.map_or(Ok(online.clone()), |set| files::mask(self.path, set))?;
+        let model = objects(root).find_map(|o| info(o, "CPUModel")).map(str::to_owned);
+        let line = pus.iter().find_map(|pu| pu.caches.first()?.1.attribute("cache_linesize")?.parse().ok());
+        let line_bytes = line.filter(|b: &u32| b.is_power_of_two()).unwrap_or_else(|| {
+            notes.push("no cache says how long its line is; assumed 64 bytes".into());
+            64
+        });
+
+        let sockets = self.groups(&pus, |pu| pu.package)?;
+        if sockets.contains_key(&None) {
+            notes.push("CPUs outside of any Package are taken for one socket".into());
+        }
+        let llcs = self.groups(&pus, |pu| pu.caches.last().filter(|(level, _)| *level > 1).map(|c| c.1))?;
+        let mut parts = Parts {
+            source: self.path.display().to_string(),
+            model,
+            possible,
+            sockets: sockets.into_values().map(|g| g.cpus).collect(),
+            nodes: self.nodes(root, &online, &mut notes)?,
+            line_bytes,
+            ..Parts::default()
+        };
+        let listed = llcs.into_iter().filter(|(element, _)| element.is_some());
+        parts.llcs = listed.map(|(_, g)| llc(g.cpus, g.level, g.size_kib)).collect();
+        let size_of = |pu: &Pu, level| pu.caches.iter().find(|c| c.0 == level).and_then(|c| size_kib(c.1));
+        for (element, group) in self.groups(&pus, |pu| pu.core)? {
+            if element.is_some() {
+                let pu = &pus[group.first];
+                parts.cores.push(core(group.cpus, size_of(pu, 1), size_of(pu, 2)));
+                continue;
+            }
+            notes.push("CPUs outside of any Core are taken for a core each".into());
+            let alone = pus.iter().filter(|pu| pu.core.is_none());
+            parts
+                .cores
+                .extend(alone.map(|pu| core(CpuSet::from_iter([pu.id]), size_of(pu, 1), size_of(pu, 2))));
+        }
+        parts.online = online;
+        parts.notes = notes;
+        Ok(parts)
+    }
+
+    fn check_version(&self, root: &Element) -> Result<(), TopoError> {
+        if !root.has_tag_name("topology") {
+            let fact =
+                format!("begins with <{}>; expected <topology version=\"2.0\">", root.tag_name().name());
+            return Err(self.malformed(fact));
+        }
+        match root.attribute("version").map(|v| v.split('.').next().unwrap_or(v)) {
+            Some("2" | "3") => Ok(()),
+            None | Some("1") => Err(self
+                .malformed("is hwloc XML of version 1, which nests NUMA nodes differently".into())
+                .or_else("write it again with `lstopo --of xml` of hwloc 2 or 3")),
+            Some(other) => Err(self
+                .malformed(format!("is hwloc XML of version {other}; versions 2 and 3 are known"))
+                .or_else("write it again with `lstopo --of xml` of hwloc 2 or 3")),
+        }
+    }
+
+    fn pu<'a>(&self, pu: Element<'a, 'a>) -> Result<Pu<'a>, TopoError> {
+        let id = self.number(pu)?;
+        if let Some(own) = self.cpuset(pu)?.filter(|set| *set != CpuSet::from_iter([CpuId(id)])) {
+            return Err(self.contradiction(format!("has a PU of os_index {id} whose cpuset is {own}")));
+        }
+        let mut found = Pu { id: CpuId(id), core: None, package: None, caches: Vec::new() };
+        for above in pu.ancestors().skip(1) {
+            match above.attribute("type") {
+                Some("Core") => found.core = found.core.or(Some(above)),
+                Some("Package") => found.package = found.package.or(Some(above)),
+                // `L3Cache`, and not `L1iCache`, which holds instructions.
+                Some(kind) => {
+                    let level = kind.strip_prefix('L').and_then(|k| k.strip_suffix("Cache")?.parse().ok());
+                    found.caches.extend(level.map(|level| (level, above)));
+                }
+                None => {}
+            }
+        }
+        found.caches.sort_by_key(|c| c.0);
+        Ok(found)
+    }
+
+    /// The PUs by an ancestor of theirs; those that have none, by `None`.
+    fn groups<'a>(
+        &self,
+        pus: &[Pu<'a>],
+        of: impl Fn(&Pu<'a>) -> Option<Element<'a, 'a>>,
+    ) -> Result<BTreeMap<Option<Element<'a, 'a>>, Group>, TopoError> {
+        let mut groups = BTreeMap::<_, Group>::new();
+        for (i, pu) in pus.iter().enumerate() {
+            let element = of(pu);
+            let group = groups.entry(element).or_insert_with(|| Group {
+                cpus: CpuSet::new(),
+                first: i,
+                level: pu.caches.iter().find(|c| Some(c.1) == element).map_or(0, |c| c.0),
+                size_kib: element.and_then(size_kib),
+            });
+            group.cpus.insert(pu.id);
+        }
+        for (element, group) in groups.iter().filter_map(|(e, g)| Some(((*e)?, g))) {
+            if let Some(own) = self.cpuset(element)?.filter(|own| *own != group.cpus) {
+                let kind = element.attribute("type").unwrap_or("object");
+                return Err(self.contradiction(format!(
+                    "has a {kind} whose cpuset is {own} and whose PUs are {}",
+                    group.cpus
+                )));
+            }
+        }
+        Ok(groups)
+    }
+
+    fn nodes(&self, root: Element, online: &CpuSet, notes: &mut Vec<String>) -> Result<Vec<Node>, TopoError> {
+        let mut nodes = Vec::new();
+        for object in objects(root).filter(|o| o.attribute("type") == Some("NUMANode")) {
+            let cpus = self.cpuset(object)?.unwrap_or_default().intersection(online);
+            nodes.push(Node { id: NodeId(self.number(object)?), cpus, distances: Vec::new() });
+        }
+        nodes.sort_by_key(|n| n.id);
+        if let Some(twice) = nodes.windows(2).find(|w| w[0].id == w[1].id) {
+            return Err(self.contradiction(format!("has two NUMANodes of os_index {}", twice[0].id.0)));
+        }
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
+        order.sort_by_key(|&i| nodes[i].cpus.len());
+        let mut left = online.clone();
+        for i in order {
+            let own = nodes[i].cpus.intersection(&left);
+            if own != nodes[i].cpus {
+                notes.push(format!("{} serves CPUs that belong to a nearer node", nodes[i].id));
+            }
+            left = left.difference(&own);
+            nodes[i].cpus = own;
+        }
+        if nodes.is_empty() {
+            notes.push("has no NUMANode; taken as one node 0".into());
+            nodes.push(Node { id: NodeId(0), cpus: std::mem::take(&mut left), distances: Vec::new() });
+        }
+        if !left.is_empty() {
+            return Err(self.contradiction(format!("has CPUs {left} in no NUMANode's cpuset")));
+        }
+        self.read_distances(root, &mut nodes)?;
+        Ok(nodes)
+    }
+
+    /// The first matrix of latencies between NUMA nodes that covers them all.
+    fn read_distances(&self, root: Element, nodes: &mut [Node]) -> Result<(), TopoError> {
+        let matrices = root.children().filter(|e| e.has_tag_name("distances2"));
+        for matrix in matrices.filter(|m| m.attribute("type") == Some("NUMANode")) {
+            if matrix.attribute("name") != Some("NUMALatency") || matrix.attribute("indexing") != Some("os") {
+                continue;
+            }
+            let (indexes, values) = (self.numbers(matrix, "indexes")?, self.numbers(matrix, "u64values")?);
+            if Some(values.len()) != indexes.len().checked_mul(indexes.len()) {
+                let fact = format!("has distances of {} nodes in {} values", indexes.len(), values.len());
+                return Err(self.contradiction(fact));
+            }
+            let row = |id: NodeId| indexes.iter().position(|&i| i == id.0);
+            let Some(rows) = nodes.iter().map(|n| row(n.id)).collect::<Option<Vec<_>>>() else { continue };
+            let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
+            for (node, from) in nodes.iter_mut().zip(&rows) {
+                let to = ids.iter().zip(&rows).map(|(id, to)| (*id, values[from * indexes.len() + to]));
+                node.distances = to.collect();
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// The numbers in all children of one name, in order.
+    fn numbers(&self, element: Element, child: &str) -> Result<Vec<u32>, TopoError> {
+        let texts = element.children().filter(|e| e.has_tag_name(child)).filter_map(|e| e.text());
+        let number = |t: &str| {
+            t.parse().map_err(|_| self.malformed(format!("has `{t}` in <{child}>; expected numbers")))
+        };
+        texts.flat_map(str::split_whitespace).map(number).collect()
+    }
+
+    fn number(&self, object: Element) -> Result<u32, TopoError> {
+        let kind = object.attribute("type").unwrap_or("object");
+        let Some(text) = object.attribute("os_index") else {
+            return Err(self.malformed(format!("has a {kind} without os_index")));
+        };
+        let number = text.parse().ok().filter(|&n| n < CPU_MAX);
+        number.ok_or_else(|| self.malformed(format!("has a {kind} of os_index `{text}`, which is no number")))
+    }
+
+    fn cpuset(&self, object: Element) -> Result<Option<CpuSet>, TopoError> {
+        object.attribute("cpuset").map(|set| files::mask(self.path, set)).transpose()
+    }
+
+    fn malformed(&self, fact: String) -> TopoError {
+        TopoError::malformed(self.path, fact)
+    }
+
+    fn contradiction(&self, fact: String) -> TopoError {
+        TopoError::contradiction(self.path, fact)
+    }
+}
+
+/// The PUs below one object.
+struct Group {
+    cpus: CpuSet,
+    /// Index of the first of them.
+    first: usize,
+    level: u8,
+    size_kib: Option<u32>,
+}
+
+fn objects<'a>(root: Element<'a, 'a>) -> impl Iterator<Item = Element<'a, 'a>> {
+    root.descendants().filter(|e| e.has_tag_name("object"))
+}
+
+fn info<'a>(object: Element<'a, 'a>, name: &str) -> Option<&'a str> {
+    let infos = object.children().filter(|e| e.has_tag_name("info"));
+    infos.filter(|i| i.attribute("name") == Some(name)).find_map(|i| i.attribute("value"))
+}
+
+fn size_kib(cache: Element) -> Option<u32> {
+    let bytes: u64 = cache.attribute("cache_size")?.parse().ok()?;
+    u32::try_from(bytes / 1024).ok().filter(|&kib| kib > 0)
+}

@@ -1,0 +1,326 @@
+//! Model: the machine as the other rooms see it.
+//!
+//! Model.   `cpus` says where each online CPU is; `cores`, `llcs`, `nodes` and `sockets` say the
+//!          same from the other side. Core, LLC and socket ids are dense, in the order of their
+//!          smallest CPU: `llcs[id.index()]` is that LLC. CPU and node numbers are the kernel's,
+//!          sparse: `cpus` and `nodes` are sorted by them and searched.
+//! Number.  8192 CPUs: 160 KiB of `cpus`; a look-up is 13 comparisons.
+//! Writers. none after the reader returned it.
+
+use crate::{TopoError, serial};
+use serde::Serialize;
+use std::path::PathBuf;
+use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+
+#[cfg(test)]
+mod tests;
+
+/// A machine: which CPUs there are, and what each shares with which.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Topology {
+    /// Where it was read: a directory, a file, or a machine file's section.
+    pub source: String,
+    /// The processor's name, where the source says it.
+    pub model: Option<String>,
+    /// The online CPUs, ascending by id.
+    pub cpus: Vec<Cpu>,
+    /// The physical cores, by id.
+    pub cores: Vec<Core>,
+    /// The last-level caches, by id.
+    pub llcs: Vec<Llc>,
+    /// The NUMA nodes, ascending by id; a node of memory alone has no CPUs.
+    pub nodes: Vec<Node>,
+    /// The sockets, by id.
+    pub sockets: Vec<Socket>,
+    /// Every CPU number that may ever come online.
+    #[serde(serialize_with = "serial::list")]
+    pub possible: CpuSet,
+    /// Possible, and not online.
+    #[serde(serialize_with = "serial::list")]
+    pub offline: CpuSet,
+    /// Taken out of load balancing at boot (`isolcpus=`).
+    #[serde(serialize_with = "serial::list")]
+    pub isolated: CpuSet,
+    /// Without a tick while one task runs (`nohz_full=`).
+    #[serde(serialize_with = "serial::list")]
+    pub nohz_full: CpuSet,
+    /// The online CPUs that this process may run on, where the source is this process's machine.
+    #[serde(serialize_with = "serial::maybe_list")]
+    pub allowed: Option<CpuSet>,
+    /// The smallest CPU quota of this process's cgroups, where there is one.
+    pub quota: Option<Quota>,
+    /// Bytes of a cache line.
+    pub line_bytes: u32,
+    /// What was missing and what was assumed instead, in words.
+    pub notes: Vec<String>,
+}
+
+/// An online CPU and its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Cpu {
+    /// The kernel's number.
+    #[serde(serialize_with = "serial::id")]
+    pub id: CpuId,
+    /// Its physical core.
+    #[serde(serialize_with = "serial::id")]
+    pub core: CoreId,
+    /// Its last-level cache.
+    #[serde(serialize_with = "serial::id")]
+    pub llc: LlcId,
+    /// Its NUMA node.
+    #[serde(serialize_with = "serial::id")]
+    pub node: NodeId,
+    /// Its socket.
+    #[serde(serialize_with = "serial::id")]
+    pub socket: SocketId,
+}
+
+/// A physical core. Where Linux splits a core into halves with a cache each (POWER), a half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Core {
+    /// Dense, in the order of the smallest CPU.
+    #[serde(serialize_with = "serial::id")]
+    pub id: CoreId,
+    /// Its online CPUs: SMT siblings.
+    #[serde(serialize_with = "serial::list")]
+    pub cpus: CpuSet,
+    /// Size of the L1 data cache that it uses.
+    pub l1d_kib: Option<u32>,
+    /// Size of the L2 that it uses, whole, also where cores share it.
+    pub l2_kib: Option<u32>,
+}
+
+/// A last-level cache: the widest cache that Linux lists for its CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Llc {
+    /// Dense, in the order of the smallest CPU.
+    #[serde(serialize_with = "serial::id")]
+    pub id: LlcId,
+    /// The online CPUs that share it.
+    #[serde(serialize_with = "serial::list")]
+    pub cpus: CpuSet,
+    /// Its level; 0 when no shared cache is known, and the socket is taken for one.
+    pub level: u8,
+    /// Its size.
+    pub size_kib: Option<u32>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The kernel's number.
+    #[serde(serialize_with = "serial::id")]
+    pub id: NodeId,
+    /// Its online CPUs.
+    #[serde(serialize_with = "serial::list")]
+    pub cpus: CpuSet,
+    /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local.
+    /// Empty where none are given.
+    #[serde(serialize_with = "serial::distances")]
+    pub distances: Vec<(NodeId, u32)>,
+}
+
+/// A socket (package).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Socket {
+    /// Dense, in the order of the smallest CPU; not the firmware's number.
+    #[serde(serialize_with = "serial::id")]
+    pub id: SocketId,
+    /// Its online CPUs.
+    #[serde(serialize_with = "serial::list")]
+    pub cpus: CpuSet,
+}
+
+/// How much CPU time a cgroup may use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Quota {
+    /// Quota over period: 1.5 is one and a half CPUs.
+    pub cpus: f64,
+    /// The file that says so.
+    pub file: PathBuf,
+}
+
+/// How far apart two CPUs are: the nearest thing that they share. Ordered, nearest first.
+///
+/// On a machine whose LLC spans nodes, two CPUs of one LLC are `Llc` apart, whatever their nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distance {
+    /// The same CPU.
+    Same,
+    /// The same core.
+    Smt,
+    /// The same last-level cache.
+    Llc,
+    /// The same NUMA node.
+    Node,
+    /// The same socket.
+    Socket,
+    /// Nothing but the machine.
+    Other,
+}
+
+impl Topology {
+    /// The place of an online CPU.
+    pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
+        self.cpus.binary_search_by_key(&id, |c| c.id).ok().map(|i| &self.cpus[i])
+    }
+
+    /// The core of an online CPU.
+    pub fn core_of(&self, cpu: CpuId) -> Option<&Core> {
+        self.cores.get(self.cpu(cpu)?.core.index())
+    }
+
+    /// The last-level cache of an online CPU.
+    pub fn llc_of(&self, cpu: CpuId) -> Option<&Llc> {
+        self.llcs.get(self.cpu(cpu)?.llc.index())
+    }
+
+    /// The socket of an online CPU.
+    pub fn socket_of(&self, cpu: CpuId) -> Option<&Socket> {
+        self.sockets.get(self.cpu(cpu)?.socket.index())
+    }
+
+    /// The node of an online CPU.
+    pub fn node_of(&self, cpu: CpuId) -> Option<&Node> {
+        self.node(self.cpu(cpu)?.node)
+    }
+
+    /// A node by the kernel's number.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
+    }
+
+    /// The CPUs of the same core, this one among them.
+    pub fn siblings(&self, cpu: CpuId) -> Option<&CpuSet> {
+        self.core_of(cpu).map(|c| &c.cpus)
+    }
+
+    /// The online CPUs.
+    pub fn online(&self) -> CpuSet {
+        self.cpus.iter().map(|c| c.id).collect()
+    }
+
+    /// The CPUs that this process may run on: `allowed`, or all that are online.
+    pub fn usable(&self) -> CpuSet {
+        self.allowed.clone().unwrap_or_else(|| self.online())
+    }
+
+    /// The nearest thing that two online CPUs share.
+    pub fn distance(&self, a: CpuId, b: CpuId) -> Option<Distance> {
+        let (a, b) = (self.cpu(a)?, self.cpu(b)?);
+        Some(match () {
+            _ if a.id == b.id => Distance::Same,
+            _ if a.core == b.core => Distance::Smt,
+            _ if a.llc == b.llc => Distance::Llc,
+            _ if a.node == b.node => Distance::Node,
+            _ if a.socket == b.socket => Distance::Socket,
+            _ => Distance::Other,
+        })
+    }
+
+    /// The firmware's distance between two nodes, where the source gives one.
+    pub fn node_distance(&self, from: NodeId, to: NodeId) -> Option<u32> {
+        self.node(from)?.distances.iter().find(|(n, _)| *n == to).map(|&(_, d)| d)
+    }
+
+    /// Whether the model agrees with itself. The readers call it last; call it again after
+    /// building or changing a `Topology` by hand.
+    ///
+    /// # Errors
+    /// A contradiction that says which invariant does not hold, and for which values.
+    pub fn check(&self) -> Result<(), TopoError> {
+        let wrong = |fact: String| Err(TopoError::contradiction(&self.source, fact));
+        let online = self.online();
+        if online.is_empty() {
+            return wrong("has no online CPU".into());
+        }
+        if !self.cpus.is_sorted_by(|a, b| a.id < b.id) || !self.nodes.is_sorted_by(|a, b| a.id < b.id) {
+            return wrong("its CPUs or nodes are not in the order of their numbers, each once".into());
+        }
+        self.partition("core", &online, self.cores.iter().map(|c| (c.id.0, &c.cpus)), |c| c.core.0)?;
+        self.partition("llc", &online, self.llcs.iter().map(|l| (l.id.0, &l.cpus)), |c| c.llc.0)?;
+        self.partition("socket", &online, self.sockets.iter().map(|s| (s.id.0, &s.cpus)), |c| c.socket.0)?;
+        self.partition("node", &online, self.nodes.iter().map(|n| (n.id.0, &n.cpus)), |c| c.node.0)?;
+        self.dense("core", self.cores.iter().map(|c| (c.id.0, &c.cpus)))?;
+        self.dense("llc", self.llcs.iter().map(|l| (l.id.0, &l.cpus)))?;
+        self.dense("socket", self.sockets.iter().map(|s| (s.id.0, &s.cpus)))?;
+        for core in &self.cores {
+            let first = core.cpus.first().and_then(|c| self.llc_of(c));
+            if !first.is_some_and(|llc| core.cpus.is_subset(&llc.cpus)) {
+                return wrong(format!("{} (CPUs {}) lies in more than one LLC", core.id, core.cpus));
+            }
+        }
+        for node in &self.nodes {
+            let to = node.distances.iter().map(|(id, _)| *id);
+            if !node.distances.is_empty() && !to.eq(self.nodes.iter().map(|n| n.id)) {
+                return wrong(format!("{} does not give one distance to each node, in order", node.id));
+            }
+        }
+        if !online.is_subset(&self.possible) || !self.offline.is_subset(&self.possible) {
+            return wrong(format!(
+                "CPUs {online} online and {} offline are not all possible ({})",
+                self.offline, self.possible
+            ));
+        }
+        if !self.offline.intersection(&online).is_empty() {
+            return wrong(format!("CPUs {} are both online and offline", self.offline.intersection(&online)));
+        }
+        if self.allowed.as_ref().is_some_and(|a| a.is_empty() || !a.is_subset(&online)) {
+            return wrong("allows this process no CPU, or one that is not online".into());
+        }
+        if !self.line_bytes.is_power_of_two() {
+            return wrong(format!("a cache line of {} bytes is no power of two", self.line_bytes));
+        }
+        Ok(())
+    }
+
+    /// Each online CPU lies in exactly one of `groups`, the one that its `Cpu` names.
+    fn partition<'a>(
+        &self,
+        what: &str,
+        online: &CpuSet,
+        groups: impl Iterator<Item = (u32, &'a CpuSet)>,
+        of: impl Fn(&Cpu) -> u32,
+    ) -> Result<(), TopoError> {
+        let wrong = |fact: String| Err(TopoError::contradiction(&self.source, fact));
+        let mut seen = CpuSet::new();
+        for (id, cpus) in groups {
+            for cpu in cpus.iter() {
+                if !seen.insert(cpu) {
+                    return wrong(format!("{cpu} is in two {what}s, {what}{id} being the second"));
+                }
+                match self.cpu(cpu) {
+                    None => return wrong(format!("{what}{id} has {cpu}, which is not online")),
+                    Some(c) if of(c) != id => {
+                        return wrong(format!("{cpu} is in {what}{id} and says {what}{}", of(c)));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        if seen != *online {
+            return wrong(format!("CPUs {} are in no {what}", online.difference(&seen)));
+        }
+        Ok(())
+    }
+
+    /// Ids count from 0 in the order of the smallest CPU, and no group is empty.
+    fn dense<'a>(
+        &self,
+        what: &str,
+        groups: impl Iterator<Item = (u32, &'a CpuSet)>,
+    ) -> Result<(), TopoError> {
+        let mut last = None;
+        for (index, (id, cpus)) in groups.enumerate() {
+            let first = cpus.first();
+            if id as usize != index || first <= last {
+                let fact =
+                    format!("{what}{id} (CPUs {cpus}) is out of order: ids count up with the smallest CPU");
+                return Err(TopoError::contradiction(&self.source, fact));
+            }
+            last = first;
+        }
+        Ok(())
+    }
+}
