@@ -1,0 +1,127 @@
+//! Stacks: the `atomic` and `plain` backends of the free list, a lock per slot.
+//!
+//! Model.   A slot's lock is only ever tried by pops and pushes: who finds it taken goes to the
+//!          depot, since its holder may be asleep. A drain alone waits for it.
+//! Number.  Locking and unlocking is one locked instruction and one store.
+//! Writers. A stack's words: the holder of its lock, which is its second word.
+
+use super::{CAP_OR_LOCK, ITEMS, LEN};
+use crate::sync::{AtomicU64, MutexGuard, Ordering::*};
+use crate::words::Words;
+
+/// The stacks of all slots.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    pub(super) words: Words,
+    pub(super) capacity: usize,
+}
+
+/// One stack, locked.
+pub(super) struct Locked<'a> {
+    stacks: &'a Stacks,
+    slot: usize,
+}
+
+impl Stacks {
+    /// The slot's stack, unless somebody has it.
+    pub(super) fn try_lock(&self, slot: usize) -> Option<Locked<'_>> {
+        // ORDERING: Acquire; pairs with the Release in `Locked::drop`: we see the items that the
+        // last holder left. Loom: `stacks/loom.rs::an_item_is_seen_with_its_contents`.
+        let got = self.words.word(slot, CAP_OR_LOCK).compare_exchange(0, 1, Acquire, Relaxed);
+        // Lazily: a `Locked` that is made and dropped would unlock somebody else's stack.
+        got.is_ok().then(|| Locked { stacks: self, slot })
+    }
+
+    /// Every stack in turn, each waited for, emptied into `out`.
+    pub(super) fn drain_into(&self, out: &mut Vec<u64>) {
+        for slot in 0..self.words.slots() {
+            // A stack that was never used stays so: its page is not there.
+            if self.words.word(slot, LEN).load(Relaxed) == 0
+                && self.words.word(slot, CAP_OR_LOCK).load(Relaxed) == 0
+            {
+                continue;
+            }
+            let stack = loop {
+                match self.try_lock(slot) {
+                    Some(stack) => break stack,
+                    // Its holder is in the middle of a dozen instructions, or was preempted there.
+                    None => yield_now(),
+                }
+            };
+            while let Some(item) = stack.pop() {
+                out.push(item);
+            }
+        }
+    }
+
+    /// Puts items on the slot's stack, if it is free and has room; says how many.
+    pub(super) fn keep(&self, slot: usize, items: &[u64]) -> usize {
+        let Some(stack) = self.try_lock(slot) else { return 0 };
+        items.iter().take_while(|item| stack.push(**item)).count()
+    }
+
+    /// Takes up to `max` items off the slot's stack, if it is free.
+    pub(super) fn take(&self, slot: usize, max: usize, mut each: impl FnMut(u64)) -> usize {
+        let Some(stack) = self.try_lock(slot) else { return 0 };
+        (0..max).map_while(|_| stack.pop()).map(&mut each).count()
+    }
+
+    /// Pushes on the slot's stack, or makes room there by moving half of it to the depot.
+    pub(super) fn push_or<'a>(
+        &self,
+        slot: usize,
+        item: u64,
+        depot: impl FnOnce() -> MutexGuard<'a, Vec<u64>>,
+    ) {
+        let Some(stack) = self.try_lock(slot) else { return depot().push(item) };
+        if stack.push(item) {
+            return;
+        }
+        // The stack is let go before the depot is locked: a drain holds the depot's lock while
+        // it waits for stacks.
+        let mut moved: Vec<u64> = (0..self.capacity / 2).map_while(|_| stack.pop()).collect();
+        stack.push(item);
+        drop(stack);
+        depot().append(&mut moved);
+    }
+}
+
+impl Locked<'_> {
+    fn word(&self, k: usize) -> &AtomicU64 {
+        self.stacks.words.word(self.slot, k)
+    }
+
+    pub(super) fn pop(&self) -> Option<u64> {
+        let len = self.word(LEN).load(Relaxed).checked_sub(1)?;
+        self.word(LEN).store(len, Relaxed);
+        Some(self.word(ITEMS + len as usize).load(Relaxed))
+    }
+
+    /// False: full.
+    fn push(&self, item: u64) -> bool {
+        let len = self.word(LEN).load(Relaxed) as usize;
+        let fits = len < self.stacks.capacity;
+        if fits {
+            self.word(ITEMS + len).store(item, Relaxed);
+            self.word(LEN).store(len as u64 + 1, Relaxed);
+        }
+        fits
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Release; pairs with the Acquire in `try_lock`.
+        self.word(CAP_OR_LOCK).store(0, Release);
+    }
+}
+
+fn yield_now() {
+    #[cfg(loom)]
+    ::loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
+
+#[cfg(all(test, loom))]
+mod loom;

@@ -1,0 +1,180 @@
+//! Mode: which backend this process runs on, and why.
+//!
+//! Model.   `rseq` where the kernel has it and its self-test passes; else `atomic`: the slot of
+//!          the CPU one probably runs on, changed by locked instructions; `plain` where there is
+//!          no CPU to ask for: one slot. Chosen once, at the first use or at [`try_mode`].
+//! Number.  The choice takes 5 to 50 ms, once: the self-test waits to be preempted.
+//! Source.  ClickHouse#117700: rseq "was never used in release binaries", and nobody saw it.
+//!          Hence a mode that everybody can ask for and print.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use warmcore_sys::{affinity, membarrier, rseq};
+
+/// The environment variable that forces a backend: `rseq`, `atomic`, `plain`.
+pub const VARIABLE: &str = "WARMCORE_PERCPU";
+
+/// How per-CPU data is kept in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Restartable sections on the kernel's ids.
+    Rseq(rseq::Support),
+    /// Locked instructions on the slot of the current CPU, and why not better.
+    Atomic(String),
+    /// Atomics on one slot, and why not better.
+    Plain(String),
+}
+
+impl Mode {
+    /// `rseq`, `atomic` or `plain`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Mode::Rseq(_) => "rseq",
+            Mode::Atomic(_) => "atomic",
+            Mode::Plain(_) => "plain",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Rseq(rseq::Support { source: rseq::Source::Glibc, .. }) => {
+                f.write_str("rseq (areas by glibc)")
+            }
+            Mode::Rseq(rseq::Support { source: rseq::Source::Own, .. }) => f.write_str("rseq (own areas)"),
+            Mode::Atomic(why) => write!(f, "atomic: {why}"),
+            Mode::Plain(why) => write!(f, "plain: {why}"),
+        }
+    }
+}
+
+/// A forced backend that this system does not have, or that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModeError {
+    text: String,
+    unknown: bool,
+}
+
+impl ModeError {
+    /// The variable names no backend at all.
+    pub fn is_unknown_name(&self) -> bool {
+        self.unknown
+    }
+
+    /// The backend exists, but not here.
+    pub fn is_unavailable(&self) -> bool {
+        !self.unknown
+    }
+}
+
+impl fmt::Display for ModeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ModeError {}
+
+/// The mode of this process; chooses it at the first call.
+///
+/// An error only if `WARMCORE_PERCPU` forces what this system has not: a program that wants to
+/// say so in its own words asks here before it makes its first counter.
+pub fn try_mode() -> Result<&'static Mode, &'static ModeError> {
+    static MODE: OnceLock<Result<Mode, ModeError>> = OnceLock::new();
+    MODE.get_or_init(|| {
+        let mode = choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref());
+        // ORDERING: Relaxed; whoever has data got it after `MODE` was set, and that synchronises.
+        LOCKS.store(!matches!(mode, Ok(Mode::Rseq(_))), Relaxed);
+        mode
+    })
+    .as_ref()
+}
+
+/// The mode of this process. Panics where [`try_mode`] is an error, with its text.
+pub fn mode() -> &'static Mode {
+    try_mode().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether this process runs on locked instructions: the `atomic` and `plain` backends. For data
+/// that exists, so after [`mode`] was chosen; one load.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn locks() -> bool {
+    LOCKS.load(Relaxed)
+}
+
+/// Whether this process has one slot for everybody: the `plain` backend. As [`locks`].
+#[cfg(not(loom))]
+pub(crate) fn one_slot() -> bool {
+    matches!(mode(), Mode::Plain(_))
+}
+
+/// Gives this thread what restartable sections need, if it may have it and has not; says whether
+/// it has it now. Nobody has to call it: the first slow path does. On musl a thread that starts
+/// with a hot loop is faster from the beginning if it does.
+pub fn register_thread() -> bool {
+    matches!(mode(), Mode::Rseq(_)) && rseq::register_thread()
+}
+
+/// Written once, in `try_mode`, before anyone has data of either kind.
+static LOCKS: AtomicBool = AtomicBool::new(false);
+
+fn choose(forced: Option<&str>) -> Result<Mode, ModeError> {
+    // Also where no section will run: the areas tell the CPU faster than any call.
+    let _ = rseq::support();
+    match forced {
+        None | Some("") => Ok(rseq_mode().unwrap_or_else(without_rseq)),
+        Some("rseq") => rseq_mode().map_err(|why| ModeError {
+            text: format!("{VARIABLE}=rseq, but {why}; unset it to fall back by itself"),
+            unknown: false,
+        }),
+        Some("atomic") => Ok(Mode::Atomic(format!("{VARIABLE}=atomic"))),
+        Some("plain") => Ok(Mode::Plain(format!("{VARIABLE}=plain"))),
+        Some(other) => Err(ModeError {
+            text: format!("{VARIABLE}={other} names no backend; it takes rseq, atomic or plain"),
+            unknown: true,
+        }),
+    }
+}
+
+/// All that sections need: areas, fences, and a kernel that restarts. The reason if one lacks.
+fn rseq_mode() -> Result<Mode, String> {
+    let support = rseq::support().map_err(|e| e.to_string())?;
+    membarrier::register_rseq().map_err(|why| format!("no rseq: {why}"))?;
+    rseq::selftest(affinity::cpu_numbers_end()).map_err(|e| e.to_string())?;
+    // SAFETY: no data exists before the mode is chosen, and on `Mode::Rseq` locked instructions
+    // write no slot that a section writes: `sum`, `free_list` and `per` see to that.
+    unsafe { rseq::enable_sections() }.map_err(|e| e.to_string())?;
+    Ok(Mode::Rseq(support))
+}
+
+fn without_rseq(why: String) -> Mode {
+    if cfg!(target_os = "linux") { Mode::Atomic(why) } else { Mode::Plain(why) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_backend_is_taken_and_a_wrong_name_is_an_error() {
+        assert_eq!(choose(Some("atomic")).unwrap().name(), "atomic");
+        assert_eq!(choose(Some("plain")).unwrap().name(), "plain");
+        let error = choose(Some("fast")).unwrap_err();
+        assert!(error.is_unknown_name() && !error.is_unavailable());
+        assert_eq!(
+            error.to_string(),
+            "WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"
+        );
+    }
+
+    #[test]
+    fn the_mode_of_this_process_is_the_forced_one() {
+        match std::env::var(VARIABLE) {
+            Ok(forced) if !forced.is_empty() => assert_eq!(mode().name(), forced),
+            _ => println!("not forced: {}", mode()),
+        }
+    }
+}

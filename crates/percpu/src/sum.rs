@@ -1,0 +1,197 @@
+//! Sum: a number added to on every CPU and read as one.
+//!
+//! Model.   Every slot holds two words, bank 0 and bank 1; `active` is the address of slot 0's
+//!          word of the bank in use, and adders load it in the same section that adds. To read
+//!          exactly, a reader moves `active` to the other bank and fences once: after that the
+//!          old bank is frozen, because sections under way began again and took the new address.
+//!          What cannot run sections adds to `direct` under the reader's lock.
+//! Number.  An add is 2 stores and 3 loads, all on lines of the own slot but the read-mostly
+//!          `active`; a snapshot is one fence and two loads per slot, a drain is the loads alone.
+//! Protocol. The cut of a snapshot is the store to `active`. An add that returned before it is
+//!          in the old bank, fenced and read. If add x happened before add y and x went to the
+//!          new bank, then so did y: both loaded one location, and loads of one location that
+//!          are ordered never see an older value. So the cut is consistent, and with the lock
+//!          on `direct` the snapshot is one moment inside the call.
+//!          On locked instructions there is no freezing a bank, as an adder may sleep between
+//!          loading `active` and adding. There `active` becomes null instead, late adders are
+//!          let be, and new ones wait at the lock; see `add_at`.
+//! Writers. `active`: snapshots, under `rest`. Words: sections of the slot's holder, or locked
+//!          adds by anyone; they are never reset. `rest`: under its lock.
+
+use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
+use crate::words::Words;
+#[cfg(not(loom))]
+use crate::{mode::locks, pool::Pool, pool::SHIFT, words::probable_slot};
+use warmcore_line::{Line, Padded};
+#[cfg(not(loom))]
+use warmcore_sys::{
+    membarrier,
+    rseq::{self, Here, Ids, section},
+};
+
+/// How often an aborted section is tried again before it counts as hopeless (a debugger that
+/// single-steps aborts every one).
+#[cfg(not(loom))]
+pub(crate) const RETRIES: u32 = 16;
+
+/// The two words of a slot.
+const BANKS: usize = 2;
+
+#[derive(Debug, Line)]
+#[line(pair)]
+#[repr(C, align(128))]
+pub(crate) struct Sum {
+    #[line(read_mostly)]
+    active: AtomicPtr<u8>,
+    #[line(read_mostly)]
+    words: Words,
+    #[line(contended)]
+    rest: Padded<Mutex<Rest>>,
+}
+
+/// What is known beside the slots.
+#[derive(Debug, Default)]
+struct Rest {
+    /// Added without a slot.
+    direct: u64,
+    /// Of all that was ever added, what drains have taken.
+    drained: u64,
+}
+
+#[cfg(not(loom))]
+impl Sum {
+    pub(crate) fn new(pool: &Pool) -> Self {
+        let words = Words::new(pool, BANKS);
+        Self { active: AtomicPtr::new(words.base()), words, rest: Padded::new(Mutex::new(Rest::default())) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn add(&self, n: u64) {
+        if let Some(here) = Here::new(Ids::Cid) {
+            // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
+            // every id that the kernel may give. Nobody writes a bank but sections.
+            if unsafe { section::add::<SHIFT>(here, &self.active, n) } {
+                return;
+            }
+        } else if locks() {
+            return self.add_locked(n);
+        }
+        self.add_slowly(n);
+    }
+
+    /// Not inlined: with both ways in it, `add` would save registers before it knows which.
+    #[inline(never)]
+    fn add_locked(&self, n: u64) {
+        self.add_at(probable_slot(self.words.slots()), n);
+    }
+
+    /// On `rseq`, without a section: aborted, or no area yet.
+    #[cold]
+    fn add_slowly(&self, n: u64) {
+        let here = if rseq::register_thread() { Here::find(Ids::Cid) } else { None };
+        // SAFETY: as in `add`.
+        let tried = |here| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(here, &self.active, n) });
+        if !here.is_some_and(tried) {
+            self.add_directly(n);
+        }
+    }
+
+    /// All that was ever added, at one moment between all adds.
+    fn exact(&self, rest: &Rest) -> u64 {
+        if locks() {
+            return self.exact_with_locked_adds(rest);
+        }
+        let [first, second] = [self.words.base(), self.words.base().wrapping_add(8)];
+        let active = self.active.load(Relaxed);
+        let (frozen, live, other) = if active == first { (1, 0, second) } else { (0, 1, first) };
+        // Frozen since the last fence: read before it is in use again.
+        let settled = self.bank(frozen);
+        // ORDERING: Release; pairs with the load of `active` inside each section, whose address
+        // depends on it: our reads of `settled` come before every add to that bank from now on.
+        // Not in a model: loom has no sections. `sys::rseq::tests` holds the fence to its word
+        // (`a_fence_leaves_no_section_behind`), `section/aarch64/reactivate.litmus` the order.
+        self.active.store(other, Release);
+        membarrier::fence_rseq();
+        rest.direct.wrapping_add(settled).wrapping_add(self.bank(live))
+    }
+}
+
+impl Sum {
+    /// The add of the `atomic` and `plain` backends: SeqCst, so that a late one is harmless.
+    ///
+    /// A reader stores null to `active`, then reads the words. Say x was late: it loaded `active`
+    /// before the null and added after its word was read, so this reader misses it. Whatever y
+    /// happens after x must be missed too. In the single order of SeqCst operations: null stored,
+    /// x's word read, x's add, and then y's load of `active`, which therefore sees null or what
+    /// came after the reader was done; y waits for the lock and adds after the call. With less
+    /// than SeqCst y might still load the old address.
+    /// Loom: `sum/loom.rs::a_snapshot_is_one_moment`.
+    #[inline(always)]
+    pub(crate) fn add_at(&self, slot: usize, n: u64) {
+        // ORDERING: SeqCst; pairs with the store of null in `exact_with_locked_adds`.
+        let base = self.active.load(SeqCst);
+        if base.is_null() {
+            return self.add_directly(n);
+        }
+        // SAFETY: not null, `active` is the first word of slot 0; the slot exists.
+        // ORDERING: SeqCst; pairs with the loads in `exact_with_locked_adds`.
+        unsafe { self.words.word_from(base, slot) }.fetch_add(n, SeqCst);
+        seq_cst();
+    }
+
+    #[cold]
+    fn add_directly(&self, n: u64) {
+        let mut rest = lock(&self.rest);
+        rest.direct = rest.direct.wrapping_add(n);
+    }
+
+    /// As `exact`, where adds are locked instructions.
+    fn exact_with_locked_adds(&self, rest: &Rest) -> u64 {
+        let active = self.active.load(Relaxed);
+        // ORDERING: SeqCst; pairs with the load in `add_at`.
+        self.active.store(std::ptr::null_mut(), SeqCst);
+        seq_cst();
+        // ORDERING: SeqCst; pairs with the add in `add_at`.
+        let words = self.words.column(0).map(|word| word.load(SeqCst));
+        let total = words.fold(rest.direct, u64::wrapping_add);
+        // ORDERING: Release; pairs with the load in `add_at`: it only lets adders in again.
+        self.active.store(active, Release);
+        total
+    }
+
+    /// All that was ever added, each word read at a moment of its own.
+    fn rough(&self, rest: &Rest) -> u64 {
+        (0..BANKS).map(|bank| self.bank(bank)).fold(rest.direct, u64::wrapping_add)
+    }
+
+    fn bank(&self, bank: usize) -> u64 {
+        self.words.column(bank).map(|word| word.load(Relaxed)).fold(0, u64::wrapping_add)
+    }
+
+    /// What was added since the last drain: no fence, nobody disturbed, nothing exact.
+    pub(crate) fn sum(&self) -> u64 {
+        let rest = lock(&self.rest);
+        self.rough(&rest).wrapping_sub(rest.drained)
+    }
+
+    /// Takes what was added since the last drain.
+    ///
+    /// Nothing is zeroed and nobody is fenced off: a word only moves on, and what was read of it
+    /// is remembered, all words' in one number. An add is in the first drain that sees it, and in
+    /// no other; whatever order the words are read in.
+    /// Loom: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
+    pub(crate) fn drain(&self) -> u64 {
+        let mut rest = lock(&self.rest);
+        let total = self.rough(&rest);
+        total.wrapping_sub(std::mem::replace(&mut rest.drained, total))
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn snapshot(&self) -> u64 {
+        let rest = lock(&self.rest);
+        self.exact(&rest).wrapping_sub(rest.drained)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom;

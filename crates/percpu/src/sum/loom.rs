@@ -1,0 +1,93 @@
+//! What loom proves of the `atomic` backend's sum. Run by `cargo xtask test`.
+
+use super::*;
+use crate::sync::AtomicU64;
+use ::loom::{model, sync::Arc, thread};
+
+impl Sum {
+    fn for_model() -> Self {
+        let words = Words::for_model(2, BANKS);
+        Self { active: AtomicPtr::new(words.base()), words, rest: Padded::new(Mutex::new(Rest::default())) }
+    }
+
+    fn exact_locked(&self) -> u64 {
+        self.exact_with_locked_adds(&lock(&self.rest))
+    }
+}
+
+/// x happens before y; they are in different slots, read one after the other.
+#[test]
+fn a_snapshot_is_one_moment() {
+    model(|| {
+        let sum = Arc::new(Sum::for_model());
+        let adder = thread::spawn({
+            let sum = sum.clone();
+            move || {
+                sum.add_at(0, 1); // x
+                sum.add_at(1, 10); // y
+            }
+        });
+        let seen = sum.exact_locked();
+        assert_ne!(seen, 10, "it contains y, but not x before it");
+        adder.join().unwrap();
+        assert_eq!(sum.exact_locked(), 11);
+    });
+}
+
+/// The same across threads: y begins after x returned, on another thread.
+#[test]
+fn a_snapshot_is_one_moment_across_threads() {
+    model(|| {
+        let (sum, told) = (Arc::new(Sum::for_model()), Arc::new(AtomicU64::new(0)));
+        let x = thread::spawn({
+            let (sum, told) = (sum.clone(), told.clone());
+            move || {
+                sum.add_at(0, 1);
+                told.store(1, Release);
+            }
+        });
+        let y = thread::spawn({
+            let (sum, told) = (sum.clone(), told.clone());
+            move || {
+                if told.load(Acquire) == 1 {
+                    sum.add_at(1, 10);
+                }
+            }
+        });
+        assert_ne!(sum.exact_locked(), 10, "it contains y, but not x before it");
+        x.join().unwrap();
+        y.join().unwrap();
+    });
+}
+
+#[test]
+fn successive_drains_lose_and_repeat_nothing() {
+    model(|| {
+        let sum = Arc::new(Sum::for_model());
+        let adders: Vec<_> = (0..2)
+            .map(|slot| {
+                let sum = sum.clone();
+                thread::spawn(move || sum.add_at(slot, 1 + 9 * slot as u64))
+            })
+            .collect();
+        let first = sum.drain();
+        let second = sum.drain();
+        adders.into_iter().for_each(|a| a.join().unwrap());
+        assert_eq!(first + second + sum.drain(), 11);
+        assert_eq!(sum.sum(), 0);
+    });
+}
+
+#[test]
+fn two_on_one_slot_lose_nothing() {
+    model(|| {
+        let sum = Arc::new(Sum::for_model());
+        let other = thread::spawn({
+            let sum = sum.clone();
+            move || sum.add_at(0, 1)
+        });
+        sum.add_at(0, 1);
+        other.join().unwrap();
+        assert_eq!(sum.sum(), 2);
+    });
+}
