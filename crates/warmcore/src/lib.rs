@@ -1,1 +1,48 @@
-//! warmcore
+//! Warmcore keeps work and its data on the cores where they are warm.
+//!
+//! This is the crate to add; each module is a room of its own crate, re-exported.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
+//! | [`mod@line`] | fields that must not share a cache line, checked by the compiler |
+//! | [`topo`] | what the machine is: cores, last-level caches, nodes, sockets |
+//! | [`terms`] | the ids and units that all of them speak in |
+//!
+//! ```
+//! use warmcore::prelude::*;
+//!
+//! let requests = Counter::new();
+//! requests.add(1);
+//! assert_eq!(requests.sum(), 1);
+//!
+//! #[derive(Line)]
+//! #[line(crate = ::warmcore::line)]
+//! #[repr(C, align(64))]
+//! struct Account {
+//!     #[line(read_mostly)]
+//!     limit: u64,
+//!     #[line(contended)]
+//!     used: Padded<std::sync::atomic::AtomicU64>,
+//! }
+//! ```
+//!
+//! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
+
+pub use warmcore_line as line;
+pub use warmcore_percpu as percpu;
+pub use warmcore_terms as terms;
+pub use warmcore_topo as topo;
+
+/// What most programs use.
+pub mod prelude {
+    pub use warmcore_line::{Line, Padded};
+    pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
+    pub use warmcore_terms::{Cid, CpuId, CpuSet, LlcId, NodeId};
+    pub use warmcore_topo::Topology;
+}
+
+/// The README's code compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
