@@ -1,1 +1,61 @@
-fn main(){}
+//! The command `warmcore`.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_lab::{doctor, measure, run, survey, topo};
+
+/// Keeps work and its data on the cores where they are warm; this command shows what that is
+/// worth on this machine.
+#[derive(Parser)]
+#[command(name = "warmcore", version, arg_required_else_help = true, after_help = AFTER)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER: &str = "\
+Start with `warmcore report`: it measures everything and writes a page with pictures.
+WARMCORE_PERCPU=rseq|atomic|plain forces how per-CPU data is kept; `warmcore doctor` says how and why.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Draws the machine: sockets, last-level caches, cores; --probe measures it
+    Topo(topo::Args),
+    /// Measures one mechanism beside the plain way and named peers
+    Run(run::Args),
+    /// Measures everything and writes one page with pictures
+    Report(survey::Args),
+    /// Says what this system offers, what limits it, and what to do
+    Doctor(doctor::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The second Ctrl-C ends it at once; the first lets it keep what is finished.
+    let _ = ctrlc::set_handler(|| {
+        if measure::INTERRUPTED.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+    });
+    let done = match &cli.command {
+        // Doctor is for systems where the forced mode is an error; it says so itself.
+        Command::Doctor(args) => doctor::command(args),
+        Command::Topo(args) => topo::run(args),
+        Command::Run(args) => with_mode().and_then(|()| run::command(args)),
+        Command::Report(args) => with_mode().and_then(|()| survey::command(args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("warmcore: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A forced backend that isn't there is an error before anything is measured.
+fn with_mode() -> anyhow::Result<()> {
+    warmcore_percpu::try_mode()?;
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Doctor: what this system offers, what limits it, and what to do.
+//!
+//! Model.   One finding per thing that Warmcore uses; each is a fact, a state and, if it could be
+//!          better, the next step. It changes nothing and always ends well.
+
+use crate::host;
+use crate::report::{Finding, State};
+use std::path::PathBuf;
+use warmcore_percpu::{Mode, VARIABLE, try_mode};
+use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
+use warmcore_topo::Topology;
+
+/// Arguments of `warmcore doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Also write the findings there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// `warmcore doctor`.
+pub fn command(args: &Args) -> anyhow::Result<()> {
+    let findings = findings();
+    for finding in &findings {
+        let mark = match finding.state {
+            State::Ok => "ok     ",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        };
+        println!("{mark}  {:<12} {}", finding.what, finding.fact);
+        if let Some(advice) = &finding.advice {
+            println!("         {:<12} → {advice}", "");
+        }
+    }
+    if let Some(path) = &args.json {
+        let json =
+            serde_json::json!({ "schema": crate::results::SCHEMA, "what": "doctor", "findings": findings });
+        crate::results::write_whole(path, &serde_json::to_vec_pretty(&json)?)?;
+        eprintln!("written: {}", path.display());
+    }
+    Ok(())
+}
+
+/// Everything that was looked at.
+pub fn findings() -> Vec<Finding> {
+    let mut found = vec![kernel(), libc(), areas(), mode(), fences(), cpus(), machine(), time(), build()];
+    match Topology::this_machine() {
+        Ok(topology) => {
+            found.push(quota(&topology));
+            found.extend(isolation(&topology));
+        }
+        Err(error) => found.push(finding(
+            "topology",
+            State::Limited,
+            error.to_string(),
+            Some("send us the file that it names".into()),
+        )),
+    }
+    found
+}
+
+fn finding(what: &str, state: State, fact: impl Into<String>, advice: Option<String>) -> Finding {
+    Finding { what: what.into(), state, fact: fact.into(), advice }
+}
+
+fn kernel() -> Finding {
+    let release = platform::kernel();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (state, advice) = match version {
+        v if v < (4, 18) => (State::Missing, Some("rseq needs 4.18")),
+        v if v < (5, 10) => (State::Limited, Some("fencing sections needs 5.10")),
+        v if v < (6, 3) => {
+            (State::Limited, Some("concurrency ids need 6.3; data is indexed by CPU number instead"))
+        }
+        _ => (State::Ok, None),
+    };
+    finding("kernel", state, format!("Linux {release}"), advice.map(Into::into))
+}
+
+fn libc() -> Finding {
+    let name = platform::libc();
+    match rseq::support() {
+        Ok(rseq::Support { source: rseq::Source::Own, .. }) => finding(
+            "libc",
+            State::Limited,
+            format!("{name} registered no rseq areas; ours are registered at each thread's first use"),
+            Some("glibc 2.35 does it at thread start; look for GLIBC_TUNABLES=glibc.pthread.rseq=0".into()),
+        ),
+        _ => finding("libc", State::Ok, name, None),
+    }
+}
+
+fn areas() -> Finding {
+    match rseq::support() {
+        Err(why) => finding(
+            "rseq",
+            State::Missing,
+            why.to_string(),
+            Some("counters run on the atomic backend".into()),
+        ),
+        Ok(support) => {
+            let source = match support.source {
+                rseq::Source::Glibc => "areas by glibc",
+                rseq::Source::Own => "own areas",
+            };
+            let ids = if support.has_mm_cid { "with concurrency ids" } else { "without concurrency ids" };
+            let node = if support.has_node_id { "and node ids" } else { "nor node ids" };
+            let aborts = rseq::aborts();
+            finding(
+                "rseq",
+                State::Ok,
+                format!("{source}, {ids} {node}; {aborts} sections aborted so far in this process"),
+                None,
+            )
+        }
+    }
+}
+
+fn mode() -> Finding {
+    let forced = std::env::var(VARIABLE).is_ok_and(|v| !v.is_empty());
+    match try_mode() {
+        Err(error) => {
+            finding("per-CPU data", State::Missing, error.to_string(), Some(format!("unset {VARIABLE}")))
+        }
+        Ok(mode @ Mode::Rseq(_)) => {
+            finding("per-CPU data", State::Ok, format!("{mode}, self-test passed"), None)
+        }
+        Ok(mode) if forced => finding(
+            "per-CPU data",
+            State::Limited,
+            mode.to_string(),
+            Some(format!("unset {VARIABLE} for the fastest")),
+        ),
+        Ok(mode) => finding(
+            "per-CPU data",
+            State::Limited,
+            mode.to_string(),
+            Some("see rseq and membarrier here".into()),
+        ),
+    }
+}
+
+fn fences() -> Finding {
+    match membarrier::register_rseq() {
+        Ok(()) => finding("membarrier", State::Ok, membarrier::describe(), None),
+        Err(why) => finding(
+            "membarrier",
+            State::Missing,
+            why,
+            Some("without it, no exact snapshots of sections: the atomic backend runs".into()),
+        ),
+    }
+}
+
+fn cpus() -> Finding {
+    match affinity::allowed() {
+        Err(error) => finding("CPUs", State::Limited, format!("affinity can't be read: {error}"), None),
+        Ok(allowed) => {
+            let (n, end) = (allowed.len(), affinity::cpu_numbers_end());
+            let fact = format!("{n} allowed ({allowed}); slots reserved for {end} numbers");
+            match n {
+                1 => finding(
+                    "CPUs",
+                    State::Limited,
+                    fact,
+                    Some("two-thread cases are left out; taskset or the cpuset says 1".into()),
+                ),
+                _ => finding("CPUs", State::Ok, fact, None),
+            }
+        }
+    }
+}
+
+fn machine() -> Finding {
+    let cpu = host::machine().cpu;
+    match platform::hypervisor() {
+        None => finding("machine", State::Ok, format!("{cpu}, no hypervisor announced"), None),
+        Some(name) => finding(
+            "machine",
+            State::Limited,
+            format!("{cpu}, a virtual machine of {name}"),
+            Some(
+                "its topology may be made up: `warmcore topo --probe` measures it; trust ratios, not ns"
+                    .into(),
+            ),
+        ),
+    }
+}
+
+fn time() -> Finding {
+    match clock::source() {
+        clock::Source::Counter => finding("clock", State::Ok, "the CPU's own counter, calibrated", None),
+        clock::Source::Monotonic => finding(
+            "clock",
+            State::Limited,
+            "clock_gettime: the CPU's counter is not invariant, or the kernel does not trust it",
+            Some("see /sys/devices/system/clocksource/clocksource0/current_clocksource".into()),
+        ),
+    }
+}
+
+fn build() -> Finding {
+    if cfg!(debug_assertions) {
+        finding("build", State::Limited, "a debug build", Some("measure with `cargo run --release`".into()))
+    } else {
+        finding("build", State::Ok, "a release build", None)
+    }
+}
+
+fn quota(topology: &Topology) -> Finding {
+    match &topology.quota {
+        None => finding("cgroup", State::Ok, "no CPU quota", None),
+        Some(quota) => finding(
+            "cgroup",
+            State::Limited,
+            format!("a quota of {} CPUs ({})", quota.cpus, quota.file.display()),
+            Some("threads beyond it are stopped in the middle of what they do; measure without it".into()),
+        ),
+    }
+}
+
+fn isolation(topology: &Topology) -> Vec<Finding> {
+    let sets = [("isolated", &topology.isolated), ("nohz_full", &topology.nohz_full)];
+    let sets = sets.into_iter().filter(|(_, cpus)| !cpus.is_empty());
+    sets.map(|(name, cpus)| {
+        let advice =
+            "a fence interrupts each CPU that runs a thread of this process; keep drains away from them";
+        finding(name, State::Ok, format!("CPUs {cpus}"), Some(advice.into()))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/json.md describes a finding; its section and this must agree.
+    #[test]
+    fn the_schema_in_the_docs_is_the_schema() {
+        let docs = include_str!("../../../docs/json.md");
+        let section = docs.split_once("\n## doctor\n").expect("a section for the doctor").1;
+        let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+        let mut told: Vec<&str> = section
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `")?.split_once('`').map(|(field, _)| field))
+            .collect();
+        let finding = finding("what", State::Ok, "fact", Some("advice".into()));
+        let serde_json::Value::Object(fields) = serde_json::to_value(finding).unwrap() else { panic!() };
+        let mut real: Vec<&str> = fields.keys().map(String::as_str).collect();
+        told.sort_unstable();
+        real.sort_unstable();
+        assert_eq!(told, real);
+    }
+
+    #[test]
+    fn everything_is_looked_at_once_and_says_something() {
+        let findings = findings();
+        let mut names: Vec<&str> = findings.iter().map(|f| f.what.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), findings.len());
+        assert!(findings.iter().all(|f| !f.fact.is_empty()));
+        assert!(findings.iter().filter(|f| f.state == State::Missing).all(|f| f.advice.is_some()));
+    }
+}

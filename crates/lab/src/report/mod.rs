@@ -1,0 +1,68 @@
+//! Report: one page that says what was found on a machine, and shows it.
+//!
+//! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
+//!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
+//!          `sharing`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
+//!          sets rows; `page` and `summary` put them in order.
+//! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
+//! Writers. none: the caller writes the files.
+
+mod chart;
+mod inputs;
+mod markup;
+mod matrix;
+mod page;
+mod sharing;
+mod summary;
+mod table;
+mod topo_picture;
+mod words;
+
+pub use inputs::{Finding, Inputs, Probe, State};
+pub use page::page;
+pub use summary::{raw_csv, run_table, short, summary};
+
+use crate::results::Results;
+use chart::{Chart, distinct};
+
+/// What a whole report holds: the run, its title, and the command that adds it.
+const EXPECTED: [(&str, &str, &str); 3] = [
+    ("percpu", "Per-CPU data", "warmcore run percpu"),
+    (sharing::CASE, "False sharing", "warmcore run false-sharing"),
+    ("peers", "Beside named peers", "cargo xtask peers"),
+];
+
+/// The command that measures the hand-over times.
+const PROBE_COMMAND: &str = "warmcore topo --probe";
+
+/// The pictures of a report, each a file of its own: name, then content.
+pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
+    let charts = inputs.runs.iter().flat_map(charts).map(|c| (c.name.clone(), c.svg()));
+    let mut files = vec![("machine".to_owned(), topo_picture::svg(inputs.topology))];
+    files.extend(inputs.probe.map(|p| ("hand-over".to_owned(), matrix::svg(inputs.topology, p))));
+    files.extend(charts);
+    // Two names may differ only in what a file name leaves out.
+    for i in 0..files.len() {
+        let same = files[..i].iter().filter(|(name, _)| *name == files[i].0).count();
+        if same > 0 {
+            files[i].0 += &format!("-{}", i + 1);
+        }
+    }
+    files.into_iter().map(|(name, svg)| (name + ".svg", svg)).collect()
+}
+
+/// The charts of a run, in the order of its cases.
+fn charts(run: &Results) -> Vec<Chart<'_>> {
+    if run.what == sharing::CASE {
+        return sharing::charts(run);
+    }
+    cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
+}
+
+/// The cases of a run, in the order they were measured.
+fn cases(run: &Results) -> Vec<&str> {
+    distinct(&run.rows.iter().collect::<Vec<_>>(), |r| &r.case)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Page: the report as one HTML file that loads nothing and opens from disk.
+//!
+//! Model.   What was found, in words; what was promised; the measurements, a chart per case; the
+//!          machine; what it offers; how it was run; every row. What wasn't run has its place
+//!          too, with the command that adds it.
+
+use super::inputs::Inputs;
+use super::markup::{MARKS_CSS, esc, palette_css};
+use super::words::{headline, tally};
+use super::{EXPECTED, PROBE_COMMAND, cases, chart, matrix, sharing, table, topo_picture};
+use crate::results::Results;
+
+const STYLE: &str = include_str!("style.css");
+
+/// The report as one self-contained HTML page.
+pub fn page(inputs: &Inputs) -> String {
+    let head = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n<title>Warmcore report: {}</title>\n\
+         <style>\n{}{MARKS_CSS}{STYLE}</style>\n</head>\n<body>\n",
+        esc(&processor(inputs)),
+        palette_css(),
+    );
+    let parts = [
+        header(inputs),
+        promises(inputs),
+        measurements(inputs),
+        machine(inputs),
+        offers(inputs),
+        how_it_was_run(inputs),
+        raw(inputs),
+    ];
+    format!("{head}<main>\n{}</main>\n</body>\n</html>\n", parts.concat())
+}
+
+fn section(id: &str, title: &str, body: &str) -> String {
+    format!("<section id=\"{id}\"><h2>{}</h2>\n{body}</section>\n", esc(title))
+}
+
+/// What stands where a measurement is missing.
+fn missing(what: &str, command: &str) -> String {
+    format!("<p class=\"missing\">{} not run. <code>{}</code> adds it.</p>\n", esc(what), esc(command))
+}
+
+fn processor(inputs: &Inputs) -> String {
+    let of_run = inputs.runs.first().map(|r| r.machine.cpu.clone());
+    of_run.or(inputs.topology.model.clone()).unwrap_or_else(|| inputs.topology.source.clone())
+}
+
+fn header(inputs: &Inputs) -> String {
+    let mut facts = vec![processor(inputs), topo_picture::in_words(inputs.topology)];
+    if let Some(run) = inputs.runs.first() {
+        facts.extend([format!("Linux {}", run.machine.kernel), run.mode.clone(), run.when.clone()]);
+    }
+    let facts: String = facts.iter().map(|f| format!("<li>{}</li>", esc(f))).collect();
+    let nav: String = [
+        ("promises", "Promises"),
+        ("measurements", "Measurements"),
+        ("machine", "Machine"),
+        ("offers", "Doctor"),
+        ("runs", "Runs"),
+        ("raw", "Rows"),
+    ]
+    .iter()
+    .map(|(id, name)| format!("<a href=\"#{id}\">{name}</a> "))
+    .collect();
+    let tally = tally(inputs).map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t))).unwrap_or_default();
+    format!(
+        "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}<ul class=\"where\">{facts}</ul>\n\
+         <nav aria-label=\"Sections\">{nav}</nav></header>\n",
+        esc(&headline(inputs))
+    )
+}
+
+fn promises(inputs: &Inputs) -> String {
+    let body = if super::words::promises(inputs).next().is_none() {
+        "<p class=\"missing\">None of the runs here promises anything.</p>\n".to_owned()
+    } else {
+        "<p>A promise is met if the 95 % interval of the measured median reaches it, and noisy if that \
+         interval is wider than 10 % to a side and lies on both sides of the promise.</p>\n"
+            .to_owned()
+            + &table::promised(inputs)
+    };
+    section("promises", "What was promised", &body)
+}
+
+fn measurements(inputs: &Inputs) -> String {
+    let mut body = String::new();
+    for (what, title, command) in EXPECTED {
+        let runs: Vec<&Results> = inputs.runs.iter().filter(|r| r.what == what).collect();
+        body += &format!("<h3>{title}</h3>\n");
+        if runs.is_empty() {
+            body += &missing("This was", command);
+        }
+        body.extend(runs.into_iter().map(run));
+    }
+    for other in inputs.runs.iter().filter(|r| EXPECTED.iter().all(|(what, ..)| *what != r.what)) {
+        body += &format!("<h3>{}</h3>\n{}", esc(&other.what), run(other));
+    }
+    section("measurements", "What was measured", &body)
+}
+
+fn run(run: &Results) -> String {
+    let case = |title: &str, chart: &str, beside: &str| {
+        format!("<article><h4>{}</h4>\n{chart}{beside}</article>\n", esc(title))
+    };
+    // The ratios are for who compares: folded, so that the pictures stand next to each other.
+    let folded = |rows: String| match rows.is_empty() {
+        true => rows,
+        false => format!("<details><summary>Ratios, round by round</summary>\n{rows}</details>\n"),
+    };
+    if run.what == sharing::CASE {
+        let charts: String = sharing::charts(run).iter().map(|c| case(&c.title, &c.html(), "")).collect();
+        return charts + &folded(table::beside_times(run, |_| true));
+    }
+    let of_case = |name: &str| {
+        let charts = chart::of_case(run, name);
+        let rows = table::beside_times(run, |r| r.case == name);
+        // A case without times has nothing else to show.
+        let beside = if charts.is_empty() { rows } else { folded(rows) };
+        match &charts[..] {
+            [] => case(name, "", &beside),
+            [most @ .., last] => {
+                let most: String = most.iter().map(|c| case(&c.title, &c.html(), "")).collect();
+                most + &case(&last.title, &last.html(), &beside)
+            }
+        }
+    };
+    cases(run).into_iter().map(of_case).collect()
+}
+
+fn machine(inputs: &Inputs) -> String {
+    let t = inputs.topology;
+    let named = |what: &str, set: &warmcore_terms::CpuSet| match set.is_empty() {
+        true => String::new(),
+        false => format!("<li>{what}: CPUs {set}</li>"),
+    };
+    let quota = t
+        .quota
+        .as_ref()
+        .map(|q| format!("<li>quota: {} CPUs’ time ({})</li>", q.cpus, esc(&q.file.display().to_string())));
+    let notes: String = t.notes.iter().map(|n| format!("<li>{}</li>", esc(n))).collect();
+    let sets = [
+        named("not allowed here", &t.online().difference(&t.usable())),
+        named("isolated", &t.isolated),
+        named("without a tick (nohz_full)", &t.nohz_full),
+        named("offline", &t.offline),
+        quota.unwrap_or_default(),
+        notes,
+    ]
+    .concat();
+    let list = if sets.is_empty() { sets } else { format!("<ul class=\"notes\">{sets}</ul>\n") };
+    let hand_over = match inputs.probe {
+        None => missing("The hand-over probe was", PROBE_COMMAND),
+        Some(probe) => format!(
+            "<p class=\"verdict\">{}{}</p>\n{}<figure>{}<figcaption>How to read: row hands a cache line to column; \
+             the median one-way time in ns. A stronger colour is slower, in steps of equal ratio. CPUs stand in the order of \
+             the machine above; where there are many, lines part the last-level caches, thicker ones the \
+             sockets.</figcaption></figure>\n",
+            esc(&probe.verdict),
+            if probe.noisy { " <em>noisy: the times spread too far to trust this</em>" } else { "" },
+            table::by_distance(&matrix::by_distance(t, probe)),
+            matrix::html(t, probe),
+        ),
+    };
+    section(
+        "machine",
+        "The machine",
+        &format!(
+            "<p>{}; read from {}.</p>\n<figure>{}<figcaption>How to read: a box holds what shares it: sockets hold \
+             nodes, nodes last-level caches, caches cores, cores CPUs, by the kernel’s numbers.</figcaption>\
+             </figure>\n{list}<h3>Hand-over of a cache line</h3>\n{hand_over}",
+            esc(&topo_picture::in_words(t)),
+            esc(&t.source),
+            topo_picture::html(t),
+        ),
+    )
+}
+
+fn offers(inputs: &Inputs) -> String {
+    let body = match inputs.doctor {
+        [] => missing("The doctor was", "warmcore doctor"),
+        findings => table::findings(findings),
+    };
+    section("offers", "What the doctor found", &body)
+}
+
+fn how_it_was_run(inputs: &Inputs) -> String {
+    let body = match inputs.runs {
+        [] => missing("Any measurement was", "warmcore report"),
+        runs => format!(
+            "{}<p>Steal is CPU time that the hypervisor gave to others, others is what other processes used, both of \
+             all CPU time during the run.</p>\n{}",
+            table::machines(runs),
+            table::runs(runs)
+        ),
+    };
+    section("runs", "How it was run", &body)
+}
+
+fn raw(inputs: &Inputs) -> String {
+    let n: usize = inputs.runs.iter().map(|r| r.rows.len()).sum();
+    section(
+        "raw",
+        "Every row",
+        &format!(
+            "<details><summary>{n} rows, as measured</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+             aria-label=\"Every row\">{}</div></details>\n",
+            table::raw(inputs.runs)
+        ),
+    )
+}

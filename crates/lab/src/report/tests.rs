@@ -1,0 +1,516 @@
+use super::*;
+use crate::results::{Bound, Load, Machine, Row, SCHEMA};
+use std::collections::HashSet;
+use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+use warmcore_topo::{Core, Cpu, Distance, Llc, MACHINES, Node, Socket, Topology, machines};
+
+/// A machine whose siblings are numbered as Linux does: first one CPU of each core.
+fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
+    let n = sockets * llcs * cores;
+    let place = |id: u32| {
+        let core = id % n;
+        let (llc, socket) = (core / cores, core / cores / llcs);
+        Cpu {
+            id: CpuId(id),
+            core: CoreId(core),
+            llc: LlcId(llc),
+            node: NodeId(socket),
+            socket: SocketId(socket),
+        }
+    };
+    let cpus: Vec<Cpu> = (0..n * smt).map(place).collect();
+    let of = |is: &dyn Fn(&Cpu) -> bool| cpus.iter().filter(|c| is(c)).map(|c| c.id).collect::<CpuSet>();
+    let llc = |id| Llc { id: LlcId(id), cpus: of(&|c| c.llc.0 == id), level: 3, size_kib: Some(32 * 1024) };
+    let t = Topology {
+        source: "a test".into(),
+        model: Some("Made-up 9000".into()),
+        cores: (0..n)
+            .map(|id| Core {
+                id: CoreId(id),
+                cpus: of(&|c| c.core.0 == id),
+                l1d_kib: Some(32),
+                l2_kib: Some(1024),
+            })
+            .collect(),
+        llcs: (0..sockets * llcs).map(llc).collect(),
+        nodes: (0..sockets)
+            .map(|id| Node { id: NodeId(id), cpus: of(&|c| c.node.0 == id), distances: Vec::new() })
+            .collect(),
+        sockets: (0..sockets)
+            .map(|id| Socket { id: SocketId(id), cpus: of(&|c| c.socket.0 == id) })
+            .collect(),
+        possible: cpus.iter().map(|c| c.id).collect(),
+        offline: CpuSet::new(),
+        isolated: CpuSet::new(),
+        nohz_full: CpuSet::new(),
+        allowed: None,
+        quota: None,
+        line_bytes: 64,
+        notes: Vec::new(),
+        cpus,
+    };
+    t.check().unwrap();
+    t
+}
+
+/// Samples around `ns`: most close, a few far above, as interrupts make them.
+fn slices(ns: f64, spread: f64) -> Vec<f64> {
+    let wobble = |i: u32| (f64::from(i * 7919 % 101) / 101.0 - 0.5) * 2.0 * spread;
+    (0..100).map(|i| if i == 50 { ns * 40.0 } else { ns * (1.0 + wobble(i)) }).collect()
+}
+
+fn results(what: &str, rows: Vec<Row>) -> Results {
+    Results {
+        schema: SCHEMA,
+        what: what.into(),
+        command: format!("warmcore run {what} --slices 100"),
+        when: "2001-02-03T04:05:06Z".into(),
+        machine: Machine {
+            cpu: "Made-up 9000 2-Core Processor".into(),
+            kernel: "6.12.9".into(),
+            libc: "glibc 2.41".into(),
+            arch: "x86_64".into(),
+            cpus: 2,
+            allowed: "0-1".into(),
+            hypervisor: Some("KVM".into()),
+        },
+        mode: "rseq (glibc)".into(),
+        load: Load { loadavg_1m: 0.31, steal_share: 0.002, others_share: 0.014 },
+        rows,
+    }
+}
+
+/// Made-up numbers of a plausible shape.
+fn runs() -> Vec<Results> {
+    let mut rows = Vec::new();
+    for (case, times, promise) in [
+        (
+            "counter.add",
+            [
+                ("warmcore rseq", 0.52),
+                ("plain thread-local", 0.49),
+                ("warmcore atomic", 4.1),
+                ("relaxed atomic", 5.8),
+                ("relaxed atomic, contended", 21.0),
+                ("mutex", 310.0),
+            ],
+            8.0,
+        ),
+        (
+            "counter.sum",
+            [
+                ("warmcore rseq", 38.0),
+                ("relaxed atomic", 0.9),
+                ("mutex", 14.0),
+                ("snapshot with membarrier", 2100.0),
+                ("thread registry under a lock", 160.0),
+                ("warmcore atomic", 36.0),
+            ],
+            0.5,
+        ),
+        (
+            "free-list.pop-push",
+            [
+                ("warmcore rseq", 2.3),
+                ("crossbeam SegQueue", 22.0),
+                ("sharded-slab", 19.4),
+                ("malloc", 9.9),
+                ("mutex and Vec", 41.0),
+                ("warmcore atomic", 8.8),
+            ],
+            12.0,
+        ),
+    ] {
+        let wide = |variant: &str| if variant.contains("contended") { 0.9 } else { 0.06 };
+        for (variant, ns) in times {
+            rows.push(Row::of(case, variant, "time", "ns", &slices(ns, wide(variant))));
+        }
+        for (variant, ns) in
+            times.iter().skip(1).filter(|(v, _)| v.contains("mutex") || v.contains("relaxed"))
+        {
+            let (above, below) = (slices(*ns, wide(variant)), slices(times[0].1, 0.03));
+            let row = Row::ratio(case, variant, "warmcore rseq", &above, &below);
+            rows.push(if *variant == "mutex" { row } else { row.promise(Bound::AtLeast, promise) });
+        }
+    }
+    rows.push(Row::of("memory", "warmcore, 10 counters", "count", "pages", &[3.0]));
+    let mut shared = Vec::new();
+    for (case, same) in [("full", 11.4), ("100ns", 4.7), ("1us", 1.3), ("10us", 0.86)] {
+        let case = format!("false-sharing.{case}");
+        for (variant, ns, write) in [
+            ("same line", same, same * 1.7),
+            ("own line", 0.81, 1.2),
+            ("own pair of lines", 0.80, 1.2),
+            ("padding on the wrong side", same * 0.98, same * 1.65),
+        ] {
+            shared.push(Row::of(&case, variant, "time", "ns", &slices(ns, 0.08)));
+            shared.push(Row::of(&case, variant, "time of a write", "ns", &slices(write, 0.08)));
+        }
+        let row = Row::ratio(&case, "same line", "own line", &slices(same, 0.05), &slices(0.81, 0.05));
+        shared.push(if case.ends_with("full") { row.promise(Bound::AtLeast, 3.0) } else { row });
+    }
+    vec![results("percpu", rows), results("false-sharing", shared)]
+}
+
+fn probe(t: &Topology) -> Probe {
+    let cpus: Vec<u32> = t.cpus.iter().map(|c| c.id.0).collect();
+    let ns = |a: u32, b: u32| {
+        let ns = match t.distance(CpuId(a), CpuId(b))? {
+            Distance::Same => return None,
+            Distance::Smt => 9.0,
+            Distance::Llc => 23.0,
+            Distance::Node | Distance::Socket => 100.0,
+            Distance::Other => 195.0,
+        };
+        Some(ns + f64::from((a * 31 + b * 17) % 7))
+    };
+    let times = |a: &u32| cpus.iter().map(|b| ns(*a, *b)).collect::<Vec<_>>();
+    let hand_over_ns: Vec<Vec<Option<f64>>> = cpus.iter().map(times).collect();
+    let spread = |ns: &Option<f64>| ns.map(|ns| (ns - 2.0, ns + 8.0));
+    let spread_ns = hand_over_ns.iter().map(|row| row.iter().map(spread).collect()).collect();
+    Probe {
+        cpus,
+        hand_over_ns,
+        spread_ns,
+        verdict: "The times agree with what sysfs says.".into(),
+        noisy: false,
+    }
+}
+
+fn doctor() -> Vec<Finding> {
+    let finding = |what: &str, state, fact: &str, advice: Option<&str>| Finding {
+        what: what.into(),
+        state,
+        fact: fact.into(),
+        advice: advice.map(Into::into),
+    };
+    vec![
+        finding("rseq", State::Ok, "registered by glibc 2.41, 32 bytes, with mm_cid", None),
+        finding("membarrier", State::Ok, "private expedited rseq is there", None),
+        finding(
+            "clock",
+            State::Limited,
+            "the TSC runs under a hypervisor and is not marked invariant",
+            Some("time with CLOCK_MONOTONIC: set WARMCORE_CLOCK=monotonic"),
+        ),
+        finding(
+            "sched_ext",
+            State::Missing,
+            "no /sys/kernel/sched_ext",
+            Some("boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT"),
+        ),
+    ]
+}
+
+/// Parses what we wrote: a page that is well-formed XML can't have an unescaped name.
+fn parsed(markup: &str) -> roxmltree::Document<'_> {
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    roxmltree::Document::parse_with_options(markup, options).unwrap_or_else(|e| panic!("{e}:\n{markup}"))
+}
+
+fn text_of(document: &roxmltree::Document) -> String {
+    document.descendants().filter(|n| n.is_text()).filter_map(|n| n.text()).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes the pages that a person should look at: `cargo test -p warmcore-lab look_at -- --ignored`.
+#[test]
+#[ignore = "writes pages to look at"]
+fn pages_to_look_at() {
+    let folder = std::env::temp_dir().join("warmcore-report");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (runs, doctor) = (runs(), doctor());
+    for (name, mut t) in
+        [("2", machine(1, 1, 2, 1)), ("16", machine(2, 2, 2, 2)), ("384", machine(2, 12, 8, 2))]
+    {
+        if name == "384" {
+            t.isolated = CpuSet::parse_list("8-15").unwrap();
+            t.offline = CpuSet::parse_list("384-391").unwrap();
+            t.allowed = Some(CpuSet::parse_list("0-95,192-287").unwrap());
+        }
+        let probe = probe(&t);
+        let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+        std::fs::write(folder.join(format!("{name}.html")), page(&inputs)).unwrap();
+        std::fs::write(folder.join(format!("{name}.txt")), summary(&inputs)).unwrap();
+        for (file, svg) in pictures(&inputs) {
+            std::fs::write(folder.join(format!("{name}-{file}")), svg).unwrap();
+        }
+    }
+    let t = machine(1, 1, 2, 1);
+    let empty = Inputs { topology: &t, probe: None, runs: &[], doctor: &[] };
+    std::fs::write(folder.join("empty.html"), page(&empty)).unwrap();
+}
+
+#[test]
+fn the_page_is_well_formed_and_loads_nothing() {
+    let (t, runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
+    let probe = probe(&t);
+    let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+    let page = page(&inputs);
+    let document = parsed(&page);
+    let loads = ["script", "link", "img", "iframe", "object", "image", "use"];
+    for node in document.descendants().filter(|n| n.is_element()) {
+        assert!(!loads.contains(&node.tag_name().name()), "{node:?} may load something");
+        // HTML, unlike XML, takes `<div/>` for an opening tag.
+        let void = ["meta"].contains(&node.tag_name().name());
+        let inside_svg = node.ancestors().any(|a| a.has_tag_name("svg"));
+        let source = &page[node.range()];
+        assert!(void || inside_svg || !source.ends_with("/>"), "HTML leaves {source} open");
+        for attribute in node.attributes() {
+            assert!(!attribute.value().contains("://"), "{attribute:?} names an address");
+        }
+    }
+    for outside in ["url(", "@import", "://"] {
+        assert!(!page.contains(outside), "the page contains {outside}");
+    }
+    for (file, svg) in pictures(&inputs) {
+        assert_eq!(parsed(&svg).root_element().tag_name().name(), "svg", "{file}");
+        assert_eq!(svg.matches("://").count(), 1, "{file}: the name space is the only address");
+        assert!(!svg.contains("var("), "{file}: a variable that nobody sets");
+    }
+}
+
+#[test]
+fn ids_are_unique_and_links_lead_somewhere() {
+    let (t, runs) = (machine(1, 1, 2, 1), runs());
+    let page = page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] });
+    let document = parsed(&page);
+    let ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
+    assert_eq!(ids.len(), ids.iter().collect::<HashSet<_>>().len(), "an id occurs twice: {ids:?}");
+    for link in document.descendants().filter_map(|n| n.attribute("href")) {
+        assert!(ids.contains(&link.trim_start_matches('#')), "{link} leads nowhere");
+    }
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let evil = "</title><script>alert('x')</script>&\"\u{1b}[31m\u{0}";
+    let mut run = results(evil, vec![Row::of(evil, evil, evil, "ns", &[1.0, 2.0])]);
+    run.rows.push(Row::ratio(evil, evil, evil, &[1.0], &[2.0]).promise(Bound::AtMost, 1.0));
+    (run.command, run.mode, run.when) = (evil.into(), evil.into(), evil.into());
+    run.machine.cpu = evil.into();
+    run.machine.hypervisor = Some(evil.into());
+    run.rows.push(Row { unit: evil.into(), ..run.rows[0].clone() });
+    // The same names where the known runs put them: in their titles and groups.
+    let known = ["percpu", "false-sharing"].map(|what| Results { what: what.into(), ..run.clone() });
+    let runs: Vec<Results> = known.into_iter().chain([run]).collect();
+    let mut t = machine(1, 1, 2, 1);
+    (t.source, t.notes) = (evil.into(), vec![evil.into()]);
+    let probe = Probe { verdict: evil.into(), ..probe(&t) };
+    let doctor =
+        [Finding { what: evil.into(), state: State::Limited, fact: evil.into(), advice: Some(evil.into()) }];
+    let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+    let page = page(&inputs);
+    assert!(!page.contains("<script"), "a name became markup");
+    assert!(text_of(&parsed(&page)).contains("<script>alert('x')</script>"), "a name was lost");
+    for (file, svg) in pictures(&inputs) {
+        parsed(&svg);
+        assert!(!svg.contains("<script"), "{file}");
+        assert!(
+            file.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b)),
+            "{file} is no file name"
+        );
+    }
+    assert!(!summary(&inputs).contains('\u{1b}'), "a name steers the terminal");
+}
+
+#[test]
+fn every_row_appears_and_a_noisy_one_says_so() {
+    let (t, runs) = (machine(1, 1, 2, 1), runs());
+    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] };
+    let page = page(&inputs);
+    let document = parsed(&page);
+    let raw = document.descendants().find(|n| n.attribute("class") == Some("raw")).unwrap();
+    let rows: Vec<_> = raw.descendants().filter(|n| n.has_tag_name("tr")).skip(1).collect();
+    let all: Vec<&Row> = runs.iter().flat_map(|r| &r.rows).collect();
+    assert_eq!(rows.len(), all.len());
+    for (cells, row) in rows.iter().zip(&all) {
+        let texts: Vec<&str> = cells.children().filter_map(|c| c.text()).collect();
+        assert!(texts.contains(&&*row.case) && texts.contains(&&*row.metric), "{texts:?} is not {row:?}");
+        assert_eq!(texts.contains(&"noisy"), row.noisy, "{texts:?}");
+    }
+    let lines: Vec<_> =
+        document.descendants().filter(|n| n.has_tag_name("li") && n.has_attribute("class")).collect();
+    for line in &lines {
+        let text: String = line.descendants().filter_map(|n| n.text()).collect();
+        assert_eq!(line.attribute("class").unwrap().contains("noisy"), text.ends_with("noisy"), "{text}");
+    }
+    assert_eq!(lines.len(), all.iter().filter(|r| r.unit == "ns").count(), "a time has no line in a chart");
+    assert!(summary(&inputs).contains("noisy"));
+}
+
+#[test]
+fn what_was_not_run_is_named_with_the_command_that_adds_it() {
+    let t = machine(1, 1, 2, 1);
+    let inputs = Inputs { topology: &t, probe: None, runs: &[], doctor: &[] };
+    let (page, summary) = (page(&inputs), summary(&inputs));
+    assert!(text_of(&parsed(&page)).contains("Nothing was measured"), "{page}");
+    for (_, title, command) in EXPECTED {
+        assert!(page.contains(title) && page.contains(&format!("<code>{command}</code>")), "{title}");
+        assert!(summary.contains(command), "{summary}");
+    }
+    for command in [PROBE_COMMAND, "warmcore doctor"] {
+        assert!(page.contains(&format!("<code>{command}</code>")), "{command}");
+    }
+}
+
+#[test]
+fn the_headline_says_what_was_found_and_how_noisy_it_is() {
+    let (t, mut runs) = (machine(1, 1, 2, 1), runs());
+    let probe = probe(&t);
+    let said =
+        |runs: &[Results]| words::headline(&Inputs { topology: &t, probe: Some(&probe), runs, doctor: &[] });
+    let before = said(&runs);
+    for part in [
+        "a per-CPU counter add costs 0.520 ns, 11.2× less than a relaxed atomic",
+        "a read beside a busy writer costs 11.4 ns, 14.1× its price on a line of its own",
+        "a cache line takes 26.0 ns from CPU to CPU.",
+    ] {
+        assert!(before.contains(part), "{before}");
+    }
+    assert!(!before.contains("noisy"), "{before}");
+    runs[0].rows.iter_mut().for_each(|r| r.noisy = true);
+    assert!(said(&runs).contains("less than a relaxed atomic (noisy)"), "{}", said(&runs));
+}
+
+#[test]
+fn a_promise_is_noisy_only_if_its_interval_lies_on_both_sides() {
+    let standing = |samples: &[f64], at_least| {
+        let row = Row::of("c", "v", "ratio", "x", samples).promise(Bound::AtLeast, at_least);
+        words::Standing::of(&row, row.target.as_ref().unwrap())
+    };
+    let wide: Vec<f64> = (1..=20).map(f64::from).collect();
+    assert_eq!(standing(&wide, 1.0), words::Standing::Met);
+    assert_eq!(standing(&wide, 11.0), words::Standing::Noisy);
+    assert_eq!(standing(&wide, 30.0), words::Standing::Missed);
+    assert_eq!(standing(&[9.9, 10.0, 10.1], 10.05), words::Standing::Met);
+}
+
+#[test]
+fn every_cpu_is_in_the_machines_picture_once_per_width_and_inside_it() {
+    let built_in = |name: &String| Topology::from_machine(MACHINES, name).unwrap();
+    let made = [machine(1, 1, 2, 1), machine(1, 1, 128, 1), machine(2, 12, 8, 2), machine(1, 1, 4, 8)];
+    let all: Vec<Topology> = machines(MACHINES).unwrap().iter().map(built_in).chain(made).collect();
+    for mut t in all {
+        t.offline = CpuSet::parse_list("5000-5001").unwrap();
+        t.possible = t.online().union(&t.offline);
+        let html = format!("<p>{}</p>", topo_picture::html(&t));
+        let document = parsed(&html);
+        for picture in document.descendants().filter(|n| n.has_tag_name("svg")) {
+            let number = |n: &roxmltree::Node, name| n.attribute(name).unwrap().parse::<f64>().unwrap();
+            let (width, height) = (number(&picture, "width"), number(&picture, "height"));
+            let mut cpus: Vec<u32> = Vec::new();
+            for node in picture.children().filter(|n| n.has_tag_name("text")) {
+                cpus.extend(node.text().and_then(|t| t.parse::<u32>().ok()));
+            }
+            cpus.sort();
+            assert_eq!(cpus, t.possible.iter().map(|c| c.0).collect::<Vec<_>>());
+            for b in picture.children().filter(|n| n.has_tag_name("rect")) {
+                let (right, low) =
+                    (number(&b, "x") + number(&b, "width"), number(&b, "y") + number(&b, "height"));
+                assert!(right <= width + 0.5 && low <= height, "{b:?} leaves {width} × {height}");
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_times_are_drawn_or_listed_and_never_break_the_axis() {
+    let t = machine(1, 1, 2, 1);
+    for samples in
+        [&[1.0][..], &[0.0], &[0.0, 0.0, 3.0], &[1e-6, 1e12], &[f64::INFINITY], &[f64::NAN], &[-1.0]]
+    {
+        let run = results("percpu", vec![Row::of("case", "the variant", "time", "ns", samples)]);
+        let inputs = Inputs { topology: &t, probe: None, runs: &[run], doctor: &[] };
+        let page = page(&inputs);
+        assert!(!page.contains("NaN") && !page.contains("inf%"), "{samples:?}");
+        assert_eq!(
+            page.matches(">the variant<").count(),
+            2,
+            "{samples:?}: once in its case, once in the rows"
+        );
+        pictures(&inputs).iter().for_each(|(_, svg)| assert!(!svg.contains("NaN"), "{samples:?}"));
+    }
+}
+
+#[test]
+fn a_matrix_of_384_cpus_stays_small_and_one_of_16_has_its_numbers() {
+    let t = machine(2, 12, 8, 2);
+    let svg = matrix::svg(&t, &probe(&t));
+    assert!(svg.len() < 300_000, "{} bytes", svg.len());
+    let t = machine(2, 2, 2, 2);
+    let probe = probe(&t);
+    let svg = matrix::svg(&t, &probe);
+    let texts: Vec<String> = parsed(&svg).descendants().filter_map(|n| n.text().map(str::to_owned)).collect();
+    for ns in probe.hand_over_ns.iter().flatten().flatten().filter(|ns| **ns >= 10.0) {
+        assert!(texts.contains(&format!("{ns:.0}")), "{ns} is missing");
+    }
+    // A probe that timed nothing, or only some pairs, is drawn all the same.
+    let none = Probe { hand_over_ns: Vec::new(), spread_ns: Vec::new(), ..probe };
+    parsed(&matrix::svg(&t, &none));
+    assert!(matrix::by_distance(&t, &none).is_empty());
+}
+
+#[test]
+fn the_csv_has_every_row_and_quotes_what_needs_it() {
+    let mut runs = runs();
+    runs[0].rows[0].variant = "a \"quoted\", name".into();
+    let csv = raw_csv(&runs);
+    let lines: Vec<&str> = csv.split_terminator("\r\n").collect();
+    assert_eq!(lines.len(), 1 + runs.iter().map(|r| r.rows.len()).sum::<usize>());
+    assert!(lines[1].contains(",\"a \"\"quoted\"\", name\",time,ns,"), "{}", lines[1]);
+    let commas = lines[0].matches(',').count();
+    // Made-up variants with a comma stand in quotes; the others must have a cell per head.
+    for line in lines.iter().filter(|l| !l.contains('"')) {
+        assert_eq!(line.matches(',').count(), commas, "{line}");
+    }
+}
+
+/// Luminance ratio of two colours by WCAG 2.1.
+fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
+    let linear = |c: f64| if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) };
+    let light = |c: [f64; 3]| 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+    let (a, b) = (light(a), light(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+/// WCAG AA for text of usual size, and for parts of a picture that one must see to read it.
+const TEXT_CONTRAST_MIN: f64 = 4.5;
+const MARK_CONTRAST_MIN: f64 = 3.0;
+
+#[test]
+fn colours_stand_out_in_both_themes() {
+    let colour = |name: &str, dark: bool| {
+        let (_, light, night) = markup::PALETTE.iter().find(|(n, ..)| *n == name).unwrap();
+        let hex = if dark { night } else { light };
+        [1, 3, 5].map(|i| f64::from(u8::from_str_radix(&hex[i..i + 2], 16).unwrap()) / 255.0)
+    };
+    for dark in [false, true] {
+        let least = |front: &str, back: &str, min: f64| {
+            let ratio = contrast(colour(front, dark), colour(back, dark));
+            assert!(ratio >= min, "{front} on {back}, dark: {dark}: {ratio:.2}");
+        };
+        for (front, back) in
+            [("ink", "paper"), ("muted", "paper"), ("accent", "paper"), ("ink", "tint"), ("muted", "tint")]
+        {
+            least(front, back, TEXT_CONTRAST_MIN);
+        }
+        least("mark", "paper", MARK_CONTRAST_MIN);
+        let (paper, accent) = (colour("paper", dark), colour("accent", dark));
+        let share = markup::SHADE_MAX_UNDER_TEXT;
+        let shade = [0, 1, 2].map(|i| paper[i] * (1.0 - share) + accent[i] * share);
+        let ratio = contrast(colour("ink", dark), shade);
+        assert!(ratio >= TEXT_CONTRAST_MIN, "ink on the strongest shade, dark: {dark}: {ratio:.2}");
+    }
+}
+
+#[test]
+fn a_probe_and_a_finding_survive_json() {
+    let probe = probe(&machine(1, 1, 2, 2));
+    assert_eq!(serde_json::from_str::<Probe>(&serde_json::to_string(&probe).unwrap()).unwrap(), probe);
+    for finding in doctor() {
+        assert_eq!(
+            serde_json::from_str::<Finding>(&serde_json::to_string(&finding).unwrap()).unwrap(),
+            finding
+        );
+    }
+}

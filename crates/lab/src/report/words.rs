@@ -1,0 +1,169 @@
+//! Words: what was found, in sentences that are computed and never tuned.
+//!
+//! Model.   The first ratio with a promise in a case speaks for the case, so that the sentence
+//!          can't pick the flattering one. A number that is noisy says so in the sentence too.
+
+use super::inputs::Inputs;
+use super::markup::{amount, digits, round};
+use super::{cases, chart, matrix, sharing};
+use crate::results::{Bound, Results, Row, Target};
+
+/// The headline names at most this many cases of per-CPU data; the rest is in the table.
+const CASES_MAX: usize = 2;
+
+/// How a promise stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Met,
+    Missed,
+    /// The interval reaches the promise only because it is wide.
+    Noisy,
+}
+
+impl Standing {
+    pub fn of(row: &Row, target: &Target) -> Self {
+        let [lo, hi] = row.ci95.unwrap_or([row.median, row.median]);
+        let all_of_it = match target.kind {
+            Bound::AtLeast => lo >= target.value,
+            Bound::AtMost => hi <= target.value,
+        };
+        match target.met {
+            false => Self::Missed,
+            true if row.noisy && !all_of_it => Self::Noisy,
+            true => Self::Met,
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Noisy => "noisy",
+        }
+    }
+
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Met => "✓",
+            Self::Missed => "✕",
+            Self::Noisy => "~",
+        }
+    }
+}
+
+/// The rows that promise something, with what they promise.
+pub(super) fn promises<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (&'a Row, &'a Target)> {
+    inputs.runs.iter().flat_map(|run| &run.rows).filter_map(|row| Some((row, row.target.as_ref()?)))
+}
+
+/// `at least 10×`.
+pub(super) fn bound(row: &Row, target: &Target) -> String {
+    let kind = match target.kind {
+        Bound::AtLeast => "at least",
+        Bound::AtMost => "at most",
+    };
+    format!("{kind} {}", round(target.value, &row.unit))
+}
+
+/// `relaxed atomic ÷ warmcore`, or the variant alone.
+pub(super) fn compared(row: &Row) -> String {
+    match &row.over {
+        Some(over) => format!("{} ÷ {over}", row.variant),
+        None => row.variant.clone(),
+    }
+}
+
+/// What was found on this machine, in a sentence.
+pub(super) fn headline(inputs: &Inputs) -> String {
+    let mut found: Vec<String> = Vec::new();
+    for run in inputs.runs {
+        match &*run.what {
+            sharing::CASE => found.extend(shared_line(run)),
+            "percpu" => found.extend(cases(run).into_iter().filter_map(|c| cheaper(run, c)).take(CASES_MAX)),
+            _ => {}
+        }
+    }
+    found.extend(inputs.probe.and_then(|probe| {
+        let classes = matrix::by_distance(inputs.topology, probe);
+        let (near, far) = (classes.first()?, classes.last()?);
+        let noisy = if probe.noisy { " (noisy)" } else { "" };
+        Some(match classes.len() {
+            1 => format!("a cache line takes {} from CPU to CPU{noisy}", amount(near.median, "ns")),
+            _ => format!(
+                "a cache line takes {} between CPUs that share {} and {} between those that share {}{noisy}",
+                amount(near.median, "ns"),
+                near.shared,
+                amount(far.median, "ns"),
+                far.shared
+            ),
+        })
+    }));
+    match found.is_empty() {
+        true => "Nothing was measured on this machine yet.".to_owned(),
+        false => format!("On this machine {}.", found.join("; ")),
+    }
+}
+
+/// `Of 9 promises 7 are met, 1 is missed and 1 is too noisy to tell.`
+pub(super) fn tally(inputs: &Inputs) -> Option<String> {
+    let standings: Vec<Standing> = promises(inputs).map(|(r, t)| Standing::of(r, t)).collect();
+    let parts: Vec<String> =
+        [(Standing::Met, "met"), (Standing::Missed, "missed"), (Standing::Noisy, "too noisy to tell")]
+            .into_iter()
+            .map(|(s, word)| (standings.iter().filter(|x| **x == s).count(), word))
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, word)| format!("{n} {} {word}", if n == 1 { "is" } else { "are" }))
+            .collect();
+    let list = match &parts[..] {
+        [] => return None,
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    };
+    let n = standings.len();
+    Some(format!("Of {n} {} {list}.", if n == 1 { "promise" } else { "promises" }))
+}
+
+/// `counter.add costs 0.52 ns, 11.2× less than relaxed atomic`.
+fn cheaper(run: &Results, case: &str) -> Option<String> {
+    let rows = || run.rows.iter().filter(move |r| r.case == case);
+    let ratios = || rows().filter(|r| r.metric == "ratio" && r.over.is_some());
+    let row = ratios().find(|r| r.target.is_some()).or_else(|| ratios().next())?;
+    let over = row.over.as_deref()?;
+    // The ratio may stand either way round: ours below the line, or above.
+    let ours_above = chart::is_ours(row);
+    let (ours, other, times) = match ours_above {
+        true => (row.variant.as_str(), over, 1.0 / row.median),
+        false => (over, row.variant.as_str(), row.median),
+    };
+    let time = rows().find(|r| chart::is_time(r) && r.variant == ours)?;
+    let noisy = if row.noisy || time.noisy { " (noisy)" } else { "" };
+    let (times, word) = if times >= 1.0 { (times, "less") } else { (1.0 / times, "more") };
+    let what = match case {
+        "counter.add" => "a per-CPU counter add costs",
+        "counter.add.2threads" => "while another CPU adds as well",
+        case => &format!("{case} costs"),
+    };
+    let other = match other {
+        "relaxed atomic" if case.ends_with("2threads") => "one shared atomic",
+        "relaxed atomic" => "a relaxed atomic",
+        other => other,
+    };
+    Some(format!("{what} {}, {}× {word} than {other}{noisy}", amount(time.median, "ns"), digits(times)))
+}
+
+/// `a read beside a busy writer costs 8.4 ns, 9.1× its price on a line of its own`.
+fn shared_line(run: &Results) -> Option<String> {
+    let case = format!("{}.full", sharing::CASE);
+    let time = |variant: &str| {
+        run.rows
+            .iter()
+            .find(|r| r.case == case && r.variant == variant && r.metric == "time" && chart::is_time(r))
+    };
+    let (same, own) = (time(sharing::SAME_LINE)?, time(sharing::OWN_LINE)?);
+    let noisy = if same.noisy || own.noisy { " (noisy)" } else { "" };
+    Some(format!(
+        "a read beside a busy writer costs {}, {}× its price on a line of its own{noisy}",
+        amount(same.median, "ns"),
+        digits(same.median / own.median)
+    ))
+}

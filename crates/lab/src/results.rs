@@ -1,0 +1,204 @@
+//! Results: what a command measured, in the one shape that every `--json FILE` has.
+//!
+//! Model.   A row is one metric of one variant in one case. Times come as `ns`; a ratio row
+//!          compares two variants slice by slice and carries its 95 % interval.
+//! Number.  100 slices of 2 ms: the median of a ratio is good to about 2 % on a quiet machine.
+//! Writers. `measure` makes the rows; nothing edits them afterwards.
+//! Source.  `docs/json.md` describes the schema; `results/tests.rs` holds the two together.
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+
+/// The version of the schema. It grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
+pub const NOISY_ABOVE: f64 = 0.10;
+
+/// What one command measured on one machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What ran: `percpu`, `false-sharing`, `topo-probe`, `peers`.
+    pub what: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// When it began, UTC, RFC 3339.
+    pub when: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
+    pub mode: String,
+    /// What else the machine did meanwhile.
+    pub load: Load,
+    /// What was measured.
+    pub rows: Vec<Row>,
+}
+
+/// The machine as far as a number depends on it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name for itself.
+    pub cpu: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// libc and its version.
+    pub libc: String,
+    /// `x86_64`, `aarch64`.
+    pub arch: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// CPUs this process may use, in the kernel's list format.
+    pub allowed: String,
+    /// The hypervisor, if the CPU says there is one.
+    pub hypervisor: Option<String>,
+}
+
+/// What the machine did beside the measurement.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Load {
+    /// Load average over one minute, before the run.
+    pub loadavg_1m: f64,
+    /// Share of all CPU time that the hypervisor gave to others during the run, 0 to 1.
+    pub steal_share: f64,
+    /// Share of all CPU time that other processes used during the run, 0 to 1.
+    pub others_share: f64,
+}
+
+/// One metric of one variant in one case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The case: `counter.add`, `false-sharing`.
+    pub case: String,
+    /// What was measured in it: `warmcore rseq`, `relaxed atomic`.
+    pub variant: String,
+    /// `time`, `ratio`, `resident`, or what else was timed beside: `writer time`.
+    pub metric: String,
+    /// `ns`, `x`, `pages`.
+    pub unit: String,
+    /// A quarter of the slices were at or below this.
+    pub p25: f64,
+    /// Half of the slices were at or below this.
+    pub median: f64,
+    /// The lowest slice.
+    pub min: f64,
+    /// The highest slice.
+    pub max: f64,
+    /// How many slices.
+    pub n: u64,
+    /// The 95 % interval of the median reaches more than 10 % away from it.
+    pub noisy: bool,
+    /// The 95 % interval of the median.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// In a ratio: the variant whose time stands below the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// What this row promises, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+}
+
+/// A promise about a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// `at least` or `at most`.
+    pub kind: Bound,
+    /// The promised value, in the row's unit.
+    pub value: f64,
+    /// The row's interval reaches the value.
+    pub met: bool,
+}
+
+/// Which side of a target is the good one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The row should be this or more.
+    AtLeast,
+    /// The row should be this or less.
+    AtMost,
+}
+
+impl Row {
+    /// The row of `samples`, one per slice. Panics when there are none: a case that ran no
+    /// slice is a bug in the case.
+    pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {
+        assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (lo, hi) = median_ranks_95(sorted.len());
+        let (ci, median) = ([sorted[lo], sorted[hi]], quantile(&sorted, 0.5));
+        Self {
+            case: case.into(),
+            variant: variant.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            p25: quantile(&sorted, 0.25),
+            median,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            n: sorted.len() as u64,
+            noisy: ci[0] < median * (1.0 - NOISY_ABOVE) || ci[1] > median * (1.0 + NOISY_ABOVE),
+            ci95: Some(ci),
+            over: None,
+            target: None,
+        }
+    }
+
+    /// The ratio `variant ÷ over`, from slices that ran next to each other.
+    pub fn ratio(case: &str, variant: &str, over: &str, above: &[f64], below: &[f64]) -> Self {
+        assert_eq!(above.len(), below.len(), "{case}: {variant} and {over} ran different rounds");
+        let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
+        Self { over: Some(over.into()), ..Self::of(case, variant, "ratio", "x", &ratios) }
+    }
+
+    /// The row with a promise: met if the 95 % interval reaches `value`.
+    pub fn promise(mut self, kind: Bound, value: f64) -> Self {
+        let [lo, hi] = self.ci95.unwrap_or([self.median, self.median]);
+        let met = match kind {
+            Bound::AtLeast => hi >= value,
+            Bound::AtMost => lo <= value,
+        };
+        self.target = Some(Target { kind, value, met });
+        self
+    }
+}
+
+/// The value below which the share `q` of the sorted samples lies, between neighbours.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let at = q * (sorted.len() - 1) as f64;
+    let (below, part) = (at.floor() as usize, at.fract());
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + (sorted[above] - sorted[below]) * part
+}
+
+/// The ranks between which the true median lies in 95 of 100 runs: the binomial interval, in
+/// its normal approximation, which no distribution of the samples can spoil.
+fn median_ranks_95(n: usize) -> (usize, usize) {
+    let (middle, half) = ((n as f64 - 1.0) / 2.0, 0.98 * (n as f64).sqrt());
+    ((middle - half).floor().max(0.0) as usize, ((middle + half).ceil() as usize).min(n - 1))
+}
+
+/// Writes `bytes` to `path` so that a reader sees the old file or the new one, never a part.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let fail =
+        || format!("can't write {}: is {} a folder you may write to?", path.display(), folder.display());
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(fail)?;
+    file.write_all(bytes).with_context(fail)?;
+    // A temporary file is private to its owner; what the user asked for has the usual mode.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644));
+    }
+    file.persist(path).with_context(fail)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

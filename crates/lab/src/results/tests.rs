@@ -1,0 +1,124 @@
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn a_row_knows_its_quartiles_and_its_noise() {
+    let samples: Vec<f64> = (1..=101).map(f64::from).collect();
+    let row = Row::of("case", "variant", "time", "ns", &samples);
+    assert_eq!((row.p25, row.median, row.min, row.max, row.n), (26.0, 51.0, 1.0, 101.0, 101));
+    assert!(row.noisy, "an even spread from 1 to 101 is no clean number: {row:?}");
+    assert!(!Row::of("case", "variant", "time", "ns", &[5.0, 5.1, 4.9, 5.0, 5.0]).noisy);
+}
+
+#[test]
+fn the_interval_of_the_median_covers_it_as_often_as_it_says() {
+    // A fixed generator (splitmix64): the test is about the ranks, not about luck.
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((z ^ (z >> 27)) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    for n in [10, 25, 100] {
+        let covered = (0..2000)
+            .filter(|_| {
+                let samples: Vec<f64> = (0..n).map(|_| next()).collect();
+                let [lo, hi] = Row::of("c", "v", "time", "ns", &samples).ci95.unwrap();
+                lo <= 0.5 && 0.5 <= hi
+            })
+            .count();
+        assert!((1880..=2000).contains(&covered), "{n} samples: covered {covered} of 2000");
+    }
+}
+
+#[test]
+fn a_ratio_compares_neighbours_and_a_promise_is_met_if_the_interval_reaches_it() {
+    // Both drift by the same factor: their ratio does not.
+    let below: Vec<f64> = (0..50).map(|i| 1.0 + f64::from(i) * 0.1).collect();
+    let above: Vec<f64> = below.iter().map(|b| b * 12.0).collect();
+    let row = Row::ratio("case", "atomic", "rseq", &above, &below);
+    assert!((row.median - 12.0).abs() < 1e-9 && !row.noisy, "{row:?}");
+    assert!(row.clone().promise(Bound::AtLeast, 12.0).target.unwrap().met);
+    assert!(!row.clone().promise(Bound::AtLeast, 13.0).target.unwrap().met);
+    assert!(!row.promise(Bound::AtMost, 11.0).target.unwrap().met);
+}
+
+#[test]
+fn a_file_is_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    write_whole(&path, b"one").unwrap();
+    write_whole(&path, b"two").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"two");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left");
+    let error = write_whole(&folder.path().join("none/out.json"), b"x").unwrap_err().to_string();
+    assert!(error.contains("none/out.json") && error.contains("may write"), "{error}");
+}
+
+const DOCS: &str = include_str!("../../../../docs/json.md");
+
+/// The fields that `docs/json.md` lists under a heading.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let section = DOCS.split("\n## ").find(|s| s.lines().next() == Some(heading));
+    let rows = section.unwrap_or_else(|| panic!("docs/json.md has no section {heading}")).lines();
+    rows.filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned())).collect()
+}
+
+fn example() -> serde_json::Value {
+    let text = DOCS.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
+    serde_json::from_str(text.expect("docs/json.md has no example")).unwrap()
+}
+
+#[test]
+fn the_schema_in_the_docs_is_the_schema() {
+    let full = Results {
+        schema: SCHEMA,
+        what: "percpu".into(),
+        command: "warmcore run percpu".into(),
+        when: "2001-02-03T04:05:06Z".into(),
+        machine: Machine {
+            cpu: "a cpu".into(),
+            kernel: "a kernel".into(),
+            libc: "a libc".into(),
+            arch: "x86_64".into(),
+            cpus: 2,
+            allowed: "0-1".into(),
+            hypervisor: Some("KVM".into()),
+        },
+        mode: "rseq (glibc)".into(),
+        load: Load::default(),
+        rows: vec![Row::ratio("c", "v", "o", &[2.0], &[1.0]).promise(Bound::AtLeast, 1.0)],
+    };
+    let value = serde_json::to_value(full).unwrap();
+    for (heading, at) in [
+        ("Results", ""),
+        ("Machine", "/machine"),
+        ("Load", "/load"),
+        ("Row", "/rows/0"),
+        ("Target", "/rows/0/target"),
+    ] {
+        let written: BTreeSet<String> =
+            value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
+        assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");
+    }
+    assert!(DOCS.contains(&format!("schema {SCHEMA}")), "docs/json.md describes another schema");
+}
+
+#[test]
+fn the_example_in_the_docs_is_complete_and_can_be_read() {
+    let example = example();
+    let read: Results = serde_json::from_value(example.clone()).unwrap();
+    assert_eq!(read.schema, SCHEMA);
+    assert_eq!(serde_json::to_value(&read).unwrap(), example, "reading and writing it loses something");
+    let shown: BTreeSet<String> = example["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|r| r.as_object().unwrap().keys().cloned())
+        .collect();
+    assert_eq!(shown, documented("Row"), "the example leaves out a field of Row");
+    for kind in [Bound::AtLeast, Bound::AtMost] {
+        let name = serde_json::to_string(&kind).unwrap();
+        assert!(DOCS.contains(&name), "docs/json.md doesn't name {name}");
+    }
+}

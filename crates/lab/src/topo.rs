@@ -1,0 +1,194 @@
+//! Topo: `warmcore topo` draws a machine, and with `--probe` asks its caches whether it is true.
+//!
+//! Model.   A source gives a topology; `draw` makes boxes of it, `probe` times pairs of CPUs,
+//!          `verdict` compares the two, `table` prints the times. Only this machine can be probed.
+//! Number.  384 CPUs are drawn in 60 lines; a probe takes 2 s on 2 CPUs and never above 20 s.
+//! Source.  `docs/json.md`, section topo, describes `--json`; `topo/tests.rs` holds the two together.
+
+use crate::measure::INTERRUPTED;
+use crate::report::Probe;
+use crate::results::{SCHEMA, write_whole};
+use anyhow::bail;
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_sys::platform;
+use warmcore_topo::{MACHINES, Topology, machines};
+
+mod boxes;
+mod draw;
+mod pairs;
+mod probe;
+mod table;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use probe::probe;
+
+/// Arguments of `warmcore topo`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Args {
+    /// Draw the machine of this /sys tree, or of a folder with sys/ and proc/ in it
+    #[arg(long, value_name = "DIR", group = "source")]
+    sysfs: Option<PathBuf>,
+    /// Draw the machine of this file of `lstopo --of xml` (hwloc 2 or 3)
+    #[arg(long, value_name = "FILE", group = "source")]
+    hwloc: Option<PathBuf>,
+    #[arg(long, value_name = "NAME", group = "source", help = machine_help())]
+    machine: Option<String>,
+    /// Time how long a cache line takes between the CPUs of this machine (up to 20 s), and say
+    /// whether that agrees with what the kernel says
+    #[arg(long)]
+    probe: bool,
+    /// Also write all of it there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw every last-level cache, also where many are alike
+    #[arg(long)]
+    all: bool,
+    /// Draw with -, | and +; done anyway where the locale is not UTF-8
+    #[arg(long)]
+    ascii: bool,
+}
+
+fn machine_help() -> String {
+    let names = machines(MACHINES).map(|names| names.join(", ")).unwrap_or_default();
+    format!("Draw a machine that Warmcore knows: {names}")
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: u32,
+    what: &'static str,
+    topology: &'a Topology,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<&'a Probe>,
+}
+
+/// `warmcore topo`.
+///
+/// # Errors
+/// A source that can't be read or contradicts itself, a probe that can't pin its threads, a file
+/// that can't be written. The text names the file and the next step.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    run_on(args, &mut std::io::stdout())
+}
+
+fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (topology, whence) = read(args)?;
+    let mut paper = Paper::of(args, out);
+    paper.print(&draw::draw(&topology, &whence, paper.width, args.all));
+    let mut probed = None;
+    if args.probe && topology.usable().len() < 2 {
+        // A fact about the machine and no failure: the drawing is as good without.
+        paper.print(&format!(
+            "\nNo hand-over to time: this process may use CPU {} alone.\n",
+            topology.usable()
+        ));
+    } else if args.probe {
+        let bar = crate::progress(1, "timing pairs of CPUs");
+        let found = probe(&topology, &|done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        if INTERRUPTED.load(Relaxed) {
+            eprintln!("interrupted: the probe was not finished, and nothing of it is kept");
+            std::process::exit(130);
+        }
+        let found = probed.insert(found?);
+        paper.print(&format!("\n{}", table::table(&topology, found, paper.width)));
+    }
+    if let Some(path) = &args.json {
+        write_whole(path, &serde_json::to_vec_pretty(&Json::of(&topology, probed.as_ref()))?)?;
+        eprintln!("written: {}", path.display());
+    }
+    Ok(())
+}
+
+impl<'a> Json<'a> {
+    fn of(topology: &'a Topology, probe: Option<&'a Probe>) -> Self {
+        Self { schema: SCHEMA, what: "topo", topology, probe }
+    }
+}
+
+/// The machine, and where it was read, in words.
+fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
+    let elsewhere = [args.sysfs.is_some(), args.hwloc.is_some(), args.machine.is_some()];
+    let option = ["--sysfs", "--hwloc", "--machine"].into_iter().zip(elsewhere).find(|(_, given)| *given);
+    if let (true, Some((option, _))) = (args.probe, option) {
+        bail!("--probe times the CPUs of this machine, and {option} names another; leave one of them out");
+    }
+    let topology = match (&args.sysfs, &args.hwloc, &args.machine) {
+        (Some(dir), ..) if dir.join("sys").is_dir() && dir.join("proc").is_dir() => Topology::from_root(dir)?,
+        (Some(dir), ..) => Topology::from_sysfs(dir)?,
+        (_, Some(file), _) => Topology::from_hwloc(file)?,
+        (.., Some(name)) => Topology::from_machine(MACHINES, name)?,
+        _ => {
+            let virtual_of = platform::hypervisor().map(|name| format!(", virtual: {name}"));
+            return Ok((
+                Topology::this_machine()?,
+                format!("this machine{}", virtual_of.unwrap_or_default()),
+            ));
+        }
+    };
+    let whence = topology.source.clone();
+    Ok((topology, whence))
+}
+
+/// What is printed on: how wide it is and what it can show.
+struct Paper<'a> {
+    out: &'a mut dyn Write,
+    width: usize,
+    ascii: bool,
+}
+
+/// Below this, boxes in boxes have no room; above it, lines are hard to follow.
+const WIDTHS: std::ops::RangeInclusive<usize> = 40..=240;
+const WIDTH: usize = 80;
+
+impl<'a> Paper<'a> {
+    fn of(args: &Args, out: &'a mut dyn Write) -> Self {
+        let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+        let width = set.or_else(terminal_width).unwrap_or(WIDTH).clamp(*WIDTHS.start(), *WIDTHS.end());
+        // The first of these that is set decides, also if it says nothing of an encoding: locale(7).
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|v| std::env::var(v).ok().filter(|l| !l.is_empty()));
+        let utf8 = locale.is_some_and(|l| is_utf8(&l));
+        Self { out, width, ascii: args.ascii || !utf8 }
+    }
+
+    fn print(&mut self, text: &str) {
+        let text = boxes::harmless(text);
+        let text = if self.ascii { boxes::ascii(&text) } else { text };
+        // Whoever closed the pipe has seen enough.
+        let _ = self.out.write_all(text.as_bytes());
+    }
+}
+
+fn is_utf8(locale: &str) -> bool {
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// The columns of the terminal behind stdout, if it is one: `stty` asks the kernel, so that no
+/// system call and no dependency is needed for it here.
+#[cfg(unix)]
+fn terminal_width() -> Option<usize> {
+    use std::io::IsTerminal;
+    use std::os::fd::AsFd;
+    let stdout = std::io::stdout();
+    let terminal = stdout.is_terminal().then(|| stdout.as_fd().try_clone_to_owned().ok())??;
+    let asked = std::process::Command::new("stty").arg("size").stdin(terminal).output().ok()?;
+    let size = String::from_utf8(asked.stdout).ok()?;
+    size.split_whitespace().nth(1)?.parse().ok().filter(|columns| *columns > 0)
+}
+
+#[cfg(not(unix))]
+fn terminal_width() -> Option<usize> {
+    None
+}

@@ -1,0 +1,166 @@
+//! Boxes: rectangles of text that stand beside each other, in each other, and in a frame.
+//!
+//! Model.   A block is lines of one width; every character takes one column. It is drawn with
+//!          Unicode's lines; [`ascii`] replaces them at the very end for terminals without.
+//! Number.  A frame costs 4 columns and 2 lines.
+
+/// Lines of one width.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Block {
+    lines: Vec<String>,
+    width: usize,
+}
+
+impl Block {
+    /// The lines, each filled up to the longest.
+    pub fn new(lines: Vec<String>) -> Self {
+        Self::filled(lines, 0)
+    }
+
+    fn filled(lines: Vec<String>, at_least: usize) -> Self {
+        let width = lines.iter().map(|l| columns(l)).max().unwrap_or(0).max(at_least);
+        let fill = |l: String| format!("{l}{}", " ".repeat(width - columns(&l)));
+        Self { lines: lines.into_iter().map(fill).collect(), width }
+    }
+
+    /// The lines, without what only fills them up.
+    pub fn into_lines(self) -> impl Iterator<Item = String> {
+        self.lines.into_iter().map(|l| l.trim_end().to_owned())
+    }
+
+    /// A frame with a title in its upper edge around the block.
+    pub fn framed(self, title: &str) -> Self {
+        let inner = Self::filled(self.lines, columns(title));
+        let above = match title {
+            "" => "─".repeat(inner.width + 2),
+            title => format!(" {title} {}", "─".repeat(inner.width - columns(title))),
+        };
+        let below = "─".repeat(inner.width + 2);
+        let mut lines = vec![format!("┌{above}┐")];
+        lines.extend(inner.lines.iter().map(|l| format!("│ {l} │")));
+        lines.push(format!("└{below}┘"));
+        Self::new(lines)
+    }
+
+    /// The blocks one below the other.
+    pub fn above_each_other(blocks: impl IntoIterator<Item = Self>) -> Self {
+        Self::new(blocks.into_iter().flat_map(|b| b.lines).collect())
+    }
+
+    /// The blocks in rows no wider than `width`, if each of them fits; as many to a row as leave
+    /// the last row as full as the others.
+    pub fn in_rows(blocks: Vec<Self>, width: usize) -> Self {
+        let widest = blocks.iter().map(|b| b.width).max().unwrap_or(0);
+        let row = |row: &[Self]| {
+            let height = row.iter().map(|b| b.lines.len()).max().unwrap_or(0);
+            let line = |i| {
+                let part = |b: &Self| b.lines.get(i).cloned().unwrap_or_else(|| " ".repeat(b.width));
+                row.iter().map(part).collect::<Vec<_>>().join(" ")
+            };
+            Self::new((0..height).map(line).collect())
+        };
+        let across = across(blocks.len(), widest, width);
+        Self::above_each_other(blocks.chunks(across).map(row))
+    }
+}
+
+/// The picture that `draw` makes when each of its parts gets the full `width`; or, if that is lower
+/// by a fifth, when two to four of them stand beside each other.
+pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
+    let narrower = (2..=4).map(|across| draw((width + 1) / across - 1)).filter(|b| b.width <= width);
+    narrower.fold(
+        draw(width),
+        |best, next| if next.lines.len() * 5 <= best.lines.len() * 4 { next } else { best },
+    )
+}
+
+/// How many of `n` things of one width, one column apart, stand in each row of `width`.
+pub(super) fn across(n: usize, each: usize, width: usize) -> usize {
+    let fit = ((width + 1) / (each + 1)).max(1);
+    n.div_ceil(n.div_ceil(fit).max(1)).max(1)
+}
+
+fn columns(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The text in lines no wider than `width`, broken between words or, in lists of CPUs, after a
+/// comma; lines after the first are indented by `indent`.
+pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let room = |line: &str, more: &str| columns(line) + columns(more.trim_end()) <= width;
+    for part in text.split_inclusive([' ', ',']) {
+        let line = lines.last_mut().expect("there is always a line");
+        if room(line, part) || line.trim().is_empty() {
+            line.push_str(part);
+        } else {
+            lines.push(" ".repeat(indent) + part);
+        }
+    }
+    lines.into_iter().map(|l| l.trim_end().to_owned()).collect()
+}
+
+/// The same in ASCII: lines become `-`, `|` and `+`, and what has no likeness `?`.
+pub(super) fn ascii(text: &str) -> String {
+    let like = |c| match c {
+        '─' | '–' | '·' => '-',
+        '│' => '|',
+        '┌' | '┐' | '└' | '┘' => '+',
+        '×' => 'x',
+        'µ' => 'u',
+        '→' => '>',
+        c if c.is_ascii() => c,
+        _ => '?',
+    };
+    text.chars().map(like).collect()
+}
+
+/// The same without characters that would move the cursor: names come from files.
+pub(super) fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(block: Block) -> Vec<String> {
+        block.into_lines().collect()
+    }
+
+    fn block(lines: &[&str]) -> Block {
+        Block::new(lines.iter().map(|l| l.to_string()).collect())
+    }
+
+    #[test]
+    fn a_frame_is_as_wide_as_its_title_needs() {
+        assert_eq!(lines(block(&["0 1"]).framed("llc0")), ["┌ llc0 ┐", "│ 0 1  │", "└──────┘"]);
+        assert_eq!(lines(block(&["0"]).framed("")), ["┌───┐", "│ 0 │", "└───┘"]);
+        assert_eq!(lines(Block::default().framed("none")), ["┌ none ┐", "└──────┘"]);
+    }
+
+    #[test]
+    fn rows_wrap_and_the_last_is_as_full_as_the_others() {
+        let six = || (0..6).map(|i| block(&[&i.to_string(), "x"])).collect::<Vec<_>>();
+        // Five would fit; then the last row had one.
+        assert_eq!(lines(Block::in_rows(six(), 10)), ["0 1 2", "x x x", "3 4 5", "x x x"]);
+        assert_eq!(lines(Block::in_rows(vec![block(&["ab"]), block(&["c", "d"])], 80)), ["ab c", "   d"]);
+        assert_eq!(lines(Block::in_rows(six(), 0)).len(), 12, "what doesn't fit stands alone");
+        assert_eq!(Block::in_rows(Vec::new(), 80), Block::default());
+    }
+
+    #[test]
+    fn text_wraps_between_words_and_in_lists() {
+        assert_eq!(wrap("one two three", 7, 2), ["one two", "  three"]);
+        assert_eq!(wrap("CPUs 0-7,16-23,32-39", 12, 2), ["CPUs 0-7,", "  16-23,", "  32-39"]);
+        assert_eq!(wrap("unbreakable", 3, 0), ["unbreakable"]);
+        assert_eq!(wrap("", 3, 0), [""]);
+    }
+
+    #[test]
+    fn ascii_is_ascii_and_names_cannot_move_the_cursor() {
+        assert_eq!(ascii("┌─┐│ 2× 5 µs –"), "+-+| 2x 5 us -");
+        assert!(ascii("Größe → 日本").is_ascii());
+        assert_eq!(harmless("a\u{1b}[31mb\nc"), "a?[31mb\nc");
+    }
+}

@@ -1,0 +1,252 @@
+//! The command as its users meet it, bad input and poor systems included.
+#![cfg(target_os = "linux")]
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+use warmcore_lab::results::Results;
+
+fn warmcore(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmcore"));
+    command.args(args).env_remove("WARMCORE_PERCPU");
+    command
+}
+
+fn text(output: &Output) -> (String, String) {
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// What went well, on stdout.
+fn well(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert!(output.status.success(), "{command:?}: {:?}\n{out}\n{err}", output.status);
+    out
+}
+
+/// What went wrong, on stderr.
+fn badly(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert!(!output.status.success(), "{command:?} succeeded:\n{out}");
+    assert!(!err.contains("panicked"), "{err}");
+    err
+}
+
+fn read(path: &Path) -> Results {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn help_is_enough_to_go_on() {
+    let help = well(&mut warmcore(&["--help"]));
+    for word in ["topo", "run", "report", "doctor", "WARMCORE_PERCPU"] {
+        assert!(help.contains(word), "{help}");
+    }
+    let help = well(&mut warmcore(&["run", "--help"]));
+    assert!(help.contains("percpu") && help.contains("false-sharing") && help.contains("--json"), "{help}");
+}
+
+#[test]
+fn a_run_writes_what_it_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let out = well(warmcore(&["run", "percpu", "--quick", "--case", "counter.add", "--json"]).arg(&path));
+    let results = read(&path);
+    assert_eq!((results.schema, results.what.as_str()), (1, "percpu"));
+    assert!(
+        results
+            .rows
+            .iter()
+            .all(|r| r.case == "counter.add" && r.n > 0 && r.min <= r.p25 && r.p25 <= r.median)
+    );
+    for row in &results.rows {
+        assert!(out.contains(&row.variant), "{} is not in\n{out}", row.variant);
+    }
+    assert!(results.rows.iter().any(|r| r.target.is_some()));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a half-written file was left");
+}
+
+#[test]
+fn wrong_words_are_told_the_right_ones() {
+    let error = badly(&mut warmcore(&["run", "percpu", "--case", "nonsense"]));
+    assert!(error.contains("counter.add.2threads") && error.contains("freelist.pair"), "{error}");
+    let error = badly(warmcore(&["run", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
+    assert!(
+        error.contains("WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"),
+        "{error}"
+    );
+    let error = badly(&mut warmcore(&["topo", "--machine", "nonsense"]));
+    assert!(error.contains("epyc9654_2p"), "{error}");
+    let error = badly(&mut warmcore(&[
+        "run",
+        "percpu",
+        "--quick",
+        "--case",
+        "memory",
+        "--json",
+        "/nowhere/out.json",
+    ]));
+    assert!(error.contains("/nowhere/out.json") && error.contains("may write"), "{error}");
+}
+
+#[test]
+fn every_machine_and_every_fixture_is_drawn_or_explained() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    for name in warmcore_topo::machines(warmcore_topo::MACHINES).unwrap() {
+        assert!(!well(&mut warmcore(&["topo", "--machine", &name])).is_empty());
+    }
+    let mut seen = [0, 0];
+    for (option, folder) in [("--sysfs", "sysfs"), ("--hwloc", "hwloc")] {
+        for entry in std::fs::read_dir(fixtures.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "md") {
+                continue;
+            }
+            let output = warmcore(&["topo", option]).arg(&path).output().unwrap();
+            let (out, err) = text(&output);
+            let broken = path.file_name().unwrap().to_string_lossy().contains("broken");
+            seen[usize::from(broken)] += 1;
+            match broken {
+                false => assert!(output.status.success() && !out.is_empty(), "{}: {err}", path.display()),
+                true => {
+                    // The error names the file: at least the fixture it is in.
+                    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                    let well_said =
+                        !output.status.success() && err.contains(&name) && !err.contains("panicked");
+                    assert!(well_said, "{}: {:?} {err}", path.display(), output.status);
+                }
+            }
+        }
+    }
+    assert!(seen[0] > 5 && seen[1] > 5, "{seen:?}");
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let child = warmcore(&["run", "percpu", "--json"])
+        .arg(&path)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // `percpu` takes some eight seconds, its first case one.
+    std::thread::sleep(Duration::from_millis(3000));
+    // SAFETY: signals our own child.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(130), "{:?}: {err}", output.status.signal());
+    assert!(out.contains("counter.add") && err.contains("interrupted"), "{out}\n{err}");
+    let cases: std::collections::BTreeSet<String> = read(&path).rows.into_iter().map(|r| r.case).collect();
+    assert!(cases.contains("counter.add") && !cases.contains("memory"), "{cases:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a half-written file was left");
+}
+
+#[test]
+fn a_report_is_a_folder_that_stands_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report");
+    let said = well(warmcore(&["report", "--quick", "--out"]).arg(&out));
+    assert!(said.contains("report.html"), "{said}");
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for word in ["counter.add", "false-sharing.full", "drain_all", "<svg"] {
+        assert!(page.contains(word), "{word} is not in the page");
+    }
+    for file in ["summary.txt", "raw.csv", "machine.svg", "percpu.json", "false-sharing.json"] {
+        assert!(out.join(file).is_file(), "{file} is missing");
+    }
+    // What another program left there joins the page, without a new measurement.
+    let mut peers = read(&out.join("percpu.json"));
+    peers.what = "peers".into();
+    peers.rows.truncate(1);
+    peers.rows[0].case = "peers.made-up".into();
+    std::fs::write(out.join("peers.json"), serde_json::to_vec(&peers).unwrap()).unwrap();
+    well(warmcore(&["report", "--render", "--out"]).arg(&out));
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("peers.made-up"));
+    std::fs::write(out.join("peers.json"), b"{").unwrap();
+    let error = badly(warmcore(&["report", "--render", "--out"]).arg(&out));
+    assert!(error.contains("peers.json"), "{error}");
+}
+
+/// Gives the command one CPU.
+fn on_one_cpu(command: &mut Command) -> &mut Command {
+    let first: warmcore_terms::CpuSet =
+        warmcore_sys::affinity::allowed().unwrap().first().into_iter().collect();
+    // SAFETY: one syscall between fork and exec; the set was made before.
+    unsafe { command.pre_exec(move || warmcore_sys::affinity::set_allowed(&first)) }
+}
+
+#[test]
+fn one_cpu_is_enough_for_what_needs_no_second() {
+    let output =
+        on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "drain_all"])).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    well(on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "freelist.pair"])));
+    let doctor = well(on_one_cpu(&mut warmcore(&["doctor"])));
+    assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
+}
+
+/// A kernel without a syscall, played by a filter that the command inherits.
+#[cfg(target_arch = "x86_64")]
+fn without_syscall(command: &mut Command, number: i64, errno: i32) -> &mut Command {
+    const LOAD_NR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_EQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let program = [
+        op(LOAD_NR, 0, 0, 0),
+        op(JUMP_EQ, 0, 1, number as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = move || {
+        let mut program = program;
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: two prctl calls between fork and exec, on a program that lives through them.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes only syscalls.
+    unsafe { command.pre_exec(filter) }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_kernel_without_rseq_is_fallen_back_from_and_explained() {
+    let poor = |args: &[&str]| {
+        let mut command = warmcore(args);
+        without_syscall(&mut command, libc::SYS_rseq, libc::ENOSYS);
+        command
+    };
+    let doctor = well(&mut poor(&["doctor"]));
+    assert!(doctor.contains("missing  rseq") && doctor.contains("answers ENOSYS"), "{doctor}");
+    assert!(doctor.contains("limited  per-CPU data atomic: no rseq"), "{doctor}");
+    let error = badly(poor(&["run", "percpu"]).env("WARMCORE_PERCPU", "rseq"));
+    assert!(
+        error.contains("WARMCORE_PERCPU=rseq, but no rseq: kernel") && error.contains("unset it"),
+        "{error}"
+    );
+    let out = well(&mut poor(&["run", "percpu", "--quick", "--case", "counter.add"]));
+    assert!(out.contains("warmcore atomic"), "{out}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_kernel_without_membarrier_is_fallen_back_from_and_explained() {
+    let mut command = warmcore(&["doctor"]);
+    let doctor = well(without_syscall(&mut command, libc::SYS_membarrier, libc::EPERM));
+    assert!(
+        doctor.contains("missing  membarrier") && doctor.contains("atomic: no rseq: membarrier"),
+        "{doctor}"
+    );
+}
