@@ -1,0 +1,146 @@
+//! Peers: Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
+//!
+//! Model.   The cases of `warmcore run percpu` with other variants, measured by the same code;
+//!          the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the same
+//!          process and the same rounds, so a ratio never leaves a case.
+//! Number.  Six cases of 8 variants, two of 2: about 15 s; 5 s with `--quick`. To build it takes
+//!          five minutes on one core, much of it C and C++.
+//! Source.  `README.md` lists the peers; `Cargo.toml` says why each is there.
+
+mod blocks;
+mod counters;
+mod tcmalloc;
+
+use anyhow::Context;
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_lab::measure::{Effort, INTERRUPTED, Measured, Place};
+use warmcore_lab::results::{Results, Row, write_whole};
+use warmcore_lab::run::{Ask, Case, percpu};
+use warmcore_lab::{host, report};
+
+/// Times Warmcore's counter and free list beside named peers
+#[derive(Parser)]
+#[command(name = "peers", version)]
+struct Args {
+    /// Also write the results there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A third of the rounds: a first look, with wider intervals
+    #[arg(long)]
+    quick: bool,
+    /// Only this case
+    #[arg(long, value_name = "CASE")]
+    case: Option<String>,
+}
+
+/// The cases, in the order of the report.
+const CASES: &[Case] = &[
+    Case { name: "peers.counter.add", needs_two: false, run: |ask| counters::add(ask, false) },
+    Case { name: "peers.counter.add.2threads", needs_two: true, run: |ask| counters::add(ask, true) },
+    Case { name: "peers.freelist.pair", needs_two: false, run: |ask| blocks::pair(ask, false) },
+    Case { name: "peers.freelist.pair.2threads", needs_two: true, run: |ask| blocks::pair(ask, true) },
+    Case { name: "peers.freelist.batch32", needs_two: false, run: |ask| blocks::batch32(ask, false) },
+    Case { name: "peers.freelist.batch32.2threads", needs_two: true, run: |ask| blocks::batch32(ask, true) },
+    Case { name: "peers.freelist.pair.tcmalloc", needs_two: false, run: tcmalloc::pair },
+    Case { name: "peers.freelist.batch32.tcmalloc", needs_two: false, run: tcmalloc::batch32 },
+];
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // The second Ctrl-C ends it at once; the first lets it keep what is finished.
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+    });
+    match command(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(args: &Args) -> anyhow::Result<()> {
+    // A forced backend that isn't there is an error before anything is measured.
+    warmcore_percpu::try_mode()?;
+    let results = run(args)?;
+    print!("{}", report::run_table(&results));
+    if let Some(path) = &args.json {
+        write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
+        eprintln!("written: {}", path.display());
+    }
+    if INTERRUPTED.load(Relaxed) {
+        eprintln!("interrupted: the cases above were finished, the others are missing");
+        std::process::exit(130);
+    }
+    Ok(())
+}
+
+/// Runs all cases, or the one that is named, with progress on stderr.
+fn run(args: &Args) -> anyhow::Result<Results> {
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let only = args.case.as_deref();
+    let chosen: Vec<&Case> = CASES.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
+    let names = || CASES.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
+    anyhow::ensure!(!chosen.is_empty(), "no case is called {}; there are {}", only.unwrap_or(""), names());
+    let place = Place::find().context("can't tell where to measure")?;
+    let bar = warmcore_lab::progress(chosen.len() as u64 * effort.rounds as u64, "peers");
+    let (when, meter) = (host::utc_now(), host::LoadMeter::start());
+    let mut rows = Vec::new();
+    for (i, case) in chosen.iter().enumerate() {
+        bar.set_message(case.name);
+        if place.partner.is_none() && case.needs_two {
+            bar.suspend(|| eprintln!("{}: left out: it needs two CPUs, this process may use one", case.name));
+            continue;
+        }
+        let ask = Ask { name: case.name, place, effort, tick: &|| bar.inc(1) };
+        match (case.run)(&ask).with_context(|| format!("case {}", case.name))? {
+            Some(more) => rows.extend(more),
+            None => break,
+        }
+        bar.set_position((i as u64 + 1) * effort.rounds as u64);
+    }
+    bar.finish_and_clear();
+    Ok(host::results("peers", &repeat(args), when, &meter, rows))
+}
+
+/// The command that repeats this run.
+fn repeat(args: &Args) -> String {
+    if !args.quick && args.case.is_none() {
+        return "cargo xtask peers".to_owned();
+    }
+    let quick = if args.quick { " --quick" } else { "" };
+    let case = args.case.as_ref().map_or(String::new(), |case| format!(" --case {case}"));
+    format!("cargo run --release --manifest-path peers/Cargo.toml --{quick}{case}")
+}
+
+/// Times, and all ratios over ours. No peer is promised to be slower.
+fn rows(measured: &Measured) -> Vec<Row> {
+    let mut rows = measured.times();
+    rows.extend(measured.ratios_over(&percpu::ours()));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    /// The versions in the table of the README are those that the lock file builds.
+    #[test]
+    fn the_readme_lists_the_locked_versions() {
+        let (readme, lock) = (include_str!("../README.md"), include_str!("../Cargo.lock"));
+        let listed: Vec<(&str, &str)> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .map(|(name, rest)| (name, rest.split(' ').next().unwrap_or("")))
+            .collect();
+        assert!(listed.len() >= 11, "the table lists only {listed:?}");
+        for (name, version) in listed {
+            let package = format!("name = \"{name}\"\nversion = \"{version}\"");
+            assert!(lock.contains(&package), "{name} is listed as {version}, the lock file has another");
+        }
+    }
+}
