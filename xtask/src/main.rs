@@ -1,1 +1,218 @@
-fn main(){}
+//! Repository chores: `cargo xtask test`, `cargo xtask peers`.
+//!
+//! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
+//!          run, also after a failure, so that one run tells everything; the last line counts.
+//! Number.  From cold about ten minutes on two cores, most of it compiling.
+
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+const HELP: &str = "\
+cargo xtask test    format, clippy, every test on every backend, loom models, docs
+cargo xtask peers   builds and times the heavy peers, and draws them into the report";
+
+fn main() -> anyhow::Result<()> {
+    let mut args = std::env::args().skip(1);
+    match (args.next().as_deref(), args.next()) {
+        (Some("test"), None) => test(),
+        (Some("peers"), None) => peers(),
+        _ => {
+            eprintln!("{HELP}");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// The repository: the folder above this package's.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// One cargo call.
+struct Step {
+    name: &'static str,
+    env: &'static [(&'static str, &'static str)],
+    args: &'static str,
+    /// Only where restartable sequences run.
+    needs_rseq: bool,
+}
+
+const fn step(name: &'static str, args: &'static str) -> Step {
+    Step { name, env: &[], args, needs_rseq: false }
+}
+
+const STEPS: &[Step] = &[
+    step("format", "fmt --all --check"),
+    step("format of the peers", "fmt --manifest-path peers/Cargo.toml --check"),
+    step("clippy", "clippy --workspace --all-targets -- -D warnings"),
+    step("all tests, debug", "test --workspace"),
+    // What users link is a release: there the sections must really be used.
+    step("all tests, release", "test --release --workspace"),
+    Step {
+        env: &[("WARMCORE_PERCPU", "rseq")],
+        needs_rseq: true,
+        ..step("backend rseq", "test --release -p warmcore-percpu")
+    },
+    Step {
+        env: &[("WARMCORE_PERCPU", "atomic")],
+        ..step("backend atomic", "test --release -p warmcore-percpu")
+    },
+    Step {
+        env: &[("WARMCORE_PERCPU", "plain")],
+        ..step("backend plain", "test --release -p warmcore-percpu")
+    },
+    Step {
+        env: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
+        needs_rseq: true,
+        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu")
+    },
+    Step {
+        needs_rseq: true,
+        ..step(
+            "lengthened sections",
+            "test --release -p warmcore-sys -p warmcore-percpu --features warmcore-percpu/delay",
+        )
+    },
+    Step {
+        env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+        ..step("loom models", "test --release -p warmcore-percpu --lib")
+    },
+    Step {
+        env: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..step("docs", "doc --workspace --no-deps --document-private-items")
+    },
+];
+
+/// Checked only where the target is installed: nothing here downloads.
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// How tests ended: passed, failed, ignored.
+#[derive(Default, Clone, Copy)]
+struct Counts([u64; 3]);
+
+impl Counts {
+    /// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn of(output: &str) -> Self {
+        let mut counts = Self::default();
+        for line in output.lines().filter(|l| l.starts_with("test result:")) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            for pair in words.windows(2) {
+                let Ok(n) = pair[0].parse::<u64>() else { continue };
+                match pair[1] {
+                    "passed;" => counts.0[0] += n,
+                    "failed;" => counts.0[1] += n,
+                    "ignored;" => counts.0[2] += n,
+                    _ => {}
+                }
+            }
+        }
+        counts
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
+    }
+}
+
+fn test() -> anyhow::Result<()> {
+    let (root, began) = (root(), Instant::now());
+    let (mut total, mut failed) = (Counts::default(), Vec::new());
+    let rseq = has_rseq(&root)?;
+    for step in STEPS {
+        if step.needs_rseq && !rseq {
+            println!(
+                "skip  {:<22} this system runs no restartable sequences: `warmcore doctor` says why",
+                step.name
+            );
+            continue;
+        }
+        let (ok, counts) = run(&root, step)?;
+        total.add(counts);
+        failed.extend((!ok).then_some(step.name));
+    }
+    if has_target(AARCH64)? {
+        let (ok, _) = run(
+            &root,
+            &step("aarch64 compiles", "check --target aarch64-unknown-linux-gnu -p warmcore-percpu"),
+        )?;
+        failed.extend((!ok).then_some("aarch64"));
+    } else {
+        println!("skip  {:<22} not installed: `rustup target add {AARCH64}`", "aarch64 compiles");
+    }
+    println!("\n{:.0} s", began.elapsed().as_secs_f64());
+    let [passed, not, ignored] = total.0;
+    println!("{passed} passed, {not} failed, {ignored} skipped");
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    if passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(())
+}
+
+/// Runs a step; prints a line, and all it said if it failed.
+fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
+    let began = Instant::now();
+    let mut cargo = cargo(root);
+    cargo.args(step.args.split(' ')).envs(step.env.iter().copied());
+    let output = cargo.output().with_context(|| format!("can't run cargo {}", step.args))?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (ok, counts) = (output.status.success(), Counts::of(&out));
+    let seconds = began.elapsed().as_secs_f64();
+    let tests = match counts.0 {
+        [0, 0, 0] => String::new(),
+        [passed, failed, ignored] => format!("{passed} passed, {failed} failed, {ignored} ignored"),
+    };
+    println!("{}  {:<22} {seconds:>5.0} s  {tests}", if ok { "ok  " } else { "FAIL" }, step.name);
+    if !ok {
+        let env: String = step.env.iter().map(|(k, v)| format!("{k}=\"{v}\" ")).collect();
+        println!("{out}\n{err}\nagain: {env}cargo {}", step.args);
+    }
+    Ok((ok, counts))
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).stdin(std::process::Stdio::null());
+    cargo
+}
+
+/// Asks the doctor, in the build that the tests use.
+fn has_rseq(root: &Path) -> anyhow::Result<bool> {
+    let mut doctor = cargo(root);
+    doctor.args(["run", "--quiet", "--release", "--", "doctor"]).env_remove("WARMCORE_PERCPU");
+    let output = doctor.output().context("can't run cargo")?;
+    if !output.status.success() {
+        bail!("`cargo run --release -- doctor` failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().any(|line| line.starts_with("ok") && line.contains("per-CPU data rseq")))
+}
+
+fn has_target(target: &str) -> anyhow::Result<bool> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(["--print", "target-libdir", "--target", target]).output()?;
+    Ok(Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
+}
+
+/// Builds the peers in their own workspace, times them, and draws the page again.
+fn peers() -> anyhow::Result<()> {
+    const OUT: &str = "warmcore-report";
+    let root = root();
+    std::fs::create_dir_all(root.join(OUT))?;
+    let json = format!("{OUT}/peers.json");
+    let calls: [&[&str]; 2] = [
+        &["run", "--release", "--manifest-path", "peers/Cargo.toml", "--", "--json", &json],
+        &["run", "--release", "--", "report", "--render", "--out", OUT],
+    ];
+    for args in calls {
+        let status = cargo(&root).args(args).status().context("can't run cargo")?;
+        if !status.success() {
+            bail!("`cargo {}` failed", args.join(" "));
+        }
+    }
+    Ok(())
+}
