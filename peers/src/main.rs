@@ -11,15 +11,14 @@ mod blocks;
 mod counters;
 mod tcmalloc;
 
-use anyhow::Context;
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_lab::measure::{Effort, INTERRUPTED, Measured, Place};
-use warmcore_lab::results::{Results, Row, write_whole};
-use warmcore_lab::run::{Ask, Case, percpu};
-use warmcore_lab::{host, report};
+use warmcore_lab::measure::{Effort, INTERRUPTED, Measured};
+use warmcore_lab::report;
+use warmcore_lab::results::{Row, write_whole};
+use warmcore_lab::run::{Case, percpu, run_cases};
 
 /// Times Warmcore's counter and free list beside named peers
 #[derive(Parser)]
@@ -68,7 +67,8 @@ fn main() -> ExitCode {
 fn command(args: &Args) -> anyhow::Result<()> {
     // A forced backend that isn't there is an error before anything is measured.
     warmcore_percpu::try_mode()?;
-    let results = run(args)?;
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let results = run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args))?;
     print!("{}", report::run_table(&results));
     if let Some(path) = &args.json {
         write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
@@ -79,34 +79,6 @@ fn command(args: &Args) -> anyhow::Result<()> {
         std::process::exit(130);
     }
     Ok(())
-}
-
-/// Runs all cases, or the one that is named, with progress on stderr.
-fn run(args: &Args) -> anyhow::Result<Results> {
-    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    let only = args.case.as_deref();
-    let chosen: Vec<&Case> = CASES.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
-    let names = || CASES.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
-    anyhow::ensure!(!chosen.is_empty(), "no case is called {}; there are {}", only.unwrap_or(""), names());
-    let place = Place::find().context("can't tell where to measure")?;
-    let bar = warmcore_lab::progress(chosen.len() as u64 * effort.rounds as u64, "peers");
-    let (when, meter) = (host::utc_now(), host::LoadMeter::start());
-    let mut rows = Vec::new();
-    for (i, case) in chosen.iter().enumerate() {
-        bar.set_message(case.name);
-        if place.partner.is_none() && case.needs_two {
-            bar.suspend(|| eprintln!("{}: left out: it needs two CPUs, this process may use one", case.name));
-            continue;
-        }
-        let ask = Ask { name: case.name, place, effort, tick: &|| bar.inc(1) };
-        match (case.run)(&ask).with_context(|| format!("case {}", case.name))? {
-            Some(more) => rows.extend(more),
-            None => break,
-        }
-        bar.set_position((i as u64 + 1) * effort.rounds as u64);
-    }
-    bar.finish_and_clear();
-    Ok(host::results("peers", &repeat(args), when, &meter, rows))
 }
 
 /// The command that repeats this run.

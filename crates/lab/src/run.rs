@@ -74,18 +74,31 @@ pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> any
         What::Percpu => percpu::CASES,
         What::FalseSharing => false_sharing::CASES,
     };
+    let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
+    let case = only.map_or(String::new(), |c| format!(" --case {c}"));
+    let command = format!("warmcore run {}{quick}{case}", what.name());
+    run_cases(what.name(), cases, effort, only, heading, &command)
+}
+
+/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it.
+pub fn run_cases(
+    what: &str,
+    cases: &[Case],
+    effort: Effort,
+    only: Option<&str>,
+    heading: &str,
+    command: &str,
+) -> anyhow::Result<Results> {
     let chosen: Vec<&Case> = cases.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
     let names = || cases.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
     anyhow::ensure!(
         !chosen.is_empty(),
-        "no case of {} is called {}; there are {}",
-        what.name(),
+        "no case of {what} is called {}; there are {}",
         only.unwrap_or(""),
         names()
     );
     let place = Place::find().context("can't tell where to measure")?;
-    let bar =
-        crate::progress(chosen.len() as u64 * effort.rounds as u64, &format!("{heading}{}", what.name()));
+    let bar = crate::progress(chosen.len() as u64 * effort.rounds as u64, &format!("{heading}{what}"));
     let (when, meter) = (host::utc_now(), host::LoadMeter::start());
     let mut rows = Vec::new();
     for (i, case) in chosen.iter().enumerate() {
@@ -105,10 +118,7 @@ pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> any
         bar.set_position((i as u64 + 1) * effort.rounds as u64);
     }
     bar.finish_and_clear();
-    let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
-    let case = only.map_or(String::new(), |c| format!(" --case {c}"));
-    let command = format!("warmcore run {}{quick}{case}", what.name());
-    Ok(host::results(what.name(), &command, when, &meter, rows))
+    Ok(host::results(what, command, when, &meter, rows))
 }
 
 /// One case of a run.

@@ -154,7 +154,7 @@ macro_rules! per {
             }
 
             fn local(&self, slot: usize, field: Field<T>) -> &Local {
-                // SAFETY: the field is a `Local` inside T, by `Field::new`'s type.
+                // SAFETY: the field is a `Local` inside every T, by `Field::new`'s contract.
                 unsafe { &*std::ptr::from_ref(self.copy(slot)).byte_add(field.offset).cast::<Local>() }
             }
 
@@ -201,10 +201,12 @@ macro_rules! per {
                 }
                 // No section runs for this thread. A locked add to a slot that sections write
                 // would lose theirs or its own: on `rseq` it goes to the spare slot.
-                let slot = match () {
-                    () if one_slot() => 0,
-                    () if locks() => probable_slot(self.slots()),
-                    () => self.slots(),
+                let slot = if !locks() {
+                    self.slots()
+                } else if one_slot() {
+                    0
+                } else {
+                    probable_slot(self.slots())
                 };
                 self.local(slot, field).0.fetch_add(n, Relaxed);
             }
@@ -230,7 +232,7 @@ macro_rules! per {
 }
 
 per!(
-    /// One `T` per concurrency id of the kernel: as many as threads run at once.
+    /// One `T` per concurrency id of the kernel: at most as many as there are threads.
     ///
     /// ```
     /// use bytemuck::Zeroable;

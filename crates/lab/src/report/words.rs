@@ -99,7 +99,10 @@ pub(super) fn headline(inputs: &Inputs) -> String {
         })
     }));
     match found.is_empty() {
-        true => "Nothing was measured on this machine yet.".to_owned(),
+        true if inputs.runs.is_empty() => "Nothing was measured on this machine yet.".to_owned(),
+        true => {
+            "What was measured on this machine stands below; `warmcore report` measures the rest.".to_owned()
+        }
         false => format!("On this machine {}.", found.join("; ")),
     }
 }
