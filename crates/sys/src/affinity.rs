@@ -10,11 +10,25 @@ use warmcore_terms::{CpuId, CpuSet};
 /// The CPUs this thread may run on.
 #[cfg(target_os = "linux")]
 pub fn allowed() -> io::Result<CpuSet> {
+    allowed_to(0)
+}
+
+/// The CPUs that the process's first thread may run on: what the process was given, unless it pinned
+/// that one.
+#[cfg(target_os = "linux")]
+pub fn allowed_to_main() -> io::Result<CpuSet> {
+    allowed_to(std::process::id())
+}
+
+/// The CPUs that a thread may run on; 0 for this one.
+#[cfg(target_os = "linux")]
+fn allowed_to(thread: u32) -> io::Result<CpuSet> {
     let mut words = vec![0u64; 16];
     loop {
         // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
-        let got =
-            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, words.len() * 8, words.as_mut_ptr()) };
+        let got = unsafe {
+            libc::syscall(libc::SYS_sched_getaffinity, thread, words.len() * 8, words.as_mut_ptr())
+        };
         if got >= 0 {
             words.truncate(got as usize / 8);
             return Ok(CpuSet::from_words(words));
@@ -87,6 +101,11 @@ mod elsewhere {
     pub fn allowed() -> io::Result<CpuSet> {
         let n = std::thread::available_parallelism()?.get() as u32;
         Ok((0..n).map(CpuId).collect())
+    }
+
+    /// As [`allowed`].
+    pub fn allowed_to_main() -> io::Result<CpuSet> {
+        allowed()
     }
 
     /// Always `Unsupported`.

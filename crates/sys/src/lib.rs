@@ -12,3 +12,4 @@ pub mod map;
 pub mod membarrier;
 pub mod platform;
 pub mod rseq;
+pub mod signals;

@@ -79,6 +79,10 @@ impl std::error::Error for Unavailable {}
 /// offset in the lower half. 0: none. Written once, in `support`; read by `Here::find`.
 static FOUND: AtomicI64 = AtomicI64::new(0);
 
+/// How far the CPU's number is from the thread pointer: of `FOUND`, what [`cpu_hint`] needs. 0: there
+/// is none. Written once, in `support`.
+pub(crate) static CPU_OFFSET: AtomicI64 = AtomicI64::new(0);
+
 /// `FOUND`, once sections may run; 0 before, and for ever if they may not. Written once, in
 /// `enable_sections`; read by `section::area` on every fast path.
 pub(crate) static ENABLED: AtomicI64 = AtomicI64::new(0);
@@ -109,6 +113,7 @@ pub fn support() -> Result<Support, Unavailable> {
                 Unavailable(format!("no rseq: its area is {offset} bytes off, further than a library's"))
             })?;
             FOUND.store(i64::from(offset) << 32 | field as i64, Relaxed);
+            CPU_OFFSET.store(i64::from(offset) + field::CPU_ID as i64, Relaxed);
             Ok(support)
         })
         .clone()
@@ -261,11 +266,11 @@ impl Here {
 /// [`affinity::current_cpu`]: crate::affinity::current_cpu
 #[inline(always)]
 pub fn cpu_hint() -> Option<u32> {
-    let offset = (FOUND.load(Relaxed) >> 32) as isize;
+    let offset = section::cpu_offset();
     if offset == 0 {
         return None;
     }
-    let cpu = section::read_area(offset + field::CPU_ID as isize);
+    let cpu = section::read_area(offset);
     // A negative number: this thread is not registered.
     ((cpu as i32) >= 0).then_some(cpu)
 }

@@ -41,7 +41,7 @@
 //! breaks it. `section/tests.rs` ran under qemu-user, aborts included. No ARM kernel has run
 //! these sections yet: `selftest` asks the one at hand before any counter trusts them.
 
-use super::super::{ABORTS, ENABLED, Here, field};
+use super::super::{ABORTS, CPU_OFFSET, ENABLED, Here, field};
 use std::arch::asm;
 use std::sync::atomic::AtomicPtr;
 
@@ -52,6 +52,12 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     // SAFETY: reads one register of this thread.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
     pointer
+}
+
+/// `CPU_OFFSET`.
+#[inline(always)]
+pub(crate) fn cpu_offset() -> isize {
+    CPU_OFFSET.load(std::sync::atomic::Ordering::Relaxed) as isize
 }
 
 /// A word of this thread's area, `offset` from the thread pointer.

@@ -7,6 +7,10 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     std::ptr::null_mut()
 }
 
+pub(crate) fn cpu_offset() -> isize {
+    0
+}
+
 pub(crate) fn read_area(_: isize) -> u32 {
     u32::MAX
 }

@@ -1,6 +1,6 @@
 //! The sections for x86-64. Each carries its pseudo-code; the frame is in the parent's page.
 
-use super::super::{ABORTS, ENABLED, Here, field};
+use super::super::{ABORTS, CPU_OFFSET, ENABLED, Here, field};
 use std::arch::asm;
 use std::sync::atomic::AtomicPtr;
 
@@ -11,6 +11,23 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     // SAFETY: reads one word of the thread control block.
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
     pointer
+}
+
+/// `CPU_OFFSET`, without a look at where that is: two loads that wait for each other would be one
+/// more than there must be.
+#[inline(always)]
+pub(crate) fn cpu_offset() -> isize {
+    let offset;
+    // SAFETY: reads one static, which is written once.
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + {CPU_OFFSET}]",
+            offset = out(reg) offset,
+            CPU_OFFSET = sym CPU_OFFSET,
+            options(readonly, nostack, preserves_flags),
+        )
+    };
+    offset
 }
 
 /// A word of this thread's area, `offset` from the thread pointer: one load, where adding first
