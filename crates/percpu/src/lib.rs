@@ -18,4 +18,6 @@ pub use counter::{Counter, Gauge};
 pub use free_list::{FreeList, Item};
 pub use mode::{Mode, ModeError, VARIABLE, mode, register_thread, try_mode};
 #[cfg(not(loom))]
-pub use per::{Field, Local, PerCid, PerCpu};
+pub use per::{Field, HoldsCid, IdSource, Local, Own, PerCid, PerCpu};
+#[cfg(not(loom))]
+pub use pool::Pool;

@@ -4,15 +4,22 @@
 //!          nobody's `Drop` runs. Shared access is what one gets: [`PerCid::here`] is a hint,
 //!          since the thread may be moved the moment after; so fields are atomics, or [`Local`]
 //!          numbers that are added to in a restartable section.
+//!          Ids come from the kernel, or from a host that hands out its own ([`IdSource`]: a
+//!          tenant); one uses the same `PerCid` with either.
 //! Number.  A struct of 64 counters in 3 slots is 3 × 512 bytes; as 64 arrays of padded atomics
 //!          it would be 3 × 8 KiB.
-//! Writers. `Local` fields: sections of the slot's holder, or locked adds. Others: the user.
+//! Writers. `Local` fields: sections of the slot's holder, or locked adds; with a host's ids, plain
+//!          adds of the id's holder. Others: the user.
 
+use crate::pool::{Block, Pool, SHARED_BYTES_MAX, SLOT_BYTES};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::{mode, mode::locks, mode::one_slot, pool::Block, pool::Pool, sum::RETRIES, words::probable_slot};
+use crate::{mode, mode::locks, mode::one_slot, sum::RETRIES, words::probable_slot};
 use bytemuck::Zeroable;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use warmcore_line::PAIR;
 use warmcore_sys::rseq::{Here, Ids, section};
 use warmcore_terms::{Cid, CpuId};
 
@@ -25,6 +32,64 @@ impl Local {
     /// The value at some moment.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+
+    /// An add by who alone writes it.
+    #[inline(always)]
+    fn add_alone(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+}
+
+/// Who hands out ids of its own: a tenant.
+///
+/// # Safety
+/// Every id that it gives is in [`handed_out`](IdSource::handed_out) from before on, and those ranges
+/// only grow: slots beyond are not cleared for the next owner of the memory.
+pub unsafe trait IdSource: Send + Sync {
+    /// Runs `act` with an id that no other thread has meanwhile: that of the guard which this thread
+    /// holds, or one for this moment. What the id's last holder did happened before.
+    fn with_id(&self, act: &mut dyn FnMut(Cid));
+
+    /// All ids that were ever handed out, as two ranges. They only grow.
+    fn handed_out(&self) -> [Range<u32>; 2];
+}
+
+/// Whoever holds an id: a tenant's guard.
+///
+/// # Safety
+/// The id was handed out by `source`.
+pub unsafe trait HoldsCid {
+    /// The id, which no other thread has as long as the holder lives.
+    fn cid(&self) -> Cid;
+
+    /// Who handed it out.
+    fn source(&self) -> &dyn IdSource;
+}
+
+/// The slot of an id that one holds: nobody else adds to it. Made by [`PerCid::own`].
+pub struct Own<'a, T> {
+    slot: &'a T,
+    /// A holder must not leave its thread, nor may this.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T> Own<'_, T> {
+    /// Adds `n` to one number of the slot, with a load and a store; wraps around at 2⁶⁴.
+    ///
+    /// **Touches** the line of that number, for writing.
+    #[inline(always)]
+    pub fn add(&self, field: Field<T>, n: u64) {
+        field.of(self.slot).add_alone(n);
+    }
+}
+
+impl<T> std::ops::Deref for Own<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.slot
     }
 }
 
@@ -49,6 +114,12 @@ impl<T> Field<T> {
     pub const unsafe fn new(offset: usize, _: fn(&T) -> &Local) -> Self {
         assert!(offset + size_of::<Local>() <= size_of::<T>());
         Self { offset, of: PhantomData }
+    }
+
+    #[inline(always)]
+    fn of(self, slot: &T) -> &Local {
+        // SAFETY: the field is a `Local` inside every T, by `new`'s contract.
+        unsafe { &*std::ptr::from_ref(slot).byte_add(self.offset).cast::<Local>() }
     }
 }
 
@@ -93,6 +164,8 @@ macro_rules! per {
         $(#[$doc])*
         pub struct $name<T: Zeroable + Sync + 'static> {
             block: Block,
+            /// None: the kernel's ids.
+            source: Option<Arc<dyn IdSource>>,
             of: PhantomData<T>,
         }
 
@@ -110,27 +183,54 @@ macro_rules! per {
             }
 
             fn on(pool: &Pool) -> Self {
+                let (slots, least) = (pool.slots(), warmcore_sys::affinity::cpu_numbers_end());
+                assert!(slots >= least, "{slots} slots, and this kernel may give ids up to {}", least - 1);
                 const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
                 mode();
-                Self { block: pool.block(size_of::<T>(), align_of::<T>()), of: PhantomData }
+                Self { block: pool.block(size_of::<T>(), align_of::<T>()), source: None, of: PhantomData }
+            }
+
+            /// A host's ids, if the ids are a host's. Known when compiled, where they never are.
+            #[inline(always)]
+            fn source(&self) -> Option<&Arc<dyn IdSource>> {
+                match $ids {
+                    Ids::Cpu => None,
+                    Ids::Cid => self.source.as_ref(),
+                }
+            }
+
+            /// The slots that may have been written.
+            fn written(&self) -> [Range<usize>; 2] {
+                match self.source() {
+                    None => [0..self.slots() + 1, 0..0],
+                    Some(source) => source
+                        .handed_out()
+                        .map(|ids| ids.start as usize..(ids.end as usize).min(self.slots())),
+                }
             }
 
             /// As [`new`](Self::new), as on a machine of `slots` CPUs, to see what that costs.
             /// Panics if this machine has more.
             pub fn with_slots(slots: usize) -> Self {
-                let least = warmcore_sys::affinity::cpu_numbers_end();
-                assert!(slots >= least, "{slots} slots, and this kernel may give ids up to {}", least - 1);
                 Self::on(&Pool::with_slots(slots))
             }
 
-            /// How many slots there are: one for every id that the kernel may give.
+            /// As [`new`](Self::new), in a pool that is shared with whom one likes, with one slot for
+            /// each of its ids. Panics if the kernel may give more.
+            pub fn in_pool(pool: &Pool) -> Self {
+                Self::on(pool)
+            }
+
+            /// How many slots there are: one for every id that the kernel, or the host, may give.
             pub fn slots(&self) -> usize {
                 self.block.slots()
             }
 
             /// From one slot to the next, in bytes.
+            #[inline(always)]
             pub fn stride(&self) -> usize {
-                self.block.stride()
+                // What shares pages with others has their stride: known when compiled.
+                if size_of::<T>() <= SHARED_BYTES_MAX { SLOT_BYTES } else { self.block.stride() }
             }
 
             /// How many bytes of memory the slots have now: pages of the touched ones, shared with
@@ -139,11 +239,22 @@ macro_rules! per {
                 self.block.resident_bytes()
             }
 
-            /// The slot of an id, if there is such a slot. Reading one that was never written
-            /// costs no memory.
+            /// The slot of an id, if there is such a slot; with a host's ids, if that id was ever
+            /// handed out. Reading one that was never written costs no memory.
             #[inline]
             pub fn get(&self, id: $id) -> Option<&T> {
-                (id.index() < self.slots()).then(|| self.copy(id.index()))
+                let exists = match self.source() {
+                    None => id.index() < self.slots(),
+                    Some(_) => self.written().iter().any(|ids| ids.contains(&id.index())),
+                };
+                exists.then(|| self.copy(id.index()))
+            }
+
+            /// A host's id, if there is a slot for it.
+            #[inline(always)]
+            fn checked(&self, id: usize) -> usize {
+                assert!(id < self.slots(), "a host's id {id}, and a pool of {} slots", self.slots());
+                id
             }
 
             /// A slot's `T`, the spare slot's as well.
@@ -153,30 +264,46 @@ macro_rules! per {
                 unsafe { &*self.block.base().add(slot * self.stride()).cast::<T>() }
             }
 
+            #[inline(always)]
             fn local(&self, slot: usize, field: Field<T>) -> &Local {
-                // SAFETY: the field is a `Local` inside every T, by `Field::new`'s contract.
-                unsafe { &*std::ptr::from_ref(self.copy(slot)).byte_add(field.offset).cast::<Local>() }
+                field.of(self.copy(slot))
             }
 
             /// The slot that this thread probably runs on. A hint: it may run elsewhere by the
-            /// time it looks.
+            /// time it looks, and somebody else on the slot.
             #[inline]
             pub fn here(&self) -> &T {
+                if let Some(source) = self.source() {
+                    let mut id = 0;
+                    source.with_id(&mut |cid| id = cid.index());
+                    return self.copy(self.checked(id));
+                }
                 // Where sections run, their slot; else the one that locked adds would take.
                 let id = if locks() { None } else { Here::find($ids).map(|here| here.id() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }
 
-            /// Every slot with its id.
+            /// Every slot with its id; with a host's ids, those that were ever handed out.
             pub fn iter(&self) -> impl Iterator<Item = ($id, &T)> {
-                (0..self.slots() as u32).filter_map(|id| Some(($id(id), self.get($id(id))?)))
+                let ids = self.written().into_iter().flatten();
+                ids.filter_map(|id| Some(($id(id as u32), self.get($id(id as u32))?)))
             }
 
             /// Adds `n` to one number of this thread's slot; wraps around at 2⁶⁴.
             ///
+            /// With a host's ids it takes one for the moment, if this thread holds none, and panics
+            /// where that would: [`PerCid::own`] is for who has one. And then it is not for signal
+            /// handlers, which may come between a load and a store.
+            ///
             /// **Touches** the line of that number, for writing.
             #[inline(always)]
             pub fn add(&self, field: Field<T>, n: u64) {
+                if let Some(source) = self.source() {
+                    // The id is this thread's alone meanwhile: load and store, nothing locked.
+                    return source.with_id(&mut |cid| {
+                        self.local(self.checked(cid.index()), field).add_alone(n);
+                    });
+                }
                 if let Some(here) = Here::new($ids) {
                     let base = self.block.base().wrapping_add(field.offset);
                     // SAFETY: a `Local` inside every slot's T; only sections and, where no
@@ -213,7 +340,8 @@ macro_rules! per {
 
             /// The number's sum over all slots, each read at a moment of its own.
             pub fn sum(&self, field: Field<T>) -> u64 {
-                (0..=self.slots()).map(|slot| self.local(slot, field).get()).fold(0, u64::wrapping_add)
+                let slots = self.written().into_iter().flatten();
+                slots.map(|slot| self.local(slot, field).get()).fold(0, u64::wrapping_add)
             }
         }
 
@@ -228,11 +356,19 @@ macro_rules! per {
                 f.debug_struct(stringify!($name)).field("slots", &self.slots()).field("stride", &self.stride()).finish()
             }
         }
+
+        impl<T: Zeroable + Sync> Drop for $name<T> {
+            fn drop(&mut self) {
+                let written = self.written();
+                self.block.only_written(written);
+            }
+        }
     };
 }
 
 per!(
-    /// One `T` per concurrency id of the kernel: at most as many as there are threads.
+    /// One `T` per concurrency id: the kernel's, at most as many as there are threads, or a host's
+    /// own, at most as many as run at once.
     ///
     /// ```
     /// use bytemuck::Zeroable;
@@ -253,6 +389,28 @@ per!(
     Cid,
     Ids::Cid
 );
+
+impl<T: Zeroable + Sync> PerCid<T> {
+    /// A zeroed `T` for every id that `source` hands out, in a pool with a slot for each of them.
+    /// The slots of other owners in that pool are never on the same line.
+    pub fn of(pool: &Pool, source: Arc<dyn IdSource>) -> Self {
+        const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
+        // Two owners run the same ids on different CPUs.
+        let block = pool.block(size_of::<T>().next_multiple_of(PAIR), PAIR.max(align_of::<T>()));
+        Self { block, source: Some(source), of: PhantomData }
+    }
+
+    /// The slot of the id that one holds. Panics if it was handed out by somebody else than these
+    /// slots belong to.
+    #[inline]
+    pub fn own<'a>(&'a self, holder: &'a impl HoldsCid) -> Own<'a, T> {
+        let theirs = std::ptr::from_ref(holder.source()).cast::<()>();
+        let ours = self.source.as_ref().map(|source| Arc::as_ptr(source).cast::<()>());
+        assert!(ours == Some(theirs), "the data of one tenant, and a guard of another");
+        Own { slot: self.copy(self.checked(holder.cid().index())), not_send: PhantomData }
+    }
+}
+
 per!(
     /// One `T` per CPU, by the kernel's numbers. Where ids need not mean a CPU, [`PerCid`]
     /// touches fewer slots.

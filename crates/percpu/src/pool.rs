@@ -9,6 +9,9 @@
 //! Writers. The chunk list: under its lock. The blocks' bytes: their users.
 //! Source.  Linux percpu allocator (`mm/percpu.c`): units of one page, holes filled first-fit.
 
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use warmcore_line::PAIR;
 use warmcore_sys::{
@@ -19,18 +22,19 @@ use warmcore_sys::{
 
 /// A slot's share of a chunk is `1 << SHIFT` bytes: a page on most machines.
 pub(crate) const SHIFT: u32 = 12;
-const SLOT_BYTES: usize = 1 << SHIFT;
+pub(crate) const SLOT_BYTES: usize = 1 << SHIFT;
 /// What a block's offset and size are counted in.
 const GRAIN: usize = 8;
 const GRAINS: usize = SLOT_BYTES / GRAIN;
 /// Larger blocks get a region of their own.
-const SHARED_BYTES_MAX: usize = SLOT_BYTES / 2;
+pub(crate) const SHARED_BYTES_MAX: usize = SLOT_BYTES / 2;
 
-/// One id space's memory: all slots of it, few of them touched.
+/// One id space's memory: all slots of it, few of them touched. For hosts that hand out ids of
+/// their own and keep the data of many owners together; see [`PerCid::of`](crate::PerCid::of).
 ///
 /// One more slot than ids stands at the end: what no section reaches, for who runs none.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub struct Pool {
     slots: usize,
     chunks: Mutex<Vec<Arc<Chunk>>>,
     /// Never written: where verbs are sent while their real slots are collected. Reading it
@@ -43,18 +47,30 @@ struct Chunk {
     region: Region,
     /// Which grains are taken, a bit each. Writers: `Pool::block`, `Block::drop`.
     taken: Mutex<[u64; GRAINS / 64]>,
+    /// How many are not: who wants more need not look. Written under the lock of `taken`.
+    free: AtomicUsize,
 }
 
 /// The same bytes in every slot, zeroed. Whoever holds it may give out its addresses.
 #[derive(Debug)]
 pub(crate) struct Block {
     chunk: Arc<Chunk>,
-    /// Of slot 0's copy in the region.
+    /// Slot 0's copy: one load for who adds, where the chunk's region would be two.
+    base: NonNull<u8>,
+    /// Where that is in the region.
     offset: usize,
     bytes: usize,
     stride: usize,
     slots: usize,
+    /// Slots outside these were never written: nobody need look there when the block goes back.
+    written: [Range<usize>; 2],
 }
+
+// SAFETY: a Block is bytes in a region that it keeps alive; who may touch them is its owner's
+// business, as with the region itself.
+unsafe impl Send for Block {}
+// SAFETY: as above; `&Block` gives out an address and numbers.
+unsafe impl Sync for Block {}
 
 impl Pool {
     /// The pool of one of the kernel's id spaces.
@@ -67,9 +83,14 @@ impl Pool {
         pool.get_or_init(|| Self::with_slots(affinity::cpu_numbers_end()))
     }
 
-    /// A pool of its own, for any number of slots.
-    pub(crate) fn with_slots(slots: usize) -> Self {
+    /// A pool of its own, for any number of slots. Costs nothing until something is in it.
+    pub fn with_slots(slots: usize) -> Self {
         Self { slots, chunks: Mutex::new(Vec::new()), nothing: OnceLock::new() }
+    }
+
+    /// How many slots its blocks have, the spare one aside.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
     }
 
     /// As many zero bytes as any block's slots, never written.
@@ -80,21 +101,19 @@ impl Pool {
     /// `bytes` per slot, aligned to `align`, at most a pair of lines. Panics without address space.
     pub(crate) fn block(&self, bytes: usize, align: usize) -> Block {
         assert!(align <= PAIR, "a slot aligned to {align} bytes; the pool aligns to {PAIR} at most");
-        let whole = |stride| Chunk { region: reserve(self.slots, stride), taken: Mutex::new([0; _]) };
+        let whole = |stride| Chunk {
+            region: reserve(self.slots, stride),
+            taken: Mutex::new([0; _]),
+            free: AtomicUsize::new(GRAINS),
+        };
         if bytes > SHARED_BYTES_MAX {
             let stride = bytes.next_multiple_of(PAIR);
-            return Block { chunk: Arc::new(whole(stride)), offset: 0, bytes, stride, slots: self.slots };
+            return Block::new(Arc::new(whole(stride)), 0, bytes, stride, self.slots);
         }
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         // A chunk that only this list still knows has no block left: its memory goes back.
         chunks.retain(|chunk| Arc::strong_count(chunk) > 1);
-        let block = |chunk: &Arc<Chunk>, offset| Block {
-            chunk: chunk.clone(),
-            offset,
-            bytes,
-            stride: SLOT_BYTES,
-            slots: self.slots,
-        };
+        let block = |chunk: &Arc<Chunk>, at| Block::new(chunk.clone(), at, bytes, SLOT_BYTES, self.slots);
         // The newest first: the older ones are mostly full.
         if let Some(found) = chunks.iter().rev().find_map(|c| Some(block(c, c.take(bytes, align)?))) {
             return found;
@@ -124,22 +143,41 @@ fn reserve(slots: usize, stride: usize) -> Region {
 impl Chunk {
     /// The offset of `bytes` free in every slot, which are then taken.
     fn take(&self, bytes: usize, align: usize) -> Option<usize> {
+        let grains = grains(bytes);
+        if self.free.load(Relaxed) < grains {
+            return None;
+        }
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let grains = bytes.div_ceil(GRAIN).max(1);
         let step = align.max(GRAIN) / GRAIN;
         let is_free = |at: usize| taken[at / 64] >> (at % 64) & 1 == 0;
         let at = (0..=GRAINS - grains).step_by(step).find(|&at| (at..at + grains).all(is_free))?;
         (at..at + grains).for_each(|at| taken[at / 64] |= 1 << (at % 64));
+        self.free.fetch_sub(grains, Relaxed);
         Some(at * GRAIN)
     }
 }
 
+/// What a block of so many bytes takes.
+fn grains(bytes: usize) -> usize {
+    bytes.div_ceil(GRAIN).max(1)
+}
+
 impl Block {
+    fn new(chunk: Arc<Chunk>, offset: usize, bytes: usize, stride: usize, slots: usize) -> Self {
+        // SAFETY: the offset is inside the first slot of the region.
+        let base = unsafe { chunk.region.start().add(offset) };
+        Self { chunk, base, offset, bytes, stride, slots, written: [0..slots + 1, 0..0] }
+    }
+
     /// Slot 0's copy. Slot `n`'s is [`Block::stride`] × n further.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
-        // SAFETY: the offset is inside the first slot of the region.
-        unsafe { self.chunk.region.start().as_ptr().add(self.offset) }
+        self.base.as_ptr()
+    }
+
+    /// Says that only these slots were written, so that dropping reads no others.
+    pub(crate) fn only_written(&mut self, slots: [Range<usize>; 2]) {
+        self.written = slots;
     }
 
     /// From one slot's copy to the next, in bytes.
@@ -161,14 +199,22 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// Zeroes its bytes where they are not, for the next block there: one read per slot.
+    /// Zeroes its bytes where they are not, for the next block there: one read per slot that may
+    /// have been written. The last block of a chunk gives the chunk's memory back instead.
     fn drop(&mut self) {
         if self.stride != SLOT_BYTES || self.bytes > SHARED_BYTES_MAX {
             return; // a region of its own goes with it
         }
-        for slot in 0..=self.slots {
+        let mut taken = self.chunk.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, grains) = (self.offset / GRAIN, grains(self.bytes));
+        (first..first + grains).for_each(|at| taken[at / 64] &= !(1 << (at % 64)));
+        let is_empty = self.chunk.free.fetch_add(grains, Relaxed) + grains == GRAINS;
+        if is_empty && self.chunk.region.discard().is_ok() {
+            return;
+        }
+        for slot in self.written.iter().flat_map(Range::clone) {
             // SAFETY: this block's bytes in that slot, which nobody uses any more: every user
-            // of its addresses holds the block.
+            // of its addresses holds the block, and the next one waits for the lock of `taken`.
             let copy =
                 unsafe { std::slice::from_raw_parts_mut(self.base().add(slot * self.stride), self.bytes) };
             // A page that was never written must not be written here either.
@@ -176,9 +222,6 @@ impl Drop for Block {
                 copy.fill(0);
             }
         }
-        let mut taken = self.chunk.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = self.offset / GRAIN;
-        (first..first + self.bytes.div_ceil(GRAIN).max(1)).for_each(|at| taken[at / 64] &= !(1 << (at % 64)));
     }
 }
 
