@@ -1,0 +1,99 @@
+//! Look: what happened to a tenant's ids, for policies, pictures and whoever reads slots.
+//!
+//! Model.   Counts are kept under the lock. The ends of the ids that were handed out are copied to
+//!          where one may read them without it: every sum over slots does.
+
+use super::{Ids, Shared};
+use crate::policy::Facts;
+use crate::seat::{Seats, State};
+use crate::sync::{Ordering::*, lock};
+use std::ops::Range;
+use warmcore_terms::{Cid, CpuId};
+
+/// What happened so far, and what is now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Users now.
+    pub users: u32,
+    /// CPUs that any user was ever allowed on.
+    pub nr_cpus_allowed: u32,
+    /// Ids that CPUs (or tasks) have now, whether somebody runs on them or not.
+    pub in_use: u32,
+    /// Overflow ids held now.
+    pub overflow_in_use: u32,
+    /// How many ids were handed out by expanding, since the bound was last that low.
+    pub max_nr_cid: u32,
+    /// How many ids were ever handed out, the overflow aside: one more than the highest.
+    pub handed_out: u32,
+    /// Entries that found the CPU's recent id free.
+    pub recent_hits: u64,
+    /// Entries that got a new id, because fewer than can run at once were handed out.
+    pub expansions: u64,
+    /// Entries that got the lowest free id.
+    pub lowest: u64,
+    /// Entries that got an overflow id: somebody lost this CPU while holding its id.
+    pub overflows: u64,
+    /// Ids that went with a task to another CPU.
+    pub moves: u64,
+    /// Ids that were freed because their task had moved where another was.
+    pub freed_by_moves: u64,
+    /// Compactions.
+    pub compactions: u64,
+    /// Ids that compactions took back.
+    pub compacted: u64,
+}
+
+impl<S: Seats> Ids<S> {
+    /// What happened so far, and what is now.
+    pub fn stats(&self) -> Stats {
+        let shared = lock(&self.shared);
+        Stats {
+            nr_cpus_allowed: shared.allowed.len(),
+            in_use: shared.used.len(),
+            overflow_in_use: shared.overflow.len(),
+            ..shared.counts
+        }
+    }
+
+    /// How many ids are in use, overflow ids as well. Under the lock: whoever entered through it
+    /// before is counted.
+    pub fn in_use(&self) -> u32 {
+        let shared = lock(&self.shared);
+        shared.used.len() + shared.overflow.len()
+    }
+
+    /// The ids that were ever handed out: those of seats, then the overflow ids. Their slots are
+    /// the ones that may have been written.
+    pub fn handed_out(&self) -> [Range<u32>; 2] {
+        let (cpus, seen) = (self.seats.cpus(), &self.seen);
+        [0..seen.cids_end.load(Relaxed), cpus..cpus + seen.overflow_end.load(Relaxed)]
+    }
+
+    /// The id that a CPU has now, and whether somebody runs on it. For pictures and tests.
+    pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
+        let _no_move_meanwhile = lock(&self.shared);
+        let seat = self.seats.seat(cpu.0);
+        let cid = seat.rest().cid()?;
+        match seat.state() {
+            State::Empty => None,
+            State::Kept | State::Old => Some((cid, false)),
+            State::Held(_) => Some((cid, true)),
+        }
+    }
+
+    pub(super) fn facts(&self, shared: &Shared) -> Facts {
+        Facts {
+            users: shared.counts.users,
+            nr_cpus_allowed: shared.allowed.len(),
+            max_nr_cid: shared.counts.max_nr_cid,
+            in_use: shared.used.len(),
+            cpus: self.seats.cpus(),
+        }
+    }
+
+    /// Copies what changed to where one may look without the lock.
+    pub(super) fn show(&self, shared: &Shared) {
+        // ORDERING: Relaxed; numbers for who only looks.
+        self.seen.cids_end.store(shared.counts.handed_out, Relaxed);
+    }
+}

@@ -1,0 +1,485 @@
+//! What loom proves of ids: who holds one has its slot alone, and finds there what its last holder
+//! wrote. Run by `cargo xtask test`.
+//!
+//! Loom's read-modify-writes always meet the newest store, so a compare-and-swap that fails on an
+//! old value is not in these models; every caller of one goes on as if it came a moment earlier.
+
+use super::*;
+use crate::policy::{CacheLocal, Destination, Facts, KeptPerCpu, LeftBehind, Lowest, TaskOwned};
+use crate::seat::{Seat, seats};
+use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
+use std::sync::atomic as real;
+
+/// Ids, and per id a slot without any atomics: loom fails a model in which two write one slot
+/// and neither sees the other.
+struct Tenant {
+    ids: Ids<Box<[Seat]>>,
+    slots: Vec<UnsafeCell<u32>>,
+    /// Loom does not see this one, so it orders nothing.
+    visits: real::AtomicU32,
+}
+
+impl Tenant {
+    fn new(cpus: u32, overflow: u32, policy: &'static dyn Policy) -> Arc<Self> {
+        Arc::new(Self {
+            ids: Ids::new(seats(cpus), overflow, policy),
+            slots: (0..cpus + overflow).map(|_| UnsafeCell::new(0)).collect(),
+            visits: real::AtomicU32::new(0),
+        })
+    }
+
+    fn user(&self, token: u32) -> User {
+        self.user_of(token, self.ids.seats.cpus())
+    }
+
+    fn user_of(&self, token: u32, cpus: u32) -> User {
+        self.ids.add_user(token, &(0..cpus).map(CpuId).collect())
+    }
+
+    fn enter(&self, cpu: u32, user: &mut User) -> Held<'_> {
+        let held = self.ids.enter(CpuId(cpu), user).expect("an overflow id for everybody");
+        self.visits.fetch_add(1, real::Ordering::Relaxed);
+        // SAFETY: nobody else has the id now; loom fails the test otherwise.
+        self.slots[held.cid().0 as usize].with_mut(|slot| unsafe { *slot += 1 });
+        held
+    }
+
+    /// Enters, writes to the id's slot, and leaves.
+    fn visit(&self, cpu: u32, user: &mut User) -> Cid {
+        let held = self.enter(cpu, user);
+        let cid = held.cid();
+        if let Some(seat) = held.seat {
+            assert_eq!(seat.rest().cid(), Some(cid), "the seat is held with another id");
+        }
+        self.ids.leave(held, user);
+        cid
+    }
+
+    /// Everybody is back, and goes. What the seats have is what is in use.
+    fn end<const N: usize>(&self, users: [User; N]) {
+        let shared = lock(&self.ids.shared);
+        let mut cids = Vec::new();
+        for number in 0..shared.seats.width() {
+            let seat = self.ids.seats.seat(number);
+            assert_eq!(shared.seats.contains(number), seat.state() != State::Empty, "{seat:?}");
+            if seat.state() != State::Empty {
+                cids.push(seat.rest().cid_held().0);
+            }
+        }
+        cids.sort_unstable();
+        let used: Vec<_> = (0..shared.used.width()).filter(|cid| shared.used.contains(*cid)).collect();
+        assert_eq!((&used, used.len() as u32), (&cids, shared.used.len()));
+        drop(shared);
+        users.into_iter().for_each(|user| self.ids.remove_user(user));
+        let stats = self.ids.stats();
+        assert_eq!((stats.users, stats.overflow_in_use), (0, 0));
+    }
+
+    fn is_overflow(&self, cid: Cid) -> bool {
+        cid.0 >= self.ids.seats.cpus()
+    }
+}
+
+/// Whoever frees a tenant finds in it what everybody wrote.
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // SAFETY: the last handle.
+        let sum = |slot: &UnsafeCell<u32>| slot.with(|slot| unsafe { *slot });
+        if !std::thread::panicking() {
+            assert_eq!(self.slots.iter().map(sum).sum::<u32>(), self.visits.load(real::Ordering::Relaxed));
+        }
+    }
+}
+
+/// Runs on another thread, and gives the user back.
+fn go(
+    tenant: &Arc<Tenant>,
+    mut user: User,
+    act: impl FnOnce(&Tenant, &mut User) + 'static,
+) -> thread::JoinHandle<User> {
+    let tenant = tenant.clone();
+    thread::spawn(move || {
+        act(&tenant, &mut user);
+        user
+    })
+}
+
+#[test]
+fn two_threads_on_one_cpu() {
+    // Which of the two orders happened, in any run: both must.
+    static OVERFLOWS: [real::AtomicU32; 3] = [const { real::AtomicU32::new(0) }; 3];
+    model(|| {
+        let tenant = Tenant::new(1, 1, &CacheLocal);
+        let (mut a, b) = (tenant.user(0), tenant.user(1));
+        let b = go(&tenant, b, |tenant, b| {
+            tenant.visit(0, b);
+            tenant.visit(0, b);
+        });
+        let cids = [tenant.visit(0, &mut a), tenant.visit(0, &mut a)];
+        let b = b.join().unwrap();
+        let ours = cids.into_iter().filter(|cid| tenant.is_overflow(*cid)).count();
+        OVERFLOWS[ours].fetch_add(1, real::Ordering::Relaxed);
+        let stats = tenant.ids.stats();
+        assert_eq!((stats.in_use, stats.overflow_in_use), (1, 0));
+        // Nobody else is there: no overflow.
+        assert_eq!(tenant.visit(0, &mut a), Cid(0));
+        tenant.end([a, b]);
+    });
+    assert!(OVERFLOWS.iter().all(|n| n.load(real::Ordering::Relaxed) > 0), "{OVERFLOWS:?}");
+}
+
+/// Overflow ids are unique as well, and handed on through the lock.
+#[test]
+fn three_threads_on_one_cpu() {
+    model(|| {
+        let tenant = Tenant::new(1, 2, &CacheLocal);
+        let (mut a, b, c) = (tenant.user(0), tenant.user(1), tenant.user(2));
+        let held = tenant.enter(0, &mut a);
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(0, b));
+        let c = go(&tenant, c, |tenant, c| _ = tenant.visit(0, c));
+        tenant.ids.leave(held, &mut a);
+        tenant.end([a, b.join().unwrap(), c.join().unwrap()]);
+    });
+}
+
+/// A keeps id 0 on CPU 0 and comes back to it, while compactions age it and take it and B, on
+/// CPU 1, gets the lowest free one.
+#[test]
+fn enter_against_compaction() {
+    static TAKEN: real::AtomicU32 = real::AtomicU32::new(0);
+    model(|| {
+        let tenant = Tenant::new(2, 0, &KeptPerCpu);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        let a = go(&tenant, a, |tenant, a| {
+            tenant.visit(0, a);
+            tenant.visit(0, a);
+        });
+        tenant.ids.compact();
+        tenant.ids.compact();
+        if tenant.visit(1, &mut b) == Cid(0) {
+            TAKEN.fetch_add(1, real::Ordering::Relaxed);
+        }
+        tenant.end([a.join().unwrap(), b]);
+    });
+    assert!(TAKEN.load(real::Ordering::Relaxed) > 0, "no compaction took the id");
+}
+
+/// The same with all three on threads of their own.
+#[test]
+fn enter_against_compaction_and_another() {
+    model(|| {
+        let tenant = Tenant::new(2, 0, &KeptPerCpu);
+        let (mut a, b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        tenant.ids.compact();
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(1, b));
+        tenant.ids.compact();
+        tenant.end([a.join().unwrap(), b.join().unwrap()]);
+    });
+}
+
+/// A leaves its id, a compaction ages it, B enters the old seat.
+#[test]
+fn an_old_seat_is_entered_with_its_data() {
+    model(|| {
+        let tenant = Tenant::new(1, 1, &CacheLocal);
+        let (a, mut b) = (tenant.user(0), tenant.user(1));
+        let a = go(&tenant, a, |tenant, a| {
+            tenant.visit(0, a);
+            tenant.visit(0, a);
+        });
+        tenant.ids.compact();
+        tenant.visit(0, &mut b);
+        tenant.end([a.join().unwrap(), b]);
+    });
+}
+
+/// The seat is old; whichever of the visit and the compaction comes first, it has an id after both.
+#[test]
+fn compaction_takes_nothing_used_since_the_last() {
+    model(|| {
+        let tenant = Tenant::new(1, 0, &CacheLocal);
+        let mut a = tenant.user(0);
+        tenant.visit(0, &mut a);
+        tenant.ids.compact();
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
+        tenant.ids.compact();
+        let a = a.join().unwrap();
+        assert_eq!(tenant.ids.in_use(), 1);
+        tenant.end([a]);
+    });
+}
+
+/// A moved from CPU 0 to CPU 1, where nothing is, so its id goes along; unless B, who was on
+/// CPU 0 with it, is there again.
+#[test]
+fn enter_against_migrate() {
+    static MOVES: [real::AtomicU32; 2] = [const { real::AtomicU32::new(0) }; 2];
+    model(|| {
+        let tenant = Tenant::new(2, 1, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        tenant.visit(0, &mut b);
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(0, b));
+        tenant.visit(1, &mut a);
+        MOVES[tenant.ids.stats().moves as usize].fetch_add(1, real::Ordering::Relaxed);
+        tenant.end([a, b.join().unwrap()]);
+    });
+    assert!(MOVES.iter().all(|n| n.load(real::Ordering::Relaxed) > 0), "{MOVES:?}");
+}
+
+/// C was on CPU 1 with another id, which is free now; A's id moves there with A, and C enters
+/// by the fast path as soon as it has.
+#[test]
+fn a_moved_id_comes_with_its_data() {
+    model(|| {
+        let tenant = Tenant::new(2, 2, &KeptPerCpu);
+        let (mut a, mut c) = (tenant.user(0), tenant.user(2));
+        tenant.visit(0, &mut a);
+        assert_eq!(tenant.visit(1, &mut c), Cid(1));
+        tenant.ids.compact();
+        tenant.visit(0, &mut a);
+        assert_eq!(tenant.ids.compact(), 1);
+        let c = go(&tenant, c, |tenant, c| _ = tenant.visit(1, c));
+        tenant.visit(0, &mut a);
+        tenant.ids.migrate(&a, CpuId(1));
+        tenant.visit(1, &mut a);
+        tenant.end([a, c.join().unwrap()]);
+    });
+}
+
+/// A was on CPU 0 with id 0; C has that on CPU 1 now, and B has left id 1 on CPU 0.
+#[test]
+fn an_id_that_somebody_else_left_does_not_move() {
+    model(|| {
+        let tenant = Tenant::new(3, 0, &KeptPerCpu);
+        let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
+        assert_eq!(tenant.visit(0, &mut a), Cid(0));
+        assert_eq!(tenant.ids.compact_if(|_, _| true), 0);
+        assert_eq!(tenant.visit(1, &mut c), Cid(0));
+        assert_eq!(tenant.visit(0, &mut b), Cid(1));
+        let c = go(&tenant, c, |tenant, c| _ = tenant.visit(1, c));
+        assert_eq!(tenant.visit(2, &mut a), Cid(2));
+        tenant.end([a, b, c.join().unwrap()]);
+    });
+}
+
+/// As long as fewer users than CPUs are there, an id is freed by a move to where another is.
+#[test]
+fn enter_against_an_id_freed_by_a_move() {
+    model(|| {
+        let tenant = Tenant::new(2, 1, &Freeing);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(1, &mut b);
+        tenant.visit(0, &mut a);
+        tenant.visit(0, &mut b);
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(0, b));
+        tenant.visit(1, &mut a);
+        tenant.end([a, b.join().unwrap()]);
+    });
+}
+
+/// Frees what is left behind, whatever the numbers: those that allow it need a third CPU.
+#[derive(Debug)]
+struct Freeing;
+
+impl crate::policy::sealed::Sealed for Freeing {}
+
+impl Policy for Freeing {
+    fn name(&self) -> &'static str {
+        "freeing"
+    }
+
+    fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick> {
+        KeptPerCpu.pick(facts, recent, used)
+    }
+
+    fn left_behind(&self, _: &Facts, to: Destination) -> LeftBehind {
+        if to.has_id { LeftBehind::Freed } else { LeftBehind::Follows }
+    }
+}
+
+/// B runs with id 1 when the tenant shrinks to one user; id 0 is free. At the latest at its entry
+/// after the compaction it has an id below the bound. `then`: the CPUs that it enters on.
+fn asked(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Sync + Send + 'static) {
+    model(move || {
+        let tenant = Tenant::new(2, 0, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        assert_eq!(tenant.visit(1, &mut b), Cid(1));
+        assert_eq!(tenant.ids.compact_if(|cpu, _| cpu == CpuId(0)), 1);
+        let b = go(&tenant, b, act);
+        tenant.ids.remove_user(a);
+        tenant.ids.compact();
+        let mut b = b.join().unwrap();
+        then.iter().for_each(|cpu| assert_eq!(tenant.visit(*cpu, &mut b), Cid(0)));
+        assert_eq!(tenant.ids.in_use(), 1);
+        tenant.end([b]);
+    });
+}
+
+#[test]
+fn an_asked_holder_gives_its_id_back() {
+    asked(&[1], |tenant, b| {
+        tenant.visit(1, b);
+        tenant.visit(1, b);
+    });
+}
+
+/// It left just when it was asked, went elsewhere, and came back through the lock.
+#[test]
+fn an_id_asked_for_is_not_entered_again() {
+    asked(&[0, 1], |tenant, b| _ = tenant.visit(1, b));
+}
+
+/// Guards in guards: the inner ones keep the id, and the ask.
+#[test]
+fn an_asked_holder_keeps_its_id_until_the_last_guard() {
+    asked(&[1], |tenant, b| {
+        let outer = tenant.enter(1, b);
+        assert_eq!(tenant.visit(1, b), outer.cid());
+        tenant.ids.leave(outer, b);
+    });
+}
+
+/// While B gives back what it was asked for, C comes for the same seat.
+#[test]
+fn an_asked_holder_against_another_on_its_cpu() {
+    model(|| {
+        let tenant = Tenant::new(3, 1, &CacheLocal);
+        let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
+        tenant.visit(0, &mut a);
+        tenant.visit(1, &mut c);
+        assert_eq!(tenant.visit(2, &mut b), Cid(2));
+        assert_eq!(tenant.ids.compact_if(|cpu, _| cpu < CpuId(2)), 1);
+        let b = go(&tenant, b, |tenant, b| {
+            tenant.visit(2, b);
+            tenant.visit(2, b);
+        });
+        tenant.ids.remove_user(a);
+        tenant.ids.compact();
+        tenant.visit(2, &mut c);
+        let mut b = b.join().unwrap();
+        assert!(tenant.visit(2, &mut b) < Cid(2));
+        assert_eq!(tenant.ids.in_use(), 1);
+        tenant.end([b, c]);
+    });
+}
+
+/// CPU 0 keeps id 0 meanwhile, so B may find no other than 1 once more. Then the next compaction
+/// takes both or asks for one.
+#[test]
+fn two_compactions_bring_ids_below_the_bound() {
+    static ASKED: real::AtomicU32 = real::AtomicU32::new(0);
+    model(|| {
+        let tenant = Tenant::new(2, 0, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        assert_eq!(tenant.visit(1, &mut b), Cid(1));
+        tenant.ids.remove_user(a);
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(1, b));
+        tenant.ids.compact();
+        let mut b = b.join().unwrap();
+        if tenant.visit(1, &mut b) == Cid(0) {
+            ASKED.fetch_add(1, real::Ordering::Relaxed);
+        }
+        assert!(tenant.ids.compact() <= 1);
+        assert_eq!(tenant.visit(1, &mut b), Cid(0));
+        assert_eq!(tenant.ids.in_use(), 1);
+        tenant.end([b]);
+    });
+    assert!(ASKED.load(real::Ordering::Relaxed) > 0, "no holder was asked");
+}
+
+/// Under `Lowest` every id goes back through the lock, and on from there.
+#[test]
+fn an_id_given_back_comes_with_its_data() {
+    model(|| {
+        let tenant = Tenant::new(2, 0, &Lowest);
+        let (mut a, b) = (tenant.user(0), tenant.user(1));
+        let b = go(&tenant, b, |tenant, b| _ = tenant.visit(1, b));
+        tenant.visit(0, &mut a);
+        tenant.visit(0, &mut a);
+        tenant.end([a, b.join().unwrap()]);
+        assert_eq!(tenant.ids.in_use(), 0);
+    });
+}
+
+/// What a tenant does at its end: `Tenant::drop` reads every slot.
+#[test]
+fn last_leave_against_drop() {
+    model(|| {
+        let tenant = Tenant::new(1, 1, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        thread::spawn({
+            let tenant = tenant.clone();
+            move || {
+                tenant.visit(0, &mut b);
+                tenant.ids.remove_user(b);
+            }
+        });
+        tenant.visit(0, &mut a);
+        tenant.ids.remove_user(a);
+    });
+}
+
+/// A third user turns ids of tasks into ids of CPUs, while A leaves its own and enters elsewhere.
+#[test]
+fn a_new_owner_against_a_leaving_holder() {
+    model(|| {
+        let tenant = Tenant::new(2, 2, &TaskOwned);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        assert_eq!(tenant.visit(0, &mut a), Cid(0));
+        assert_eq!(tenant.visit(1, &mut b), Cid(1));
+        let a = go(&tenant, a, |tenant, a| {
+            tenant.visit(0, a);
+            tenant.visit(1, a);
+        });
+        let mut c = tenant.user(2);
+        tenant.visit(0, &mut c);
+        let mut a = a.join().unwrap();
+        let cid = tenant.visit(1, &mut a);
+        assert_eq!(tenant.ids.at(CpuId(1)), Some((cid, false)), "A's id is its CPU's");
+        tenant.end([a, b, c]);
+    });
+}
+
+/// Where A was with its own id it gives that back on entering, whether or not its leave saw the ask.
+#[test]
+fn an_entry_after_a_new_owner() {
+    model(|| {
+        let tenant = Tenant::new(2, 0, &TaskOwned);
+        let (mut a, b) = (tenant.user(0), tenant.user(1));
+        tenant.visit(0, &mut a);
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
+        let c = tenant.user(2);
+        let mut a = a.join().unwrap();
+        let cid = tenant.visit(0, &mut a);
+        assert_eq!(tenant.ids.at(CpuId(0)), Some((cid, false)), "A's id is its CPU's");
+        assert_eq!(tenant.ids.in_use(), 1);
+        tenant.end([a, b, c]);
+    });
+}
+
+/// And back, when there are few again.
+#[test]
+fn the_old_owner_against_a_leaving_holder() {
+    model(|| {
+        let tenant = Tenant::new(4, 2, &TaskOwned);
+        let (mut a, mut b, c) = (tenant.user_of(0, 2), tenant.user_of(1, 2), tenant.user_of(2, 2));
+        tenant.visit(0, &mut a);
+        tenant.visit(0, &mut b);
+        tenant.ids.remove_user(c);
+        let a = go(&tenant, a, |tenant, a| {
+            tenant.visit(0, a);
+            tenant.visit(0, a);
+        });
+        tenant.ids.remove_user(b);
+        let mut d = tenant.user_of(3, 2);
+        tenant.visit(0, &mut d);
+        tenant.end([a.join().unwrap(), d]);
+    });
+}

@@ -1,0 +1,121 @@
+//! Tests of the ids: against a plain model, and claims one by one.
+//!
+//! Model.   `model` has the rules a second time, `drive` does the same on both sides and compares;
+//!          `few`, `kept`, `held` and `owned` have a history for each claim.
+
+mod drive;
+mod few;
+mod held;
+mod kept;
+mod model;
+mod owned;
+
+use super::*;
+use crate::policy::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
+use crate::seat::seats;
+use drive::{Op, Pair, run};
+use model::Rules;
+use proptest::prelude::*;
+
+type Plain = Ids<Box<[Seat]>>;
+
+const CPU_OWNED: [Rules; 3] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal];
+const ALL: [Rules; 4] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal, Rules::TaskOwned];
+
+fn set(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
+    cpus.into_iter().map(CpuId).collect()
+}
+
+/// So many users, each allowed on the first `cpus` CPUs.
+fn users(ids: &Plain, number: u32, cpus: u32) -> Vec<User> {
+    (0..number).map(|token| ids.add_user(token, &set(0..cpus))).collect()
+}
+
+fn hold<'a>(ids: &'a Plain, cpu: u32, user: &mut User) -> Held<'a> {
+    ids.enter(CpuId(cpu), user).expect("an id")
+}
+
+/// Enters and leaves; the id between the two.
+fn visit(ids: &Plain, cpu: u32, user: &mut User) -> u32 {
+    let held = hold(ids, cpu, user);
+    assert!(!held.is_overflow());
+    let cid = held.cid().0;
+    ids.leave(held, user);
+    cid
+}
+
+/// Machines, and how many operations on each: 1.5 million for a policy.
+const MACHINES: [(u32, u32); 8] = [
+    (1, 100_000),
+    (2, 200_000),
+    (3, 300_000),
+    (8, 500_000),
+    (64, 150_000),
+    (65, 150_000),
+    (384, 80_000),
+    (8192, 20_000),
+];
+
+fn agrees(rules: Rules) {
+    for (cpus, steps) in MACHINES {
+        let steps_of_a_run = if cpus < 8 { 1000 } else { 5000 };
+        (0..steps / steps_of_a_run).for_each(|seed| run(rules, cpus, seed.into(), steps_of_a_run));
+    }
+}
+
+#[test]
+fn lowest_does_what_its_model_does() {
+    agrees(Rules::Lowest);
+}
+
+#[test]
+fn kept_per_cpu_does_what_its_model_does() {
+    agrees(Rules::KeptPerCpu);
+}
+
+#[test]
+fn cache_local_does_what_its_model_does() {
+    agrees(Rules::CacheLocal);
+}
+
+#[test]
+fn task_owned_does_what_its_model_does() {
+    agrees(Rules::TaskOwned);
+}
+
+fn op(cpus: u32) -> impl Strategy<Value = Op> {
+    let (who, cpu) = (0..6u32, 0..cpus);
+    prop_oneof![
+        2 => (cpu.clone(), 1..4u32).prop_map(|(first, len)| Op::Add { first, len }),
+        1 => who.clone().prop_map(|who| Op::Remove { who }),
+        6 => (who.clone(), proptest::option::of(cpu.clone())).prop_map(|(who, cpu)| Op::Enter { who, cpu }),
+        4 => (who.clone(), 0..3u32).prop_map(|(who, guard)| Op::Leave { who, guard }),
+        1 => (who, cpu.clone()).prop_map(|(who, cpu)| Op::Migrate { who, cpu }),
+        1 => cpu.prop_map(|cpu| Op::Allow { cpu }),
+        2 => Just(Op::Compact),
+        1 => any::<u32>().prop_map(|salt| Op::CompactIf { salt }),
+    ]
+}
+
+fn history() -> impl Strategy<Value = (u32, u32, Vec<Op>)> {
+    (1u32..9, 0u32..4).prop_flat_map(|(cpus, overflow)| {
+        (Just(cpus), Just(overflow), proptest::collection::vec(op(cpus), 0..80))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn every_policy_does_what_its_model_does_in_short_histories((cpus, overflow, ops) in history()) {
+        for rules in ALL {
+            let ids = drive::ids(rules, cpus, overflow);
+            let mut pair = Pair::new(&ids, rules, overflow);
+            for op in &ops {
+                pair.step(*op);
+                pair.look_everywhere();
+            }
+            pair.settles();
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Drive: the same operations on the ids and on the model, compared after each.
+//!
+//! Model.   An [`Op`] is plain data that fits every state, so that random sequences can be made in
+//!          advance and made shorter. [`Pair::step`] does it on both sides and looks at what it
+//!          touched; [`Pair::look_everywhere`] looks at all CPUs and users. On large machines that
+//!          is not done after every step: what differs once stays so until somebody enters there.
+
+use super::model::{Got, Model, Place, Rules};
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// splitmix64: random enough for this, and a seed replays it.
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: u32) -> u32 {
+        (((self.next() >> 32) * u64::from(end)) >> 32) as u32
+    }
+
+    pub(super) fn percent(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Op {
+    /// A user that may use `len` CPUs from `first` on, some of them beyond the end.
+    Add {
+        first: u32,
+        len: u32,
+    },
+    /// It leaves all that it holds before.
+    Remove {
+        who: u32,
+    },
+    /// None: where it was last.
+    Enter {
+        who: u32,
+        cpu: Option<u32>,
+    },
+    /// Of its guards this one, if it has that many.
+    Leave {
+        who: u32,
+        guard: u32,
+    },
+    /// To a CPU that somebody may use.
+    Migrate {
+        who: u32,
+        cpu: u32,
+    },
+    Allow {
+        cpu: u32,
+    },
+    Compact,
+    /// Takes back by a rule that has nothing to do with time.
+    CompactIf {
+        salt: u32,
+    },
+}
+
+/// A user, and what it holds according to nobody but itself.
+struct Member<'a> {
+    user: User,
+    token: u32,
+    cpu: u32,
+    guards: Vec<Held<'a>>,
+}
+
+pub(super) struct Pair<'a> {
+    rules: Rules,
+    cpus: u32,
+    ids: &'a Plain,
+    model: Model,
+    members: Vec<Member<'a>>,
+    /// Ids that are held, and by whose token.
+    held: BTreeMap<u32, u32>,
+    next_token: u32,
+    steps: u32,
+}
+
+/// The ids under test.
+pub(super) fn ids(rules: Rules, cpus: u32, overflow: u32) -> Plain {
+    let policy: &'static dyn Policy = match rules {
+        Rules::Lowest => &Lowest,
+        Rules::KeptPerCpu => &KeptPerCpu,
+        Rules::CacheLocal => &CacheLocal,
+        Rules::TaskOwned => &TaskOwned,
+    };
+    Ids::new(seats(cpus), overflow, policy)
+}
+
+impl<'a> Pair<'a> {
+    /// `ids`: made with the same rules and as many overflow ids, and not used yet.
+    pub(super) fn new(ids: &'a Plain, rules: Rules, overflow: u32) -> Self {
+        let cpus = ids.seats.cpus();
+        Self {
+            rules,
+            cpus,
+            ids,
+            model: Model::new(rules, cpus, overflow),
+            members: Vec::new(),
+            held: BTreeMap::new(),
+            next_token: 0,
+            steps: 0,
+        }
+    }
+
+    pub(super) fn users(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    pub(super) fn has_guards(&self, who: u32) -> u32 {
+        self.members[who as usize].guards.len() as u32
+    }
+
+    fn bound(&self) -> u32 {
+        let stats = self.ids.stats();
+        stats.users.min(stats.nr_cpus_allowed)
+    }
+
+    /// Does it on both sides. Those that make no sense now do nothing.
+    pub(super) fn step(&mut self, op: Op) {
+        self.steps += 1;
+        let who = |who: u32| (!self.members.is_empty()).then(|| who as usize % self.members.len());
+        match op {
+            Op::Add { first, len } => self.add(first, len),
+            Op::Remove { who: n } => _ = who(n).map(|who| self.remove(who)),
+            Op::Enter { who: n, cpu } => _ = who(n).map(|who| self.enter(who, cpu)),
+            Op::Leave { who: n, guard } => _ = who(n).map(|who| self.leave(who, guard)),
+            Op::Migrate { who: n, cpu } => _ = who(n).map(|who| self.migrate(who, cpu)),
+            Op::Allow { cpu } => self.allow(cpu),
+            Op::Compact => self.compact(None),
+            Op::CompactIf { salt } => self.compact(Some(salt)),
+        }
+        let stats = self.ids.stats();
+        assert_eq!(stats, self.model.stats());
+        assert_eq!(self.ids.in_use(), stats.in_use + stats.overflow_in_use);
+        let overflow = self.cpus..self.cpus + self.model.overflow_end();
+        assert_eq!(self.ids.handed_out(), [0..stats.handed_out, overflow]);
+        let is_small = self.cpus <= 3;
+        if is_small || self.steps.is_multiple_of(self.cpus.min(64)) {
+            self.look_everywhere();
+        }
+    }
+
+    fn allow(&mut self, cpu: u32) {
+        self.ids.allow(&[CpuId(cpu)].into_iter().collect());
+        self.model.allow(std::iter::once(cpu));
+    }
+
+    fn add(&mut self, first: u32, len: u32) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let allowed = (first..first + len).map(CpuId).collect();
+        let user = self.ids.add_user(token, &allowed);
+        self.model.add_user(token, first..first + len);
+        self.members.push(Member { user, token, cpu: first % self.cpus, guards: Vec::new() });
+    }
+
+    fn remove(&mut self, who: usize) {
+        while !self.members[who].guards.is_empty() {
+            self.leave(who, 0);
+        }
+        let member = self.members.swap_remove(who);
+        self.ids.remove_user(member.user);
+        self.model.remove_user(member.token);
+    }
+
+    fn enter(&mut self, who: usize, cpu: Option<u32>) {
+        let cpu = cpu.unwrap_or(self.members[who].cpu);
+        if self.rules == Rules::TaskOwned && !self.ids.is_allowed(CpuId(cpu)) {
+            // Who comes with an id of its own may pass by the lock, where CPUs are counted in.
+            self.allow(cpu);
+        }
+        let member = &mut self.members[who];
+        let (before, there) = (self.ids.stats(), self.ids.at(CpuId(cpu)));
+        let held = self.ids.enter(CpuId(cpu), &mut member.user);
+        let got = held.as_ref().map(|held| Got { id: held.cid().0, overflow: held.is_overflow() });
+        assert_eq!(got, self.model.enter(member.token, cpu), "what an entry on cpu {cpu} got");
+        member.cpu = cpu;
+        let Some(held) = held else {
+            assert_eq!(self.ids.held_cid(&member.user), None);
+            return self.look_at(cpu);
+        };
+        let cid = held.cid().0;
+        assert_eq!(self.ids.held_cid(&member.user), Some(held.cid()));
+        if let Some(first) = member.guards.first() {
+            assert_eq!(held.cid(), first.cid(), "a nested entry got another id");
+        } else {
+            let other = self.held.insert(cid, member.token);
+            assert_eq!(other, None, "id {cid} is held by two");
+        }
+        assert_eq!(held.is_overflow(), cid >= self.cpus);
+        let is_nested = !member.guards.is_empty();
+        if held.is_overflow() && !is_nested && self.rules != Rules::TaskOwned {
+            assert!(there.is_some_and(|(_, held)| held), "an overflow id, and nobody was on cpu {cpu}");
+        }
+        let after = self.ids.stats();
+        let picks = |stats: &Stats| stats.recent_hits + stats.expansions + stats.lowest;
+        if picks(&after) > picks(&before) {
+            // Ids of tasks and CPUs that keep theirs for good may be all that there are below.
+            let is_by_task = self.rules == Rules::TaskOwned;
+            let end = if is_by_task { self.cpus } else { after.nr_cpus_allowed };
+            assert!(cid < end, "picked {cid}, and the end is {end}");
+        }
+        member.guards.push(held);
+        self.look_at(cpu);
+    }
+
+    fn leave(&mut self, who: usize, guard: u32) {
+        let member = &mut self.members[who];
+        if member.guards.is_empty() {
+            return;
+        }
+        let guard = guard as usize % member.guards.len();
+        let held = member.guards.swap_remove(guard);
+        let cid = held.cid();
+        assert_eq!(self.ids.held_cid(&member.user), Some(cid), "it changed while it was held");
+        self.ids.leave(held, &mut member.user);
+        self.model.leave(member.token);
+        if member.guards.is_empty() {
+            self.held.remove(&cid.0);
+        }
+        assert_eq!(self.ids.held_cid(&member.user), (!member.guards.is_empty()).then_some(cid));
+        assert_eq!(self.ids.holds(&member.user), !member.guards.is_empty());
+        let cpu = member.cpu;
+        self.look_at(cpu);
+    }
+
+    fn migrate(&mut self, who: usize, cpu: u32) {
+        if !self.ids.is_allowed(CpuId(cpu)) {
+            return;
+        }
+        let member = &self.members[who];
+        self.ids.migrate(&member.user, CpuId(cpu));
+        self.model.migrate(member.token, cpu);
+        self.look_at(cpu);
+        self.look_at(member.cpu);
+    }
+
+    fn compact(&mut self, salt: Option<u32>) {
+        let left = match salt {
+            None => {
+                self.model.compact_if(|_, unused| unused);
+                self.ids.compact()
+            }
+            Some(salt) => {
+                let is_old =
+                    |cpu: u32, unused| cpu.wrapping_mul(salt | 1) & 64 == 0 || unused && salt & 2 == 0;
+                self.model.compact_if(is_old);
+                self.ids.compact_if(|cpu, unused| is_old(cpu.0, unused))
+            }
+        };
+        assert_eq!(left, self.model.stats().in_use);
+        if matches!(self.rules, Rules::CacheLocal | Rules::Lowest) {
+            assert!(left <= self.bound(), "{left} in use after a compaction, the bound is {}", self.bound());
+        }
+        if self.cpus < 1000 {
+            self.look_everywhere();
+        }
+    }
+
+    fn look_at(&self, cpu: u32) {
+        let at = self.ids.at(CpuId(cpu)).map(|(cid, held)| (cid.0, held));
+        assert_eq!(at, self.model.at(cpu), "what cpu {cpu} has");
+    }
+
+    /// All CPUs agree, all users hold what they hold, and every id in use is in one place.
+    pub(super) fn look_everywhere(&self) {
+        (0..self.cpus).for_each(|cpu| self.look_at(cpu));
+        let mut held = 0;
+        for member in &self.members {
+            let got = self.ids.held_cid(&member.user);
+            assert_eq!(got, member.guards.first().map(Held::cid), "what user {} holds", member.token);
+            assert_eq!(got.map(|cid| cid.0), self.model.held(member.token).map(|got| got.id));
+            held += usize::from(got.is_some());
+        }
+        assert_eq!(held, self.held.len());
+        let (mut found, mut held) = (BTreeSet::new(), 0);
+        for number in 0..2 * self.cpus {
+            let seat = self.ids.seats.seat(number);
+            let cid = match seat.state() {
+                State::Empty => continue,
+                State::Held(token) => {
+                    held += 1;
+                    let cid = seat.rest().cid_held().0;
+                    let holder = self.held.get(&cid).map(|token| Token::new(*token));
+                    assert_eq!(holder, Some(token), "who holds id {cid} of seat {number}");
+                    cid
+                }
+                State::Kept | State::Old => seat.rest().cid_held().0,
+            };
+            assert!(found.insert(cid), "id {cid} is in two seats, one of them {number}");
+            let place = if number < self.cpus { Place::Cpu(number) } else { Place::Task(number - self.cpus) };
+            assert_eq!(self.model.has(place), Some(cid), "what seat {number} has");
+        }
+        let stats = self.ids.stats();
+        assert_eq!(found.len() as u32, stats.in_use, "ids in seats, and ids in use");
+        assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "held seats, and holders");
+    }
+
+    /// Every holder leaves and enters again where it is.
+    pub(super) fn reenter_all(&mut self) {
+        for who in 0..self.members.len() {
+            if !self.members[who].guards.is_empty() {
+                while !self.members[who].guards.is_empty() {
+                    self.leave(who, 0);
+                }
+                self.enter(who, None);
+            }
+        }
+    }
+
+    /// Once all have re-entered and a compaction has passed, no more ids are in use than can run;
+    /// and if one passed before as well, none of them is above that.
+    pub(super) fn settles(&mut self) {
+        self.reenter_all();
+        // Who moved while it held has now made room for who held an overflow id.
+        self.reenter_all();
+        self.step(Op::Compact);
+        if self.rules == Rules::CacheLocal {
+            assert!(self.ids.stats().in_use <= self.bound());
+            self.reenter_all();
+            self.step(Op::Compact);
+            let bound = self.bound();
+            let above: Vec<_> = self.held.keys().filter(|id| (bound..self.cpus).contains(*id)).collect();
+            assert!(above.is_empty(), "held at or above {bound}: {above:?}");
+        }
+        self.look_everywhere();
+    }
+}
+
+/// What the operations of one run look like.
+struct Mix {
+    /// CPUs in use: `spread` of them, from `first` on.
+    first: u32,
+    spread: u32,
+    users_max: u32,
+    leave_percent: u32,
+    nest_percent: u32,
+    stay_percent: u32,
+    compact_percent: u32,
+}
+
+impl Mix {
+    fn new(rng: &mut Rng, cpus: u32) -> Self {
+        let spread = match rng.below(3) {
+            0 => 1 + rng.below(cpus),
+            1 => 1 + rng.below(cpus.min(5)),
+            _ => cpus,
+        };
+        Self {
+            first: rng.below(cpus - spread + 1),
+            spread,
+            users_max: match rng.below(4) {
+                0 => 1 + rng.below(3),
+                1 => spread,
+                2 => spread + 1 + rng.below(4),
+                _ => spread + spread / 2 + 2,
+            }
+            .min(500),
+            leave_percent: 20 + rng.below(80),
+            nest_percent: rng.below(30),
+            stay_percent: rng.below(100),
+            compact_percent: 1 + rng.below(4),
+        }
+    }
+
+    fn cpu(&self, rng: &mut Rng) -> u32 {
+        self.first + rng.below(self.spread)
+    }
+
+    fn op(&self, rng: &mut Rng, pair: &Pair<'_>, wanted: u32) -> Op {
+        let users = pair.users();
+        let cpu = self.cpu(rng);
+        let churn = if users.abs_diff(wanted) > 8 { 50 } else { 10 };
+        if users == 0 || users < wanted && rng.percent(churn) {
+            let len = match rng.below(8) {
+                0 => self.first + self.spread - cpu,
+                1 => pair.cpus.min(400) + 70,
+                n => n - 1,
+            };
+            return Op::Add { first: cpu, len };
+        }
+        let who = rng.below(users);
+        if users > wanted && rng.percent(churn) || rng.percent(1) {
+            return Op::Remove { who };
+        }
+        if rng.percent(self.compact_percent) {
+            return if rng.percent(80) { Op::Compact } else { Op::CompactIf { salt: rng.below(u32::MAX) } };
+        }
+        match (rng.below(100), pair.has_guards(who)) {
+            (0, _) => Op::Allow { cpu: rng.below(pair.cpus + 3) },
+            (1..=4, _) => Op::Migrate { who, cpu },
+            (_, 1..) if rng.percent(self.leave_percent) => Op::Leave { who, guard: rng.below(8) },
+            // A holder that is left alone is one that lost its CPU.
+            (_, 1..) if !rng.percent(self.nest_percent) => {
+                Op::Enter { who: rng.below(users), cpu: Some(cpu) }
+            }
+            _ => Op::Enter { who, cpu: (!rng.percent(self.stay_percent)).then_some(cpu) },
+        }
+    }
+}
+
+/// Says how to replay a run that failed.
+struct Replay<'a>(&'a str);
+
+impl Drop for Replay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("to replay: {}", self.0);
+        }
+    }
+}
+
+/// One random history of one tenant.
+pub(super) fn run(rules: Rules, cpus: u32, seed: u64, steps: u32) {
+    let how = format!("run({rules:?}, {cpus}, {seed}, {steps})");
+    let _replay = Replay(&how);
+    let mut rng = Rng(seed);
+    let overflow = if rng.percent(50) { 600 } else { rng.below(4) };
+    let ids = ids(rules, cpus, overflow);
+    let mut pair = Pair::new(&ids, rules, overflow);
+    let mut mix = Mix::new(&mut rng, cpus);
+    let mut wanted = 1;
+    for step in 0..steps {
+        if step % 128 == 0 {
+            wanted = 1 + rng.below(mix.users_max);
+        }
+        if step % 1024 == 1023 {
+            mix = Mix::new(&mut rng, cpus);
+        }
+        let op = mix.op(&mut rng, &pair, wanted);
+        pair.step(op);
+        if rng.below(1000) == 0 {
+            pair.settles();
+        }
+    }
+    pair.settles();
+}

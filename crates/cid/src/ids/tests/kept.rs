@@ -1,0 +1,157 @@
+//! Kept: whose an id is while nobody runs on it.
+
+use super::drive::{Rng, ids};
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn an_id_in_use_every_period_is_never_taken_and_an_unused_one_is_after_two() {
+    for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
+        let ids = ids(rules, 4, 0);
+        let mut users = users(&ids, 4, 4);
+        // The lower id is the busy one: KeptPerCpu takes those that are not dense.
+        let busy = visit(&ids, 1, &mut users[1]);
+        let unused = visit(&ids, 3, &mut users[3]);
+        assert_eq!(ids.compact(), 2, "the first compaction only sees it unused");
+        for _ in 0..100 {
+            assert_eq!(visit(&ids, 1, &mut users[1]), busy);
+            ids.compact();
+            assert_eq!(ids.at(CpuId(1)), Some((Cid(busy), false)));
+            assert_eq!(ids.at(CpuId(3)), None, "{rules:?}: id {unused} lay unused for a period");
+        }
+        assert_eq!(ids.stats().compacted, 1);
+    }
+}
+
+#[test]
+fn a_visit_by_somebody_else_keeps_an_id_as_well() {
+    for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
+        let ids = ids(rules, 2, 0);
+        let mut users = users(&ids, 3, 2);
+        for round in 0..10 {
+            let user = &mut users[round % 3];
+            assert_eq!(visit(&ids, 0, user), 0);
+            assert_eq!(ids.compact(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_host_may_say_which_ids_are_old() {
+    let ids = ids(Rules::CacheLocal, 3, 0);
+    let mut users = users(&ids, 3, 3);
+    (0..3).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
+    let held = hold(&ids, 2, &mut users[2]);
+    let asked = std::cell::RefCell::new(Vec::new());
+    let left = ids.compact_if(|cpu, unused| {
+        asked.borrow_mut().push((cpu.0, unused));
+        cpu.0 == 0
+    });
+    assert_eq!(asked.take(), [(0, false), (1, false)], "who runs is not asked about");
+    assert_eq!((left, ids.at(CpuId(0)), ids.at(CpuId(1))), (2, None, Some((Cid(1), false))));
+    ids.leave(held, &mut users[2]);
+}
+
+/// The ids that each of 8 CPUs got, when it ran for a while and paused for three compactions or
+/// more between, with up to two others running.
+fn ids_of_pausing_cpus(rules: Rules) -> Vec<Vec<u32>> {
+    let ids = ids(rules, 8, 0);
+    let mut users = users(&ids, 8, 8);
+    let mut rng = Rng(7);
+    let mut got = vec![Vec::new(); 8];
+    for _ in 0..40 {
+        let (first, step) = (rng.below(8), [1, 3, 5, 7][rng.below(4) as usize]);
+        for at in 0..8 {
+            // An odd step visits all 8, in another order each round.
+            let running: Vec<_> = (at..8.min(at + 3)).map(|at| (first + at * step) % 8).collect();
+            let mut held: Vec<_> =
+                running.iter().map(|cpu| (*cpu, hold(&ids, *cpu, &mut users[*cpu as usize]))).collect();
+            for (cpu, held) in held.drain(..) {
+                got[cpu as usize].push(held.cid().0);
+                ids.leave(held, &mut users[cpu as usize]);
+            }
+            (0..3).for_each(|_| _ = ids.compact());
+            assert_eq!(ids.in_use(), 0, "{rules:?}: every pause is longer than an id is kept");
+        }
+    }
+    got
+}
+
+#[test]
+fn a_cpu_gets_its_own_id_back_after_every_pause() {
+    let got = ids_of_pausing_cpus(Rules::CacheLocal);
+    let own: BTreeSet<_> = got.iter().map(|ids| ids[0]).collect();
+    assert_eq!(own, (0..8).collect(), "each has one of its own");
+    for (cpu, ids) in got.iter().enumerate() {
+        assert!(ids.iter().all(|id| *id == ids[0]), "cpu {cpu} had {ids:?}");
+    }
+}
+
+#[test]
+fn without_recent_ids_a_pause_costs_a_cpu_its_own() {
+    for rules in [Rules::Lowest, Rules::KeptPerCpu] {
+        let got = ids_of_pausing_cpus(rules);
+        assert!(
+            got.iter().all(|ids| ids.contains(&0) && ids.iter().any(|id| *id != 0)),
+            "{rules:?}: {got:?}"
+        );
+        assert!(got.iter().flatten().all(|id| *id < 3), "{rules:?} has no more ids than ran at once");
+    }
+}
+
+#[test]
+fn an_id_follows_its_task_to_a_cpu_that_never_had_one_and_is_freed_where_one_was() {
+    let ids = ids(Rules::CacheLocal, 8, 0);
+    let mut users = users(&ids, 2, 8);
+    let [a, b] = &mut users[..] else { panic!("two users") };
+    assert_eq!([visit(&ids, 0, a), visit(&ids, 1, b)], [0, 1]);
+    ids.migrate(a, CpuId(5));
+    assert_eq!((ids.at(CpuId(0)), ids.at(CpuId(5))), (None, Some((Cid(0), false))));
+    assert_eq!(visit(&ids, 5, a), 0);
+    ids.migrate(a, CpuId(1));
+    assert_eq!((ids.at(CpuId(5)), ids.at(CpuId(1))), (None, Some((Cid(1), false))));
+    let stats = ids.stats();
+    assert_eq!((stats.moves, stats.freed_by_moves, stats.in_use), (1, 1, 1));
+}
+
+#[test]
+fn nothing_is_freed_by_a_move_when_every_cpu_can_have_an_id() {
+    for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
+        let ids = ids(rules, 2, 0);
+        let mut users = users(&ids, 2, 2);
+        let [a, b] = &mut users[..] else { panic!("two users") };
+        assert_eq!([visit(&ids, 0, a), visit(&ids, 1, b), visit(&ids, 1, a)], [0, 1, 1]);
+        assert_eq!(ids.at(CpuId(0)), Some((Cid(0), false)), "{rules:?}");
+        assert_eq!(ids.stats().freed_by_moves, 0);
+    }
+}
+
+#[test]
+fn a_move_to_a_cpu_that_nobody_was_allowed_on_costs_nobody_its_id() {
+    for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
+        let ids = ids(rules, 8, 4);
+        let mut users = users(&ids, 3, 2);
+        let [a, b, c] = &mut users[..] else { panic!("three users") };
+        visit(&ids, 0, a);
+        ids.migrate(a, CpuId(5));
+        let held = [hold(&ids, 0, b), hold(&ids, 1, c)];
+        assert!(held.iter().all(|held| !held.is_overflow()), "{rules:?}: nobody is on cpus 0 and 1");
+        let [on_0, on_1] = held;
+        ids.leave(on_0, b);
+        ids.leave(on_1, c);
+    }
+}
+
+#[test]
+fn a_cpu_that_nobody_runs_on_has_an_id_for_who_comes() {
+    for rules in ALL {
+        let ids = ids(rules, 8, 4);
+        let mut users = users(&ids, 11, 8);
+        (0..7).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
+        // 6 of 8: more than half of the machine, so ids stay with CPUs, and there are 7 of them.
+        users.drain(6..).for_each(|user| ids.remove_user(user));
+        let held = hold(&ids, 7, &mut users[0]);
+        assert!(!held.is_overflow(), "{rules:?}: nobody runs, and 7 ids are kept: {:?}", ids.stats());
+        ids.leave(held, &mut users[0]);
+    }
+}

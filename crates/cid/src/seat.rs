@@ -1,0 +1,217 @@
+//! Seat: what one CPU has of one tenant: an id, and whether somebody runs on it.
+//!
+//! Model.   Two words. `state` is empty, kept, old (kept, and not used since the last
+//!          compaction) or held, and by whom. `rest` is the id, and two flags that send the
+//!          holder's leave to the slow path. Entering is one compare-and-swap, kept → held;
+//!          leaving one store, held → kept. Every other change is made under the tenant's lock.
+//! Number.  8 bytes. The seats of 512 tenants on one CPU share a page and, 8 by 8, lines that only
+//!          this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
+//! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept or
+//!          old; the lock's holder, by CAS, from kept or old, and with a store, from empty.
+//!          `rest`: the lock's holder.
+
+use crate::sync::{AtomicU32, Ordering::*};
+use warmcore_terms::Cid;
+
+/// One CPU's share of one tenant's state. All zeros is the seat of a CPU that the tenant never
+/// ran on.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+#[repr(C)]
+pub struct Seat {
+    state: AtomicU32,
+    rest: AtomicU32,
+}
+
+/// What a seat's state word says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody's; `rest` may still name the id that was there last.
+    Empty,
+    /// It has an id that nobody runs on.
+    Kept,
+    /// The same, and the last compaction has seen it so already.
+    Old,
+    /// Somebody runs on it.
+    Held(Token),
+}
+
+const EMPTY: u32 = 0;
+const KEPT: u32 = 1;
+const OLD: u32 = 2;
+const HELD: u32 = 3;
+
+/// Who holds a seat: the state word that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token(u32);
+
+impl Token {
+    /// Panics beyond what a state word can say.
+    pub(crate) fn new(number: u32) -> Self {
+        Self(
+            number
+                .checked_add(HELD)
+                .unwrap_or_else(|| panic!("token {number}, and they end at {}", u32::MAX - HELD)),
+        )
+    }
+}
+
+/// `rest`, as one number: 0 if the seat never had an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Rest(u32);
+
+impl Rest {
+    /// The holder must give the id back when it leaves.
+    const ASKED: u32 = 1;
+    /// The holder entered more than once, and leaves as often.
+    const NESTED: u32 = 2;
+    const HAS_ID: u32 = 4;
+    const ID_SHIFT: u32 = 8;
+
+    pub(crate) fn of(cid: Cid) -> Self {
+        Self(cid.0 << Self::ID_SHIFT | Self::HAS_ID)
+    }
+
+    /// The id, if there was ever one.
+    #[inline(always)]
+    pub(crate) fn cid(self) -> Option<Cid> {
+        (self.0 & Self::HAS_ID != 0).then_some(Cid(self.0 >> Self::ID_SHIFT))
+    }
+
+    /// The id of a seat that has one.
+    #[inline(always)]
+    pub(crate) fn cid_held(self) -> Cid {
+        Cid(self.0 >> Self::ID_SHIFT)
+    }
+
+    pub(crate) fn is_asked(self) -> bool {
+        self.0 & Self::ASKED != 0
+    }
+
+    pub(crate) fn asked(self) -> Self {
+        Self(self.0 | Self::ASKED)
+    }
+
+    /// No longer asked for.
+    pub(crate) fn kept(self) -> Self {
+        Self(self.0 & !Self::ASKED)
+    }
+
+    pub(crate) fn nested(self, nested: bool) -> Self {
+        if nested { Self(self.0 | Self::NESTED) } else { Self(self.0 & !Self::NESTED) }
+    }
+}
+
+/// Ids have 24 bits in a seat.
+pub(crate) const CID_END: u32 = 1 << (u32::BITS - Rest::ID_SHIFT);
+
+impl Seat {
+    #[inline(always)]
+    pub(crate) fn state(&self) -> State {
+        match self.state.load(Relaxed) {
+            EMPTY => State::Empty,
+            KEPT => State::Kept,
+            OLD => State::Old,
+            held => State::Held(Token(held)),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn rest(&self) -> Rest {
+        Rest(self.rest.load(Relaxed))
+    }
+
+    /// Under the lock.
+    pub(crate) fn set_rest(&self, rest: Rest) {
+        self.rest.store(rest.0, Relaxed);
+    }
+
+    /// Kept → held. False: it was not kept, or only just became old.
+    #[inline(always)]
+    pub(crate) fn enter(&self, token: Token) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `leave` and `keep`: what the last holder
+        // wrote to the id's slot is there. Loom: `ids/loom.rs::two_threads_on_one_cpu`.
+        self.state.compare_exchange(KEPT, token.0, Acquire, Relaxed).is_ok()
+    }
+
+    /// Old → held.
+    pub(crate) fn enter_old(&self, token: Token) -> bool {
+        // ORDERING: Acquire; as in `enter`.
+        self.state.compare_exchange(OLD, token.0, Acquire, Relaxed).is_ok()
+    }
+
+    /// Held → kept, by the holder. Nobody else writes the word of a held seat.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_old` and `take`: who has
+        // the id next sees what we wrote to its slot.
+        self.state.store(KEPT, Release);
+    }
+
+    /// Empty → held, under the lock: nobody enters an empty seat without it.
+    pub(crate) fn hold(&self, token: Token) {
+        self.state.store(token.0, Relaxed);
+    }
+
+    /// Empty → kept, under the lock: an id moved here with its task.
+    pub(crate) fn keep(&self) {
+        // ORDERING: Release; pairs with the Acquire in `enter`. It hands on what `take` acquired.
+        self.state.store(KEPT, Release);
+    }
+
+    /// Held → empty, by the holder under the lock.
+    pub(crate) fn vacate(&self) {
+        self.state.store(EMPTY, Relaxed);
+    }
+
+    /// Kept or old → empty, under the lock. False: somebody entered meanwhile.
+    pub(crate) fn take(&self) -> bool {
+        // An old seat becomes kept again by a visit; a kept one becomes old only under the lock.
+        // So in this order, no seat that is empty of people is missed.
+        self.take_from(OLD) || self.take_from(KEPT)
+    }
+
+    /// Old → empty, under the lock. False: somebody entered since it was old.
+    pub(crate) fn take_old(&self) -> bool {
+        self.take_from(OLD)
+    }
+
+    fn take_from(&self, state: u32) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `leave`: the lock that we hold hands on to
+        // the id's next holder what its last one wrote. Loom: `ids/loom.rs::enter_against_compaction`.
+        self.state.compare_exchange(state, EMPTY, Acquire, Relaxed).is_ok()
+    }
+
+    /// Kept → old, under the lock. Nothing if somebody entered meanwhile.
+    pub(crate) fn age(&self) {
+        // ORDERING: Relaxed; a read-modify-write, so `enter_old` still pairs with the `leave`
+        // before it.
+        let _ = self.state.compare_exchange(KEPT, OLD, Relaxed, Relaxed);
+    }
+}
+
+/// Where a tenant's seats are. The CPUs' come first, one per number; as many follow for tasks.
+pub trait Seats {
+    /// How many CPU numbers there are: at most 8192 on Linux.
+    fn cpus(&self) -> u32;
+
+    /// The seat with this number, which is below `2 * cpus()`. Panics beyond.
+    fn seat(&self, number: u32) -> &Seat;
+}
+
+/// Seats side by side, for hosts with one thread and for tests: CPUs share lines.
+impl Seats for Box<[Seat]> {
+    fn cpus(&self) -> u32 {
+        self.len() as u32 / 2
+    }
+
+    #[inline]
+    fn seat(&self, number: u32) -> &Seat {
+        &self[number as usize]
+    }
+}
+
+/// Seats for `cpus` CPU numbers, in one piece.
+pub fn seats(cpus: u32) -> Box<[Seat]> {
+    (0..2 * cpus).map(|_| Seat::default()).collect()
+}

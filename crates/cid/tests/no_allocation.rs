@@ -1,0 +1,92 @@
+//! Nothing is allocated after `new`, whatever is done with the ids.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, TaskOwned, User, seats};
+use warmcore_terms::{CpuId, CpuSet};
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to `System`; the counter needs no memory and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as our caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as our caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as our caller promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Enough users and CPUs for every path: moves, overflow, ids above the bound, a change of owner.
+fn all_there_is(policy: &'static dyn Policy) {
+    const CPUS: u32 = 96;
+    let ids = Ids::new(seats(CPUS), 8, policy);
+    let allowed: CpuSet = (0..CPUS / 2).map(CpuId).collect();
+    let more: CpuSet = (0..CPUS).map(CpuId).collect();
+    let mut users: [Option<User>; 128] = [const { None }; 128];
+
+    let before = ALLOCATIONS.get();
+    for (user, token) in users.iter_mut().zip(0..) {
+        *user = Some(ids.add_user(token, &allowed));
+    }
+    for round in 0..4 {
+        for (user, n) in users.iter_mut().zip(0..) {
+            let Some(user) = user else { continue };
+            let cpu = CpuId((n + round * 7) % CPUS);
+            ids.migrate(user, cpu);
+            let held = ids.enter(cpu, user).expect("an id");
+            let nested = ids.enter(CpuId(0), user).expect("the same id");
+            if n % 8 == 0 {
+                ids.compact();
+            }
+            ids.leave(held, user);
+            ids.leave(nested, user);
+        }
+        let [Some(first), Some(second), ..] = &mut users else { panic!("they stay to the end") };
+        let held = ids.enter(CpuId(3), first).expect("an id");
+        let other = ids.enter(CpuId(3), second).expect("an id");
+        ids.allow(&more);
+        ids.compact_if(|cpu, unused| unused || cpu.0 > 20);
+        for user in &mut users[128 - 32 * (round as usize + 1)..][..32] {
+            // All but two, who still hold theirs.
+            if round < 3
+                && let Some(user) = user.take()
+            {
+                ids.remove_user(user);
+            }
+        }
+        let [Some(first), Some(second), ..] = &mut users else { panic!("they stay to the end") };
+        ids.leave(other, second);
+        ids.leave(held, first);
+    }
+    let (stats, seen) = (ids.stats(), (ids.handed_out(), ids.in_use(), ids.at(CpuId(1))));
+    assert_eq!(ALLOCATIONS.get(), before, "{} allocated: {stats:?}, {seen:?}", policy.name());
+    assert_eq!(stats.users, 32);
+    assert!(stats.overflows > 0 && stats.compacted + stats.lowest > 0, "{stats:?}");
+    users.into_iter().flatten().for_each(|user| ids.remove_user(user));
+}
+
+#[test]
+fn nothing_is_allocated_after_new() {
+    drop(std::hint::black_box(Box::new(1)));
+    assert!(ALLOCATIONS.get() > 0, "the counter counts");
+    [&Lowest as &dyn Policy, &KeptPerCpu, &CacheLocal, &TaskOwned].into_iter().for_each(all_there_is);
+}
