@@ -53,20 +53,20 @@ const STEPS: &[Step] = &[
     Step {
         env: &[("WARMCORE_PERCPU", "rseq")],
         needs_rseq: true,
-        ..step("backend rseq", "test --release -p warmcore-percpu")
+        ..step("backend rseq", "test --release -p warmcore-percpu -p warmcore-tenant")
     },
     Step {
         env: &[("WARMCORE_PERCPU", "atomic")],
-        ..step("backend atomic", "test --release -p warmcore-percpu")
+        ..step("backend atomic", "test --release -p warmcore-percpu -p warmcore-tenant")
     },
     Step {
         env: &[("WARMCORE_PERCPU", "plain")],
-        ..step("backend plain", "test --release -p warmcore-percpu")
+        ..step("backend plain", "test --release -p warmcore-percpu -p warmcore-tenant")
     },
     Step {
         env: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
         needs_rseq: true,
-        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu")
+        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-tenant")
     },
     Step {
         needs_rseq: true,
@@ -77,7 +77,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-        ..step("loom models", "test --release -p warmcore-percpu --lib")
+        ..step("loom models", "test --release -p warmcore-percpu -p warmcore-cid --lib")
     },
     Step {
         env: &[("RUSTDOCFLAGS", "-D warnings")],

@@ -5,6 +5,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
+//! | [`tenant`] | ids and data for groups of tasks: as many as run, on the cores where they ran |
+//! | [`cid`] | the decisions behind it, for hosts of one's own: simulators, runtimes |
 //! | [`mod@line`] | fields that must not share a cache line, checked by the compiler |
 //! | [`topo`] | what the machine is: cores, last-level caches, nodes, sockets |
 //! | [`terms`] | the ids and units that all of them speak in |
@@ -29,8 +31,10 @@
 //!
 //! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
 
+pub use warmcore_cid as cid;
 pub use warmcore_line as line;
 pub use warmcore_percpu as percpu;
+pub use warmcore_tenant as tenant;
 pub use warmcore_terms as terms;
 pub use warmcore_topo as topo;
 
@@ -38,6 +42,7 @@ pub use warmcore_topo as topo;
 pub mod prelude {
     pub use warmcore_line::{Line, Padded};
     pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
+    pub use warmcore_tenant::Tenant;
     pub use warmcore_terms::{Cid, CpuId, CpuSet, LlcId, NodeId};
     pub use warmcore_topo::Topology;
 }

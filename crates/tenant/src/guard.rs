@@ -1,0 +1,77 @@
+//! Guard: an id that this thread holds.
+//!
+//! Model.   Dropping it leaves the id on its CPU. It borrows its tenant, so that a tenant that is
+//!          gone has nobody inside, and it stays on its thread.
+
+use crate::tenant::Inner;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use warmcore_cid::Held;
+use warmcore_percpu::{HoldsCid, IdSource};
+use warmcore_terms::Cid;
+
+/// Holds an id of a tenant on this thread: [`Tenant::enter`](crate::Tenant::enter).
+///
+/// It does not leave its thread:
+///
+/// ```compile_fail,E0277
+/// let tenant = warmcore_tenant::Tenant::builder().build();
+/// let here = tenant.enter();
+/// std::thread::scope(|scope| scope.spawn(|| drop(here)).join().unwrap());
+/// ```
+#[must_use = "the id is held as long as the guard lives"]
+pub struct Guard<'a> {
+    tenant: &'a Inner,
+    /// Taken when it is dropped.
+    held: ManuallyDrop<Held<'a>>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a> Guard<'a> {
+    #[inline(always)]
+    pub(crate) fn new(tenant: &'a Inner, held: Held<'a>) -> Self {
+        Self { tenant, held: ManuallyDrop::new(held), not_send: PhantomData }
+    }
+
+    /// The id. No other thread has it as long as the guard lives; other tasks of this thread may.
+    #[inline(always)]
+    pub fn cid(&self) -> Cid {
+        self.held.cid()
+    }
+
+    /// Whether it is an overflow id: somebody lost this CPU while holding its id.
+    pub fn is_overflow(&self) -> bool {
+        self.held.is_overflow()
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; nobody sees the guard again.
+        let held = unsafe { ManuallyDrop::take(&mut self.held) };
+        if let Err(held) = self.tenant.ids.leave_at_once(held) {
+            self.tenant.leave_slowly(held);
+        }
+    }
+}
+
+// SAFETY: the tenant handed the id out.
+unsafe impl HoldsCid for Guard<'_> {
+    #[inline(always)]
+    fn cid(&self) -> Cid {
+        self.cid()
+    }
+
+    #[inline(always)]
+    fn source(&self) -> &dyn IdSource {
+        self.tenant
+    }
+}
+
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("cid", &self.cid()).field("is_overflow", &self.is_overflow()).finish()
+    }
+}

@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+mod guard;
+mod registry;
+mod seats;
+mod tenant;
+mod thread;
+
+pub use guard::Guard;
+pub use registry::COMPACTION_PERIOD;
+pub use tenant::{Builder, Tenant};
+pub use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, Stats, TaskOwned};

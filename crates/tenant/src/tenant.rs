@@ -1,0 +1,240 @@
+//! Tenant: a group of tasks that share data, and the ids of those that run.
+//!
+//! Model.   A handle is an `Arc`. What it leads to lives as long as any handle, guard or data; then
+//!          its seats and slots go back to where other tenants take theirs.
+//! Number.  Before it touches data, a tenant on 384 CPUs is 1.8 KiB: itself, its bitmaps, a name,
+//!          8 bytes for every CPU that it was on, and a record in every thread that entered.
+
+use crate::guard::Guard;
+use crate::registry;
+use crate::seats::{CPUS_MAX, CpuSeats, OVERFLOW_IDS, Space};
+use crate::thread;
+use bytemuck::Zeroable;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
+use warmcore_percpu::{IdSource, PerCid};
+use warmcore_sys::{affinity, rseq};
+use warmcore_terms::{Cid, CpuId};
+
+/// A group of tasks that share data. Cheap to clone: every clone is the same tenant.
+#[derive(Clone)]
+pub struct Tenant {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// Never given to another tenant.
+    pub(crate) serial: u64,
+    name: Box<str>,
+    space: &'static Space,
+    pub(crate) ids: Ids<CpuSeats>,
+    /// The compactor knows of it. Written under the registry's lock, and by the compactor.
+    pub(crate) is_busy: AtomicBool,
+}
+
+/// How a tenant is made: [`Tenant::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "`build` makes the tenant"]
+pub struct Builder {
+    name: String,
+    policy: &'static dyn Policy,
+    cpus: Option<u32>,
+}
+
+impl Builder {
+    /// What it is called in texts and metrics.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Which ids CPUs get; [`CacheLocal`] if nothing is said.
+    pub fn policy(self, policy: &'static dyn Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// As on a machine with so many CPU numbers, to see what that costs. [`build`](Self::build)
+    /// panics if this machine has more, and above 65536.
+    pub fn cpus(self, cpus: u32) -> Self {
+        Self { cpus: Some(cpus), ..self }
+    }
+
+    /// Makes the tenant. Panics without address space, and where [`mode`](warmcore_percpu::mode())
+    /// does; the first one in a process takes as long as that.
+    pub fn build(self) -> Tenant {
+        let here = affinity::cpu_numbers_end() as u32;
+        let cpus = self.cpus.unwrap_or(here);
+        assert!(
+            (here..=CPUS_MAX).contains(&cpus),
+            "{cpus} CPU numbers; {here} to {CPUS_MAX} are possible here"
+        );
+        let space = Space::of(cpus);
+        let inner = registry::register(|serial| Inner {
+            serial,
+            name: self.name.into(),
+            space,
+            ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
+            is_busy: AtomicBool::new(false),
+        });
+        Tenant { inner }
+    }
+}
+
+impl Tenant {
+    /// A tenant without a name and with [`CacheLocal`] ids, until the builder is told otherwise.
+    pub fn builder() -> Builder {
+        Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None }
+    }
+
+    /// Holds an id of this tenant on this thread until the guard is dropped: nobody else has the
+    /// same meanwhile. A thread that holds one gets the same again.
+    ///
+    /// Guards are for short work. A thread that sleeps with one keeps its CPU's id, and whoever else
+    /// enters there gets an overflow id. Panics if 4096 threads hold one of those. Not for signal
+    /// handlers and global allocators: they may find the thread in here already.
+    ///
+    /// **Touches** this CPU's seat, for writing, if this thread entered here last.
+    #[inline(always)]
+    pub fn enter(&self) -> Guard<'_> {
+        self.inner.enter()
+    }
+
+    /// A zeroed `T` for every id, new with each call. It keeps the tenant alive. Panics without
+    /// address space: above 2 KiB it reserves as much as all ids' slots would take, overflow and all.
+    ///
+    /// **Touches** nothing; a page of an id's slots exists when it was written.
+    pub fn data<T: Zeroable + Sync>(&self) -> PerCid<T> {
+        PerCid::of(&self.inner.space.data, self.inner.clone())
+    }
+
+    /// What happened to its ids so far, and what is now.
+    pub fn stats(&self) -> Stats {
+        self.inner.ids.stats()
+    }
+
+    /// As it was named.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its policy.
+    pub fn policy(&self) -> &'static dyn Policy {
+        self.inner.ids.policy()
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, stats) = (self.name(), self.stats());
+        f.debug_struct("Tenant")
+            .field("name", &name)
+            .field("policy", &self.policy())
+            .field("stats", &stats)
+            .finish()
+    }
+}
+
+/// The CPU that this thread runs on, or ran on a moment ago.
+#[inline(always)]
+fn current_cpu() -> CpuId {
+    #[cold]
+    fn asked() -> CpuId {
+        affinity::current_cpu()
+    }
+    rseq::cpu_hint().map_or_else(asked, CpuId)
+}
+
+impl Inner {
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Guard<'_> {
+        let cpu = current_cpu();
+        if let Some(user) = thread::user_at_home(self.serial) {
+            // SAFETY: this thread's record; nobody looks it up until `enter_at_once` returns.
+            if let Some(held) = self.ids.enter_at_once(cpu, unsafe { &mut *user }) {
+                return Guard::new(self, held);
+            }
+        }
+        Guard::new(self, self.enter_slowly(cpu))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_slowly(&self, cpu: CpuId) -> Held<'_> {
+        let held = match thread::user(self.serial).or_else(|| self.join()) {
+            // SAFETY: as in `enter`.
+            Some(user) => self.ids.enter(cpu, unsafe { &mut *user }),
+            None => self.ids.enter_as_guest(),
+        };
+        let held = held.unwrap_or_else(|| {
+            panic!(
+                "{}: {OVERFLOW_IDS} threads hold an overflow id, and there are no more; \
+                 hold guards for short work, not while waiting",
+                self.name
+            )
+        });
+        // ORDERING: Relaxed; the lock of `ids`, which the entry took, orders it: see `compact`.
+        if !self.is_busy.load(Relaxed) {
+            registry::is_busy(self);
+        }
+        held
+    }
+
+    /// This thread becomes a user, if it is not about to end.
+    fn join(&self) -> Option<*mut User> {
+        // Without an area of its own a thread would ask the kernel for its CPU at each entry.
+        rseq::register_thread();
+        let allowed = affinity::allowed().unwrap_or_default();
+        thread::join(self.serial, |token| self.ids.add_user(token, &allowed))
+    }
+
+    #[cold]
+    pub(crate) fn leave_slowly(&self, held: Held<'_>) {
+        match thread::user(self.serial) {
+            // SAFETY: as in `enter`.
+            Some(user) => self.ids.leave(held, unsafe { &mut *user }),
+            None => self.ids.leave_as_guest(held),
+        }
+    }
+
+    /// Compacts; says whether it is still busy.
+    ///
+    /// Said not to be busy first, then looked at once more, under the lock of `ids`: who got an id
+    /// under it before is seen here, and who comes later sees that it has to tell.
+    pub(crate) fn compact(&self) -> bool {
+        if self.ids.compact() > 0 {
+            return true;
+        }
+        // ORDERING: Relaxed; see above.
+        self.is_busy.store(false, Relaxed);
+        let is_busy = self.ids.in_use() > 0;
+        // Whoever told meanwhile is in the list already.
+        is_busy && !self.is_busy.swap(true, Relaxed)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        registry::forget(self.serial);
+    }
+}
+
+// SAFETY: `Ids` counts an id as handed out before it gives it, and for ever.
+unsafe impl IdSource for Inner {
+    #[inline]
+    fn with_id(&self, act: &mut dyn FnMut(Cid)) {
+        if let Some(user) = thread::user_at_home(self.serial) {
+            // SAFETY: as in `enter`.
+            if let Some(cid) = self.ids.held_cid(unsafe { &*user }) {
+                return act(cid);
+            }
+        }
+        let guard = self.enter();
+        act(guard.cid());
+    }
+
+    fn handed_out(&self) -> [Range<u32>; 2] {
+        self.ids.handed_out()
+    }
+}

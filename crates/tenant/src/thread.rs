@@ -1,0 +1,185 @@
+//! Thread: which tenants this thread belongs to, and where it was in each.
+//!
+//! Model.   A record per tenant. Sixteen are at home, in the thread's own static memory, at a place
+//!          given by the low bits of the tenant's serial number; the fast path looks only there.
+//!          Serials are handed out in turn, so sixteen neighbours have a home each. The others
+//!          are in a map, and whoever is looked for there comes home in exchange for whoever was.
+//!          A thread becomes a tenant's user at its first entry and ceases to be at its end.
+//! Number.  48 bytes at home, about 70 in the map for each tenant that still lives.
+//! Writers. This thread. No other ever sees it.
+
+use crate::registry;
+use std::cell::{Cell, UnsafeCell};
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, PoisonError};
+use warmcore_cid::User;
+
+/// So many tenants can be at home at once.
+const HOMES: usize = 16;
+
+/// A home. Its serial is set only while its user is: read without a look at the user.
+struct Place {
+    /// 0 if nobody lives there.
+    serial: u64,
+    user: Option<User>,
+}
+
+const EMPTY: Place = Place { serial: 0, user: None };
+
+/// Nothing here is dropped with the thread, so that reaching it takes no look at whether it still
+/// lives: [`Exit`] cleans up.
+struct Table {
+    homes: UnsafeCell<[Place; HOMES]>,
+    others: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
+    /// So many others, and those whose tenants are gone are looked for.
+    others_max: Cell<usize>,
+    /// Somebody is between two steps that belong together, and may be allocating.
+    is_changing: Cell<bool>,
+    token: Cell<Option<u32>>,
+}
+
+thread_local! {
+    static TABLE: Table = const {
+        Table {
+            homes: UnsafeCell::new([EMPTY; HOMES]),
+            others: UnsafeCell::new(ManuallyDrop::new(BTreeMap::new())),
+            others_max: Cell::new(HOMES),
+            is_changing: Cell::new(false),
+            token: Cell::new(None),
+        }
+    };
+    static EXIT: Exit = const { Exit };
+}
+
+/// This thread's record in the tenant with this serial, if it is at home. To be used before the
+/// next call in here, by nobody else meanwhile.
+#[inline(always)]
+pub(crate) fn user_at_home(serial: u64) -> Option<*mut User> {
+    TABLE.with(|table| {
+        // SAFETY: only this thread has the table, and no reference into it outlives a step.
+        let home = unsafe { &mut (*table.homes.get())[serial as usize % HOMES] };
+        // SAFETY: no tenant has serial 0, and any other lives there with its record: see `Place`.
+        (home.serial == serial).then(|| unsafe { std::ptr::from_mut(home.user.as_mut().unwrap_unchecked()) })
+    })
+}
+
+/// This thread's record in the tenant with this serial, which is at home from now on.
+pub(crate) fn user(serial: u64) -> Option<*mut User> {
+    user_at_home(serial).or_else(|| {
+        change(|table| {
+            // SAFETY: `change` lets nobody else in.
+            let user = unsafe { (**table.others.get()).remove(&serial) }?;
+            move_in(table, serial, user);
+            Some(())
+        })?;
+        user_at_home(serial)
+    })
+}
+
+/// Joins a tenant that this thread was not in before. `add` counts it in there. None if the thread
+/// is about to end, and has been counted out of all of them: it would never be counted out again.
+#[cold]
+pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut User> {
+    EXIT.try_with(|_| {}).ok()?;
+    change(|table| {
+        let token = table.token.get().unwrap_or_else(take_number);
+        table.token.set(Some(token));
+        move_in(table, serial, add(token));
+    });
+    user_at_home(serial)
+}
+
+/// Puts a record at its home, and whoever lived there among the others.
+fn move_in(table: &Table, serial: u64, user: User) {
+    // SAFETY: `change` lets nobody else in. Who looks for somebody at home while this allocates
+    // finds him there or not at all.
+    let (home, others) =
+        unsafe { (&mut (*table.homes.get())[serial as usize % HOMES], &mut **table.others.get()) };
+    let before = std::mem::replace(home, Place { serial, user: Some(user) });
+    if let Some(user) = before.user {
+        if others.len() >= table.others_max.get() {
+            let alive = registry::serials();
+            others.retain(|serial, _| alive.binary_search(serial).is_ok());
+            table.others_max.set(others.len() * 2 + HOMES);
+        }
+        others.insert(before.serial, user);
+    }
+}
+
+/// Several steps that belong together. An allocator that enters a tenant while this allocates would
+/// meet them half done: that ends the process.
+fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
+    struct Changing<'a>(&'a Cell<bool>);
+    impl Drop for Changing<'_> {
+        fn drop(&mut self) {
+            self.0.set(false);
+        }
+    }
+    TABLE.with(|table| {
+        if table.is_changing.replace(true) {
+            eprintln!("warmcore: a global allocator entered a tenant; it must not, see `Tenant::enter`");
+            std::process::abort();
+        }
+        let _changing = Changing(&table.is_changing);
+        act(table)
+    })
+}
+
+/// Numbers of threads: no two living ones have the same.
+struct Numbers {
+    free: Vec<u32>,
+    next: u32,
+}
+
+fn numbers<R>(act: impl FnOnce(&mut Numbers) -> R) -> R {
+    static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: Vec::new(), next: 0 });
+    act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn take_number() -> u32 {
+    numbers(|numbers| {
+        numbers.free.pop().unwrap_or_else(|| {
+            numbers.next += 1;
+            numbers.next - 1
+        })
+    })
+}
+
+/// Counts the thread out of its tenants when it ends.
+struct Exit;
+
+impl Drop for Exit {
+    /// A guard that lives on in another thread-local, or was leaked, keeps its record, and with
+    /// it the thread's number.
+    fn drop(&mut self) {
+        change(|table| {
+            // SAFETY: `change` lets nobody else in.
+            let (homes, others) = unsafe { (&mut *table.homes.get(), &mut **table.others.get()) };
+            let mut all_left = true;
+            let mut leave = |serial: u64, user: User| {
+                // A tenant that is gone has nobody inside.
+                let tenant = registry::tenant(serial)?;
+                if tenant.ids.holds(&user) {
+                    all_left = false;
+                    return Some(user);
+                }
+                tenant.ids.remove_user(user);
+                None
+            };
+            for home in homes {
+                let Place { serial, user } = std::mem::replace(home, EMPTY);
+                if let Some(user) = user.and_then(|user| leave(serial, user)) {
+                    *home = Place { serial, user: Some(user) };
+                }
+            }
+            let staying =
+                std::mem::take(others).into_iter().filter_map(|(s, user)| Some((s, leave(s, user)?)));
+            *others = staying.collect();
+            if let Some(token) = table.token.get().filter(|_| all_left) {
+                table.token.set(None);
+                numbers(|numbers| numbers.free.push(token));
+            }
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! What tenants cost, in a process of its own: it looks at the whole process's memory.
+
+use bytemuck::Zeroable;
+use warmcore_percpu::{Local, PerCid, field};
+use warmcore_sys::{affinity, map};
+use warmcore_tenant::Tenant;
+
+const TENANTS: usize = 10_000;
+/// Before they touch data.
+const BYTES_EACH_MAX: usize = 4096;
+
+#[derive(Zeroable)]
+struct Numbers {
+    n: Local,
+    _more: [u64; 190],
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * map::page_bytes()
+}
+
+/// Tenants that were entered once on every CPU, as on a machine of `cpus`.
+fn tenants(cpus: u32) -> Vec<Tenant> {
+    let tenants: Vec<Tenant> = (0..TENANTS).map(|_| Tenant::builder().cpus(cpus).build()).collect();
+    std::thread::scope(|scope| {
+        for cpu in affinity::allowed().unwrap().iter() {
+            let tenants = &tenants;
+            scope.spawn(move || {
+                affinity::pin(cpu).unwrap();
+                tenants.iter().for_each(|tenant| drop(tenant.enter()));
+            });
+        }
+    });
+    tenants
+}
+
+/// As many tenants as on a machine of so many CPU numbers, in a process of their own, since memory
+/// that was given back to the heap would make the next ones look cheap.
+fn cost(cpus: u32) {
+    // What the first tenant brings for all: the mode's self-test, the pools, the compactor.
+    drop(Tenant::builder().build().enter());
+    let before = resident_bytes();
+    let alive = tenants(cpus);
+    let each = (resident_bytes() - before) / TENANTS;
+    let data: Vec<PerCid<Numbers>> = alive.iter().map(Tenant::data).collect();
+    data.iter().for_each(|data| data.add(field!(Numbers, n), 1));
+    let with_data = (resident_bytes() - before) / TENANTS;
+    println!("{cpus} CPU numbers: {each} bytes each, {with_data} with data in one slot");
+    assert!(each <= BYTES_EACH_MAX, "{each} bytes each on {cpus} CPUs");
+    drop(data);
+    let left = resident_bytes().saturating_sub(before) / TENANTS;
+    let (were, are) = (with_data - each, left.saturating_sub(each));
+    assert!(are < were / 8, "{are} of {were} bytes of data each stayed when the data were gone");
+    drop(alive);
+
+    // The same again and again is no more: what they had went back. The heap may keep some of it
+    // the first times.
+    drop(tenants(cpus));
+    let once = resident_bytes();
+    (0..4).for_each(|_| drop(tenants(cpus)));
+    let grown = resident_bytes().saturating_sub(once) / (4 * TENANTS);
+    assert!(grown < BYTES_EACH_MAX / 32, "{grown} bytes each were not given back on {cpus} CPUs");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn ten_thousand_tenants_cost_at_most_a_page_each_and_give_it_back() {
+    const CPUS: &str = "WARMCORE_TEST_CPUS";
+    if let Ok(cpus) = std::env::var(CPUS) {
+        return cost(cpus.parse().unwrap());
+    }
+    for cpus in [affinity::cpu_numbers_end() as u32, 384, 2048] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "ten_thousand_tenants_cost_at_most_a_page_each_and_give_it_back",
+            "--nocapture",
+        ]);
+        let output = child.env(CPUS, cpus.to_string()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        println!("{}", text.lines().find(|line| line.contains("bytes each")).unwrap_or_default());
+    }
+}

@@ -1,0 +1,409 @@
+//! What a tenant promises, on real threads.
+
+use bytemuck::Zeroable;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use warmcore_percpu::{Local, PerCid, field};
+use warmcore_sys::affinity;
+use warmcore_tenant::{CacheLocal, Guard, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
+use warmcore_terms::{Cid, CpuId, CpuSet};
+
+const POLICIES: [&dyn Policy; 4] = [&Lowest, &KeptPerCpu, &CacheLocal, &TaskOwned];
+
+/// Long enough for anything that the compactor does in a tenth of a second, on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Zeroable)]
+struct Numbers {
+    a: Local,
+    b: Local,
+}
+
+/// Tests that pin threads to CPUs run one after the other, or one would preempt the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cpus() -> Vec<CpuId> {
+    affinity::allowed().unwrap().iter().collect()
+}
+
+/// Runs `act` on a thread of its own, pinned to one CPU if there is one named.
+fn on<R: Send>(cpu: Option<CpuId>, act: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let run = || {
+            cpu.into_iter().for_each(|cpu| affinity::pin(cpu).unwrap());
+            act()
+        };
+        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Waits for what the compactor or another thread is to bring about.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_thread_that_holds_an_id_gets_the_same_again_and_leaves_in_any_order() {
+    for policy in POLICIES {
+        let tenant = Tenant::builder().policy(policy).build();
+        let (first, second, third) = (tenant.enter(), tenant.enter(), tenant.enter());
+        assert_eq!((first.cid(), first.cid()), (second.cid(), third.cid()), "{policy:?}");
+        drop(first);
+        drop(third);
+        // Two left, one did not: the id is still ours, so nobody gets it.
+        let other = on(Some(affinity::current_cpu()), || tenant.enter().cid());
+        assert_ne!(other, second.cid(), "{policy:?}");
+        drop(second);
+    }
+}
+
+#[test]
+fn who_finds_its_cpus_id_held_gets_an_overflow_id() {
+    let _alone = alone();
+    let tenant = Tenant::builder().name("overflow").build();
+    let cpu = cpus()[0];
+    let held = on(Some(cpu), || {
+        let first = tenant.enter();
+        let second = on(Some(cpu), || {
+            let second = tenant.enter();
+            assert!(second.is_overflow());
+            second.cid()
+        });
+        assert!(!first.is_overflow());
+        (first.cid(), second)
+    });
+    assert_ne!(held.0, held.1);
+    let stats = tenant.stats();
+    assert_eq!((stats.overflows, stats.overflow_in_use), (1, 0), "{stats:?}");
+}
+
+#[test]
+fn adds_are_exact_with_a_guard_and_without() {
+    for policy in POLICIES {
+        let tenant = Tenant::builder().policy(policy).build();
+        let data: PerCid<Numbers> = tenant.data();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50_000 {
+                        data.add(field!(Numbers, a), 1);
+                        let guard = tenant.enter();
+                        data.own(&guard).add(field!(Numbers, a), 1);
+                        data.add(field!(Numbers, b), 3);
+                    }
+                });
+            }
+        });
+        assert_eq!(data.sum(field!(Numbers, a)), 400_000, "{policy:?}");
+        assert_eq!(data.sum(field!(Numbers, b)), 600_000, "{policy:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "the data of one tenant, and a guard of another")]
+fn data_refuses_the_guard_of_another_tenant() {
+    let (one, other) = (Tenant::builder().build(), Tenant::builder().build());
+    let data: PerCid<Numbers> = one.data();
+    let guard = other.enter();
+    data.own(&guard).add(field!(Numbers, a), 1);
+}
+
+#[test]
+#[should_panic(expected = "the data of one tenant, and a guard of another")]
+fn data_of_the_kernels_ids_refuses_every_guard() {
+    let tenant = Tenant::builder().build();
+    let guard = tenant.enter();
+    PerCid::<Numbers>::new().own(&guard);
+}
+
+#[test]
+fn what_another_tenant_left_in_the_slots_is_gone() {
+    for round in 0..200 {
+        let tenant = Tenant::builder().build();
+        let data: PerCid<Numbers> = tenant.data();
+        assert_eq!(data.sum(field!(Numbers, a)), 0, "round {round}");
+        data.add(field!(Numbers, a), round + 1);
+        assert_eq!(data.sum(field!(Numbers, a)), round + 1);
+        assert_eq!(data.iter().count(), 1, "one id was handed out");
+    }
+}
+
+#[test]
+fn data_lives_longer_than_its_tenants_handles() {
+    let tenant = Tenant::builder().build();
+    let data: PerCid<Numbers> = tenant.data();
+    drop(tenant);
+    data.add(field!(Numbers, a), 7);
+    assert_eq!(data.sum(field!(Numbers, a)), 7);
+}
+
+#[test]
+fn an_unused_id_is_taken_back_and_a_used_one_is_not() {
+    let _alone = alone();
+    let cpu = cpus()[0];
+    let (used, unused) = (Tenant::builder().build(), Tenant::builder().build());
+    on(Some(cpu), || {
+        drop(unused.enter());
+        let guard = used.enter();
+        eventually("the unused id is taken back", || unused.stats().in_use == 0);
+        assert_eq!(used.stats().in_use, 1);
+        let (id, before) = (guard.cid(), used.stats().compactions);
+        eventually("three more compactions", || used.stats().compactions >= before + 3);
+        assert_eq!((guard.cid(), used.stats().in_use), (id, 1));
+    });
+    eventually("then this one is, too", || used.stats().in_use == 0);
+    // Idle tenants are left alone, and are heard of again when somebody enters.
+    let before = used.stats().compactions;
+    drop(used.enter());
+    eventually("it is compacted again", || used.stats().compactions > before && used.stats().in_use == 0);
+}
+
+#[test]
+fn after_a_pause_every_cpu_has_its_id_again() {
+    let _alone = alone();
+    let cpus = cpus();
+    let tenant = Tenant::builder().build();
+    let (ask, answers): (Vec<_>, Vec<_>) = cpus
+        .iter()
+        .map(|&cpu| {
+            let ((ask, asked), (answer, answers)) = (mpsc::channel::<()>(), mpsc::channel());
+            let tenant = tenant.clone();
+            std::thread::spawn(move || {
+                affinity::pin(cpu).unwrap();
+                asked.iter().for_each(|()| answer.send(tenant.enter().cid()).unwrap());
+            });
+            (ask, answers)
+        })
+        .unzip();
+    let ids = |order: &[usize]| {
+        let mut ids = vec![None; cpus.len()];
+        for &cpu in order {
+            ask[cpu].send(()).unwrap();
+            ids[cpu] = Some(answers[cpu].recv().unwrap());
+        }
+        ids
+    };
+    let up: Vec<usize> = (0..cpus.len()).collect();
+    let down: Vec<usize> = up.iter().rev().copied().collect();
+    // The first round makes them users; only then is there room for an id each.
+    ids(&up);
+    let first = ids(&up);
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), cpus.len(), "an id each: {first:?}");
+    for order in [&down, &up, &down] {
+        eventually("all ids are taken back", || tenant.stats().in_use == 0);
+        assert_eq!(ids(order), first);
+    }
+}
+
+#[test]
+fn threads_are_counted_out_when_they_end() {
+    let tenant = Tenant::builder().build();
+    on(None, || {
+        drop(tenant.enter());
+        let inside = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    drop(tenant.enter());
+                    inside.wait();
+                    assert_eq!(tenant.stats().users, 5);
+                    inside.wait();
+                });
+            }
+        });
+        eventually("all four are out", || tenant.stats().users == 1);
+    });
+    assert_eq!(tenant.stats().users, 0);
+}
+
+#[test]
+fn allowed_cpus_are_counted_in_while_it_runs() {
+    let _alone = alone();
+    let cpus = cpus();
+    let tenant = Tenant::builder().build();
+    on(Some(cpus[0]), || {
+        let guard = tenant.enter();
+        assert_eq!(tenant.stats().nr_cpus_allowed, 1);
+        for (n, &cpu) in cpus.iter().enumerate() {
+            // Its id goes with it, guard and all.
+            affinity::pin(cpu).unwrap();
+            assert_eq!(tenant.enter().cid(), guard.cid());
+            // One more CPU at a time: who is there already counts.
+            on(Some(cpu), || drop(tenant.enter()));
+            assert_eq!(tenant.stats().nr_cpus_allowed as usize, n + 1);
+        }
+        drop(guard);
+        let all: CpuSet = cpus.iter().copied().collect();
+        affinity::set_allowed(&all).unwrap();
+        drop(tenant.enter());
+    });
+    assert_eq!(tenant.stats().nr_cpus_allowed as usize, cpus.len());
+}
+
+#[test]
+fn a_thread_may_be_in_thousands_of_tenants() {
+    on(None, || {
+        let tenants: Vec<Tenant> = (0..3000).map(|_| Tenant::builder().build()).collect();
+        for _ in 0..3 {
+            for tenant in &tenants {
+                assert!(!tenant.enter().is_overflow());
+            }
+        }
+        assert!(tenants.iter().all(|tenant| tenant.stats().users == 1));
+        // All at once.
+        let guards: Vec<Guard> = tenants.iter().map(Tenant::enter).collect();
+        let again: Vec<Guard> = tenants.iter().map(Tenant::enter).collect();
+        assert!(guards.iter().zip(&again).all(|(a, b)| a.cid() == b.cid()));
+        drop(guards);
+        drop(again);
+        // And tenants that come and go leave no records behind that would be looked through.
+        drop(tenants);
+        for _ in 0..20_000 {
+            drop(Tenant::builder().build().enter());
+        }
+    });
+}
+
+#[test]
+fn a_panic_with_a_guard_leaves_the_id() {
+    let _alone = alone();
+    let tenant = Tenant::builder().build();
+    let cpu = cpus()[0];
+    on(Some(cpu), || {
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = tenant.enter();
+            panic!("while it holds");
+        }));
+        assert!(panicked.is_err());
+    });
+    on(Some(cpu), || assert!(!tenant.enter().is_overflow()));
+}
+
+#[test]
+fn a_leaked_guard_costs_its_cpu_the_id_and_nothing_else() {
+    let _alone = alone();
+    let tenant = Tenant::builder().build();
+    let data: PerCid<Numbers> = tenant.data();
+    let cpu = cpus()[0];
+    on(Some(cpu), || std::mem::forget(tenant.enter()));
+    for _ in 0..3 {
+        on(Some(cpu), || {
+            let guard = tenant.enter();
+            assert!(guard.is_overflow());
+            data.own(&guard).add(field!(Numbers, a), 1);
+        });
+    }
+    assert_eq!(data.sum(field!(Numbers, a)), 3);
+    assert_eq!(tenant.stats().users, 1, "who leaked it is still inside");
+}
+
+/// Thread-locals end in no particular order: one of them may hold a guard, or enter.
+#[test]
+fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
+    struct Late(&'static Tenant, Option<Guard<'static>>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            drop(self.1.take());
+            // As a guest by now, or still as a user: an id of its own it is.
+            let (one, other) = (self.0.enter(), self.0.enter());
+            assert!(one.is_overflow() || one.cid() == other.cid());
+        }
+    }
+    thread_local! {
+        static EARLY: RefCell<Option<Late>> = const { RefCell::new(None) };
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+    let tenant: &'static Tenant = Box::leak(Box::new(Tenant::builder().build()));
+    on(None, || {
+        EARLY.with(|_| {});
+        let first = tenant.enter();
+        EARLY.with(|early| *early.borrow_mut() = Some(Late(tenant, Some(tenant.enter()))));
+        LATE.with(|late| *late.borrow_mut() = Some(Late(tenant, Some(first))));
+    });
+    eventually("nobody holds anything", || tenant.stats().in_use == 0);
+    assert_eq!(tenant.stats().overflow_in_use, 0);
+}
+
+/// Metrics are flushed like that: the thread-local is older than the tenant's records.
+#[test]
+fn who_enters_while_its_thread_ends_is_not_counted_in_for_ever() {
+    struct Flush(&'static Tenant);
+    impl Drop for Flush {
+        fn drop(&mut self) {
+            drop(self.0.enter());
+        }
+    }
+    thread_local!(static FLUSH: RefCell<Option<Flush>> = const { RefCell::new(None) });
+    let tenant: &'static Tenant = Box::leak(Box::new(Tenant::builder().build()));
+    for _ in 0..20 {
+        on(None, || {
+            FLUSH.with(|flush| *flush.borrow_mut() = Some(Flush(tenant)));
+            drop(tenant.enter());
+        });
+    }
+    let stats = tenant.stats();
+    assert_eq!((stats.users, stats.overflow_in_use), (0, 0), "{stats:?}");
+}
+
+/// What was never handed out was never cleared for the next tenant: there is no slot for it.
+#[test]
+fn an_id_that_was_never_handed_out_has_no_slot() {
+    let tenant = Tenant::builder().build();
+    let data: PerCid<Numbers> = tenant.data();
+    assert!(data.get(Cid(0)).is_none() && data.iter().next().is_none());
+    let guard = tenant.enter();
+    assert!(data.get(guard.cid()).is_some() && data.get(Cid(4000)).is_none());
+    assert_eq!(data.iter().map(|(cid, _)| cid).collect::<Vec<_>>(), [guard.cid()]);
+}
+
+#[test]
+fn a_thread_with_an_overflow_id_keeps_it_wherever_it_goes() {
+    let _alone = alone();
+    let cpus = cpus();
+    let tenant = Tenant::builder().build();
+    on(Some(cpus[0]), || {
+        drop(tenant.enter());
+        on(Some(cpus[cpus.len() - 1]), || {
+            let _held = tenant.enter();
+            // This one was on the first CPU before, and finds the last one taken.
+            on(Some(cpus[0]), || {
+                drop(tenant.enter());
+                affinity::pin(cpus[cpus.len() - 1]).unwrap();
+                let first = tenant.enter();
+                assert!(first.is_overflow());
+                affinity::pin(cpus[0]).unwrap();
+                assert_eq!(tenant.enter().cid(), first.cid());
+            });
+        });
+    });
+}
+
+#[test]
+fn a_tenant_says_who_it_is() {
+    let tenant = Tenant::builder().name("orders").policy(&TaskOwned).build();
+    assert_eq!((tenant.name(), tenant.policy().name()), ("orders", "task-owned"));
+    assert!(
+        format!("{tenant:?}").starts_with("Tenant { name: \"orders\", policy: TaskOwned, stats: Stats {")
+    );
+}
+
+/// As on a machine with CPU numbers up to 8191: more than a fixed set of 1024 holds.
+#[test]
+fn a_tenant_may_be_made_as_for_a_larger_machine() {
+    let tenant = Tenant::builder().cpus(8192).build();
+    let data: PerCid<Numbers> = tenant.data();
+    data.add(field!(Numbers, b), 2);
+    assert!(tenant.enter().cid().0 < 8192);
+    assert_eq!(data.slots(), 8192 + 4096);
+    assert_eq!(data.sum(field!(Numbers, b)), 2);
+}

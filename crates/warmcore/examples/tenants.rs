@@ -1,0 +1,64 @@
+//! A server's tenants: each has a number per core that runs it, and thousands come and go.
+//!
+//! `cargo run --release -p warmcore --example tenants`
+
+use bytemuck::Zeroable;
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+use warmcore::prelude::*;
+
+#[derive(Zeroable)]
+struct Traffic {
+    requests: Local,
+    bytes: Local,
+}
+
+/// A customer, and what it used.
+struct Customer {
+    tenant: Tenant,
+    traffic: PerCid<Traffic>,
+}
+
+impl Customer {
+    fn new(name: &str) -> Self {
+        let tenant = Tenant::builder().name(name).build();
+        Self { traffic: tenant.data(), tenant }
+    }
+
+    /// One request: the id is held while it is served, and its slot is ours alone.
+    fn serve(&self, bytes: u64) {
+        let here = self.tenant.enter();
+        let own = self.traffic.own(&here);
+        own.add(field!(Traffic, requests), 1);
+        own.add(field!(Traffic, bytes), bytes);
+    }
+}
+
+fn main() {
+    let names = ["orders", "search", "billing"];
+    let customers: HashMap<&str, Customer> = names.iter().map(|name| (*name, Customer::new(name))).collect();
+    let customers = Arc::new(RwLock::new(customers));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let customers = customers.clone();
+            scope.spawn(move || {
+                for n in 0..1_000_000 {
+                    let name = names[(thread + n) % names.len()];
+                    customers.read().unwrap()[name].serve(100);
+                }
+            });
+        }
+    });
+    for (name, customer) in customers.read().unwrap().iter() {
+        let (requests, bytes) = (field!(Traffic, requests), field!(Traffic, bytes));
+        let stats = customer.tenant.stats();
+        println!(
+            "{name}: {} requests, {} bytes; slots used: {} on {} CPUs; found the CPU's id held: {}",
+            customer.traffic.sum(requests),
+            customer.traffic.sum(bytes),
+            stats.handed_out,
+            stats.nr_cpus_allowed,
+            stats.overflows,
+        );
+    }
+}
