@@ -93,6 +93,7 @@ pub fn results(what: &str, command: &str, when: String, meter: &LoadMeter, rows:
         mode: mode().to_string(),
         load: meter.load(),
         rows,
+        timelines: Vec::new(),
     }
 }
 

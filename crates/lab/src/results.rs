@@ -22,7 +22,7 @@ pub const NOISY_ABOVE: f64 = 0.10;
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What ran: `percpu`, `false-sharing`, `topo-probe`, `peers`.
+    /// What ran: `percpu`, `false-sharing`, `cid`, `topo-probe`, `peers`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
@@ -36,6 +36,9 @@ pub struct Results {
     pub load: Load,
     /// What was measured.
     pub rows: Vec<Row>,
+    /// Which id each CPU had over time, per policy, if that was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timelines: Vec<Timeline>,
 }
 
 /// The machine as far as a number depends on it.
@@ -75,9 +78,9 @@ pub struct Row {
     pub case: String,
     /// What was measured in it: `warmcore rseq`, `relaxed atomic`.
     pub variant: String,
-    /// `time`, `ratio`, `resident`, or what else was timed beside: `writer time`.
+    /// `time`, `ratio`, `resident`, or what else was timed or counted: `writer time`, `own area`.
     pub metric: String,
-    /// `ns`, `x`, `pages`.
+    /// `ns`, `x`, `pages`, `%`.
     pub unit: String,
     /// A quarter of the slices were at or below this.
     pub p25: f64,
@@ -123,7 +126,45 @@ pub enum Bound {
     AtMost,
 }
 
+/// Which ids the CPUs of one tenant had, in time that was imagined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The policy that decided: `cache-local`.
+    pub policy: String,
+    /// When it ends; it begins at 0.
+    pub end_ms: u32,
+    /// The CPUs, by number.
+    pub lanes: Vec<Lane>,
+}
+
+/// One CPU of a timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// The CPU's number.
+    pub cpu: u32,
+    /// When somebody ran, with which id.
+    pub bursts: Vec<Span>,
+    /// When the CPU had an id, whether somebody ran or not.
+    pub kept: Vec<Span>,
+}
+
+/// An id, and from when to when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The id.
+    pub cid: u32,
+    /// Its beginning.
+    pub from_ms: u32,
+    /// Its end; the beginning again if it was shorter than a millisecond.
+    pub to_ms: u32,
+}
+
 impl Row {
+    /// What was counted, not sampled: all quantiles are the one value; `n` is what it was counted over.
+    pub fn exact(case: &str, variant: &str, metric: &str, unit: &str, value: f64, n: u64) -> Self {
+        Self { n, ..Self::of(case, variant, metric, unit, &[value]) }
+    }
+
     /// The row of `samples`, one per slice. Panics when there are none: a case that ran no
     /// slice is a bug in the case.
     pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {

@@ -2,8 +2,10 @@
 //!
 //! Model.   A run is a list of cases; a case makes its rows. A run that was interrupted returns
 //!          the rows of the cases that were finished.
-//! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter.
+//! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
+//!          75 s, most of it asleep; with `--quick` half.
 
+pub mod cid;
 pub mod false_sharing;
 pub mod percpu;
 
@@ -21,17 +23,20 @@ pub enum What {
     Percpu,
     /// What a reader pays when somebody writes beside its field
     FalseSharing,
+    /// Whether a CPU gets the id back that it used last, and what ids cost
+    Cid,
 }
 
 impl What {
     /// All of them, in the order of a report.
-    pub const ALL: [Self; 2] = [Self::Percpu, Self::FalseSharing];
+    pub const ALL: [Self; 3] = [Self::Percpu, Self::FalseSharing, Self::Cid];
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Percpu => "percpu",
             Self::FalseSharing => "false-sharing",
+            Self::Cid => "cid",
         }
     }
 }
@@ -73,11 +78,16 @@ pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> any
     let cases = match what {
         What::Percpu => percpu::CASES,
         What::FalseSharing => false_sharing::CASES,
+        What::Cid => cid::CASES,
     };
     let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));
     let command = format!("warmcore run {}{quick}{case}", what.name());
-    run_cases(what.name(), cases, effort, only, heading, &command)
+    let mut results = run_cases(what.name(), cases, effort, only, heading, &command)?;
+    if results.rows.iter().any(|row| row.case == cid::timeline::CASE) {
+        results.timelines = cid::timeline::record_all();
+    }
+    Ok(results)
 }
 
 /// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it.
@@ -98,10 +108,18 @@ pub fn run_cases(
         names()
     );
     let place = Place::find().context("can't tell where to measure")?;
-    let bar = crate::progress(chosen.len() as u64 * effort.rounds as u64, &format!("{heading}{what}"));
+    let mut steps = 0;
+    let ends: Vec<u64> = chosen
+        .iter()
+        .map(|case| {
+            steps += cid::steps(case, effort);
+            steps
+        })
+        .collect();
+    let bar = crate::progress(steps, &format!("{heading}{what}"));
     let (when, meter) = (host::utc_now(), host::LoadMeter::start());
     let mut rows = Vec::new();
-    for (i, case) in chosen.iter().enumerate() {
+    for (case, end) in chosen.iter().zip(ends) {
         bar.set_message(case.name);
         if place.partner.is_none() && case.needs_two {
             // Not `bar.println`, which says nothing where stderr is no terminal.
@@ -115,7 +133,7 @@ pub fn run_cases(
             Some(more) => rows.extend(more),
             None => break,
         }
-        bar.set_position((i as u64 + 1) * effort.rounds as u64);
+        bar.set_position(end);
     }
     bar.finish_and_clear();
     Ok(host::results(what, command, when, &meter, rows))

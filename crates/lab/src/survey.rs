@@ -3,7 +3,7 @@
 //! Model.   Each run's JSON is written as soon as it is finished; the page is drawn from what is
 //!          there. So an interrupted survey leaves its finished runs, `--render` draws the page
 //!          again, and results that other programs put there (`peers.json`) join it.
-//! Number.  About a minute on two cores; a quarter of that with `--quick`.
+//! Number.  About two minutes on two cores; a good third of that with `--quick`.
 
 use crate::measure::{Effort, INTERRUPTED};
 use crate::report::{self, Inputs, Probe};
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// The runs that may be in a folder, in the order of the page.
-const RUNS: [&str; 3] = ["percpu", "false-sharing", "peers"];
+const RUNS: [&str; 4] = ["percpu", "false-sharing", "cid", "peers"];
 
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
@@ -74,14 +74,15 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 /// Runs everything, and leaves in the folder what this survey finished, nothing older.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    for name in ["probe", "percpu", "false-sharing"] {
+    for name in std::iter::once("probe").chain(What::ALL.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
     }
+    let steps = What::ALL.len() + 1;
     for (step, what) in What::ALL.into_iter().enumerate() {
         if INTERRUPTED.load(Relaxed) {
             return Ok(());
         }
-        let results = run(what, effort, None, &format!("{} of 3  ", step + 1))?;
+        let results = run(what, effort, None, &format!("{} of {steps}  ", step + 1))?;
         if !results.rows.is_empty() {
             write_whole(&file(&args.out, what.name()), &serde_json::to_vec_pretty(&results)?)?;
         }
@@ -89,7 +90,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     if INTERRUPTED.load(Relaxed) {
         return Ok(());
     }
-    let bar = crate::progress(1, "3 of 3  topo --probe");
+    let bar = crate::progress(1, &format!("{steps} of {steps}  topo --probe"));
     let probed = topo::probe(topology, &|done, of| {
         bar.set_length(of);
         bar.set_position(done);

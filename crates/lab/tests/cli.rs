@@ -48,7 +48,10 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     let help = well(&mut warmcore(&["run", "--help"]));
-    assert!(help.contains("percpu") && help.contains("false-sharing") && help.contains("--json"), "{help}");
+    for word in ["percpu", "false-sharing", "cid", "--json"] {
+        assert!(help.contains(word), "{help}");
+    }
+    assert!(!help.contains("cid-part"), "{help}");
 }
 
 #[test]
@@ -69,6 +72,53 @@ fn a_run_writes_what_it_prints() {
     }
     assert!(results.rows.iter().any(|r| r.target.is_some()));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a half-written file was left");
+}
+
+#[test]
+fn ids_held_are_counted_and_a_timeline_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.held", "--json"]).arg(&path));
+    assert!(out.contains("cache-local") && out.contains("at most 4 ids: met"), "{out}");
+    assert!(read(&path).timelines.is_empty());
+    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.timeline", "--json"]).arg(&path));
+    assert!(out.contains("The same CPU, the same id") && out.contains("CPU 7"), "{out}");
+    let results = read(&path);
+    assert_eq!(results.timelines.len(), 3);
+    assert!(results.rows.iter().all(|r| r.case == "cid.timeline"));
+}
+
+#[test]
+fn what_needs_a_process_of_its_own_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    well(warmcore(&["run", "cid", "--quick", "--case", "cid.memory", "--json"]).arg(&path));
+    let rows = read(&path).rows;
+    assert!(rows.len() > 4 && rows.iter().all(|r| r.unit == "bytes" && r.median > 0.0), "{rows:?}");
+    // A part that makes no sense is an error of the whole.
+    let error = badly(&mut warmcore(&["cid-part", "nonsense"]));
+    assert!(error.contains("expected"), "{error}");
+}
+
+#[test]
+fn an_interrupted_pause_ends_and_keeps_what_was_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let mut command = warmcore(&["run", "cid", "--json"]);
+    let child = command
+        .arg(&path)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first cases take less than a second, in a debug build; then it sleeps for a minute.
+    std::thread::sleep(Duration::from_millis(8000));
+    // SAFETY: signals our own child.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{:?}", text(&output));
+    let cases: std::collections::BTreeSet<String> = read(&path).rows.into_iter().map(|r| r.case).collect();
+    assert!(cases.contains("cid.held") && !cases.contains("cid.memory"), "{cases:?}");
 }
 
 #[test]
@@ -156,10 +206,10 @@ fn a_report_is_a_folder_that_stands_alone() {
     let said = well(warmcore(&["report", "--quick", "--out"]).arg(&out));
     assert!(said.contains("report.html"), "{said}");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    for word in ["counter.add", "false-sharing.full", "drain_all", "<svg"] {
+    for word in ["counter.add", "false-sharing.full", "drain_all", "cid.enter", "class=\"lanes\"", "<svg"] {
         assert!(page.contains(word), "{word} is not in the page");
     }
-    for file in ["summary.txt", "raw.csv", "machine.svg", "percpu.json", "false-sharing.json"] {
+    for file in ["summary.txt", "raw.csv", "machine.svg", "percpu.json", "cid.json", "cid-timeline.svg"] {
         assert!(out.join(file).is_file(), "{file} is missing");
     }
     // What another program left there joins the page, without a new measurement.

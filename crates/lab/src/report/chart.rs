@@ -27,7 +27,7 @@ pub(super) struct Chart<'a> {
 
 /// Whether a row is Warmcore's own.
 pub(super) fn is_ours(row: &Row) -> bool {
-    row.variant.starts_with("warmcore")
+    row.variant.starts_with("warmcore") || row.variant == crate::run::cid::OURS
 }
 
 /// Whether a row can stand on an axis of times.

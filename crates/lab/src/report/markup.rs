@@ -6,7 +6,7 @@
 //! Number.  Text stands out from its ground by 4.5 to 1 (WCAG AA) in both themes; tested.
 
 /// Name, light, dark. One accent: it always says "this is Warmcore's" or "look here".
-pub(super) const PALETTE: [(&str, &str, &str); 7] = [
+pub(super) const PALETTE: [(&str, &str, &str); 7 + COLOURS] = [
     ("paper", "#fffdf9", "#17181a"),
     ("ink", "#1f2124", "#e9e7e2"),
     ("muted", "#5e625f", "#a3a49e"),
@@ -14,7 +14,19 @@ pub(super) const PALETTE: [(&str, &str, &str); 7] = [
     ("tint", "#f5f1ea", "#212326"),
     ("mark", "#8b8f8c", "#7f827d"),
     ("accent", "#a63d0a", "#f09a64"),
+    // Hues that only tell things apart; `paper` is written on them.
+    ("id0", "#1f5fa8", "#7fb2f0"),
+    ("id1", "#8a5a00", "#dcc25a"),
+    ("id2", "#1a7340", "#74c98f"),
+    ("id3", "#7a3fa0", "#c79bea"),
+    ("id4", "#b8275f", "#f491b4"),
+    ("id5", "#0b7077", "#5fc8cf"),
+    ("id6", "#4d5560", "#b9bec4"),
+    ("id7", "#c0420f", "#f2a25c"),
 ];
+
+/// How many hues there are that tell things apart.
+pub(super) const COLOURS: usize = 8;
 
 /// How opaque the accent may be below a number: ink on it still reads.
 pub(super) const SHADE_MAX_UNDER_TEXT: f64 = 0.42;

@@ -2,12 +2,13 @@
 //!
 //! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
 //!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
-//!          `sharing`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
+//!          `sharing`, `cids`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
 //!          sets rows; `page` and `summary` put them in order.
 //! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
 //! Writers. none: the caller writes the files.
 
 mod chart;
+mod cids;
 mod inputs;
 mod markup;
 mod matrix;
@@ -15,6 +16,7 @@ mod page;
 mod sharing;
 mod summary;
 mod table;
+mod timeline;
 mod topo_picture;
 mod words;
 
@@ -26,9 +28,10 @@ use crate::results::Results;
 use chart::{Chart, distinct};
 
 /// What a whole report holds: the run, its title, and the command that adds it.
-const EXPECTED: [(&str, &str, &str); 3] = [
+const EXPECTED: [(&str, &str, &str); 4] = [
     ("percpu", "Per-CPU data", "warmcore run percpu"),
     (sharing::CASE, "False sharing", "warmcore run false-sharing"),
+    (cids::RUN, "Concurrency ids", "warmcore run cid"),
     ("peers", "Beside named peers", "cargo xtask peers"),
 ];
 
@@ -40,6 +43,7 @@ pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
     let charts = inputs.runs.iter().flat_map(charts).map(|c| (c.name.clone(), c.svg()));
     let mut files = vec![("machine".to_owned(), topo_picture::svg(inputs.topology))];
     files.extend(inputs.probe.map(|p| ("hand-over".to_owned(), matrix::svg(inputs.topology, p))));
+    files.extend(inputs.runs.iter().filter_map(cids::picture));
     files.extend(charts);
     // Two names may differ only in what a file name leaves out.
     for i in 0..files.len() {
@@ -55,6 +59,9 @@ pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
 fn charts(run: &Results) -> Vec<Chart<'_>> {
     if run.what == sharing::CASE {
         return sharing::charts(run);
+    }
+    if run.what == cids::RUN {
+        return cids::charts(run);
     }
     cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
 }

@@ -7,7 +7,7 @@
 use super::inputs::Inputs;
 use super::markup::{MARKS_CSS, esc, palette_css};
 use super::words::{headline, tally};
-use super::{EXPECTED, PROBE_COMMAND, cases, chart, matrix, sharing, table, topo_picture};
+use super::{EXPECTED, PROBE_COMMAND, cases, chart, cids, matrix, sharing, table, timeline, topo_picture};
 use crate::results::Results;
 
 const STYLE: &str = include_str!("style.css");
@@ -127,7 +127,20 @@ fn run(run: &Results) -> String {
             }
         }
     };
-    cases(run).into_iter().map(of_case).collect()
+    if run.what != cids::RUN {
+        return cases(run).into_iter().map(of_case).collect();
+    }
+    let picture = if run.timelines.is_empty() { String::new() } else { timeline::html(run) };
+    let charts: String = cids::grouped(run).iter().map(|c| case(&c.title, &c.html(), "")).collect();
+    let counted = match &cids::counted(run)[..] {
+        [] => String::new(),
+        rows => format!(
+            "<details><summary>On whose data the bursts ran, and page faults per burst</summary>\n{}</details>\n",
+            table::counted(&cids::COUNTED, rows)
+        ),
+    };
+    let others = cases(run).into_iter().filter(|case| !cids::is_grouped(case)).map(of_case);
+    picture + &charts + &counted + &others.collect::<String>()
 }
 
 fn machine(inputs: &Inputs) -> String {

@@ -3,7 +3,7 @@
 use super::inputs::{Inputs, State};
 use super::markup::amount;
 use super::words::{Standing, bound, compared, headline, promises, tally};
-use super::{EXPECTED, PROBE_COMMAND, cases, topo_picture};
+use super::{EXPECTED, PROBE_COMMAND, cases, timeline, topo_picture};
 use crate::results::{Bound, Results, Row};
 
 /// A sentence wraps at this many characters.
@@ -51,7 +51,22 @@ pub fn run_table(run: &Results) -> String {
         run.load.steal_share * 100.0,
         run.load.others_share * 100.0
     );
-    printable(&format!("{}\n{}{load}\n", run.command, columns(&lines)))
+    printable(&format!("{}\n{}{load}\n{}", run.command, columns(&lines), timelines(run)))
+}
+
+/// The ids over time, if they were recorded.
+fn timelines(run: &Results) -> String {
+    if run.timelines.is_empty() {
+        return String::new();
+    }
+    // Ids stand left: a line of them is no number.
+    let rows: Vec<Vec<String>> = timeline::rows(run);
+    let widths = |i: usize| rows.iter().filter_map(|r| Some(r.get(i)?.chars().count())).max().unwrap_or(0);
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate().map(|(i, cell)| format!("  {cell:<width$}", width = widths(i)));
+        cells.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    format!("\n{}\n{}", timeline::title(run), rows.iter().map(line).collect::<String>())
 }
 
 /// A name that came from outside must not steer the terminal.
@@ -82,6 +97,7 @@ pub fn summary(inputs: &Inputs) -> String {
             ]
         };
         out += &table(&format!("{}  ({}; {})", run.what, run.command, run.mode), rows.map(cells).collect());
+        out += &timelines(run);
     }
     if let Some(probe) = inputs.probe {
         out += &format!("\n{}{}\n", wrapped(&probe.verdict), if probe.noisy { " (noisy)" } else { "" });

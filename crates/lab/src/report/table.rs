@@ -87,6 +87,19 @@ pub(super) fn beside_times(run: &Results, keep: impl Fn(&Row) -> bool) -> String
     )
 }
 
+/// What was counted of the bursts.
+pub(super) fn counted(heads: &[&str], rows: &[Vec<String>]) -> String {
+    let escaped = rows.iter().map(|cells| cells.iter().map(|cell| esc(cell)).collect());
+    table("cards", "On whose data the bursts ran", heads, escaped)
+}
+
+/// The ids of a timeline's bursts; the first row has the heads.
+pub(super) fn lanes(rows: &[Vec<String>]) -> String {
+    let heads: Vec<&str> = rows.iter().take(1).flatten().map(String::as_str).collect();
+    let escaped = rows.iter().skip(1).map(|cells| cells.iter().map(|cell| esc(cell)).collect());
+    table("cards", "The id of each burst", &heads, escaped)
+}
+
 /// The hand-over times by what two CPUs share.
 pub(super) fn by_distance(classes: &[Class]) -> String {
     let row = |c: &Class| {

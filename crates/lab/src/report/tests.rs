@@ -1,5 +1,6 @@
 use super::*;
-use crate::results::{Bound, Load, Machine, Row, SCHEMA};
+use crate::results::{Bound, Lane, Load, Machine, Row, SCHEMA, Span, Timeline};
+use crate::run::cid::{intermittent, timeline as recorded};
 use std::collections::HashSet;
 use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 use warmcore_topo::{Core, Cpu, Distance, Llc, MACHINES, Node, Socket, Topology, machines};
@@ -77,6 +78,7 @@ fn results(what: &str, rows: Vec<Row>) -> Results {
         mode: "rseq (glibc)".into(),
         load: Load { loadavg_1m: 0.31, steal_share: 0.002, others_share: 0.014 },
         rows,
+        timelines: Vec::new(),
     }
 }
 
@@ -152,6 +154,27 @@ fn runs() -> Vec<Results> {
     vec![results("percpu", rows), results("false-sharing", shared)]
 }
 
+/// A made-up run of ids, with the picture as it is recorded.
+fn cid_run() -> Results {
+    let mut rows = Vec::new();
+    for (delay, kept_ns, kept_own) in [(10, 760.0, 100.0), (200, 19_000.0, 12.5)] {
+        for kind in ["touched", "untouched"] {
+            let case = format!("{}.{delay}ms.{kind}", intermittent::CASE);
+            for (way, ns, own) in
+                [("by cpu", 660.0, 100.0), ("kept-per-cpu", kept_ns, kept_own), ("cache-local", 690.0, 100.0)]
+            {
+                rows.push(Row::of(&case, way, intermittent::AFTER_A_PAUSE, "ns", &slices(ns, 0.05)));
+                rows.push(Row::of(&case, way, intermittent::MEAN, "ns", &slices(ns * 0.9, 0.05)));
+                rows.push(Row::exact(&case, way, intermittent::OWN, "%", own, 80));
+                rows.push(Row::exact(&case, way, intermittent::FOREIGN, "%", 100.0 - own, 80));
+                rows.push(Row::exact(&case, way, intermittent::FAULTS, "faults", 0.25, 80));
+            }
+        }
+    }
+    rows.push(Row::of("cid.enter", "warmcore tenant", "time", "ns", &slices(2.5, 0.02)));
+    Results { timelines: recorded::record_all(), ..results(cids::RUN, rows) }
+}
+
 fn probe(t: &Topology) -> Probe {
     let cpus: Vec<u32> = t.cpus.iter().map(|c| c.id.0).collect();
     let ns = |a: u32, b: u32| {
@@ -218,7 +241,8 @@ fn text_of(document: &roxmltree::Document) -> String {
 fn pages_to_look_at() {
     let folder = std::env::temp_dir().join("warmcore-report");
     std::fs::create_dir_all(&folder).unwrap();
-    let (runs, doctor) = (runs(), doctor());
+    let (mut runs, doctor) = (runs(), doctor());
+    runs.push(cid_run());
     for (name, mut t) in
         [("2", machine(1, 1, 2, 1)), ("16", machine(2, 2, 2, 2)), ("384", machine(2, 12, 8, 2))]
     {
@@ -242,7 +266,8 @@ fn pages_to_look_at() {
 
 #[test]
 fn the_page_is_well_formed_and_loads_nothing() {
-    let (t, runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
+    let (t, mut runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
+    runs.push(cid_run());
     let probe = probe(&t);
     let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
     let page = page(&inputs);
@@ -271,7 +296,8 @@ fn the_page_is_well_formed_and_loads_nothing() {
 
 #[test]
 fn ids_are_unique_and_links_lead_somewhere() {
-    let (t, runs) = (machine(1, 1, 2, 1), runs());
+    let (t, mut runs) = (machine(1, 1, 2, 1), runs());
+    runs.push(cid_run());
     let page = page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] });
     let document = parsed(&page);
     let ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
@@ -290,8 +316,12 @@ fn hostile_names_stay_text() {
     run.machine.cpu = evil.into();
     run.machine.hypervisor = Some(evil.into());
     run.rows.push(Row { unit: evil.into(), ..run.rows[0].clone() });
+    let span = Span { cid: u32::MAX, from_ms: 7, to_ms: 3 };
+    let lanes = vec![Lane { cpu: u32::MAX, bursts: vec![span, span], kept: vec![span] }];
+    run.timelines = vec![Timeline { policy: evil.into(), end_ms: 0, lanes }];
+    run.rows.push(Row { case: format!("{}.{evil}.touched", intermittent::CASE), ..run.rows[0].clone() });
     // The same names where the known runs put them: in their titles and groups.
-    let known = ["percpu", "false-sharing"].map(|what| Results { what: what.into(), ..run.clone() });
+    let known = ["percpu", "false-sharing", "cid"].map(|what| Results { what: what.into(), ..run.clone() });
     let runs: Vec<Results> = known.into_iter().chain([run]).collect();
     let mut t = machine(1, 1, 2, 1);
     (t.source, t.notes) = (evil.into(), vec![evil.into()]);
@@ -451,6 +481,62 @@ fn a_matrix_of_384_cpus_stays_small_and_one_of_16_has_its_numbers() {
 }
 
 #[test]
+fn a_timeline_is_drawn_burst_by_burst_inside_its_panel_and_told_in_numbers() {
+    let (t, run) = (machine(1, 1, 2, 1), cid_run());
+    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let page = page(&inputs);
+    let document = parsed(&page);
+    let panels: Vec<_> = document.descendants().filter(|n| n.attribute("class") == Some("lanes")).collect();
+    assert_eq!(panels.len(), run.timelines.len());
+    let number = |n: &roxmltree::Node, name| n.attribute(name).unwrap().parse::<f64>().unwrap();
+    for (panel, timeline) in panels.iter().zip(&run.timelines) {
+        let title = panel.first_element_child().unwrap().text().unwrap();
+        assert!(title.starts_with(&timeline.policy), "{title}");
+        let numbers: Vec<&str> = panel
+            .descendants()
+            .filter(|n| n.attribute("class") == Some("inside mid"))
+            .filter_map(|n| n.text())
+            .collect();
+        let ids = timeline.lanes.iter().flat_map(|lane| &lane.bursts).map(|burst| burst.cid.to_string());
+        assert_eq!(numbers, ids.collect::<Vec<_>>());
+        let (width, height) = (number(panel, "width"), number(panel, "height"));
+        // Phones: 360 px, less the margins.
+        assert!(width <= 328.0, "{width}");
+        for r in panel.descendants().filter(|n| n.has_tag_name("rect")) {
+            let (right, low) =
+                (number(&r, "x") + number(&r, "width"), number(&r, "y") + number(&r, "height"));
+            assert!(right <= width && low <= height, "{r:?} leaves {width} × {height}");
+        }
+    }
+    assert!(page.contains("The same CPU, the same id: cache-local"), "the title says what one sees");
+    let summary = summary(&inputs);
+    for text in ["CPU 7", "  0 0 0 0 0 0 0 0", "id of each burst", "kept-per-cpu"] {
+        assert!(summary.contains(text), "{text} is not in\n{summary}");
+    }
+    assert!(pictures(&inputs).iter().any(|(name, _)| name == "cid-timeline.svg"));
+}
+
+#[test]
+fn the_run_of_ids_counts_in_words_and_groups_its_delays() {
+    let (t, run) = (machine(1, 1, 2, 1), cid_run());
+    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let said = words::headline(&inputs);
+    assert!(
+        said.contains("after a delay of 200 ms a CPU finds its own data in 100 % of its bursts"),
+        "{said}"
+    );
+    assert!(said.contains("in 12.5 % with ids that expire"), "{said}");
+    let charts = cids::charts(&run);
+    let names: Vec<&str> = charts.iter().map(|c| &*c.name).collect();
+    assert_eq!(names, ["cid-intermittent-touched", "cid-intermittent-untouched", "cid-enter"]);
+    assert_eq!(charts[0].groups.iter().map(|(_, rows)| rows.len()).collect::<Vec<_>>(), [3, 3]);
+    let counted = cids::counted(&run);
+    assert_eq!(counted.len(), 12);
+    assert!(counted.iter().all(|cells| cells.len() == cids::COUNTED.len()));
+    assert_eq!(counted[10][..5], ["200 ms, untouched", "kept-per-cpu", "12.5 %", "87.5 %", "–"]);
+}
+
+#[test]
 fn the_csv_has_every_row_and_quotes_what_needs_it() {
     let mut runs = runs();
     runs[0].rows[0].variant = "a \"quoted\", name".into();
@@ -495,6 +581,7 @@ fn colours_stand_out_in_both_themes() {
             least(front, back, TEXT_CONTRAST_MIN);
         }
         least("mark", "paper", MARK_CONTRAST_MIN);
+        (0..markup::COLOURS).for_each(|i| least("paper", &format!("id{i}"), TEXT_CONTRAST_MIN));
         let (paper, accent) = (colour("paper", dark), colour("accent", dark));
         let share = markup::SHADE_MAX_UNDER_TEXT;
         let shade = [0, 1, 2].map(|i| paper[i] * (1.0 - share) + accent[i] * share);

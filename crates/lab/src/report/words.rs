@@ -5,7 +5,7 @@
 
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
-use super::{cases, chart, matrix, sharing};
+use super::{cases, chart, cids, matrix, sharing};
 use crate::results::{Bound, Results, Row, Target};
 
 /// The headline names at most this many cases of per-CPU data; the rest is in the table.
@@ -79,6 +79,7 @@ pub(super) fn headline(inputs: &Inputs) -> String {
     for run in inputs.runs {
         match &*run.what {
             sharing::CASE => found.extend(shared_line(run)),
+            cids::RUN => found.extend(cids::sentence(run)),
             "percpu" => found.extend(cases(run).into_iter().filter_map(|c| cheaper(run, c)).take(CASES_MAX)),
             _ => {}
         }

@@ -88,6 +88,15 @@ fn the_schema_in_the_docs_is_the_schema() {
         mode: "rseq (glibc)".into(),
         load: Load::default(),
         rows: vec![Row::ratio("c", "v", "o", &[2.0], &[1.0]).promise(Bound::AtLeast, 1.0)],
+        timelines: vec![Timeline {
+            policy: "cache-local".into(),
+            end_ms: 9,
+            lanes: vec![Lane {
+                cpu: 0,
+                bursts: vec![Span { cid: 0, from_ms: 1, to_ms: 2 }],
+                kept: Vec::new(),
+            }],
+        }],
     };
     let value = serde_json::to_value(full).unwrap();
     for (heading, at) in [
@@ -96,6 +105,9 @@ fn the_schema_in_the_docs_is_the_schema() {
         ("Load", "/load"),
         ("Row", "/rows/0"),
         ("Target", "/rows/0/target"),
+        ("Timeline", "/timelines/0"),
+        ("Lane", "/timelines/0/lanes/0"),
+        ("Span", "/timelines/0/lanes/0/bursts/0"),
     ] {
         let written: BTreeSet<String> =
             value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
