@@ -1,15 +1,16 @@
 //! Registry: all tenants of this process, and the thread that compacts their ids.
 //!
-//! Model.   The registry knows every tenant by its serial, weakly. Tenants that have ids in use are
-//!          *busy*; the thread compacts those every 100 ms and sleeps when there are none. It
-//!          begins with the first tenant and ends with the last.
-//! Number.  10 000 tenants of which 10 are busy: 10 compactions every 100 ms.
-//! Writers. Everything here: under the lock. A tenant is never dropped under it, since its end
-//!          takes the lock too.
+//! Model.   A tenant has a place here, weakly known, and a flag beside those of its neighbours that
+//!          says whether it is *busy*: whether it has ids in use. Who enters sets the flag, and that
+//!          is all: no lock, no list, nobody woken. Every 100 ms the thread reads the flags and
+//!          compacts the busy ones. It begins with the first tenant and ends with the last.
+//! Number.  10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions.
+//! Writers. Flags: whoever enters a tenant that is not busy, the compactor, and a tenant's end.
+//!          Everything else: under the lock. A tenant is never dropped under it, since its end takes
+//!          the lock too.
 
 use crate::tenant::Inner;
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use warmcore_sys::{affinity, signals};
@@ -17,112 +18,134 @@ use warmcore_sys::{affinity, signals};
 /// An id that nobody used between two compactions, which are so far apart, is taken back.
 pub const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
+/// The low bits of a serial are its tenant's place, the high ones count all tenants that ever were.
+const PLACE_BITS: u32 = 24;
+
+/// Flags of so many tenants are allocated together, and stay: a byte for each at the peak.
+const CHUNK: usize = 1024;
+
+#[derive(Default)]
+struct Place {
+    /// 0 if it is free.
+    serial: u64,
+    tenant: Weak<Inner>,
+}
+
 struct Registry {
-    tenants: BTreeMap<u64, Weak<Inner>>,
-    busy: Vec<Weak<Inner>>,
-    next_serial: u64,
+    places: Vec<Place>,
+    free: Vec<usize>,
+    busy: Vec<&'static [AtomicBool; CHUNK]>,
+    alive: usize,
+    made: u64,
     compactor_runs: bool,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    tenants: BTreeMap::new(),
+    places: Vec::new(),
+    free: Vec::new(),
     busy: Vec::new(),
-    next_serial: 1,
+    alive: 0,
+    made: 0,
     compactor_runs: false,
 });
 
-/// Told when there is somebody busy again, and when the last tenant is gone.
+/// Told when the last tenant is gone.
 static CHANGED: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A tenant that is known from now on, made with its serial.
-pub(crate) fn register(make: impl FnOnce(u64) -> Inner) -> Arc<Inner> {
-    let serial = {
-        let mut registry = lock();
-        registry.next_serial += 1;
-        registry.next_serial - 1
-    };
-    let tenant = Arc::new(make(serial));
+fn place_of(serial: u64) -> usize {
+    (serial & ((1 << PLACE_BITS) - 1)) as usize
+}
+
+impl Registry {
+    /// A place for a new tenant: its serial and its flag.
+    fn take_place(&mut self) -> (u64, &'static AtomicBool) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() - 1
+        });
+        assert!(place < 1 << PLACE_BITS, "{place} tenants at once, and there is room for no more");
+        if place / CHUNK == self.busy.len() {
+            self.busy.push(Box::leak(Box::new([const { AtomicBool::new(false) }; CHUNK])));
+        }
+        self.made += 1;
+        self.alive += 1;
+        let serial = self.made << PLACE_BITS | place as u64;
+        self.places[place].serial = serial;
+        (serial, &self.busy[place / CHUNK][place % CHUNK])
+    }
+}
+
+/// A tenant that is known from now on, made with its serial and its flag.
+pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> Arc<Inner> {
+    let (serial, is_busy) = lock().take_place();
+    let tenant = Arc::new(make(serial, is_busy));
     let mut registry = lock();
-    registry.tenants.insert(serial, Arc::downgrade(&tenant));
-    start(&mut registry);
+    registry.places[place_of(serial)].tenant = Arc::downgrade(&tenant);
+    if !registry.compactor_runs {
+        let thread = std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
+        // A thread of ours takes nobody's signals. Without one to be had ids are not taken back until
+        // the next tenant is made: more slots are used, nothing is wrong.
+        registry.compactor_runs = signals::blocked(|| thread.spawn(compactor)).is_ok();
+    }
     tenant
 }
 
 /// At a tenant's end.
 pub(crate) fn forget(serial: u64) {
-    let mut registry = lock();
-    registry.tenants.remove(&serial);
-    if registry.tenants.is_empty() {
+    let (mut registry, place) = (lock(), place_of(serial));
+    registry.busy[place / CHUNK][place % CHUNK].store(false, Relaxed);
+    // Dropped after the lock: it may be the last that knows the tenant's memory.
+    let before = std::mem::take(&mut registry.places[place]);
+    registry.free.push(place);
+    registry.alive -= 1;
+    if registry.alive == 0 {
         CHANGED.notify_all();
     }
+    drop(registry);
+    drop(before);
 }
 
 /// The tenant with this serial, if it lives.
 pub(crate) fn tenant(serial: u64) -> Option<Arc<Inner>> {
-    lock().tenants.get(&serial)?.upgrade()
+    let registry = lock();
+    let place = registry.places.get(place_of(serial)).filter(|place| place.serial == serial)?;
+    place.tenant.upgrade()
 }
 
-/// The serials of all living tenants, ascending.
-pub(crate) fn serials() -> Vec<u64> {
-    lock().tenants.keys().copied().collect()
-}
-
-/// A tenant has ids in use that the compactor does not know of.
-#[cold]
-pub(crate) fn is_busy(tenant: &Inner) {
-    let mut registry = lock();
-    // Another thread may have been here just now.
-    if tenant.is_busy.swap(true, Relaxed) {
-        return;
-    }
-    let weak = registry.tenants.get(&tenant.serial).cloned();
-    registry.busy.extend(weak);
-    start(&mut registry);
-    CHANGED.notify_all();
-}
-
-/// Starts the compactor if it does not run. Without a thread to be had ids are not taken back until
-/// the next attempt: more slots are used, nothing is wrong.
-fn start(registry: &mut Registry) {
-    if !registry.compactor_runs {
-        let thread = std::thread::Builder::new().name("warmcore-cids".to_owned());
-        // A thread of ours takes nobody's signals, and does not stay on its maker's CPU.
-        let spawned = signals::blocked(|| thread.stack_size(128 << 10).spawn(compactor));
-        registry.compactor_runs = spawned.is_ok();
-    }
+/// Says of each serial whether its tenant lived when this was called.
+pub(crate) fn living() -> impl Fn(u64) -> bool {
+    let serials: Vec<u64> = lock().places.iter().map(|place| place.serial).collect();
+    move |serial| serials.get(place_of(serial)) == Some(&serial)
 }
 
 fn compactor() {
+    // It does not stay on its maker's CPU, which may be a worker's.
     if let Ok(cpus) = affinity::allowed_to_main() {
         let _ = affinity::set_allowed(&cpus);
     }
     let mut registry = lock();
     let mut due = Instant::now() + COMPACTION_PERIOD;
     loop {
-        if registry.tenants.is_empty() {
+        if registry.alive == 0 {
             registry.compactor_runs = false;
-            registry.busy = Vec::new();
             return;
-        }
-        if registry.busy.is_empty() {
-            registry = CHANGED.wait(registry).unwrap_or_else(PoisonError::into_inner);
-            due = Instant::now() + COMPACTION_PERIOD;
-            continue;
         }
         if let Some(rest) = due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
             registry = CHANGED.wait_timeout(registry, rest).unwrap_or_else(PoisonError::into_inner).0;
             continue;
         }
-        let mut busy = std::mem::take(&mut registry.busy);
+        let flags = registry.busy.iter().flat_map(|flags| flags.iter());
+        let busy = registry.places.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
+        let busy: Vec<Arc<Inner>> = busy.filter_map(|(place, _)| place.tenant.upgrade()).collect();
         drop(registry);
-        busy.retain(|tenant| tenant.upgrade().is_some_and(|tenant| tenant.compact()));
+        busy.iter().for_each(|tenant| tenant.compact());
+        drop(busy);
         // From now: late is harmless, but two that follow each other closely take what is in use.
         due = Instant::now() + COMPACTION_PERIOD;
         registry = lock();
-        registry.busy.append(&mut busy);
     }
 }

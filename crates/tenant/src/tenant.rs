@@ -31,8 +31,8 @@ pub(crate) struct Inner {
     name: Box<str>,
     space: &'static Space,
     pub(crate) ids: Ids<CpuSeats>,
-    /// The compactor knows of it. Written under the registry's lock, and by the compactor.
-    pub(crate) is_busy: AtomicBool,
+    /// Whether the compactor is to look at it: see `registry`.
+    is_busy: &'static AtomicBool,
 }
 
 /// How a tenant is made: [`Tenant::builder`].
@@ -71,12 +71,12 @@ impl Builder {
             "{cpus} CPU numbers; {here} to {CPUS_MAX} are possible here"
         );
         let space = Space::of(cpus);
-        let inner = registry::register(|serial| Inner {
+        let inner = registry::register(|serial, is_busy| Inner {
             serial,
             name: self.name.into(),
             space,
             ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
-            is_busy: AtomicBool::new(false),
+            is_busy,
         });
         Tenant { inner }
     }
@@ -176,7 +176,7 @@ impl Inner {
         });
         // ORDERING: Relaxed; the lock of `ids`, which the entry took, orders it: see `compact`.
         if !self.is_busy.load(Relaxed) {
-            registry::is_busy(self);
+            self.is_busy.store(true, Relaxed);
         }
         held
     }
@@ -198,19 +198,17 @@ impl Inner {
         }
     }
 
-    /// Compacts; says whether it is still busy.
-    ///
-    /// Said not to be busy first, then looked at once more, under the lock of `ids`: who got an id
-    /// under it before is seen here, and who comes later sees that it has to tell.
-    pub(crate) fn compact(&self) -> bool {
+    /// Compacts. Says that it is not busy any more, then looks once more, under the lock of `ids`: who
+    /// got an id under it before is seen here, and who comes later sees that it has to say so.
+    pub(crate) fn compact(&self) {
         if self.ids.compact() > 0 {
-            return true;
+            return;
         }
-        // ORDERING: Relaxed; see above.
+        // ORDERING: Relaxed, both; see above.
         self.is_busy.store(false, Relaxed);
-        let is_busy = self.ids.in_use() > 0;
-        // Whoever told meanwhile is in the list already.
-        is_busy && !self.is_busy.swap(true, Relaxed)
+        if self.ids.in_use() > 0 {
+            self.is_busy.store(true, Relaxed);
+        }
     }
 }
 

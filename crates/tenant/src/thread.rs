@@ -99,8 +99,8 @@ fn move_in(table: &Table, serial: u64, user: User) {
     let before = std::mem::replace(home, Place { serial, user: Some(user) });
     if let Some(user) = before.user {
         if others.len() >= table.others_max.get() {
-            let alive = registry::serials();
-            others.retain(|serial, _| alive.binary_search(serial).is_ok());
+            let lives = registry::living();
+            others.retain(|serial, _| lives(*serial));
             table.others_max.set(others.len() * 2 + HOMES);
         }
         others.insert(before.serial, user);
