@@ -2,7 +2,9 @@
 //!
 //! Model.   64-bit words and how many bits are set. Nothing is allocated after `new`.
 //! Number.  384 ids: 6 words, so the lowest free one is found in 6 loads at worst.
-//! Writers. Whoever has it `&mut`: the lock's holder.
+//! Writers. [`Bits`]: whoever has it `&mut`, the lock's holder. [`SharedBits`]: everybody.
+
+use crate::sync::{AtomicU64, Ordering::*};
 
 /// A set of numbers below a width that is fixed at its making.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,17 +63,63 @@ impl Bits {
         let gap = at as u32 * 64 + word.trailing_ones();
         (gap < end).then_some(gap)
     }
+}
 
-    /// The first member at or after `from`. So that one can walk a set that one changes.
+/// The same for everybody at once: whose `insert` finds a number new, has it.
+#[derive(Debug)]
+pub(crate) struct SharedBits {
+    words: Box<[AtomicU64]>,
+}
+
+impl SharedBits {
+    /// The empty set of numbers below `width`.
+    pub(crate) fn new(width: u32) -> Self {
+        Self { words: (0..width.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// How many are in it.
+    pub(crate) fn len(&self) -> u32 {
+        // ORDERING: SeqCst; pairs with `insert`: see `Ids::in_use`.
+        self.words.iter().map(|word| word.load(SeqCst).count_ones()).sum()
+    }
+
+    pub(crate) fn contains(&self, n: u32) -> bool {
+        self.words.get(n as usize / 64).is_some_and(|word| word.load(Relaxed) >> (n % 64) & 1 == 1)
+    }
+
+    /// Adds a number; says whether it was new. Panics beyond the width.
+    pub(crate) fn insert(&self, n: u32) -> bool {
+        let bit = 1 << (n % 64);
+        // ORDERING: SeqCst. Acquire, which is in it, pairs with the Release in `remove`: what was
+        // done before the number was given back is seen. Loom: `ids/loom.rs::a_retaken_id_comes_with_its_data`.
+        // The rest pairs with `len`.
+        self.words[n as usize / 64].fetch_or(bit, SeqCst) & bit == 0
+    }
+
+    /// Takes a number out; says whether it was there.
+    pub(crate) fn remove(&self, n: u32) -> bool {
+        let bit = 1 << (n % 64);
+        // ORDERING: Release; pairs with `insert`.
+        self.words[n as usize / 64].fetch_and(!bit, Release) & bit != 0
+    }
+
+    /// The lowest number that is not in it, if that is below `end`.
+    pub(crate) fn lowest_gap(&self, end: u32) -> Option<u32> {
+        let words = self.words.iter().map(|word| word.load(Relaxed));
+        let (at, word) = words.enumerate().find(|(_, word)| *word != u64::MAX)?;
+        let gap = at as u32 * 64 + word.trailing_ones();
+        (gap < end).then_some(gap)
+    }
+
+    /// The first member at or after `from`.
     pub(crate) fn next(&self, from: u32) -> Option<u32> {
         let first = from as usize / 64;
-        let masked = self.words.get(first)? & (u64::MAX << (from % 64));
-        let rest = self.words.iter().skip(first + 1).copied();
-        std::iter::once(masked)
-            .chain(rest)
-            .zip(first as u32..)
-            .find(|(word, _)| *word != 0)
-            .map(|(word, at)| at * 64 + word.trailing_zeros())
+        let mask = |at: usize| if at == first { u64::MAX << (from % 64) } else { u64::MAX };
+        let mut words = self.words.iter().enumerate().skip(first);
+        words.find_map(|(at, word)| {
+            let word = word.load(Relaxed) & mask(at);
+            (word != 0).then(|| at as u32 * 64 + word.trailing_zeros())
+        })
     }
 }
 
@@ -84,16 +132,20 @@ mod tests {
     proptest! {
         #[test]
         fn it_behaves_as_a_btree_set(width in 1u32..300, ops in proptest::collection::vec((any::<bool>(), 0u32..300), 0..200)) {
-            let (mut bits, mut set) = (Bits::new(width), BTreeSet::new());
+            let (mut bits, shared, mut set) = (Bits::new(width), SharedBits::new(width), BTreeSet::new());
             for (insert, n) in ops.into_iter().map(|(insert, n)| (insert, n % width)) {
                 if insert {
-                    prop_assert_eq!(bits.insert(n), set.insert(n));
+                    let is_new = set.insert(n);
+                    prop_assert_eq!((bits.insert(n), shared.insert(n)), (is_new, is_new));
                 } else {
-                    prop_assert_eq!(bits.remove(n), set.remove(&n));
+                    let was = set.remove(&n);
+                    prop_assert_eq!((bits.remove(n), shared.remove(n)), (was, was));
                 }
-                prop_assert_eq!(bits.len() as usize, set.len());
-                prop_assert_eq!(bits.lowest_gap(width), (0..width).find(|n| !set.contains(n)));
-                prop_assert_eq!(bits.next(n), set.range(n..).next().copied());
+                let (len, gap) = (set.len() as u32, (0..width).find(|n| !set.contains(n)));
+                prop_assert_eq!((bits.len(), shared.len()), (len, len));
+                prop_assert_eq!((bits.lowest_gap(width), shared.lowest_gap(width)), (gap, gap));
+                prop_assert_eq!((bits.contains(n), shared.contains(n)), (set.contains(&n), set.contains(&n)));
+                prop_assert_eq!(shared.next(n), set.range(n..).next().copied());
             }
         }
     }

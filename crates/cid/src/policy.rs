@@ -17,7 +17,7 @@ pub use kept_per_cpu::KeptPerCpu;
 pub use lowest::Lowest;
 pub use task_owned::TaskOwned;
 
-use crate::bits::Bits;
+use crate::bits::SharedBits;
 use std::fmt;
 use warmcore_terms::Cid;
 
@@ -45,7 +45,7 @@ impl Facts {
 
 /// Which ids are in use.
 #[derive(Debug)]
-pub struct Used<'a>(pub(crate) &'a Bits);
+pub struct Used<'a>(pub(crate) &'a SharedBits);
 
 impl Used<'_> {
     /// Whether an id is nobody's.
@@ -125,6 +125,12 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         true
     }
 
+    /// Whether a CPU's recent id, if it is free and below [`Facts::bound`], is its again without a
+    /// question: then whoever comes back after a pause takes no lock.
+    fn retakes(&self) -> bool {
+        false
+    }
+
     /// Whose the ids are, after a change of users or CPUs; `now` is None before the first.
     fn owner(&self, facts: &Facts, now: Option<Owner>) -> Owner {
         let _ = (facts, now);
@@ -146,7 +152,8 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         facts.bound()
     }
 
-    /// An id for a seat without one, which used `recent` last. None: there is none, and whoever
+    /// An id for a seat without one, which used `recent` last. What it says may be taken by somebody
+    /// else meanwhile; then it is asked again. None: there is none, and whoever
     /// enters gets an overflow id.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;
 

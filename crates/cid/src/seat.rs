@@ -3,12 +3,12 @@
 //! Model.   Two words. `state` is empty, kept, old (kept, and not used since the last
 //!          compaction) or held, and by whom. `rest` is the id, and two flags that send the
 //!          holder's leave to the slow path. Entering is one compare-and-swap, kept → held;
-//!          leaving one store, held → kept. Every other change is made under the tenant's lock.
+//!          leaving one store, held → kept. Empty seats are claimed likewise, before there is an id for
+//!          them; everything else is done under the tenant's lock.
 //! Number.  8 bytes. The seats of 512 tenants on one CPU share a page and, 8 by 8, lines that only
 //!          this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
-//! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept or
-//!          old; the lock's holder, by CAS, from kept or old, and with a store, from empty.
-//!          `rest`: the lock's holder.
+//! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept, old or
+//!          empty; the lock's holder, by CAS. `rest`: the lock's holder.
 
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_terms::Cid;
@@ -92,6 +92,11 @@ impl Rest {
         Self(self.0 | Self::ASKED)
     }
 
+    /// The id alone: what a seat without one remembers.
+    pub(crate) fn recent(self) -> Self {
+        Self(self.0 & !(Self::ASKED | Self::NESTED))
+    }
+
     /// No longer asked for.
     pub(crate) fn kept(self) -> Self {
         Self(self.0 & !Self::ASKED)
@@ -129,7 +134,7 @@ impl Seat {
     /// Kept → held. False: it was not kept, or only just became old.
     #[inline(always)]
     pub(crate) fn enter(&self, token: Token) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `leave` and `keep`: what the last holder
+        // ORDERING: Acquire; pairs with the Release in `leave`: what the last holder
         // wrote to the id's slot is there. Loom: `ids/loom.rs::two_threads_on_one_cpu`.
         self.state.compare_exchange(KEPT, token.0, Acquire, Relaxed).is_ok()
     }
@@ -144,22 +149,17 @@ impl Seat {
     #[inline(always)]
     pub(crate) fn leave(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`, `enter_old` and `take`: who has
-        // the id next sees what we wrote to its slot.
+        // the id next sees what we wrote to its slot, or what the lock that we hold told us.
         self.state.store(KEPT, Release);
     }
 
-    /// Empty → held, under the lock: nobody enters an empty seat without it.
-    pub(crate) fn hold(&self, token: Token) {
-        self.state.store(token.0, Relaxed);
+    /// Empty → held, before there is an id. False: somebody else was first.
+    pub(crate) fn claim(&self, token: Token) -> bool {
+        // ORDERING: Relaxed; what an id's last holder wrote comes with the id, not with the seat.
+        self.state.compare_exchange(EMPTY, token.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Empty → kept, under the lock: an id moved here with its task.
-    pub(crate) fn keep(&self) {
-        // ORDERING: Release; pairs with the Acquire in `enter`. It hands on what `take` acquired.
-        self.state.store(KEPT, Release);
-    }
-
-    /// Held → empty, by the holder under the lock.
+    /// Held → empty, by the holder.
     pub(crate) fn vacate(&self) {
         self.state.store(EMPTY, Relaxed);
     }

@@ -13,7 +13,7 @@ use bytemuck::Zeroable;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
@@ -174,9 +174,9 @@ impl Inner {
                 self.name
             )
         });
-        // ORDERING: Relaxed; the lock of `ids`, which the entry took, orders it: see `compact`.
-        if !self.is_busy.load(Relaxed) {
-            self.is_busy.store(true, Relaxed);
+        // ORDERING: SeqCst; pairs with the store in `compact`.
+        if !self.is_busy.load(SeqCst) {
+            self.is_busy.store(true, SeqCst);
         }
         held
     }
@@ -198,16 +198,16 @@ impl Inner {
         }
     }
 
-    /// Compacts. Says that it is not busy any more, then looks once more, under the lock of `ids`: who
-    /// got an id under it before is seen here, and who comes later sees that it has to say so.
+    /// Compacts. Says that it is not busy any more, then looks once more: who got an id before that is
+    /// seen here, and who gets one later sees that it has to say so.
     pub(crate) fn compact(&self) {
         if self.ids.compact() > 0 {
             return;
         }
-        // ORDERING: Relaxed, both; see above.
-        self.is_busy.store(false, Relaxed);
+        // ORDERING: SeqCst; pairs with the load in `enter_slowly`, as `Ids::in_use` says.
+        self.is_busy.store(false, SeqCst);
         if self.ids.in_use() > 0 {
-            self.is_busy.store(true, Relaxed);
+            self.is_busy.store(true, SeqCst);
         }
     }
 }

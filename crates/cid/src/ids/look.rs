@@ -48,18 +48,21 @@ impl<S: Seats> Ids<S> {
     pub fn stats(&self) -> Stats {
         let shared = lock(&self.shared);
         Stats {
+            recent_hits: shared.counts.recent_hits + u64::from(self.seen.retaken.load(Relaxed)),
             nr_cpus_allowed: shared.allowed.len(),
-            in_use: shared.used.len(),
+            max_nr_cid: self.seen.max_nr_cid.load(Relaxed),
+            in_use: self.used.len(),
             overflow_in_use: shared.overflow.len(),
             ..shared.counts
         }
     }
 
-    /// How many ids are in use, overflow ids as well. Under the lock: whoever entered through it
-    /// before is counted.
+    /// How many ids CPUs, or tasks, have now.
+    ///
+    /// Who stores something SeqCst before it asks, and is told 0, knows that whoever gets an id
+    /// from now on will see what was stored, if he looks SeqCst after his entry.
     pub fn in_use(&self) -> u32 {
-        let shared = lock(&self.shared);
-        shared.used.len() + shared.overflow.len()
+        self.used.len()
     }
 
     /// The ids that were ever handed out: those of seats, then the overflow ids. Their slots are
@@ -85,15 +88,9 @@ impl<S: Seats> Ids<S> {
         Facts {
             users: shared.counts.users,
             nr_cpus_allowed: shared.allowed.len(),
-            max_nr_cid: shared.counts.max_nr_cid,
-            in_use: shared.used.len(),
+            max_nr_cid: self.seen.max_nr_cid.load(Relaxed),
+            in_use: self.used.len(),
             cpus: self.seats.cpus(),
         }
-    }
-
-    /// Copies what changed to where one may look without the lock.
-    pub(super) fn show(&self, shared: &Shared) {
-        // ORDERING: Relaxed; numbers for who only looks.
-        self.seen.cids_end.store(shared.counts.handed_out, Relaxed);
     }
 }

@@ -10,6 +10,13 @@ use crate::seat::{Seat, seats};
 use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
 use std::sync::atomic as real;
 
+/// A model of more steps than all orders of can be tried: those with few preemptions are.
+fn bounded(act: impl Fn() + Sync + Send + 'static) {
+    let mut builder = ::loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(act);
+}
+
 /// Ids, and per id a slot without any atomics: loom fails a model in which two write one slot
 /// and neither sees the other.
 struct Tenant {
@@ -57,19 +64,19 @@ impl Tenant {
 
     /// Everybody is back, and goes. What the seats have is what is in use.
     fn end<const N: usize>(&self, users: [User; N]) {
-        let shared = lock(&self.ids.shared);
         let mut cids = Vec::new();
-        for number in 0..shared.seats.width() {
+        let (cpus, seated) = (self.ids.seats.cpus(), &self.ids.seated);
+        let seats = if self.ids.policy.has_task_seats() { 2 * cpus } else { cpus };
+        for number in 0..seats {
             let seat = self.ids.seats.seat(number);
-            assert_eq!(shared.seats.contains(number), seat.state() != State::Empty, "{seat:?}");
+            assert_eq!(seated.contains(number), seat.state() != State::Empty, "{seat:?}");
             if seat.state() != State::Empty {
                 cids.push(seat.rest().cid_held().0);
             }
         }
         cids.sort_unstable();
-        let used: Vec<_> = (0..shared.used.width()).filter(|cid| shared.used.contains(*cid)).collect();
-        assert_eq!((&used, used.len() as u32), (&cids, shared.used.len()));
-        drop(shared);
+        let used: Vec<_> = (0..cpus).filter(|cid| self.ids.used.contains(*cid)).collect();
+        assert_eq!((&used, used.len() as u32), (&cids, self.ids.used.len()));
         users.into_iter().for_each(|user| self.ids.remove_user(user));
         let stats = self.ids.stats();
         assert_eq!((stats.users, stats.overflow_in_use), (0, 0));
@@ -347,7 +354,7 @@ fn an_asked_holder_keeps_its_id_until_the_last_guard() {
 /// While B gives back what it was asked for, C comes for the same seat.
 #[test]
 fn an_asked_holder_against_another_on_its_cpu() {
-    model(|| {
+    bounded(|| {
         let tenant = Tenant::new(3, 1, &CacheLocal);
         let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
         tenant.visit(0, &mut a);
@@ -481,5 +488,68 @@ fn the_old_owner_against_a_leaving_holder() {
         let mut d = tenant.user_of(3, 2);
         tenant.visit(0, &mut d);
         tenant.end([a.join().unwrap(), d]);
+    });
+}
+
+/// A comes back to CPU 0 after a pause, and B comes to CPU 2, where the lowest free id is A's.
+#[test]
+fn an_id_is_retaken_by_one_or_picked_by_another() {
+    model(|| {
+        let tenant = Tenant::new(3, 2, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        assert_eq!((tenant.visit(0, &mut a), tenant.visit(1, &mut b)), (Cid(0), Cid(1)));
+        tenant.ids.compact();
+        assert_eq!(tenant.ids.compact(), 0);
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
+        tenant.visit(2, &mut b);
+        tenant.end([a.join().unwrap(), b]);
+    });
+}
+
+/// A writes and leaves, a compaction takes the id, and C, which was on that CPU, retakes it.
+#[test]
+fn a_retaken_id_comes_with_its_data() {
+    bounded(|| {
+        let tenant = Tenant::new(2, 2, &CacheLocal);
+        let (mut a, mut c) = (tenant.user(0), tenant.user(1));
+        assert_eq!(tenant.visit(0, &mut a), tenant.visit(0, &mut c));
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
+        let c = go(&tenant, c, |tenant, c| _ = tenant.visit(0, c));
+        tenant.ids.compact_if(|_, _| true);
+        tenant.end([a.join().unwrap(), c.join().unwrap()]);
+    });
+}
+
+/// A moves to CPU 1, which had an id: A's is freed and forgotten, while C comes back to CPU 0.
+#[test]
+fn an_id_that_moved_away_is_not_retaken() {
+    model(|| {
+        let tenant = Tenant::new(4, 2, &CacheLocal);
+        let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
+        assert_eq!((tenant.visit(0, &mut a), tenant.visit(1, &mut b)), (Cid(0), Cid(1)));
+        assert_eq!(tenant.visit(0, &mut c), Cid(0));
+        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(1, a));
+        tenant.visit(0, &mut c);
+        tenant.visit(0, &mut c);
+        tenant.end([a.join().unwrap(), b, c]);
+    });
+}
+
+/// Two users of one CPU come back at once, while a compaction looks.
+#[test]
+fn two_retake_on_one_cpu() {
+    bounded(|| {
+        let tenant = Tenant::new(2, 2, &CacheLocal);
+        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
+        assert_eq!(tenant.visit(0, &mut a), tenant.visit(0, &mut b));
+        tenant.ids.compact();
+        assert_eq!(tenant.ids.compact(), 0);
+        let a = go(&tenant, a, |tenant, a| {
+            tenant.visit(0, a);
+            tenant.visit(0, a);
+        });
+        tenant.visit(0, &mut b);
+        tenant.ids.compact();
+        tenant.end([a.join().unwrap(), b]);
     });
 }

@@ -10,7 +10,7 @@
 use super::{Ids, NOWHERE, Shared, User};
 use crate::policy::{Destination, LeftBehind, Owner};
 use crate::seat::{Rest, Seats, State};
-use crate::sync::lock;
+use crate::sync::{Ordering::Relaxed, lock};
 use warmcore_terms::CpuId;
 
 impl<S: Seats> Ids<S> {
@@ -40,8 +40,8 @@ impl<S: Seats> Ids<S> {
     /// under the lock, so it must not come back here.
     pub fn compact_if(&self, is_old: impl Fn(CpuId, bool) -> bool) -> u32 {
         let shared = &mut *lock(&self.shared);
-        let in_use_before = shared.used.len();
-        self.each_seat(shared, |shared, number| {
+        let mut taken = 0;
+        self.each_seat(|number| {
             let seat = self.seats.seat(number);
             let state = seat.state();
             if !self.policy.expires() || !matches!(state, State::Kept | State::Old) {
@@ -49,50 +49,57 @@ impl<S: Seats> Ids<S> {
             }
             let old = is_old(CpuId(number), state == State::Old);
             if old && (seat.take_old() || state == State::Kept && seat.take()) {
-                self.free(shared, number);
+                self.free(number, seat.rest().recent());
+                taken += 1;
             } else {
                 seat.age();
             }
         });
         let bound = self.policy.bound(&self.facts(shared));
-        self.each_seat(shared, |shared, number| {
+        self.each_seat(|number| {
             let seat = self.seats.seat(number);
             let is_owners = (number >= self.seats.cpus()) == (shared.owner == Owner::Task);
             if seat.rest().cid_held().0 >= bound || !is_owners {
-                self.take_or_ask(shared, number);
+                taken += u64::from(self.take_or_ask(number));
             } else if seat.rest().is_asked() && self.policy.keeps() {
                 seat.set_rest(seat.rest().kept()); // the bound rose again
             }
         });
         // Who runs above the bound finds an id below it only if those do not keep them all.
-        self.each_seat(shared, |shared, number| {
-            if shared.used.len() > bound && self.seats.seat(number).take() {
-                self.free(shared, number);
+        self.each_seat(|number| {
+            let seat = self.seats.seat(number);
+            if self.used.len() > bound && seat.take() {
+                self.free(number, seat.rest().recent());
+                taken += 1;
             }
         });
         shared.counts.compactions += 1;
-        shared.counts.compacted += u64::from(in_use_before - shared.used.len());
-        shared.used.len()
+        shared.counts.compacted += taken;
+        self.used.len()
     }
 
-    pub(super) fn each_seat(&self, shared: &mut Shared, mut act: impl FnMut(&mut Shared, u32)) {
+    /// Every seat that has an id. Under the lock, so that none is freed meanwhile by somebody else.
+    fn each_seat(&self, mut act: impl FnMut(u32)) {
         let mut from = 0;
-        while let Some(number) = shared.seats.next(from) {
-            act(shared, number);
+        while let Some(number) = self.seated.next(from) {
+            act(number);
             from = number + 1;
         }
     }
 
     /// After a change of users or CPUs.
     pub(super) fn settle_owner(&self, shared: &mut Shared) {
-        let owner = self.policy.owner(&self.facts(shared), Some(shared.owner));
+        let facts = self.facts(shared);
+        let retake_end = if self.policy.retakes() { facts.bound() } else { 0 };
+        self.seen.retake_end.store(retake_end, Relaxed);
+        let owner = self.policy.owner(&facts, Some(shared.owner));
         if owner == std::mem::replace(&mut shared.owner, owner) {
             return;
         }
-        self.each_seat(shared, |shared, number| {
+        self.each_seat(|number| {
             let of_task = number >= self.seats.cpus();
             if of_task != (owner == Owner::Task) {
-                self.take_or_ask(shared, number);
+                self.take_or_ask(number);
             }
         });
     }
@@ -110,33 +117,35 @@ impl<S: Seats> Ids<S> {
         if left == LeftBehind::Stays || !from.take() {
             return;
         }
-        if left == LeftBehind::Follows {
-            assert!(!destination.has_id, "{} moves an id where one is", self.policy.name());
-            shared.seats.remove(user.seat);
-            shared.seats.insert(to.0);
-            dest.set_rest(user.rest);
-            dest.keep();
-            shared.counts.moves += 1;
-        } else {
-            self.free(shared, user.seat);
+        // As the kernel does: the CPU forgets an id that left it with its task. It may have its next
+        // one in this moment, without the lock; then ours does not follow.
+        let follows = left == LeftBehind::Follows && dest.claim(user.token);
+        if !follows {
+            self.free(user.seat, Rest::default());
             shared.counts.freed_by_moves += 1;
+            return;
         }
-        // As the kernel does: the CPU forgets an id that left it with its task.
         from.set_rest(Rest::default());
+        self.seated.remove(user.seat);
+        dest.set_rest(user.rest);
+        self.seated.insert(to.0);
+        dest.leave();
+        shared.counts.moves += 1;
     }
 
-    /// An empty seat's id is nobody's from now on; the seat remembers it.
-    pub(super) fn free(&self, shared: &mut Shared, number: u32) {
+    /// An empty seat's id is nobody's from now on; the seat remembers what it is told to.
+    ///
+    /// The id last: whoever has it then may be on that seat, and finds it in order.
+    pub(super) fn free(&self, number: u32, remembers: Rest) {
         let seat = self.seats.seat(number);
         let cid = seat.rest().cid_held();
-        seat.set_rest(Rest::of(cid));
-        let was = shared.used.remove(cid.0) & shared.seats.remove(number);
+        seat.set_rest(remembers);
+        let was = self.seated.remove(number) & self.used.remove(cid.0);
         assert!(was, "{cid} of seat {number} was freed twice");
-        self.show(shared);
     }
 
     /// Takes a seat's id if nobody runs on it, else asks whoever does to give it back on leaving.
-    fn take_or_ask(&self, shared: &mut Shared, number: u32) -> bool {
+    fn take_or_ask(&self, number: u32) -> bool {
         let seat = self.seats.seat(number);
         if !seat.take() {
             seat.set_rest(seat.rest().asked());
@@ -145,7 +154,7 @@ impl<S: Seats> Ids<S> {
                 return false;
             }
         }
-        self.free(shared, number);
+        self.free(number, seat.rest().recent());
         true
     }
 }

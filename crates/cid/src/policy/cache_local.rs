@@ -19,6 +19,10 @@ impl Policy for CacheLocal {
         "cache-local"
     }
 
+    fn retakes(&self) -> bool {
+        true // the first rule
+    }
+
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick> {
         let bound = facts.bound();
         if let Some(cid) = recent.filter(|cid| cid.0 < bound && used.is_free(*cid)) {

@@ -141,7 +141,7 @@ impl<'a> Pair<'a> {
         }
         let stats = self.ids.stats();
         assert_eq!(stats, self.model.stats());
-        assert_eq!(self.ids.in_use(), stats.in_use + stats.overflow_in_use);
+        assert_eq!(self.ids.in_use(), stats.in_use);
         let overflow = self.cpus..self.cpus + self.model.overflow_end();
         assert_eq!(self.ids.handed_out(), [0..stats.handed_out, overflow]);
         let is_small = self.cpus <= 3;
