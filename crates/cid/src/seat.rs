@@ -5,8 +5,8 @@
 //!          holder's leave to the slow path. Entering is one compare-and-swap, kept → held;
 //!          leaving one store, held → kept. Empty seats are claimed likewise, before there is an id for
 //!          them; everything else is done under the tenant's lock.
-//! Number.  8 bytes. The seats of 512 tenants on one CPU share a page and, 8 by 8, lines that only
-//!          this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
+//! Number.  8 bytes. The seats of 512 tenants on one CPU share a page and, 8 by 8, lines that
+//!          compaction aside only this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
 //! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept, old or
 //!          empty; the lock's holder, by CAS. `rest`: the lock's holder.
 

@@ -1,7 +1,7 @@
 //! Look: what happened to a tenant's ids, for policies, pictures and whoever reads slots.
 //!
-//! Model.   Counts are kept under the lock. The ends of the ids that were handed out are copied to
-//!          where one may read them without it: every sum over slots does.
+//! Model.   Counts are kept under the lock, but for entries that take none. The ends of the ids that
+//!          were handed out stand where one may read them without it: every sum over slots does.
 
 use super::{Ids, Shared};
 use crate::policy::Facts;
@@ -48,7 +48,7 @@ impl<S: Seats> Ids<S> {
     pub fn stats(&self) -> Stats {
         let shared = lock(&self.shared);
         Stats {
-            recent_hits: shared.counts.recent_hits + u64::from(self.seen.retaken.load(Relaxed)),
+            recent_hits: shared.counts.recent_hits + self.seen.retaken.load(Relaxed),
             nr_cpus_allowed: shared.allowed.len(),
             max_nr_cid: self.seen.max_nr_cid.load(Relaxed),
             in_use: self.used.len(),
