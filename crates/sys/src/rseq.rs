@@ -20,6 +20,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use crate::affinity;
+use warmcore_terms::CpuId;
 
 /// Where the fields of the area stand, in bytes. `section` and `own` use them in asm.
 pub(crate) mod field {
@@ -273,6 +275,17 @@ pub fn cpu_hint() -> Option<u32> {
     let cpu = section::read_area(offset);
     // A negative number: this thread is not registered.
     ((cpu as i32) >= 0).then_some(cpu)
+}
+
+/// The CPU that this thread runs on, or ran on a moment ago: by [`cpu_hint`], else by a call.
+#[inline(always)]
+pub fn current_cpu() -> CpuId {
+    /// Apart, so that the fast path saves no registers for the call.
+    #[cold]
+    fn asked() -> CpuId {
+        affinity::current_cpu()
+    }
+    cpu_hint().map_or_else(asked, CpuId)
 }
 
 /// Gives this thread an area if it has none and may have one; says whether it has one now.

@@ -136,20 +136,10 @@ impl fmt::Debug for Tenant {
     }
 }
 
-/// The CPU that this thread runs on, or ran on a moment ago.
-#[inline(always)]
-fn current_cpu() -> CpuId {
-    #[cold]
-    fn asked() -> CpuId {
-        affinity::current_cpu()
-    }
-    rseq::cpu_hint().map_or_else(asked, CpuId)
-}
-
 impl Inner {
     #[inline(always)]
     pub(crate) fn enter(&self) -> Guard<'_> {
-        let cpu = current_cpu();
+        let cpu = rseq::current_cpu();
         if let Some(user) = thread::user_at_home(self.serial) {
             // SAFETY: this thread's record; nobody looks it up until `enter_at_once` returns.
             if let Some(held) = self.ids.enter_at_once(cpu, unsafe { &mut *user }) {

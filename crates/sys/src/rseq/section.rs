@@ -30,6 +30,7 @@
 mod aarch64;
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod nowhere;
+mod stock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod x86_64;
 
@@ -37,6 +38,7 @@ mod x86_64;
 pub use aarch64::*;
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub use nowhere::*;
+pub use stock::{stock_charge, stock_grant, stock_rebind, stock_uncharge};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use x86_64::*;
 

@@ -128,13 +128,14 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
 
 /// The frame of every section: descriptor, abort stub, arm, the body up to its commit. `slow` is
 /// what the stub does after counting: it names a label that does not return into the section.
+/// What stands after `then` is no part of it: where a commit may fail, the look at whether it did.
 ///
 /// The stub may be out of a branch's reach, ±128 MiB; a linker then goes through a veneer, which
 /// writes x16 and x17. So both are taken, and free for the body to use, though not for its
 /// commit: `delay` takes x16 before it. Nothing but `b` may name a place in the stub, since no
 /// linker extends a conditional branch's ±1 MiB.
 macro_rules! section {
-    (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal, $($operand:tt)*) => {
+    (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal $(then $after:literal)?, $($operand:tt)*) => {
         asm!(
             // "aw": PIE relocates the descriptor; "?": it goes where its function goes.
             ".pushsection __rseq_cs, \"aw?\", @progbits",
@@ -172,11 +173,12 @@ macro_rules! section {
             "b.pl 88b",
             $commit,
             "44:",
+            $($after,)?
             slot = out(reg) _,
             rseq_cs = const field::RSEQ_CS,
             ABORTS = sym ABORTS,
             #[cfg(feature = "delay")]
-            DELAY = sym super::DELAY_SPINS,
+            DELAY = sym $crate::rseq::section::DELAY_SPINS,
             out("x16") _,
             out("x17") _,
             $($operand)*
@@ -184,6 +186,8 @@ macro_rules! section {
         )
     };
 }
+
+pub(super) mod stock;
 
 /// Adds `n` to the word at the start of the slot. False: aborted, nothing was added.
 ///

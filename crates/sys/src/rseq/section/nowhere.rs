@@ -82,3 +82,25 @@ pub unsafe fn add_strided(_: Here, _: *mut u8, _: usize, _: u64) -> bool {
 pub unsafe fn store_if<const SHIFT: u32>(_: Here, _: &AtomicPtr<u8>, _: u64, _: u64) -> bool {
     false
 }
+
+pub(super) mod stock {
+    //! The verbs of a stock: never called either.
+
+    use super::Here;
+
+    pub unsafe fn charge<const SHIFT: u32>(_: Here, _: *mut u8, _: u32, _: u32) -> bool {
+        false
+    }
+
+    pub unsafe fn uncharge<const SHIFT: u32>(_: Here, _: *mut u8, _: u32, _: u32) -> bool {
+        false
+    }
+
+    pub unsafe fn grant<const SHIFT: u32>(_: Here, _: *mut u8, _: u32, _: u64, _: u64, _: u64) -> bool {
+        false
+    }
+
+    pub unsafe fn rebind<const SHIFT: u32>(_: Here, _: *mut u8, _: u32, _: u64, _: u64, _: u64) -> bool {
+        false
+    }
+}

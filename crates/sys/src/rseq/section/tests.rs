@@ -10,6 +10,8 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+mod stock;
+
 /// What glibc registers, and the kernel looks for before an abort address.
 #[cfg(target_arch = "x86_64")]
 const SIGNATURE: u32 = 0x5305_3053;
@@ -245,6 +247,17 @@ extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut l
     }
 }
 
+/// Makes `handler` the process's for `signal`.
+fn handle(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) {
+    // SAFETY: the handlers here touch nothing but their arguments, thread-locals and the area there.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+    }
+}
+
 #[test]
 fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
     let bytes = page_bytes();
@@ -252,13 +265,7 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
         // SAFETY: a page of the region below.
         assert_eq!(unsafe { libc::mprotect(at.cast(), bytes, protection) }, 0);
     };
-    // SAFETY: the handler above touches nothing but its arguments and a thread-local.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = abort_the_section as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
-    }
+    handle(libc::SIGSEGV, abort_the_section);
     // A page that faults, one that cannot be written, one that can. The stack's `len` and `cap`
     // end the second page, its items start the third: of its stores only the commit faults.
     let region = Region::reserve(3 * bytes).unwrap();

@@ -106,9 +106,10 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
 
 /// The frame of every section: descriptor, abort stub, arm, the body up to its commit. `slow` is
 /// what the stub does after counting: it names a label that does not return into the section.
+/// What stands after `then` is no part of it: where a commit may fail, the look at whether it did.
 /// Numeric labels have two digits, since 0 and 1 read as binary numbers in this syntax.
 macro_rules! section {
-    (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal, $($operand:tt)*) => {
+    (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal $(then $after:literal)?, $($operand:tt)*) => {
         asm!(
             // "aw": PIE relocates the descriptor; "?": it goes where its function goes.
             ".pushsection __rseq_cs, \"aw?\", @progbits",
@@ -138,11 +139,12 @@ macro_rules! section {
             "jns 88b",
             $commit,
             "44:",
+            $($after,)?
             slot = out(reg) _,
             rseq_cs = const field::RSEQ_CS,
             ABORTS = sym ABORTS,
             #[cfg(feature = "delay")]
-            DELAY = sym super::DELAY_SPINS,
+            DELAY = sym $crate::rseq::section::DELAY_SPINS,
             #[cfg(feature = "delay")]
             out("r11") _,
             $($operand)*
@@ -150,6 +152,8 @@ macro_rules! section {
         )
     };
 }
+
+pub(super) mod stock;
 
 /// Adds `n` to the word at the start of the slot. False: aborted, nothing was added.
 ///

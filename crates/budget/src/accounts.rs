@@ -1,0 +1,200 @@
+//! Accounts: a tree of limits, spent from stocks.
+//!
+//! Model.   `try_charge` spends from this CPU's stock of the account. If that can't serve, the charge goes
+//!          up the tree (`climb`) and takes along what fills the stock (`refill`); if it does not fit, all
+//!          stocks below the full account are closed (`drain`) and it is decided exactly (`refuse`).
+//! Number.  One charge in some hundreds goes up the tree.
+//! Protocol. Units are conserved: what an account is charged is what is used of it, plus what lies in its
+//!          stocks, less the stocks' debts. Every step moves units from one to another.
+//! Writers. See `node`, and `stock`.
+
+mod climb;
+mod drain;
+mod family;
+mod look;
+#[cfg(all(test, loom))]
+mod loom;
+mod node;
+mod nodes;
+mod refill;
+mod refuse;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use family::Plan;
+pub use look::{Explain, Level, OnCpu, Usage};
+pub use node::Node;
+
+use crate::outcome::{OverBudget, OverUncharge, Overrun};
+use crate::stock::{Key, Stocks};
+use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
+use nodes::Nodes;
+use refill::STOCKED_MAX;
+use refuse::Refusing;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use warmcore_terms::CpuId;
+
+/// All accounts whose stocks stand in the same tables.
+#[derive(Debug)]
+pub struct Accounts<S> {
+    stocks: S,
+    nodes: Nodes,
+    family: Mutex<Family>,
+    /// Held by who changes a guarantee.
+    guarantees: Mutex<()>,
+    /// Whether somebody waits for what was given back: 1 until a host asks.
+    owes_wake: AtomicU32,
+}
+
+/// Who is gone, and who is about to go.
+#[derive(Debug, Default)]
+struct Family {
+    free: BinaryHeap<Reverse<Key>>,
+    orphans: Vec<Key>,
+}
+
+/// What a drain brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Units that lay in stocks.
+    pub units: u64,
+    /// Stocks that were open.
+    pub stocks: u32,
+}
+
+impl std::ops::AddAssign for Drained {
+    fn add_assign(&mut self, more: Self) {
+        self.units += more.units;
+        self.stocks += more.stocks;
+    }
+}
+
+impl<S: Stocks> Accounts<S> {
+    /// No accounts yet.
+    pub fn new(stocks: S) -> Self {
+        Self {
+            stocks,
+            nodes: Nodes::new(),
+            family: Mutex::new(Family::default()),
+            guarantees: Mutex::new(()),
+            owes_wake: AtomicU32::new(0),
+        }
+    }
+
+    /// The stocks.
+    pub fn stocks(&self) -> &S {
+        &self.stocks
+    }
+
+    /// Charges `n` units to the account and all above it, or none.
+    ///
+    /// **Touches** the stock on this CPU; every 500th time or so, and near a limit, the accounts.
+    #[inline(always)]
+    pub fn try_charge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverBudget> {
+        if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slowly(node, cpu(), n, None) }
+    }
+
+    /// Charges `n` units to this CPU's stock. False: it can't serve; nothing happened.
+    #[inline(always)]
+    pub fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
+        n <= STOCKED_MAX && self.stocks.charge(cpu, node.key, n as u32)
+    }
+
+    /// Charges `n` units, whatever the limits. `Err` says where that is over, and by how much; it is charged
+    /// all the same. Panics above 2^60 units.
+    pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
+        assert!(n <= 1 << 60, "{}: {n} units at once; nobody has so many", node.name());
+        if self.charge_slowly(node, cpu, n, None).is_ok() {
+            return Ok(());
+        }
+        self.force_charge_past_stocks(node, n).map_or(Ok(()), Err)
+    }
+
+    /// As `try_charge`, and leaves stocks alone: for who has no handle, only something that is charged
+    /// there already.
+    pub fn try_charge_past_stocks(&self, node: &Node, n: u64) -> Result<(), OverBudget> {
+        self.charge_tree(node, n, None)?;
+        self.add_direct(node, n);
+        Ok(())
+    }
+
+    /// As `force_charge`, and leaves stocks alone.
+    pub fn force_charge_past_stocks(&self, node: &Node, n: u64) -> Option<Overrun> {
+        let over = self.climb_anyway(node, n);
+        self.add_direct(node, n);
+        self.tell_pressure(node);
+        over.map(|over| self.overrun(over))
+    }
+
+    /// Gives back `n` units that were charged to this account, on whatever CPU.
+    ///
+    /// That it is too much is found at once where it goes up the tree, and where no other CPU has a stock of
+    /// the account. Else a stock may take it; the next drain finds less in use than lies in stocks.
+    #[inline(always)]
+    pub fn uncharge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverUncharge> {
+        if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slowly(node, cpu(), n) }
+    }
+
+    /// Puts `n` units into this CPU's stock. False: it can't take them; nothing happened.
+    #[inline(always)]
+    pub fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
+        n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
+    }
+
+    /// Changes the limit. One below usage refuses every charge until usage is below it.
+    pub fn set_limit(&self, node: &Node, limit: u64) {
+        // ORDERING: SeqCst; before the drain, so that no stock opens with a share of the old one after it.
+        let before = node.limit.swap(limit, SeqCst);
+        if limit < before {
+            let _refusing = Refusing::new(node);
+            self.drain_for_room(node);
+        }
+    }
+
+    /// Changes the soft limit: above it, pressure.
+    pub fn set_soft_limit(&self, node: &Node, limit: u64) {
+        node.soft.store(limit, Relaxed);
+        if node.usage.load(Relaxed) > limit {
+            self.tell_pressure(node);
+        }
+    }
+
+    /// The limit; `u64::MAX`: none.
+    pub fn limit(&self, node: &Node) -> u64 {
+        node.limit.load(Relaxed)
+    }
+
+    /// Whether units came back for which somebody waits, since this was asked last. A host asks after
+    /// whatever may give units back.
+    #[inline]
+    pub fn take_owed_wake(&self) -> bool {
+        self.owes_wake.load(Relaxed) != 0 && self.owes_wake.swap(0, AcqRel) != 0
+    }
+
+    /// Counts who waits at an account: its stocks stay closed, so that whatever comes back is seen, and
+    /// nobody else is charged there.
+    pub fn begin_waiting(&self, node: &Node) {
+        // ORDERING: SeqCst, both; before the look at usage, pairs with `take_back`.
+        node.waiting.fetch_add(1, SeqCst);
+        std::mem::forget(Refusing::new(node));
+        self.drain_for_room(node);
+    }
+
+    /// The opposite of `begin_waiting`.
+    pub fn end_waiting(&self, node: &Node) {
+        // ORDERING: Release; it only lets others in again.
+        node.refusing.fetch_sub(1, Release);
+        node.waiting.fetch_sub(1, Release);
+    }
+
+    /// How many accounts there are, orphans included.
+    pub fn accounts(&self) -> usize {
+        self.nodes.len() - lock(&self.family).free.len()
+    }
+
+    /// The account with this key.
+    pub fn node(&self, key: Key) -> Option<&Node> {
+        self.nodes.get(key)
+    }
+}

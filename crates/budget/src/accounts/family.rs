@@ -1,0 +1,183 @@
+//! Family: accounts come and go.
+//!
+//! Model.   An account lives as long as somebody has a handle or it has a child; and then until all that was
+//!          charged to it came back, which needs no handle. Until then it is an orphan: no stock opens for it,
+//!          and its parent may uncharge what it holds. A node of an account that is gone is used again,
+//!          the lowest key first, so that stocks stand close together.
+//! Number.  An account without a stock is 384 bytes, a name, and 4 bytes in its parent.
+//! Writers. `family` under its lock; a parent's list of children under the parent's.
+//! Source.  Linux memcg: an offline cgroup's charges go to its parent, since its zombies were a plague.
+
+use super::node::{LISTENS, Node, ORPHAN};
+use super::{Accounts, Stocks};
+use crate::outcome::{Listener, OverBudget};
+use crate::sync::{Ordering::*, lock};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// What a new account is.
+pub struct Plan {
+    /// Its name.
+    pub name: Arc<str>,
+    /// No more than this, its children's included.
+    pub limit: u64,
+    /// Above this, pressure.
+    pub soft_limit: u64,
+    /// So much of its parent is kept for it.
+    pub guarantee: u64,
+    /// Who is told of events here and below.
+    pub listener: Option<Listener>,
+}
+
+impl<S: Stocks> Accounts<S> {
+    /// A new account with one handle, below `parent` or a root. Refused if the parent has no room for the
+    /// guarantee. Panics at 2^24 accounts.
+    pub fn create(&self, parent: Option<&Node>, plan: Plan) -> Result<&Node, OverBudget> {
+        let key = lock(&self.family).free.pop();
+        let node = match key {
+            Some(Reverse(key)) => self.nodes.get(key).expect("a key that was in use has a node"),
+            None => self.nodes.push(),
+        };
+        node.limit.store(plan.limit, Relaxed);
+        node.soft.store(plan.soft_limit, Relaxed);
+        node.peak.store(0, Relaxed);
+        node.refusing.store(0, Relaxed);
+        node.handles.store(1, Relaxed);
+        node.state.store(if plan.listener.is_some() { LISTENS } else { 0 }, Relaxed);
+        {
+            let mut rest = node.rest();
+            rest.name = Some(plan.name);
+            rest.listener = plan.listener;
+        }
+        let up = parent.map_or(std::ptr::null_mut(), |parent| std::ptr::from_ref(parent).cast_mut());
+        // ORDERING: Release; pairs with the Acquire in `Node::parent`.
+        node.parent.store(up, Release);
+        if let Some(parent) = parent {
+            parent.handles.fetch_add(1, Relaxed);
+            parent.rest().children.push(node.key);
+        }
+        if plan.guarantee > 0
+            && let Err(over) = self.set_guarantee(node, plan.guarantee)
+        {
+            self.drop_handle(node);
+            return Err(over);
+        }
+        Ok(node)
+    }
+
+    /// One handle more. The caller has one.
+    pub fn add_handle(&self, node: &Node) {
+        node.handles.fetch_add(1, Relaxed);
+    }
+
+    /// One handle less; with the last one the account goes.
+    pub fn drop_handle(&self, node: &Node) {
+        // ORDERING: AcqRel; all that was done with handles comes before what is done without any.
+        if node.handles.fetch_sub(1, AcqRel) > 1 {
+            return;
+        }
+        // For good: no stock opens for it again.
+        // ORDERING: SeqCst; as `Refusing::new`.
+        node.refusing.fetch_add(1, SeqCst);
+        node.set_state(ORPHAN, true);
+        self.give_guarantee_up(node);
+        lock(&self.family).orphans.push(node.key);
+        self.reap();
+    }
+
+    /// Frees the orphans to whom nothing is charged any more.
+    pub(super) fn reap(&self) {
+        let mut orphans = {
+            let mut family = lock(&self.family);
+            if family.orphans.is_empty() {
+                return;
+            }
+            std::mem::take(&mut family.orphans)
+        };
+        orphans.retain(|key| !self.nodes.get(*key).is_some_and(|node| self.try_reap(node)));
+        lock(&self.family).orphans.append(&mut orphans);
+    }
+
+    /// Whether it is gone. The caller has taken it off the list of orphans.
+    fn try_reap(&self, node: &Node) -> bool {
+        // Closed ones too: a section that was under way may have left something there.
+        self.close_all(node);
+        // ORDERING: Acquire, all; pair with the last one to have touched each.
+        let left = node.direct.load(Acquire)
+            + node.usage.load(Acquire)
+            + node.float_units()
+            + node.reserve.load(Acquire);
+        if left > 0 {
+            return false;
+        }
+        let parent = node.parent();
+        if let Some(parent) = parent {
+            parent.rest().children.retain(|key| *key != node.key);
+        }
+        *node.rest() = Default::default();
+        node.cpus.store(0, Relaxed);
+        lock(&self.family).free.push(Reverse(node.key));
+        if let Some(parent) = parent {
+            self.drop_handle(parent);
+        }
+        true
+    }
+
+    /// Changes what the parent keeps for it.
+    pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
+        let _turn = lock(&self.guarantees);
+        let want = guarantee.saturating_sub(node.usage.load(Relaxed));
+        let have = node.reserve.load(Relaxed);
+        if let Some(parent) = node.parent().filter(|_| want > have) {
+            self.charge_tree(parent, want - have, None)?;
+            // ORDERING: Release; pairs with `take_reserve`.
+            node.reserve.fetch_add(want - have, Release);
+        }
+        node.guarantee.store(guarantee, Relaxed);
+        self.give_surplus_up(node, want);
+        Ok(())
+    }
+
+    fn give_guarantee_up(&self, node: &Node) {
+        let _turn = lock(&self.guarantees);
+        node.guarantee.store(0, Relaxed);
+        self.give_surplus_up(node, 0);
+    }
+
+    fn give_surplus_up(&self, node: &Node, want: u64) {
+        let surplus = node.reserve.load(Relaxed).saturating_sub(want);
+        let taken = node.take_reserve(surplus);
+        if let Some(parent) = node.parent().filter(|_| taken > 0) {
+            self.release(parent, taken);
+        }
+    }
+
+    /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`.
+    pub(super) fn adopt(&self, node: &Node, n: u64) {
+        let rest = node.rest();
+        for orphan in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
+            let lacks = n.saturating_sub(node.direct.load(Acquire));
+            if lacks == 0 {
+                return;
+            }
+            if orphan.state.load(Acquire) & ORPHAN == 0 {
+                continue;
+            }
+            self.close_all(orphan);
+            let mut held = orphan.direct.load(Acquire);
+            while held > 0 {
+                let taken = held.min(lacks);
+                // ORDERING: AcqRel; as `take_direct`.
+                match orphan.direct.compare_exchange_weak(held, held - taken, AcqRel, Acquire) {
+                    Ok(_) => {
+                        // In the orphan's usage no more; in the parent's it stays.
+                        orphan.sub_usage(taken);
+                        self.add_direct(node, taken);
+                        break;
+                    }
+                    Err(now) => held = now,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Look: what an account has used, and where it lies.
+
+use super::node::Node;
+use super::refuse::Refusing;
+use super::{Accounts, Stocks};
+use crate::sync::Ordering::*;
+use std::fmt;
+use std::sync::Arc;
+use warmcore_terms::CpuId;
+
+/// How much is charged to an account, its children's included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// What its limit is compared with: what is used and what lies in stocks.
+    pub charged: u64,
+    /// At most so much of it lies in stocks, or is being charged or given back this very moment. What is
+    /// used is no less than `charged` without it; the fast kind may have used a debt more, see
+    /// [`Explain::debt`].
+    pub error: u64,
+}
+
+/// What lies in the stocks of one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnCpu {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Units that lie there.
+    pub free: u64,
+    /// Units that may lie there.
+    pub room: u64,
+    /// Units that were spent there after a drain had taken them, and are not charged yet.
+    pub debt: u64,
+}
+
+/// One account, as [`Explain`] shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Level {
+    /// Its name.
+    pub account: Arc<str>,
+    /// Charged to it, stocks included.
+    pub charged: u64,
+    /// The most that ever was.
+    pub peak: u64,
+    /// `u64::MAX`: none.
+    pub limit: u64,
+    /// `u64::MAX`: none.
+    pub soft_limit: u64,
+    /// What its parent keeps for it.
+    pub guarantee: u64,
+    /// Of which so much is not used.
+    pub reserve: u64,
+    /// At most so much lies in stocks below it.
+    pub in_stocks_max: u64,
+    /// Open stocks below it.
+    pub stocks: u32,
+    /// How many are being refused there.
+    pub refusing: u32,
+    /// How many wait there for room.
+    pub waiting: u32,
+}
+
+/// Where an account's units are, and who has none left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explain {
+    /// `rseq`, `word` or `lock`.
+    pub kind: &'static str,
+    /// From the account to its root.
+    pub path: Vec<Level>,
+    /// Stocks of the account and all below, by CPU; only CPUs that have some.
+    pub cpus: Vec<OnCpu>,
+}
+
+impl Explain {
+    /// Units in stocks.
+    pub fn stranded(&self) -> u64 {
+        self.cpus.iter().map(|on| on.free).sum()
+    }
+
+    /// Units spent but not charged.
+    pub fn debt(&self) -> u64 {
+        self.cpus.iter().map(|on| on.debt).sum()
+    }
+
+    /// The account on the path with the least room.
+    pub fn fullest(&self) -> &Level {
+        let room = |level: &&Level| level.limit.saturating_sub(level.charged);
+        self.path.iter().min_by_key(room).expect("a path has at least the account itself")
+    }
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for level in &self.path {
+            write!(f, "{}: {} charged", level.account, level.charged)?;
+            match level.limit {
+                u64::MAX => f.write_str(", no limit")?,
+                limit => write!(f, " of {limit}")?,
+            }
+            write!(f, ", peak {}", level.peak)?;
+            if level.soft_limit < u64::MAX {
+                write!(f, ", soft limit {}", level.soft_limit)?;
+            }
+            if level.guarantee > 0 {
+                write!(f, ", {} guaranteed ({} unused)", level.guarantee, level.reserve)?;
+            }
+            write!(f, "; up to {} in {} stocks", level.in_stocks_max, level.stocks)?;
+            if level.waiting > 0 {
+                write!(f, "; {} wait here", level.waiting)?;
+            }
+            writeln!(f)?;
+        }
+        for OnCpu { cpu, free, room, debt } in &self.cpus {
+            write!(f, "  {cpu}: {free} of {room} in stock ({})", self.kind)?;
+            if *debt > 0 {
+                write!(f, ", {debt} spent and not charged yet")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Stocks> Accounts<S> {
+    /// What is charged to an account, and how exact that is.
+    pub fn usage(&self, node: &Node) -> Usage {
+        // The float first: what is opened later is in `charged`, and then it is used for all we know.
+        let error = node.float_units();
+        Usage { charged: node.usage.load(Acquire), error }
+    }
+
+    /// What is used of an account and all below, at one moment of this call: empties their stocks. The
+    /// fast kind may be off by what sections under way spend just then.
+    pub fn exact_usage(&self, node: &Node) -> u64 {
+        let _refusing = Refusing::new(node);
+        self.drain_all(node);
+        self.exact(node, 1000)
+    }
+
+    /// The most that ever was charged to it, stocks included.
+    pub fn peak(&self, node: &Node) -> u64 {
+        node.peak.load(Relaxed)
+    }
+
+    /// Where its units are.
+    pub fn explain(&self, node: &Node) -> Explain {
+        let path = node.path().map(|a| Level {
+            account: a.name(),
+            charged: a.usage.load(Acquire),
+            peak: a.peak.load(Relaxed),
+            limit: a.limit.load(Relaxed),
+            soft_limit: a.soft.load(Relaxed),
+            guarantee: a.guarantee.load(Relaxed),
+            reserve: a.reserve.load(Relaxed),
+            in_stocks_max: a.float_units(),
+            stocks: a.stocks.load(Relaxed),
+            refusing: a.refusing.load(Relaxed),
+            waiting: a.waiting.load(Relaxed),
+        });
+        let (kind, path) = (S::NAME, path.collect());
+        let mut cpus = Vec::new();
+        self.add_stocks(node, &mut cpus);
+        cpus.sort_by_key(|on: &OnCpu| on.cpu);
+        cpus.dedup_by(|on, sum| {
+            let is_same = on.cpu == sum.cpu;
+            if is_same {
+                (sum.free, sum.room, sum.debt) = (sum.free + on.free, sum.room + on.room, sum.debt + on.debt);
+            }
+            is_same
+        });
+        Explain { kind, path, cpus }
+    }
+
+    fn add_stocks(&self, node: &Node, cpus: &mut Vec<OnCpu>) {
+        for cpu in self.cpus_of(node) {
+            let seen = self.stocks.look(cpu, node.key);
+            if seen.key == node.key && (seen.is_open() || seen.free != 0) {
+                let (free, debt) = (seen.free.max(0) as u64, seen.free.min(0).unsigned_abs().into());
+                cpus.push(OnCpu { cpu, free, room: seen.room(), debt });
+            }
+        }
+        let rest = node.rest();
+        for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
+            self.add_stocks(child, cpus);
+        }
+    }
+}

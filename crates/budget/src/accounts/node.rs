@@ -1,0 +1,271 @@
+//! Node: one account, and what is known of the stocks below it.
+//!
+//! Model.   `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this very
+//!          account, its own stocks included. `float` bounds what may be in `usage` without being used:
+//!          the rooms of all open stocks below, and a unit for everybody who is just passing, who may have
+//!          to undo what it added. Where it is 0 and does not change, usage is exactly what is used.
+//! Number.  384 bytes, of which a charge in a stock reads one and a charge up the tree writes 64.
+//! Writers. `usage`, `direct`, `float`, `reserve`, `stocks`, `peak`: whoever goes up the tree. `limit`,
+//!          `soft`, `guarantee`: who owns a handle. `refusing`, `waiting`: who was refused. `rest`: under
+//!          its lock. Memory of a node is never given back, only used again: who finished with an account
+//!          that went away meanwhile still reads a node.
+
+use crate::outcome::Listener;
+use crate::stock::{Key, ROOM_LOG2_MAX};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock, seq_cst};
+use std::sync::Arc;
+use warmcore_line::Padded;
+
+/// One account. Its addresses stay as long as the [`Accounts`](super::Accounts) that it is in.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Node {
+    pub(super) key: Key,
+    /// Null for a root. Set while nobody else knows the account.
+    pub(super) parent: AtomicPtr<Node>,
+    pub(super) limit: AtomicU64,
+    pub(super) soft: AtomicU64,
+    pub(super) guarantee: AtomicU64,
+    /// How many want the stocks below to stay closed.
+    pub(super) refusing: AtomicU32,
+    /// How many wait here for room. A host's.
+    pub(super) waiting: AtomicU32,
+    /// `LISTENS`, `PRESSED`, `ORPHAN`.
+    pub(super) state: AtomicU32,
+    /// On which CPUs it may have a stock: bit `cpu % 64`.
+    pub(super) cpus: AtomicU64,
+
+    pub(super) usage: Padded<AtomicU64>,
+    pub(super) direct: AtomicU64,
+    pub(super) float: AtomicU64,
+    /// Of the guarantee, what is not used: charged to the parent already.
+    pub(super) reserve: AtomicU64,
+    pub(super) peak: AtomicU64,
+    /// Open stocks below.
+    pub(super) stocks: AtomicU32,
+    /// Handles and children.
+    pub(super) handles: AtomicU32,
+
+    pub(super) rest: Padded<Mutex<Rest>>,
+    /// Held by who decides here, one after the other: see `refuse`.
+    pub(super) turn: Mutex<()>,
+}
+
+/// What is rarely needed.
+#[derive(Default)]
+pub(super) struct Rest {
+    pub(super) name: Option<Arc<str>>,
+    pub(super) children: Vec<Key>,
+    pub(super) listener: Option<Listener>,
+}
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rest").field("name", &self.name).field("children", &self.children).finish()
+    }
+}
+
+/// It has a listener.
+pub(super) const LISTENS: u32 = 1;
+/// Pressure was said, and usage was not well below since.
+pub(super) const PRESSED: u32 = 2;
+/// Nobody has a handle any more.
+pub(super) const ORPHAN: u32 = 4;
+
+/// `float` is units below, and how often any were added above: who reads it twice and finds it
+/// unchanged knows that nobody came between.
+const FLOAT_UNITS: u64 = (1 << 40) - 1;
+const FLOAT_VERSION: u64 = FLOAT_UNITS + 1;
+
+const _: () = assert!(crate::room::SHARE_MAX < FLOAT_UNITS >> 4 && ROOM_LOG2_MAX < 32);
+
+impl Node {
+    pub(super) fn new(key: Key) -> Self {
+        Self {
+            key,
+            parent: AtomicPtr::new(std::ptr::null_mut()),
+            limit: AtomicU64::new(u64::MAX),
+            soft: AtomicU64::new(u64::MAX),
+            guarantee: AtomicU64::new(0),
+            refusing: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            cpus: AtomicU64::new(0),
+            usage: Padded::new(AtomicU64::new(0)),
+            direct: AtomicU64::new(0),
+            float: AtomicU64::new(0),
+            reserve: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            stocks: AtomicU32::new(0),
+            handles: AtomicU32::new(0),
+            rest: Padded::new(Mutex::new(Rest::default())),
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Its number among the accounts that live.
+    #[inline(always)]
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The account above.
+    pub fn parent(&self) -> Option<&Node> {
+        // ORDERING: Acquire; pairs with the Release in `Accounts::create`: the parent is whole.
+        let parent = self.parent.load(Acquire);
+        // SAFETY: null, or a node of the same `Accounts`, whose nodes live as long as it does.
+        unsafe { parent.as_ref() }
+    }
+
+    /// From this account to its root.
+    pub fn path(&self) -> impl Iterator<Item = &Node> {
+        std::iter::successors(Some(self), |node| node.parent())
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> Arc<str> {
+        lock(&self.rest).name.clone().unwrap_or_else(|| Arc::from("account"))
+    }
+
+    /// Units that may be in `usage` without being used.
+    pub(super) fn float_units(&self) -> u64 {
+        // ORDERING: SeqCst; pairs with the additions in `add_float`: see "Notes on refusing".
+        let float = self.float.load(SeqCst);
+        seq_cst();
+        float & FLOAT_UNITS
+    }
+
+    /// Adds to the float if it stays at or below `most`.
+    pub(super) fn add_float(&self, units: u64, most: u64) -> bool {
+        let mut float = self.float.load(Relaxed);
+        loop {
+            if (float & FLOAT_UNITS) + units > most {
+                return false;
+            }
+            // The version may run over: it is compared, never ordered.
+            let more = float.wrapping_add(FLOAT_VERSION + units);
+            // ORDERING: SeqCst; before the load of `refusing` that follows. See "Notes on refusing".
+            match self.float.compare_exchange_weak(float, more, SeqCst, Relaxed) {
+                Ok(_) => {
+                    seq_cst();
+                    return true;
+                }
+                Err(now) => float = now,
+            }
+        }
+    }
+
+    pub(super) fn sub_float(&self, units: u64) {
+        // ORDERING: SeqCst, of which Release: who sees the float without these units sees `usage`
+        // without what was undone or drained.
+        let before = self.float.fetch_sub(units, SeqCst);
+        debug_assert!(before & FLOAT_UNITS >= units, "float {before:#x} - {units}");
+    }
+
+    /// Whether somebody below is being refused, so that stocks stay closed.
+    pub(super) fn is_refusing(&self) -> bool {
+        // ORDERING: SeqCst; pairs with `Refusing::new`: see "Notes on refusing".
+        let refusing = self.refusing.load(SeqCst);
+        seq_cst();
+        refusing > 0
+    }
+
+    /// The usage at a moment when nothing but what is used was in it, if there was such a moment now.
+    pub(super) fn exact(&self) -> Option<u64> {
+        // ORDERING: SeqCst, all three; see "Notes on refusing".
+        let before = self.float.load(SeqCst);
+        seq_cst();
+        let usage = self.usage.load(SeqCst);
+        seq_cst();
+        let after = self.float.load(SeqCst);
+        seq_cst();
+        (before & FLOAT_UNITS == 0 && before == after).then_some(usage)
+    }
+
+    /// Adds to usage if that stays within the limit. `Err` is what it is.
+    pub(super) fn add_usage(&self, n: u64) -> Result<u64, u64> {
+        let limit = self.limit.load(Relaxed);
+        let mut usage = self.usage.load(Relaxed);
+        loop {
+            let Some(more) = usage.checked_add(n).filter(|more| *more <= limit) else { return Err(usage) };
+            // ORDERING: SeqCst; pairs with the loads in `exact`.
+            match self.usage.compare_exchange_weak(usage, more, SeqCst, Relaxed) {
+                Ok(_) => {
+                    self.note_peak(more);
+                    return Ok(more);
+                }
+                Err(now) => usage = now,
+            }
+        }
+    }
+
+    /// Adds to usage, whatever the limit.
+    pub(super) fn force_usage(&self, n: u64) -> u64 {
+        // ORDERING: SeqCst; as `add_usage`.
+        let before = self.usage.fetch_add(n, SeqCst);
+        let usage = before.checked_add(n).unwrap_or_else(|| {
+            panic!("{}: {before} + {n} units are more than 2^64; nobody has so many", self.name())
+        });
+        self.note_peak(usage);
+        usage
+    }
+
+    pub(super) fn sub_usage(&self, n: u64) -> u64 {
+        // ORDERING: SeqCst; before the load of `waiting` that follows, which pairs with who waits:
+        // it says so, and then looks at usage.
+        let before = self.usage.fetch_sub(n, SeqCst);
+        seq_cst();
+        debug_assert!(before >= n, "{}: usage {before} - {n}", self.name());
+        before.wrapping_sub(n)
+    }
+
+    fn note_peak(&self, usage: u64) {
+        if usage > self.peak.load(Relaxed) {
+            self.peak.fetch_max(usage, Relaxed);
+        }
+    }
+
+    /// Takes up to `n` of what the guarantee holds ready; says how much.
+    pub(super) fn take_reserve(&self, n: u64) -> u64 {
+        let mut reserve = self.reserve.load(Relaxed);
+        while reserve > 0 {
+            let taken = reserve.min(n);
+            // ORDERING: AcqRel; the units were charged to the parent before they were put here.
+            match self.reserve.compare_exchange_weak(reserve, reserve - taken, AcqRel, Relaxed) {
+                Ok(_) => return taken,
+                Err(now) => reserve = now,
+            }
+        }
+        0
+    }
+
+    /// The name and the listener, under their lock.
+    pub(super) fn rest(&self) -> MutexGuard<'_, Rest> {
+        lock(&self.rest)
+    }
+
+    /// Sets or clears a bit of `state`; says whether that changed it.
+    pub(super) fn set_state(&self, bit: u32, on: bool) -> bool {
+        if (self.state.load(Relaxed) & bit != 0) == on {
+            return false;
+        }
+        // ORDERING: AcqRel; whoever changed it goes first.
+        let before = if on { self.state.fetch_or(bit, AcqRel) } else { self.state.fetch_and(!bit, AcqRel) };
+        (before & bit != 0) != on
+    }
+
+    /// The soft limit, or the limit if that is lower.
+    pub(super) fn pressure_at(&self) -> u64 {
+        self.soft.load(Relaxed).min(self.limit.load(Relaxed))
+    }
+
+    /// Forgets that pressure was said, once usage is a sixteenth below.
+    pub(super) fn note_relief(&self, usage: u64) {
+        if self.state.load(Relaxed) & PRESSED != 0 {
+            let at = self.pressure_at();
+            if usage < at - at / 16 {
+                self.set_state(PRESSED, false);
+            }
+        }
+    }
+}

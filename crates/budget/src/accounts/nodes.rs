@@ -1,0 +1,130 @@
+//! Nodes: all accounts that ever were, by key. Addresses stay.
+
+use super::node::Node;
+use crate::stock::{KEYS_END, Key};
+use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*, lock};
+
+/// Chunk `c` has `FIRST << c` nodes: a key leads to its chunk by its highest bit.
+const FIRST: u32 = 64;
+const CHUNKS: usize = (KEYS_END / FIRST).ilog2() as usize + 1;
+
+/// A list that only grows, and whose members don't move.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// Memory for the chunk's nodes, of which those below `end` are there.
+    chunks: [AtomicPtr<Node>; CHUNKS],
+    /// Keys from 1 to below this have a node.
+    end: AtomicU32,
+    growing: Mutex<()>,
+}
+
+/// Which chunk, and where in it.
+fn place(key: Key) -> (usize, usize) {
+    let chunk = (key / FIRST + 1).ilog2();
+    (chunk as usize, (key - FIRST * ((1 << chunk) - 1)) as usize)
+}
+
+fn layout(chunk: usize) -> std::alloc::Layout {
+    std::alloc::Layout::array::<Node>((FIRST as usize) << chunk).expect("a chunk is some gigabytes at most")
+}
+
+impl Nodes {
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
+            end: AtomicU32::new(1),
+            growing: Mutex::new(()),
+        }
+    }
+
+    /// The node of a key, if there is one. Key 0 is nobody.
+    #[inline]
+    pub(super) fn get(&self, key: Key) -> Option<&Node> {
+        // ORDERING: Acquire; pairs with the Release in `push`: the node is there.
+        if key == 0 || key >= self.end.load(Acquire) {
+            return None;
+        }
+        let (chunk, at) = place(key);
+        // SAFETY: the chunk was stored, and the node written, before `end` came above its key; neither
+        // goes away before `self` does.
+        Some(unsafe { &*self.chunks[chunk].load(Relaxed).add(at) })
+    }
+
+    /// A new node, with the next key. Panics at 2^24.
+    pub(super) fn push(&self) -> &Node {
+        let _growing = lock(&self.growing);
+        let key = self.end.load(Relaxed);
+        assert!(key < KEYS_END, "{key} accounts at once, and there is room for no more");
+        let (chunk, at) = place(key);
+        if self.chunks[chunk].load(Relaxed).is_null() {
+            // SAFETY: the layout is not empty. Nodes are written one by one, so a large chunk costs
+            // memory as it is used.
+            let memory = unsafe { std::alloc::alloc(layout(chunk)) };
+            if memory.is_null() {
+                std::alloc::handle_alloc_error(layout(chunk));
+            }
+            self.chunks[chunk].store(memory.cast(), Relaxed);
+        }
+        // SAFETY: inside the chunk; nobody knows the key yet.
+        unsafe { self.chunks[chunk].load(Relaxed).add(at).write(Node::new(key)) };
+        // ORDERING: Release; pairs with the Acquire in `get`.
+        self.end.store(key + 1, Release);
+        self.get(key).expect("it was just made")
+    }
+
+    /// How many accounts there were at most at once.
+    pub(super) fn len(&self) -> usize {
+        self.end.load(Relaxed) as usize - 1
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Node> {
+        (1..self.end.load(Acquire)).filter_map(|key| self.get(key))
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for key in 1..self.end.load(Relaxed) {
+            let (chunk, at) = place(key);
+            // SAFETY: written in `push`, dropped once.
+            unsafe { self.chunks[chunk].load(Relaxed).add(at).drop_in_place() };
+        }
+        for (chunk, memory) in self.chunks.iter().enumerate() {
+            let memory = memory.load(Relaxed);
+            if !memory.is_null() {
+                // SAFETY: allocated in `push` with the same layout.
+                unsafe { std::alloc::dealloc(memory.cast(), layout(chunk)) };
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_place_of_its_own() {
+        let mut expected = (0, 0);
+        for key in 0..100_000 {
+            assert_eq!(place(key), expected, "{key}");
+            expected.1 += 1;
+            if expected.1 == (FIRST as usize) << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert!(place(KEYS_END - 1).0 < CHUNKS);
+    }
+
+    #[test]
+    fn nodes_stay_where_they_are() {
+        let nodes = Nodes::new();
+        assert!(nodes.get(0).is_none() && nodes.get(1).is_none());
+        let addresses: Vec<*const Node> = (0..1000).map(|_| std::ptr::from_ref(nodes.push())).collect();
+        for (key, address) in (1..).zip(addresses) {
+            let node = nodes.get(key).unwrap();
+            assert!(node.key() == key && std::ptr::eq(node, address));
+        }
+        assert_eq!(nodes.all().count(), 1000);
+    }
+}

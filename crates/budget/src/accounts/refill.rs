@@ -1,0 +1,223 @@
+//! Refill: what happens when a stock can't serve.
+//!
+//! Model.   A charge that finds too little goes up the tree, and takes along what fills the stock. An
+//!          uncharge that finds no room takes the stock down to half and goes up the tree with both. How
+//!          much room there is, `room` decides; a stock whose slot is another's is taken over if that one
+//!          was not used lately. All rooms of an account together are no more than what is charged to it:
+//!          what fits into a stock was charged before, as far as one thread can tell.
+//! Number.  Three levels: about 50 ns, for 512 charges.
+//! Writers. The thread's own CPU's stock.
+
+use super::node::Node;
+use super::{Accounts, Stocks};
+use crate::outcome::{OverBudget, OverUncharge};
+use crate::room::{Facts, room_log2, share};
+use crate::stock::{Look, Lower, ROOM_LOG2_MAX, room};
+use crate::sync::Ordering::*;
+use warmcore_terms::CpuId;
+
+/// Larger charges pass by the stocks.
+pub(super) const STOCKED_MAX: u64 = 1 << (ROOM_LOG2_MAX - 1);
+const ROOM_MAX: u64 = room(ROOM_LOG2_MAX);
+
+/// A stock that may be filled: bound, and its room taken from everybody's share.
+struct Ready {
+    cpu: CpuId,
+    seen: Look,
+    room_log2: u8,
+}
+
+impl Ready {
+    /// Room that it gets in addition.
+    fn more(&self) -> u64 {
+        room(self.room_log2) - self.seen.room()
+    }
+}
+
+impl<S: Stocks> Accounts<S> {
+    /// Charges `n`, which the stock could not serve or was not asked for. `head` is the account in whose
+    /// queue the caller is first.
+    #[cold]
+    #[inline(never)]
+    pub fn charge_slowly(
+        &self,
+        node: &Node,
+        cpu: CpuId,
+        n: u64,
+        head: Option<&Node>,
+    ) -> Result<(), OverBudget> {
+        // A thread that was disturbed, or has only now what sections need: once more.
+        if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
+            return Ok(());
+        }
+        if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
+            // To half, of a debt all; and to the brim if so much is not charged as there is room.
+            let (room, free) = (room(ready.room_log2) as i64, i64::from(ready.seen.free));
+            let charged = node.direct.load(Acquire).saturating_add(n);
+            let lacks = node.float_units().saturating_sub(charged).min(ROOM_MAX) as i64;
+            let units = lacks.clamp(room / 2 - free, room - free).max(0) as u64;
+            match self.climb(node, n + units, head) {
+                Ok(()) => {
+                    self.add_direct(node, n + units);
+                    self.fill(node, &ready, units);
+                    return Ok(());
+                }
+                Err(_) => self.give_room_back(node, &ready, None),
+            }
+        }
+        self.charge_tree(node, n, head)?;
+        self.add_direct(node, n);
+        Ok(())
+    }
+
+    /// Gives `n` back, which no stock took.
+    #[cold]
+    #[inline(never)]
+    pub fn uncharge_slowly(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
+        if n == 0 || (n <= STOCKED_MAX && self.stocks.uncharge(|| cpu, node.key, n as u32)) {
+            return Ok(());
+        }
+        let seen = self.stocks.look(cpu, node.key);
+        let is_ours = seen.key == node.key && !seen.is_leaving && seen.is_open();
+        // What comes back need not go up the tree if a stock opens for it.
+        if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.surely(node)) {
+            let is_even = ready.seen.free == 0;
+            if is_even && self.stocks.raise(cpu, node.key, &ready.seen, n as u32, ready.room_log2) {
+                return Ok(());
+            }
+            self.give_room_back(node, &ready, None);
+        }
+        self.take_direct(node, n)?;
+        let mut back = n;
+        if is_ours {
+            // Overfull: half of it goes along.
+            let taken = (seen.free - (room(seen.room_log2) / 2) as i32).max(0);
+            let to = Lower { taken, room_log2: seen.room_log2, mark: false };
+            let can_go = taken > 0 && self.surely(node) >= taken as u64;
+            if can_go && self.stocks.lower(cpu, node.key, &seen, to) {
+                self.sub_direct(node, taken as u64);
+                back += taken as u64;
+            }
+        }
+        self.release(node, back);
+        Ok(())
+    }
+
+    /// Puts units that were charged into the stock, or gives them back: somebody else was here, or this
+    /// thread is elsewhere by now.
+    fn fill(&self, node: &Node, ready: &Ready, units: u64) {
+        if !self.stocks.raise(ready.cpu, node.key, &ready.seen, units as u32, ready.room_log2) {
+            self.sub_direct(node, units);
+            self.release(node, units);
+            self.give_room_back(node, ready, None);
+        }
+    }
+
+    /// This CPU's stock for charges like `n`, its slot taken over and its room, at most `most`, accounted
+    /// for. `None`: there is none to have now.
+    fn ready(&self, node: &Node, cpu: CpuId, n: u64, most: u64) -> Option<Ready> {
+        if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::is_refusing) {
+            return None;
+        }
+        let mut seen = self.stocks.look(cpu, node.key);
+        if seen.key != node.key || seen.is_leaving {
+            seen = self.take_over(node, cpu, seen)?;
+        }
+        let allowed = self.allowed(node, &seen);
+        // Too large a room is made smaller by `tidy`.
+        let room_log2 = room_log2(n, allowed.min(most)).max(seen.room_log2);
+        let ready = Ready { cpu, seen, room_log2 };
+        (room_log2 > 0 && self.take_room(node, &ready)).then_some(ready)
+    }
+
+    /// The largest room that the path allows this stock, its present one not counted.
+    pub(super) fn allowed(&self, node: &Node, seen: &Look) -> u64 {
+        let allows = |a: &Node| {
+            let facts = Facts {
+                limit: a.limit.load(Relaxed),
+                usage: a.usage.load(Relaxed),
+                taken: a.float_units().saturating_sub(seen.room()),
+                stocks: u64::from(a.stocks.load(Relaxed)) + u64::from(!seen.is_open()),
+            };
+            facts.allows()
+        };
+        node.path().map(allows).min().unwrap_or(0)
+    }
+
+    /// Takes the stock's new room from the share of every account on the path.
+    fn take_room(&self, node: &Node, ready: &Ready) -> bool {
+        let more = ready.more();
+        // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit.
+        node.cpus.fetch_or(1 << (ready.cpu.0 % 64), SeqCst);
+        for a in node.path() {
+            if !a.add_float(more, share(a.limit.load(Relaxed))) {
+                self.give_room_back(node, ready, Some(a));
+                return false;
+            }
+            a.stocks.fetch_add(u32::from(!ready.seen.is_open()), Relaxed);
+        }
+        if node.path().any(Node::is_refusing) {
+            self.give_room_back(node, ready, None);
+            return false;
+        }
+        true
+    }
+
+    /// Undoes `take_room`, up to the account that had no more to give.
+    fn give_room_back(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
+        for a in node.path().take_while(|a| !end.is_some_and(|end| std::ptr::eq(*a, end))) {
+            a.stocks.fetch_sub(u32::from(!ready.seen.is_open()), Relaxed);
+            a.sub_float(ready.more());
+        }
+    }
+
+    /// Binds the slot to `node`, if whose it is has not used it lately.
+    fn take_over(&self, node: &Node, cpu: CpuId, mut seen: Look) -> Option<Look> {
+        let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
+        if let Some(resident) = resident {
+            if seen.is_open() && !seen.is_idle {
+                // A second chance: it is taken if it is as it is now when somebody asks again.
+                let to = Lower { taken: 0, room_log2: seen.room_log2, mark: true };
+                self.stocks.lower(cpu, seen.key, &seen, to);
+                return None;
+            }
+            self.close(resident, cpu);
+            seen = self.stocks.look(cpu, node.key);
+        }
+        let is_even = seen.is_leaving || (seen.free == 0 && !seen.is_open());
+        if !is_even || !self.stocks.bind(cpu, node.key, &seen) {
+            return None;
+        }
+        Some(self.stocks.look(cpu, node.key)).filter(|seen| seen.key == node.key && !seen.is_leaving)
+    }
+
+    pub(super) fn add_direct(&self, node: &Node, n: u64) {
+        // ORDERING: AcqRel; pairs with `take_direct`, which may take what came by here.
+        node.direct.fetch_add(n, AcqRel);
+    }
+
+    /// How many units of the account are in use for certain, whatever lies in its stocks.
+    fn surely(&self, node: &Node) -> u64 {
+        node.direct.load(Acquire).saturating_sub(node.float_units())
+    }
+
+    /// Takes `n` from what is charged to this very account, or says that there is not so much.
+    fn take_direct(&self, node: &Node, n: u64) -> Result<(), OverUncharge> {
+        if self.surely(node) < n {
+            // What lies in its stocks is not in use. Closed, they count for nothing.
+            self.close_all(node);
+            self.adopt(node, n);
+        }
+        let mut direct = node.direct.load(Acquire);
+        loop {
+            let Some(less) = direct.checked_sub(n) else {
+                return Err(OverUncharge { account: node.name(), asked: n, charged: direct });
+            };
+            // ORDERING: AcqRel; pairs with `add_direct`.
+            match node.direct.compare_exchange_weak(direct, less, AcqRel, Acquire) {
+                Ok(_) => return Ok(()),
+                Err(now) => direct = now,
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Refuse: how it is decided that an account is full.
+//!
+//! Model.   Usage counts what lies in stocks, and what a charge is about to undo. So who does not fit
+//!          closes all stocks below the full account, which brings their units back, and looks at usage
+//!          when nothing of that kind is in it. Then it fits, and the charge is tried again, or it does
+//!          not: refused. Meanwhile stocks below stay closed, and every charge takes what it needs.
+//! Number.  Full with all stocks closed: four loads. Else a look at every stock below.
+//! Writers. `refusing`, `turn`: here.
+//! Source.  DESIGN, "while a charge is being refused, refills on its path take exactly what they need".
+//!
+//! # Notes on refusing
+//!
+//! ```text
+//! who opens a stock, or passes                who refuses
+//! float += units                              refusing += 1
+//! if refusing > 0: float -= units, leave      close stocks that are open
+//! usage += …                                  if float != 0: again
+//! open the stock | know that it stays         usage; float as before?
+//! ```
+//!
+//! All of these are SeqCst. Either the left side sees `refusing` and leaves without a trace, or its float
+//! comes first in the one order and the right side sees it: then it closes the stock, or waits for who
+//! passes. A float of 0 that is the same before and after says that usage is what is used, at the moment
+//! of its load: who added to it has come to stay, and who drained has taken it off before it lowered the
+//! float. So a refusal is exact. Where two refuse at once they take turns (`turn`), and who passes an
+//! account where somebody refuses takes a turn too: nobody waits for more than those who were on their
+//! way. Waiting sleeps; it never spins for long, so a thread of high priority keeps nobody from leaving.
+//!
+//! The fast kind has no moment of which this holds, as a section under way commits after its stock was
+//! closed: a debt of at most its room. There it is not waited for.
+//! Loom: `accounts/loom.rs::a_refusal_is_never_false`.
+
+use super::climb::Full;
+use super::node::{Node, PRESSED};
+use super::{Accounts, Stocks};
+use crate::outcome::{Event, OverBudget};
+use crate::sync::{Ordering::*, lock, pause, seq_cst};
+
+/// Keeps the stocks below an account closed as long as it lives.
+pub(super) struct Refusing<'a>(&'a Node);
+
+impl<'a> Refusing<'a> {
+    pub(super) fn new(node: &'a Node) -> Self {
+        // ORDERING: SeqCst; pairs with `Node::is_refusing`, see "Notes on refusing".
+        node.refusing.fetch_add(1, SeqCst);
+        seq_cst();
+        Self(node)
+    }
+}
+
+impl Drop for Refusing<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Release; it only lets others in again.
+        self.0.refusing.fetch_sub(1, Release);
+    }
+}
+
+/// The fast kind asks so often for a moment that is exact.
+const FAST_TRIES: u32 = 4;
+
+impl<S: Stocks> Accounts<S> {
+    /// Charges `n` up the tree; drains and tries again where it does not fit.
+    pub(super) fn charge_tree(&self, node: &Node, n: u64, head: Option<&Node>) -> Result<(), OverBudget> {
+        let mut full = match self.climb(node, n, head) {
+            Ok(()) => return Ok(()),
+            Err(full) => full,
+        };
+        // Each round is another account, or somebody else was charged in between.
+        loop {
+            if full.is_queued {
+                return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
+            }
+            let _refusing = Refusing::new(full.node);
+            if let Some(usage) = self.usage_if_full(full) {
+                // Whoever hears of it may free something.
+                if full.node.set_state(PRESSED, true) {
+                    let (account, limit) = (full.node.name(), full.node.pressure_at());
+                    self.tell(full.node, || Event::Pressure { account, usage, limit });
+                } else {
+                    let over = self.over_budget(full, usage);
+                    if head.is_none() {
+                        self.tell(full.node, || Event::OverBudget(over.clone()));
+                    }
+                    return Err(over);
+                }
+            }
+            full = match self.climb(node, n, head) {
+                Ok(()) => return Ok(()),
+                Err(full) => full,
+            };
+        }
+    }
+
+    fn over_budget(&self, full: Full, usage: u64) -> OverBudget {
+        OverBudget {
+            account: full.node.name(),
+            asked: full.asked,
+            usage,
+            limit: full.node.limit.load(Relaxed),
+            is_queued: full.is_queued,
+            key: full.node.key,
+        }
+    }
+
+    /// The account's usage if there is no room for what it was asked, all stocks below it closed.
+    fn usage_if_full(&self, full: Full) -> Option<u64> {
+        let over =
+            |usage: u64| usage.checked_add(full.asked).is_none_or(|sum| sum > full.node.limit.load(Relaxed));
+        let usage = self.exact(full.node, FAST_TRIES);
+        over(usage).then_some(usage)
+    }
+
+    /// What is used of an account, at a moment within this call. The caller keeps its stocks closed.
+    /// The fast kind gives up after some tries, and then it is at most what is charged.
+    pub(super) fn exact(&self, node: &Node, fast_tries: u32) -> u64 {
+        if let Some(usage) = node.exact() {
+            return usage;
+        }
+        let _turn = lock(&node.turn);
+        let mut tries = 0;
+        loop {
+            self.drain_for_room(node);
+            if let Some(usage) = node.exact() {
+                return usage;
+            }
+            if !S::STRICT && tries >= fast_tries {
+                return node.usage.load(Relaxed);
+            }
+            pause(tries);
+            tries += 1;
+        }
+    }
+}

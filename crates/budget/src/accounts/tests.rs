@@ -1,0 +1,130 @@
+//! Accounts on imagined CPUs: what a thread sees, step by step.
+
+use super::*;
+use crate::stock::{Locked, Word};
+use std::sync::Arc;
+
+fn plan(name: &str, limit: u64) -> Plan {
+    Plan { name: Arc::from(name), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
+}
+
+const A: CpuId = CpuId(0);
+const B: CpuId = CpuId(3);
+
+/// Three levels: root 1 000 000, group 500 000, leaf without a limit.
+fn tree<S: Stocks>(accounts: &Accounts<S>) -> [&Node; 3] {
+    let root = accounts.create(None, plan("root", 1_000_000)).unwrap();
+    let group = accounts.create(Some(root), plan("group", 500_000)).unwrap();
+    let leaf = accounts.create(Some(group), plan("leaf", u64::MAX)).unwrap();
+    [root, group, leaf]
+}
+
+fn usages<S: Stocks>(accounts: &Accounts<S>, nodes: &[&Node]) -> Vec<u64> {
+    nodes.iter().map(|node| accounts.exact_usage(node)).collect()
+}
+
+#[test]
+fn a_charge_counts_on_every_level_and_comes_back() {
+    let accounts = Accounts::new(Word::new(4));
+    let nodes = tree(&accounts);
+    for round in 0..3 {
+        accounts.try_charge(nodes[2], || A, 10).unwrap();
+        accounts.try_charge(nodes[2], || B, 20).unwrap();
+        assert_eq!(usages(&accounts, &nodes), [30; 3], "{round}");
+        accounts.uncharge(nodes[2], || A, 30).unwrap();
+        assert_eq!(usages(&accounts, &nodes), [0; 3], "{round}");
+    }
+}
+
+#[test]
+fn stocks_hold_a_hundredth_of_the_smallest_limit_at_most() {
+    let accounts = Accounts::new(Word::new(4));
+    let nodes = tree(&accounts);
+    for i in 0..10_000u64 {
+        let cpu = CpuId((i % 4) as u32);
+        accounts.try_charge(nodes[2], || cpu, i % 40).unwrap();
+        let stranded = accounts.explain(nodes[0]).stranded();
+        assert!(stranded <= 5000, "{i}: {}", accounts.explain(nodes[2]));
+        if i > 100 {
+            accounts.uncharge(nodes[2], || cpu, (i - 100) % 40).unwrap();
+        }
+    }
+    assert!(accounts.explain(nodes[2]).stranded() > 0, "{}", accounts.explain(nodes[2]));
+}
+
+#[test]
+fn a_limit_is_reached_to_the_unit_and_not_passed() {
+    let accounts = Accounts::new(Word::new(4));
+    let [root, group, leaf] = tree(&accounts);
+    let mut held = 0;
+    while accounts.try_charge(leaf, || if held % 2 == 0 { A } else { B }, 7).is_ok() {
+        held += 7;
+    }
+    assert_eq!(held, 500_000 / 7 * 7);
+    let over = accounts.try_charge(leaf, || A, 7).unwrap_err();
+    assert_eq!((over.account(), over.usage(), over.limit(), over.asked()), ("group", held, 500_000, 7));
+    accounts.try_charge(leaf, || A, 500_000 - held).unwrap();
+    assert_eq!(usages(&accounts, &[root, group, leaf]), [500_000; 3]);
+    accounts.set_limit(group, 100);
+    assert!(accounts.try_charge(leaf, || A, 1).is_err());
+    accounts.uncharge(leaf, || B, 500_000).unwrap();
+    accounts.try_charge(leaf, || A, 100).unwrap();
+    assert!(accounts.try_charge(leaf, || A, 1).is_err());
+}
+
+#[test]
+fn more_than_was_charged_does_not_come_back() {
+    let accounts = Accounts::new(Locked::new(4));
+    let [root, _, leaf] = tree(&accounts);
+    accounts.try_charge(leaf, || A, 10).unwrap();
+    let over = accounts.uncharge(leaf, || A, 11).unwrap_err();
+    assert_eq!((over.asked(), over.charged()), (11, 10));
+    let over = accounts.uncharge(leaf, || B, 11).unwrap_err();
+    assert_eq!((over.asked(), over.charged()), (11, 10));
+    accounts.uncharge(leaf, || A, 10).unwrap();
+    assert!(accounts.uncharge(leaf, || A, 1).is_err());
+    assert!(accounts.uncharge(root, || A, 1).is_err());
+    assert_eq!(accounts.exact_usage(root), 0);
+}
+
+#[test]
+fn a_guarantee_is_kept_whatever_others_use() {
+    let accounts = Accounts::new(Word::new(4));
+    let root = accounts.create(None, plan("root", 100)).unwrap();
+    let shy = accounts.create(Some(root), Plan { guarantee: 40, ..plan("shy", u64::MAX) }).unwrap();
+    let hog = accounts.create(Some(root), plan("hog", u64::MAX)).unwrap();
+    assert_eq!(accounts.usage(root).charged, 40);
+    assert!(accounts.try_charge(hog, || A, 61).is_err());
+    accounts.try_charge(hog, || A, 60).unwrap();
+    accounts.try_charge(shy, || A, 40).unwrap();
+    assert!(accounts.try_charge(shy, || A, 1).is_err());
+    accounts.uncharge(shy, || A, 15).unwrap();
+    assert!(accounts.try_charge(hog, || A, 1).is_err());
+    assert!(accounts.set_guarantee(shy, 41).is_err());
+    accounts.set_guarantee(shy, 30).unwrap();
+    accounts.try_charge(hog, || A, 10).unwrap();
+    accounts.uncharge(shy, || A, 25).unwrap();
+    accounts.uncharge(hog, || A, 70).unwrap();
+    assert_eq!((accounts.exact_usage(root), accounts.exact_usage(shy)), (30, 0));
+    accounts.drop_handle(shy);
+    assert_eq!(accounts.exact_usage(root), 0);
+}
+
+#[test]
+fn what_a_dropped_account_holds_is_its_parents() {
+    let accounts = Accounts::new(Word::new(4));
+    let [root, group, leaf] = tree(&accounts);
+    accounts.try_charge(leaf, || A, 25).unwrap();
+    accounts.drop_handle(leaf);
+    assert_eq!((accounts.exact_usage(root), accounts.accounts()), (25, 3));
+    // Half by who charged it, half by the parent.
+    accounts.uncharge(leaf, || B, 12).unwrap();
+    accounts.uncharge(group, || B, 13).unwrap();
+    assert_eq!(accounts.exact_usage(root), 0);
+    accounts.tidy();
+    assert_eq!(accounts.accounts(), 2);
+    let again = accounts.create(Some(group), plan("again", 10)).unwrap();
+    assert_eq!(again.key(), 3, "its node is used again");
+    assert!(accounts.try_charge(again, || A, 11).is_err());
+    accounts.try_charge(again, || A, 10).unwrap();
+}

@@ -1,0 +1,155 @@
+//! Host: accounts of this process, and everything that acts: wakers, the allocator, a thread that tidies.
+//!
+//! Model.   All accounts of a kind are in one [`Accounts`], so that a CPU's stocks stand together. A
+//!          [`Site`] is where an account is: one word, which a block of memory can carry.
+//! Number.  The thread looks ten times a second as long as there are accounts.
+
+mod account;
+mod alloc;
+mod charge;
+mod current;
+mod kind;
+mod tidy;
+mod wait;
+
+pub use account::{Account, Builder};
+pub use alloc::{BudgetAlloc, OnFull};
+pub use charge::Charge;
+pub use current::{Current, Within, enter, within};
+pub use kind::{Kind, KindError, VARIABLE, default_kind, try_default_kind};
+pub use tidy::TIDY_PERIOD;
+pub use wait::Charging;
+
+use crate::accounts::{Accounts, Node};
+use crate::outcome::{OverBudget, OverUncharge, Overrun};
+use crate::stock::{Rseq, Word};
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use warmcore_sys::{affinity, rseq::current_cpu};
+
+static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
+static RSEQ: OnceLock<Accounts<Rseq>> = OnceLock::new();
+
+/// Where an account is: its node's address, and its kind in the lowest bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Site(NonNull<Node>);
+
+/// Runs the same code on the accounts of either kind.
+macro_rules! on_site {
+    ($site:expr, |$accounts:ident, $node:ident| $act:expr) => {{
+        let (site, $node) = ($site, $site.node());
+        match site.kind() {
+            $crate::host::Kind::Rseq => {
+                let $accounts = $crate::host::rseq();
+                $act
+            }
+            $crate::host::Kind::Word => {
+                let $accounts = $crate::host::word();
+                $act
+            }
+        }
+    }};
+}
+pub(crate) use on_site;
+
+#[inline(always)]
+pub(crate) fn word() -> &'static Accounts<Word> {
+    #[cold]
+    fn begin() -> &'static Accounts<Word> {
+        // The mode is chosen here at the latest, so that CPUs can be told without a call.
+        let _ = warmcore_percpu::try_mode();
+        WORD.get_or_init(|| Accounts::new(Word::new(affinity::cpu_numbers_end() as u32)))
+    }
+    WORD.get().unwrap_or_else(begin)
+}
+
+#[inline(always)]
+pub(crate) fn rseq() -> &'static Accounts<Rseq> {
+    #[cold]
+    fn begin() -> &'static Accounts<Rseq> {
+        // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
+        // tables; where sections are not enabled, every charge goes up the tree.
+        RSEQ.get_or_init(|| Accounts::new(unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }))
+    }
+    RSEQ.get().unwrap_or_else(begin)
+}
+
+impl Site {
+    const WORD: usize = 1;
+
+    fn new(node: &'static Node, kind: Kind) -> Self {
+        let node = NonNull::from(node);
+        // A node is aligned to 128.
+        Self(match kind {
+            Kind::Rseq => node,
+            Kind::Word => node.map_addr(|addr| addr | Self::WORD),
+        })
+    }
+
+    #[inline(always)]
+    fn kind(self) -> Kind {
+        if self.0.addr().get() & Self::WORD == 0 { Kind::Rseq } else { Kind::Word }
+    }
+
+    #[inline(always)]
+    fn node(self) -> &'static Node {
+        let addr = |addr: NonZeroUsize| NonZeroUsize::new(addr.get() & !Self::WORD).expect("an address");
+        // SAFETY: nodes of the two statics live for ever.
+        unsafe { self.0.map_addr(addr).as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_charge(self, n: u64) -> Result<(), OverBudget> {
+        if on_site!(self, |accounts, node| accounts.charge_stock(node, current_cpu, n)) {
+            return Ok(());
+        }
+        self.charge_slowly(n)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_slowly(self, n: u64) -> Result<(), OverBudget> {
+        let result = on_site!(self, |accounts, node| accounts.charge_slowly(node, current_cpu(), n, None));
+        self.pass_on();
+        result
+    }
+
+    pub(crate) fn force_charge(self, n: u64) -> Result<(), Overrun> {
+        if on_site!(self, |accounts, node| accounts.charge_stock(node, current_cpu, n)) {
+            return Ok(());
+        }
+        let result = on_site!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n));
+        self.pass_on();
+        result
+    }
+
+    #[inline(always)]
+    pub(crate) fn uncharge(self, n: u64) -> Result<(), OverUncharge> {
+        if on_site!(self, |accounts, node| accounts.uncharge_stock(node, current_cpu, n)) {
+            return Ok(());
+        }
+        self.uncharge_slowly(n)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uncharge_slowly(self, n: u64) -> Result<(), OverUncharge> {
+        let result = on_site!(self, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n));
+        self.pass_on();
+        result
+    }
+
+    /// After whatever may have brought units back: who waits for them is woken.
+    pub(crate) fn pass_on(self) {
+        if on_site!(self, |accounts, _node| accounts.take_owed_wake()) {
+            wait::wake_heads();
+        }
+    }
+}
+
+// SAFETY: a Site is the address of a node, which is Sync and lives for ever.
+unsafe impl Send for Site {}
+// SAFETY: as above.
+unsafe impl Sync for Site {}

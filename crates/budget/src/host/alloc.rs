@@ -1,0 +1,219 @@
+//! Alloc: a global allocator that charges what a thread allocates to its current account.
+//!
+//! Model.   Every block begins with a header, whose last word says which account paid; 0: nobody. Whoever
+//!          frees the block gives the units back to that account, whatever is current then. A block is
+//!          charged with its size and its header's.
+//! Number.  8 bytes a block, 16 where it is aligned to 16.
+//! Source.  ClickHouse charges its queries so, by thread, with an error that grows with threads.
+
+use super::current::{payer, unbilled};
+use super::{Site, on_site};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::NonNull;
+
+/// What happens to an allocation that does not fit its account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFull {
+    /// It is charged all the same, as [`Account::force_charge`](super::Account::force_charge) does.
+    Count,
+    /// It fails: `try_reserve` says so, and whoever asked without listening ends the process.
+    Fail,
+}
+
+/// Charges every allocation to the account that is current on its thread: [`enter`](super::enter),
+/// [`within`](super::within), or a tenant that was made with an account.
+///
+/// ```
+/// use warmcore_budget::{Account, host::{BudgetAlloc, enter}};
+///
+/// #[global_allocator]
+/// static ALLOC: BudgetAlloc<std::alloc::System> = BudgetAlloc::new(std::alloc::System);
+///
+/// let account = Account::root("tenant").build();
+/// let bytes = {
+///     let _current = enter(&account);
+///     vec![0u8; 1000]
+/// };
+/// assert_eq!(account.exact_usage(), 1008);    // the header's 8
+/// drop(bytes);                                // wherever it is freed
+/// assert_eq!(account.exact_usage(), 0);
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct BudgetAlloc<A> {
+    inner: A,
+    on_full: OnFull,
+}
+
+impl<A> BudgetAlloc<A> {
+    /// Over `inner`; over budget, it counts.
+    pub const fn new(inner: A) -> Self {
+        Self { inner, on_full: OnFull::Count }
+    }
+
+    /// Over `inner`, with what is to happen over budget.
+    pub const fn with(inner: A, on_full: OnFull) -> Self {
+        Self { inner, on_full }
+    }
+
+    /// Charges `n` to `site`; false if the allocation is to fail.
+    #[inline(always)]
+    fn charge(&self, site: Site, n: u64) -> bool {
+        if on_site!(site, |accounts, node| accounts.charge_stock(node, warmcore_sys::rseq::current_cpu, n)) {
+            return true;
+        }
+        self.charge_slowly(site, n)
+    }
+
+    /// Whatever is allocated in here, by listeners too, is charged to nobody.
+    #[cold]
+    #[inline(never)]
+    fn charge_slowly(&self, site: Site, n: u64) -> bool {
+        unbilled(|| match self.on_full {
+            OnFull::Fail => site.try_charge(n).is_ok(),
+            OnFull::Count => {
+                let _ = site.force_charge(n);
+                true
+            }
+        })
+    }
+
+    /// Charges `n` to an account that has paid for a block already, and may have no handle any more.
+    #[cold]
+    #[inline(never)]
+    fn charge_more(&self, site: Site, n: u64) -> bool {
+        unbilled(|| {
+            let result = on_site!(site, |accounts, node| accounts.try_charge_past_stocks(node, n));
+            if result.is_err() && self.on_full == OnFull::Count {
+                on_site!(site, |accounts, node| accounts.force_charge_past_stocks(node, n));
+            }
+            site.pass_on();
+            result.is_ok() || self.on_full == OnFull::Count
+        })
+    }
+}
+
+/// A block's header: as large as its alignment, and a word at least.
+#[inline(always)]
+const fn header(layout: Layout) -> usize {
+    if layout.align() > size_of::<usize>() { layout.align() } else { size_of::<usize>() }
+}
+
+/// The block with its header. `None` if there is no such size.
+#[inline(always)]
+const fn whole(layout: Layout) -> Option<Layout> {
+    let Some(bytes) = layout.size().checked_add(header(layout)) else { return None };
+    match Layout::from_size_align(bytes, header(layout)) {
+        Ok(layout) => Some(layout),
+        Err(_) => None,
+    }
+}
+
+/// Where the block says who paid.
+///
+/// # Safety
+/// `block` was returned by this allocator and not freed.
+#[inline(always)]
+unsafe fn payer_of(block: *mut u8) -> *mut Option<Site> {
+    // SAFETY: the word before the block is its header's last; headers are aligned to words.
+    unsafe { block.cast::<Option<Site>>().sub(1) }
+}
+
+/// Gives back what was paid for a block.
+#[inline(always)]
+fn give_back(site: Site, n: usize) {
+    let result = site.uncharge(n as u64);
+    debug_assert!(result.is_ok());
+}
+
+// SAFETY: blocks are `inner`'s, with their header in front; the layout that leads to the header is the same
+// when it is freed.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the layout is not empty, as it has a header.
+        self.allocate(layout, |whole| unsafe { self.inner.alloc(whole) })
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        self.allocate(layout, |whole| unsafe { self.inner.alloc_zeroed(whole) })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let whole = whole(layout).expect("it was allocated with this layout");
+        // SAFETY: the caller's promise: a block of ours, of this layout.
+        let site = unsafe { *payer_of(block) };
+        // SAFETY: its beginning, and the layout it was allocated with.
+        unsafe { self.inner.dealloc(block.sub(header(layout)), whole) };
+        if let Some(site) = site {
+            give_back(site, whole.size());
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let (Some(before), Ok(new_layout)) =
+            (whole(layout), Layout::from_size_align(new_size, layout.align()))
+        else {
+            return std::ptr::null_mut();
+        };
+        let Some(after) = whole(new_layout) else { return std::ptr::null_mut() };
+        // SAFETY: the caller's promise: a block of ours.
+        let paid = unsafe { *payer_of(block) };
+        // What nobody paid for is paid by who makes it larger.
+        let (site, had) = match paid {
+            Some(site) => (Some(site), before.size()),
+            None => (payer(), 0),
+        };
+        let more = after.size().saturating_sub(had) as u64;
+        if let Some(site) = site.filter(|_| more > 0) {
+            let is_handled = payer() == Some(site);
+            let is_charged = if is_handled { self.charge(site, more) } else { self.charge_more(site, more) };
+            if !is_charged {
+                return std::ptr::null_mut();
+            }
+        }
+        // SAFETY: its beginning, the layout it was allocated with, and a size that is one.
+        let start = unsafe { self.inner.realloc(block.sub(header(layout)), before, after.size()) };
+        if start.is_null() {
+            if let Some(site) = site.filter(|_| more > 0) {
+                give_back(site, more as usize);
+            }
+            return start;
+        }
+        // SAFETY: the header is as large as before, since the alignment is.
+        let block = unsafe { start.add(header(layout)) };
+        // SAFETY: a block of ours.
+        unsafe { *payer_of(block) = site };
+        if let Some(site) = site.filter(|_| had > after.size()) {
+            give_back(site, had - after.size());
+        }
+        block
+    }
+}
+
+impl<A> BudgetAlloc<A> {
+    #[inline(always)]
+    fn allocate(&self, layout: Layout, allocate: impl FnOnce(Layout) -> *mut u8) -> *mut u8 {
+        let Some(whole) = whole(layout) else { return std::ptr::null_mut() };
+        let site = payer();
+        if let Some(site) = site
+            && !self.charge(site, whole.size() as u64)
+        {
+            return std::ptr::null_mut();
+        }
+        let Some(start) = NonNull::new(allocate(whole)) else {
+            if let Some(site) = site {
+                give_back(site, whole.size());
+            }
+            return std::ptr::null_mut();
+        };
+        // SAFETY: inside of what was allocated, which is longer by the header.
+        let block = unsafe { start.as_ptr().add(header(layout)) };
+        // SAFETY: the header's last word.
+        unsafe { *payer_of(block) = site };
+        block
+    }
+}

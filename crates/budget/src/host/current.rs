@@ -1,0 +1,102 @@
+//! Current: the account to which this thread's memory is charged.
+//!
+//! Model.   A word per thread, which scopes set and restore. It needs no destructor and is there from a
+//!          thread's first instruction to its last, so that an allocator may read it.
+//! Number.  Two loads and two stores a scope.
+
+use super::{Account, Site};
+use std::cell::Cell;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+thread_local! {
+    static CURRENT: Cell<Option<Site>> = const { Cell::new(None) };
+    /// Budget's own memory is charged to nobody: it is allocated under budget's own locks.
+    static UNBILLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The account that pays for this thread's memory now.
+#[inline(always)]
+pub(super) fn payer() -> Option<Site> {
+    CURRENT.get().filter(|_| !UNBILLED.get())
+}
+
+/// Runs `act`; what it allocates is charged to nobody.
+pub(super) fn unbilled<R>(act: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            UNBILLED.set(self.0);
+        }
+    }
+    let _restore = Restore(UNBILLED.replace(true));
+    act()
+}
+
+/// As long as it lives, this thread's memory is charged to an account: [`enter`].
+#[must_use = "the account is left when this is dropped"]
+pub struct Current<'a> {
+    before: Option<Site>,
+    account: PhantomData<&'a Account>,
+    not_send: PhantomData<*const ()>,
+}
+
+/// Charges what this thread allocates to `account`, until the guard is dropped; then to whom it was before.
+/// Guards nest. It needs a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator to mean anything.
+///
+/// It is dropped on its thread, and before the account's handle.
+#[inline]
+pub fn enter(account: &Account) -> Current<'_> {
+    let before = CURRENT.replace(Some(account.site));
+    Current { before, account: PhantomData, not_send: PhantomData }
+}
+
+impl Drop for Current<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        CURRENT.set(self.before);
+    }
+}
+
+impl std::fmt::Debug for Current<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Current").finish_non_exhaustive()
+    }
+}
+
+/// A future that is polled, and dropped, in an account: [`within`].
+#[must_use = "a future does nothing until it is polled"]
+#[derive(Debug)]
+pub struct Within<F> {
+    /// `None` once it was dropped.
+    future: Option<F>,
+    account: Account,
+}
+
+/// Charges to `account` whatever `future` allocates, at each poll and when it is dropped.
+pub fn within<F: Future>(account: &Account, future: F) -> Within<F> {
+    Within { future: Some(future), account: account.clone() }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: `future` is pinned with `self`: it is never moved out, only dropped in place. `account` is
+        // never pinned.
+        let this = unsafe { self.get_unchecked_mut() };
+        let _current = enter(&this.account);
+        // SAFETY: as above.
+        let future = unsafe { Pin::new_unchecked(this.future.as_mut().expect("polled after its drop")) };
+        future.poll(cx)
+    }
+}
+
+impl<F> Drop for Within<F> {
+    fn drop(&mut self) {
+        let _current = enter(&self.account);
+        self.future = None;
+    }
+}

@@ -1,0 +1,79 @@
+//! Tidy: the thread that gives back what idle CPUs hold ready.
+//!
+//! Model.   Every 100 ms it closes the stocks that were not used since the last time, without disturbing
+//!          their CPUs, and frees accounts that are done with. While somebody waits for room in an account of
+//!          the fast kind it looks more often, since a section under way when the stocks were closed may have
+//!          left something there that nobody else sees.
+//! Number.  10 000 accounts of which 10 have stocks: 10 000 loads and some 20 looks, 30 µs.
+//! Writers. The thread; it begins with the first account and ends with the last.
+
+use super::{RSEQ, WORD, wait};
+use crate::accounts::Accounts;
+use crate::stock::Stocks;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use warmcore_sys::{affinity, signals};
+
+/// A stock that nobody used for so long is given back, at the latest after twice that.
+pub const TIDY_PERIOD: Duration = Duration::from_millis(100);
+
+/// While somebody waits.
+const WAITED_PERIOD: Duration = Duration::from_millis(5);
+
+static RUNS: Mutex<bool> = Mutex::new(false);
+/// Told when somebody begins to wait.
+static CHANGED: Condvar = Condvar::new();
+
+fn runs() -> MutexGuard<'static, bool> {
+    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sees to it that the thread runs.
+pub(super) fn ensure() {
+    let mut runs = runs();
+    if !*runs {
+        let thread = std::thread::Builder::new().name("warmcore-budget".to_owned()).stack_size(256 << 10);
+        // A thread of ours takes nobody's signals. Without one to be had, idle stocks are given back when
+        // somebody needs them, and by the next account that is made.
+        *runs = super::current::unbilled(|| signals::blocked(|| thread.spawn(run))).is_ok();
+    }
+}
+
+/// Somebody begins to wait for room.
+pub(super) fn hurry() {
+    CHANGED.notify_all();
+}
+
+/// One round.
+pub(super) fn tidy() {
+    fn round<S: Stocks>(accounts: &Accounts<S>) -> bool {
+        accounts.tidy();
+        accounts.take_owed_wake()
+    }
+    let owes = RSEQ.get().is_some_and(round) | WORD.get().is_some_and(round);
+    if owes || wait::is_awaited() {
+        wait::wake_heads();
+    }
+}
+
+fn run() {
+    // It does not stay on its maker's CPU, which may be a worker's.
+    if let Ok(cpus) = affinity::allowed_to_main() {
+        let _ = affinity::set_allowed(&cpus);
+    }
+    let mut guard = runs();
+    loop {
+        let accounts = RSEQ.get().map_or(0, Accounts::accounts) + WORD.get().map_or(0, Accounts::accounts);
+        if accounts == 0 {
+            *guard = false;
+            return;
+        }
+        let period = if wait::is_awaited() { WAITED_PERIOD } else { TIDY_PERIOD };
+        let (back, timeout) = CHANGED.wait_timeout(guard, period).unwrap_or_else(PoisonError::into_inner);
+        drop(back);
+        if timeout.timed_out() {
+            tidy();
+        }
+        guard = runs();
+    }
+}

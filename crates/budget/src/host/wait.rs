@@ -1,0 +1,187 @@
+//! Wait: a charge that waits for room.
+//!
+//! Model.   Who does not fit stands in the queue of the account that is full, in the order in which they
+//!          asked. While a queue is not empty, the stocks below are closed, so that all that comes back
+//!          comes by; and nobody else is charged there, so that the first, however large, is not overtaken
+//!          for ever. What comes back wakes the first; the first that fits wakes the next. One that is full
+//!          elsewhere by then moves there, and keeps its place by the order of asking.
+//! Number.  A wait that need not wait is a `try_charge`.
+//! Protocol. Who waits is in the queue and counted in the account (`begin_waiting`) before it looks at usage
+//!          for the last time; who gives back lowers usage and then looks at the count. So either the one
+//!          sees the room or the other sees the waiter. The waker is in place before each look.
+//! Writers. Queues: under `QUEUES`. No waker is called or dropped under it.
+//! Source.  tokio `sync/batch_semaphore.rs`; it takes units for the first as they come, and so holds what it
+//!          can't use yet.
+
+use super::{Account, Charge, Site, current::unbilled, on_site, tidy};
+use crate::outcome::OverBudget;
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use warmcore_sys::rseq::current_cpu;
+
+/// By account, by order of asking.
+type Queues = HashMap<Place, BTreeMap<u64, Waker>>;
+/// A node's address and kind, as a number.
+type Place = usize;
+
+static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+/// How many wait. Written under the lock of `QUEUES`.
+static WAITERS: AtomicUsize = AtomicUsize::new(0);
+/// How many asked so far.
+static TICKETS: AtomicU64 = AtomicU64::new(0);
+
+fn queues() -> MutexGuard<'static, Queues> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether somebody waits.
+pub(super) fn is_awaited() -> bool {
+    WAITERS.load(Relaxed) > 0
+}
+
+/// Wakes the first of every queue.
+#[cold]
+pub(super) fn wake_heads() {
+    if !is_awaited() {
+        return;
+    }
+    let heads: Vec<Waker> = unbilled(|| {
+        queues()
+            .values()
+            .filter_map(|queue| queue.first_key_value().map(|(_, waker)| waker.clone()))
+            .collect()
+    });
+    heads.iter().for_each(Waker::wake_by_ref);
+    unbilled(|| drop(heads));
+}
+
+/// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more.
+#[must_use = "a future does nothing until it is polled"]
+#[derive(Debug)]
+pub struct Charging<'a> {
+    account: &'a Account,
+    n: u64,
+    /// When it asked, once it was refused.
+    ticket: Option<u64>,
+    /// Where it waits.
+    at: Option<Site>,
+}
+
+impl Account {
+    /// Charges `n` units as soon as there is room: first come, first served, on any executor. An error only
+    /// if it can never fit. What was granted and not taken up, because the future was dropped, is given back.
+    pub fn charge(&self, n: u64) -> Charging<'_> {
+        Charging { account: self, n, ticket: None, at: None }
+    }
+}
+
+impl Charging<'_> {
+    /// Enters the queue of the account that is full.
+    fn join(&mut self, over: &OverBudget, waker: &Waker) {
+        let ticket = *self.ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Relaxed));
+        let kind = self.account.kind();
+        let node = self.account.site.node().path().find(|node| node.key() == over.key);
+        let at = Site::new(node.expect("what was full is on the path"), kind);
+        let waker = waker.clone();
+        unbilled(|| {
+            queues().entry(at.place()).or_default().insert(ticket, waker);
+        });
+        WAITERS.fetch_add(1, Relaxed);
+        self.at = Some(at);
+        on_site!(at, |accounts, node| accounts.begin_waiting(node));
+        at.pass_on();
+        tidy::hurry();
+    }
+
+    /// Leaves the queue it is in; who is first now is woken, as there may be room.
+    fn leave(&mut self) {
+        let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
+        let (mine, next) = {
+            let mut queues = queues();
+            let queue = queues.get_mut(&at.place()).expect("its queue is there while it is in it");
+            let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
+            let mine = queue.remove(&ticket);
+            let next = queue.first_key_value().filter(|_| was_first).map(|(_, waker)| waker.clone());
+            if queue.is_empty() {
+                unbilled(|| queues.remove(&at.place()));
+            }
+            (mine, next)
+        };
+        WAITERS.fetch_sub(1, Relaxed);
+        on_site!(at, |accounts, node| accounts.end_waiting(node));
+        if let Some(next) = next {
+            next.wake();
+        }
+        drop(mine);
+    }
+
+    /// Whether it is first where it waits. Its waker is in place from now on.
+    fn is_first(&self, at: Site, waker: &Waker) -> bool {
+        let ticket = self.ticket.expect("who waits has a ticket");
+        let (is_first, before) = {
+            let mut queues = queues();
+            let queue = queues.get_mut(&at.place()).expect("its queue is there while it is in it");
+            let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
+            let place = queue.get_mut(&ticket).expect("it is in its queue");
+            let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
+            (is_first, before)
+        };
+        drop(before);
+        is_first
+    }
+}
+
+impl Future for Charging<'_> {
+    type Output = Result<Charge, OverBudget>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (account, n) = (self.account, self.n);
+        loop {
+            let result = match self.at {
+                None => account.try_charge(n),
+                Some(at) if !self.is_first(at, cx.waker()) => return Poll::Pending,
+                Some(at) => {
+                    let (site, head) = (account.site, at.node());
+                    let cpu = current_cpu();
+                    let result =
+                        on_site!(site, |accounts, node| accounts.charge_slowly(node, cpu, n, Some(head)));
+                    site.pass_on();
+                    result
+                }
+            };
+            match result {
+                Ok(()) => {
+                    // Before others are let in: should leaving panic, the units are given back.
+                    let charge = Charge::new(account.site, n);
+                    self.leave();
+                    return Poll::Ready(Ok(charge));
+                }
+                Err(over) if over.is_hopeless() => {
+                    self.leave();
+                    return Poll::Ready(Err(over));
+                }
+                Err(over) if self.at.is_some_and(|at| at.node().key() == over.key) => return Poll::Pending,
+                Err(over) => {
+                    self.leave();
+                    self.join(&over, cx.waker());
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Charging<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Site {
+    fn place(self) -> Place {
+        self.0.addr().get()
+    }
+}

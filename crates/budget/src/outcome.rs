@@ -1,0 +1,172 @@
+//! Outcome: what a charge can end in.
+
+use crate::stock::Key;
+use std::fmt;
+use std::sync::Arc;
+
+/// A charge that did not fit: which account is full, and how full.
+///
+/// ```
+/// # use warmcore_budget::Account;
+/// let server = Account::root("server").limit(100).build();
+/// let hog = server.child("hog").build();
+/// let over = hog.try_charge(101).unwrap_err();
+/// assert_eq!((over.account(), over.usage(), over.limit()), ("server", 0, 100));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct OverBudget {
+    pub(crate) account: Arc<str>,
+    pub(crate) asked: u64,
+    pub(crate) usage: u64,
+    pub(crate) limit: u64,
+    pub(crate) is_queued: bool,
+    /// The account, for who waits there. It is on the path of the one that was charged.
+    pub(crate) key: Key,
+}
+
+impl OverBudget {
+    /// The account that is full.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// How much it was asked for. Less than was charged below it if a guarantee covered the rest.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// What was charged to it then.
+    pub fn usage(&self) -> u64 {
+        self.usage
+    }
+
+    /// Its limit then.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether it was refused because others wait there for room and came first.
+    pub fn is_queued(&self) -> bool {
+        self.is_queued
+    }
+
+    /// Whether waiting is no use: it is larger than the limit.
+    pub fn is_hopeless(&self) -> bool {
+        self.asked > self.limit
+    }
+}
+
+impl fmt::Display for OverBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { account, asked, usage, limit, .. } = self;
+        let free = limit.saturating_sub(*usage);
+        if self.is_hopeless() {
+            write!(f, "{account}: {asked} units asked, its limit is {limit}; ask for less, or raise it")
+        } else if self.is_queued {
+            write!(f, "{account}: {asked} units asked while others wait for room; wait for it too")
+        } else {
+            write!(
+                f,
+                "{account} is full: {asked} units asked, {free} free ({usage} of {limit} used); \
+                 free some, wait for it, or raise its limit"
+            )
+        }
+    }
+}
+
+impl std::error::Error for OverBudget {}
+
+/// More was uncharged than is charged. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverUncharge {
+    pub(crate) account: Arc<str>,
+    pub(crate) asked: u64,
+    pub(crate) charged: u64,
+}
+
+impl OverUncharge {
+    /// The account.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// How much was to be uncharged.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// How much is charged to this very account, its children's left out.
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+}
+
+impl fmt::Display for OverUncharge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { account, asked, charged } = self;
+        write!(
+            f,
+            "{account}: {asked} units to uncharge, {charged} are charged; uncharge what was charged, once"
+        )
+    }
+}
+
+impl std::error::Error for OverUncharge {}
+
+/// A charge that had to succeed went over a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overrun {
+    pub(crate) account: Arc<str>,
+    pub(crate) by: u64,
+}
+
+impl Overrun {
+    /// The account that is over its limit by most.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// By how many units it is over.
+    pub fn by(&self) -> u64 {
+        self.by
+    }
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {} units over its limit", self.account, self.by)
+    }
+}
+
+/// Something that happened to an account, for who listens there: [`Builder::on_event`](crate::Builder::on_event).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Said once until
+    /// usage was a sixteenth below. Who frees something in here may save the charge: it is tried again.
+    Pressure {
+        /// Where.
+        account: Arc<str>,
+        /// Usage, stocks and all.
+        usage: u64,
+        /// The soft limit, or the limit without one.
+        limit: u64,
+    },
+    /// A charge was refused.
+    OverBudget(OverBudget),
+    /// A charge that had to succeed went over the limit.
+    Overrun(Overrun),
+    /// The stocks of an account and all below it were emptied, to make room or because they were asked.
+    Drained {
+        /// Where.
+        account: Arc<str>,
+        /// Units that came back.
+        units: u64,
+        /// Stocks that were closed.
+        stocks: u32,
+    },
+}
+
+/// Who is told of events: in the thread that caused them, no lock held.
+pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;

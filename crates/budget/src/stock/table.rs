@@ -1,0 +1,84 @@
+//! Table: where the stocks of all CPUs stand.
+
+use super::Key;
+#[cfg(loom)]
+use crate::sync::AtomicU64;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use warmcore_terms::CpuId;
+#[cfg(not(loom))]
+use {std::ptr::NonNull, warmcore_sys::map::Region};
+
+/// A CPU's table has `1 << SHIFT` bytes.
+#[cfg(not(loom))]
+pub(crate) const SHIFT: u32 = 15;
+/// Two words.
+#[cfg(not(loom))]
+const STOCK_BYTES: usize = 16;
+/// Accounts whose keys differ by a multiple of this share a slot.
+#[cfg(not(loom))]
+pub(crate) const SLOTS: u32 = (1 << SHIFT) / STOCK_BYTES as u32;
+#[cfg(loom)]
+pub(crate) const SLOTS: u32 = 1;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    #[cfg(not(loom))]
+    region: Region,
+    #[cfg(loom)]
+    stocks: Vec<[AtomicU64; 2]>,
+    cpus: u32,
+}
+
+#[cfg(not(loom))]
+impl Table {
+    /// Panics without address space: 32 KiB for every CPU number.
+    pub(crate) fn new(cpus: u32) -> Self {
+        let region = Region::reserve((cpus as usize) << SHIFT).unwrap_or_else(|error| {
+            panic!("no address space for the stocks of {cpus} CPUs ({error}); raise `ulimit -v`")
+        });
+        Self { region, cpus }
+    }
+
+    /// CPU 0's stock of `key`; CPU n's is `n << SHIFT` further.
+    #[inline(always)]
+    pub(crate) fn first(&self, key: Key) -> NonNull<u8> {
+        // SAFETY: inside CPU 0's table.
+        unsafe { self.region.start().add((key % SLOTS) as usize * STOCK_BYTES) }
+    }
+
+    /// Both words of a stock.
+    #[inline(always)]
+    pub(crate) fn stock(&self, cpu: CpuId, key: Key) -> &[AtomicU64; 2] {
+        // A number beyond the end is a kernel that broke its word.
+        let cpu = if cpu.0 < self.cpus { cpu.index() } else { 0 };
+        // SAFETY: inside that CPU's table, aligned to 16; zeroed memory, which everybody reaches as
+        // atomics or in restartable sections.
+        unsafe { self.first(key).add(cpu << SHIFT).cast().as_ref() }
+    }
+
+    pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
+        Ok(self.region.resident_pages()? * warmcore_sys::map::page_bytes())
+    }
+}
+
+#[cfg(loom)]
+impl Table {
+    pub(crate) fn new(cpus: u32) -> Self {
+        Self { stocks: (0..cpus).map(|_| Default::default()).collect(), cpus }
+    }
+
+    pub(crate) fn stock(&self, cpu: CpuId, _: Key) -> &[AtomicU64; 2] {
+        &self.stocks[cpu.index()]
+    }
+
+    pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
+        Ok(0)
+    }
+}
+
+impl Table {
+    pub(crate) fn cpus(&self) -> u32 {
+        self.cpus
+    }
+}

@@ -1,0 +1,107 @@
+//! Word: a stock that is one atomic word, taken from anywhere by compare-and-swap.
+//!
+//! Model.   `tag << 32 | free`. Whose it is, its room and its units change together, so a stock that
+//!          was closed is closed for everybody at once and never in debt: the strict kind. Portable.
+//! Number.  A locked instruction, 2.0 ns on a 3.7 GHz Zen 4, on a line that only its CPU uses.
+//! Writers. Anybody, by compare-and-swap. `raise` and `bind` need not be on the stock's CPU here.
+//! Source.  linux-mm 2026, one atomic word per counter and CPU, in review.
+
+use super::table::Table;
+use super::{Key, Look, Lower, Stocks, Tag, mark_of};
+use crate::sync::Ordering::*;
+use warmcore_terms::CpuId;
+
+/// One atomic word per stock: strict, and portable.
+#[derive(Debug)]
+pub struct Word(Table);
+
+impl Word {
+    /// Tables for so many CPU numbers. They cost memory when they are used.
+    pub fn new(cpus: u32) -> Self {
+        Self(Table::new(cpus))
+    }
+
+    fn replace(&self, cpu: CpuId, key: Key, seen: &Look, tag: Tag, units: u32) -> bool {
+        let word = &self.0.stock(cpu, key)[0];
+        // ORDERING: AcqRel; pairs with itself: who raised has charged the account before it, and who
+        // lowers uncharges it after. Loom: `accounts/loom.rs`.
+        word.compare_exchange(seen.words[0], tag.with(units), AcqRel, Relaxed).is_ok()
+    }
+}
+
+impl Stocks for Word {
+    const STRICT: bool = true;
+    const NAME: &'static str = "word";
+
+    fn cpus(&self) -> u32 {
+        self.0.cpus()
+    }
+
+    #[inline(always)]
+    fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        let word = &self.0.stock(cpu(), key)[0];
+        let mut seen = word.load(Relaxed);
+        while Tag::of(seen).key == key && seen as u32 >= n {
+            // ORDERING: AcqRel; pairs with `replace`.
+            match word.compare_exchange_weak(seen, seen - u64::from(n), AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        let word = &self.0.stock(cpu(), key)[0];
+        let mut seen = word.load(Relaxed);
+        loop {
+            let (tag, units) = (Tag::of(seen), u64::from(seen as u32) + u64::from(n));
+            if tag.key != key || units >> tag.room_log2 != 0 {
+                return false;
+            }
+            // ORDERING: AcqRel; pairs with `replace`.
+            match word.compare_exchange_weak(seen, tag.with(units as u32), AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn look(&self, cpu: CpuId, key: Key) -> Look {
+        let word = self.0.stock(cpu, key)[0].load(Acquire);
+        look(word)
+    }
+
+    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
+        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2 }, seen.free as u32 + units)
+    }
+
+    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+        let units = (seen.free - to.taken) as u32;
+        let mark = if to.mark { mark_of(units) } else { 0 };
+        self.replace(cpu, key, seen, Tag { key: seen.key, mark, room_log2: to.room_log2 }, units)
+    }
+
+    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
+        debug_assert!(seen.free == 0 && seen.room_log2 == 0, "{seen:?}");
+        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2: 0 }, 0)
+    }
+
+    fn resident_bytes(&self) -> std::io::Result<usize> {
+        self.0.resident_bytes()
+    }
+}
+
+/// What a word says.
+pub(super) fn look(word: u64) -> Look {
+    let (tag, units) = (Tag::of(word), word as u32);
+    Look {
+        key: tag.key,
+        free: units as i32,
+        room_log2: tag.room_log2,
+        is_idle: tag.mark == mark_of(units),
+        is_leaving: false,
+        words: [word, 0],
+    }
+}

@@ -1,0 +1,41 @@
+//! The seam through which atomics and locks enter, so that loom can stand in for them.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+};
+
+/// Locks, also after a panic elsewhere: what is under these locks is whole between any two steps
+/// that could panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A SeqCst read-modify-write or load is in the one order of all SeqCst operations; loom knows only
+/// fences to be, so under loom one stands beside it. Nothing without loom.
+#[inline(always)]
+pub(crate) fn seq_cst() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Waits a little for somebody who is in the middle of a few instructions, or was preempted there.
+/// It sleeps before long: a thread of higher priority that spun would keep that one from its CPU.
+pub(crate) fn pause(tries: u32) {
+    #[cfg(loom)]
+    {
+        let _ = tries;
+        loom::thread::yield_now();
+    }
+    #[cfg(not(loom))]
+    match tries {
+        0..16 => std::hint::spin_loop(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}

@@ -1,0 +1,304 @@
+//! The verbs of a stock against their model; aborts at every place.
+
+use super::*;
+
+/// A stock's two words.
+type Stock = [u64; 2];
+
+/// What the verbs mean.
+mod model {
+    use super::Stock;
+
+    fn parts(word: u64) -> (u32, u32) {
+        ((word >> 32) as u32, word as u32)
+    }
+
+    fn set_used(stock: &mut Stock, used: u32) -> bool {
+        stock[0] = stock[0] >> 32 << 32 | u64::from(used);
+        true
+    }
+
+    pub fn charge(stock: &mut Stock, key: u32, n: u32) -> bool {
+        let ((whose, used), (_, granted)) = (parts(stock[0]), parts(stock[1]));
+        let new = used.wrapping_add(n);
+        whose == key && granted.wrapping_sub(new) as i32 >= 0 && set_used(stock, new)
+    }
+
+    pub fn uncharge(stock: &mut Stock, key: u32, n: u32) -> bool {
+        let ((whose, used), (tag, granted)) = (parts(stock[0]), parts(stock[1]));
+        let new = used.wrapping_sub(n);
+        let room = 1u64 << (tag % 32);
+        whose == key && u64::from(granted.wrapping_sub(new)) < room && set_used(stock, new)
+    }
+
+    pub fn grant(stock: &mut Stock, [head, grant]: Stock, new: u64) -> bool {
+        let is_as_seen = *stock == [head, grant];
+        stock[1] = if is_as_seen { new } else { stock[1] };
+        is_as_seen
+    }
+
+    pub fn rebind(stock: &mut Stock, [head, grant]: Stock, new: u64) -> bool {
+        let is_as_seen = *stock == [head, grant];
+        stock[0] = if is_as_seen { new } else { stock[0] };
+        is_as_seen
+    }
+}
+
+/// A generator that tends to the edges: of 32 bits, of a sign, of a room.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+
+    fn word(&mut self) -> u32 {
+        let near = self.below(7) as u32;
+        let edge: u32 = match self.below(5) {
+            0 => 0,
+            1 => 1 << 31,
+            2 => 1 << self.below(32),
+            _ => return self.below(1 << 32) as u32,
+        };
+        edge.wrapping_add(near).wrapping_sub(3)
+    }
+
+    fn key(&mut self) -> u32 {
+        [0, 1, 0x8000_0001, u32::MAX][self.below(4) as usize]
+    }
+
+    /// A stock with something free, or a debt.
+    fn stock(&mut self, key: u32) -> Stock {
+        let (used, tag) = (self.word(), self.word());
+        let granted = used.wrapping_add(self.word());
+        [u64::from(key) << 32 | u64::from(used), u64::from(tag) << 32 | u64::from(granted)]
+    }
+}
+
+/// Random verbs on random CPUs; after each, every word of every stock is as the model's.
+fn agrees_with_the_model<const SHIFT: u32>() {
+    const CPUS: usize = 5;
+    let apart = (1 << SHIFT) / 16;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut table: Vec<Stock> = (0..CPUS * apart).map(|_| random.stock(7)).collect();
+    let mut model = table.clone();
+    let first = table.as_mut_ptr();
+    let mut said_counts = [[0; 2]; 4];
+
+    for step in 0..200_000 {
+        let (cpu, key) = (random.below(CPUS as u64) as usize, random.key());
+        let at = cpu * apart;
+        if random.below(4) > 0 {
+            let whose = if random.below(4) > 0 { key } else { !key };
+            model[at] = random.stock(whose);
+            // SAFETY: an entry of the table, which no reference points into.
+            unsafe { first.add(at).write(model[at]) };
+        }
+        let before = model[at];
+        let (granted, used) = (before[1] as u32, before[0] as u32);
+        let free = granted.wrapping_sub(used);
+        let room = 1u32 << ((before[1] >> 32) % 32);
+        // Often just what is free, or what there is room for, or one less or more.
+        let n = match random.below(3) {
+            0 => free.wrapping_add(random.below(3) as u32).wrapping_sub(1),
+            1 => room.wrapping_sub(free).wrapping_add(random.below(3) as u32).wrapping_sub(2),
+            _ => random.word(),
+        };
+        let mut seen = before;
+        if random.below(2) == 0 {
+            seen[random.below(2) as usize] ^= 1 << random.below(64);
+        }
+        let named = if random.below(4) > 0 { cpu as u32 } else { random.word() };
+        let new = u64::from(random.word()) << 32 | u64::from(random.word());
+        let mut area = Area::new(cpu as u32, 1 << 20);
+        let fields = area.0;
+        let (here, verb, first) = (area.here(field::CPU_ID), random.below(4), first.cast::<u8>());
+        // SAFETY: the table has a stock for every CPU that the area may name, this test's own.
+        let (said, expected) = unsafe {
+            match verb {
+                0 => (stock_charge::<SHIFT>(here, first, key, n), model::charge(&mut model[at], key, n)),
+                1 => (stock_uncharge::<SHIFT>(here, first, key, n), model::uncharge(&mut model[at], key, n)),
+                2 => (
+                    stock_grant::<SHIFT>(here, first, named, seen[0], seen[1], new),
+                    named == cpu as u32 && model::grant(&mut model[at], seen, new),
+                ),
+                _ => (
+                    stock_rebind::<SHIFT>(here, first, named, seen[0], seen[1], new),
+                    named == cpu as u32 && model::rebind(&mut model[at], seen, new),
+                ),
+            }
+        };
+        let what =
+            || format!("step {step}: verb {verb} on {before:x?}, key {key:x}, n {n:x}, {named} {seen:x?}");
+        assert_eq!(said, expected, "{}", what());
+        // SAFETY: the table's own entries; no verb is under way.
+        let now = unsafe { std::slice::from_raw_parts(first.cast::<Stock>(), model.len()) };
+        assert!(now == model, "{}", what());
+        assert!(area.armed().is_some_and(Descriptor::is_valid), "{}", what());
+        area.disarm();
+        assert_eq!(area.0, fields, "{} wrote a field that is the kernel's", what());
+        said_counts[verb as usize][usize::from(said)] += 1;
+    }
+    assert!(
+        said_counts.as_flattened().iter().all(|&times| times > 5_000),
+        "too few of a kind: {said_counts:?}"
+    );
+}
+
+#[test]
+fn every_verb_does_to_neighbouring_stocks_what_its_model_does() {
+    agrees_with_the_model::<4>();
+}
+
+#[test]
+fn every_verb_does_to_stocks_of_two_lines_what_its_model_does() {
+    agrees_with_the_model::<7>();
+}
+
+/// Whose stock the tests of aborts use.
+const KEY: u32 = 7;
+/// 10 of 100 are used, there is room for less than 2^10.
+const STOCK: Stock = [(KEY as u64) << 32 | 10, 10 << 32 | 100];
+
+/// Every verb, and what [`STOCK`] is after [`apply`].
+const VERBS: [(&str, Stock); 4] = [
+    ("charge", [STOCK[0] + 90, STOCK[1]]),
+    ("uncharge", [STOCK[0] - 9, STOCK[1]]),
+    ("grant", [STOCK[0], 3]),
+    ("rebind", [3, STOCK[1]]),
+];
+
+/// Applies a verb, as it would succeed.
+fn apply(verb: &str, here: Here, first: *mut u8) -> bool {
+    let [head, grant] = STOCK;
+    // SAFETY: for CPU 0, which the fake areas give, the stock is at `first`, the test's own; a verb that
+    // would touch other memory is aborted there.
+    unsafe {
+        match verb {
+            "charge" => stock_charge::<4>(here, first, KEY, 90),
+            "uncharge" => stock_uncharge::<4>(here, first, KEY, 9),
+            "grant" => stock_grant::<4>(here, first, 0, head, grant, 3),
+            _ => stock_rebind::<4>(here, first, 0, head, grant, 3),
+        }
+    }
+}
+
+#[test]
+fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
+    let bytes = page_bytes();
+    let region = Region::reserve(2 * bytes).unwrap();
+    let [fixed, nowhere] = [0, 1].map(|page| region.start().as_ptr().wrapping_add(page * bytes));
+    let protect = |at: *mut u8, protection: i32| {
+        // SAFETY: a page of the region above.
+        assert_eq!(unsafe { libc::mprotect(at.cast(), bytes, protection) }, 0);
+    };
+    handle(libc::SIGSEGV, abort_the_section);
+    protect(nowhere, libc::PROT_NONE);
+
+    // At the index, at the first word, at the second, at the commit to a page that cannot be written.
+    let split = nowhere.wrapping_sub(8);
+    for (index, first) in [(Some(nowhere), fixed), (None, nowhere), (None, split), (None, fixed)] {
+        for (name, _) in VERBS {
+            let words = first.cast::<u64>();
+            // SAFETY: words of the first page, this test's own.
+            let each = |act: &dyn Fn(*mut u64, u64)| {
+                (0..2)
+                    .filter(|&i| words.wrapping_add(i) < nowhere.cast())
+                    .for_each(|i| act(words.wrapping_add(i), STOCK[i]))
+            };
+            protect(fixed, libc::PROT_READ | libc::PROT_WRITE);
+            // SAFETY: a word of the first page, this test's own.
+            each(&|at, word| unsafe { at.write(word) });
+            protect(fixed, libc::PROT_READ);
+            let (mut area, before) = (Area::new(0, 1), aborts());
+            let area = &raw mut area;
+            // SAFETY: the area above, in this frame; no reference to it lives across the verb.
+            let here = unsafe { (*area).here(field::CPU_ID) };
+            let index = index.and_then(NonNull::new).map_or(here.index, NonNull::cast);
+            FAULTING.set(area);
+            let said = apply(name, Here { index, ..here }, first);
+            FAULTING.set(std::ptr::null_mut());
+            assert!(!said, "{name}");
+            assert!(aborts() > before, "{name} was not aborted");
+            // SAFETY: as above.
+            each(&|at, word| assert_eq!(unsafe { at.read() }, word, "{name}"));
+        }
+    }
+}
+
+/// After each of its instructions, one after the other: with the processor's own single steps.
+#[cfg(target_arch = "x86_64")]
+mod stepped {
+    use super::*;
+
+    /// The flag that makes the processor trap after each instruction.
+    const TRAP: u32 = 1 << 8;
+
+    thread_local! {
+        /// How many instructions of the section may still pass before it is disturbed.
+        static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Plays the kernel at the section's chosen instruction; stops stepping there, or after the end.
+    extern "C" fn step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel's context of this very signal; the area is alive while a verb runs on it.
+        unsafe {
+            let registers = &mut (*context).uc_mcontext.gregs;
+            let area = FAULTING.get();
+            // Null until the section is armed, which is before its first instruction.
+            let Some(section) = area.as_ref().and_then(Area::armed) else { return };
+            let (pc, left) = (registers[libc::REG_RIP as usize] as usize, STEPS_LEFT.get());
+            if section.holds(pc) && left > 0 {
+                STEPS_LEFT.set(left - 1);
+                return;
+            }
+            registers[libc::REG_EFL as usize] &= !i64::from(TRAP);
+            if section.holds(pc) {
+                registers[libc::REG_RIP as usize] = section.abort as i64;
+                (&mut *area).disarm();
+            }
+        }
+    }
+
+    #[test]
+    fn a_section_disturbed_after_any_instruction_changes_nothing_and_one_left_alone_all() {
+        handle(libc::SIGTRAP, step);
+        let mut stock = STOCK;
+        let stock = &raw mut stock;
+        for (name, done) in VERBS {
+            for steps in 0.. {
+                let (mut area, before) = (Area::new(0, 1), aborts());
+                let area = &raw mut area;
+                // SAFETY: the stock and the area above, in this frame.
+                let here = unsafe {
+                    stock.write(STOCK);
+                    (*area).here(field::CPU_ID)
+                };
+                FAULTING.set(area);
+                STEPS_LEFT.set(steps);
+                // SAFETY: the trap's handler is there. It ends stepping at the latest after the section.
+                unsafe {
+                    std::arch::asm!("pushfq", "or dword ptr [rsp], {TRAP}", "popfq", TRAP = const TRAP)
+                };
+                let said = apply(name, here, stock.cast());
+                FAULTING.set(std::ptr::null_mut());
+                // SAFETY: as above.
+                let (now, was_disturbed) = unsafe { (stock.read(), (*area).armed().is_none()) };
+                assert_eq!(
+                    (said, now),
+                    if was_disturbed { (false, STOCK) } else { (true, done) },
+                    "{name}, {steps}"
+                );
+                if !was_disturbed {
+                    assert!(steps >= 5, "{name}: {steps} instructions are no section");
+                    break;
+                }
+                assert!(aborts() > before, "{name}, {steps}");
+            }
+        }
+    }
+}

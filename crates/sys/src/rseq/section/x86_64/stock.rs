@@ -1,0 +1,146 @@
+//! The sections of a stock for x86-64. What each does is said in `section/stock.rs`.
+
+use crate::rseq::{ABORTS, Here, field};
+use std::arch::asm;
+
+#[inline(always)]
+pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
+    here: Here,
+    first: *mut u8,
+    key: u32,
+    n: u32,
+) -> bool {
+    // SAFETY: the caller's promise. With `key` unchanged the commit is a store of the whole word.
+    unsafe {
+        section!(
+            at: ["shl {slot}, {shift}", "add {slot}, {first}"],
+            stub: ["jmp {slow}"],
+            body: [
+                "cmp dword ptr [{slot} + 4], {key:e}",
+                "jne {slow}",
+                // A plain load, and of the width of the commit: only that has the value of a store
+                // just made at once. Added from memory it measured three times slower, loaded with
+                // the key as one word five times.
+                "mov {used:e}, dword ptr [{slot}]",
+                "add {used:e}, {n:e}",
+                "cmp dword ptr [{slot} + 8], {used:e}",
+                "js {slow}" // the difference's own sign: jl would ask without the modulus
+            ],
+            commit: "mov dword ptr [{slot}], {used:e}",
+            area = in(reg) here.area.as_ptr(),
+            index = in(reg) here.index.as_ptr(),
+            shift = const SHIFT,
+            first = in(reg) first,
+            key = in(reg) key,
+            n = in(reg) n,
+            used = out(reg) _,
+            slow = label { return false },
+        )
+    };
+    true
+}
+
+#[inline(always)]
+pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
+    here: Here,
+    first: *mut u8,
+    key: u32,
+    n: u32,
+) -> bool {
+    // SAFETY: as in `charge`.
+    unsafe {
+        section!(
+            at: ["shl {slot}, {shift}", "add {slot}, {first}"],
+            stub: ["jmp {slow}"],
+            body: [
+                "cmp dword ptr [{slot} + 4], {key:e}",
+                "jne {slow}",
+                "mov {free}, qword ptr [{slot} + 8]",
+                "mov {used:e}, dword ptr [{slot}]",
+                "mov rcx, {free}",
+                "shr rcx, 32",
+                "sub {used:e}, {n:e}",
+                "sub {free:e}, {used:e}",
+                // A shift by 0 leaves the flags as the subtraction set them: the same answer. By
+                // more it looks at the low 5 bits of cl only.
+                "shr {free:e}, cl",
+                "jnz {slow}"
+            ],
+            commit: "mov dword ptr [{slot}], {used:e}",
+            area = in(reg) here.area.as_ptr(),
+            index = in(reg) here.index.as_ptr(),
+            shift = const SHIFT,
+            first = in(reg) first,
+            key = in(reg) key,
+            n = in(reg) n,
+            used = out(reg) _,
+            free = out(reg) _,
+            out("rcx") _,
+            slow = label { return false },
+        )
+    };
+    true
+}
+
+pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
+    here: Here,
+    first: *mut u8,
+    cpu: u32,
+    head: u64,
+    grant: u64,
+    new: u64,
+) -> bool {
+    // SAFETY: the caller's promise. The flags outlive a switch after the commit.
+    unsafe {
+        section!(
+            at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
+            stub: ["jmp {slow}"],
+            body: ["cmp qword ptr [{slot}], {head}", "jne {slow}"],
+            commit: "lock cmpxchg qword ptr [{slot} + 8], {new}" then "jne {slow}",
+            area = in(reg) here.area.as_ptr(),
+            index = in(reg) here.index.as_ptr(),
+            shift = const SHIFT,
+            first = in(reg) first,
+            cpu = in(reg) cpu,
+            head = in(reg) head,
+            new = in(reg) new,
+            inout("rax") grant => _,
+            slow = label { return false },
+        )
+    };
+    true
+}
+
+pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
+    here: Here,
+    first: *mut u8,
+    cpu: u32,
+    head: u64,
+    grant: u64,
+    new: u64,
+) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        section!(
+            at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
+            stub: ["jmp {slow}"],
+            body: [
+                "cmp qword ptr [{slot}], {head}",
+                "jne {slow}",
+                "cmp qword ptr [{slot} + 8], {grant}",
+                "jne {slow}"
+            ],
+            commit: "mov qword ptr [{slot}], {new}",
+            area = in(reg) here.area.as_ptr(),
+            index = in(reg) here.index.as_ptr(),
+            shift = const SHIFT,
+            first = in(reg) first,
+            cpu = in(reg) cpu,
+            head = in(reg) head,
+            grant = in(reg) grant,
+            new = in(reg) new,
+            slow = label { return false },
+        )
+    };
+    true
+}

@@ -1,0 +1,286 @@
+//! Stocks under a real kernel's preemption, in a process of their own: here every abort counted is
+//! one of theirs. `cargo xtask test` runs this with lengthened sections too (feature `delay`).
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use warmcore_sys::map::Region;
+use warmcore_sys::rseq::{Here, Ids, aborts, register_thread, section::*, support};
+use warmcore_sys::{affinity, affinity::cpu_numbers_end};
+use warmcore_terms::CpuId;
+
+/// A pair of lines per CPU.
+const SHIFT: u32 = 7;
+/// One round of disturbance.
+const ROUND: Duration = Duration::from_millis(400);
+/// Rounds until enough aborts were seen.
+const ROUNDS_MAX: usize = 25;
+/// How many make a verdict.
+const ABORTS_WANTED: u64 = 20;
+
+/// One test after the other: they count aborts, which a process has only once.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    #[cfg(feature = "delay")]
+    DELAY_SPINS.store(200, Relaxed);
+    support().expect("the test machine has rseq");
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `round` until sections were aborted often enough. Panics if they were not: then nothing was
+/// tested.
+fn until_aborted(mut round: impl FnMut()) {
+    let before = aborts();
+    for _ in 0..ROUNDS_MAX {
+        round();
+        if aborts() - before >= ABORTS_WANTED {
+            return;
+        }
+    }
+    panic!("{} sections were aborted in {ROUNDS_MAX} rounds: nothing was tested", aborts() - before);
+}
+
+/// A stock for every CPU there can be.
+struct Table(Region);
+
+impl Table {
+    fn new(stock: [u64; 2]) -> Self {
+        let table = Self(Region::reserve(cpu_numbers_end() << SHIFT).unwrap());
+        for cpu in 0..cpu_numbers_end() {
+            table.word(cpu, 0).store(stock[0], Relaxed);
+            table.word(cpu, 1).store(stock[1], Relaxed);
+        }
+        table
+    }
+
+    fn first(&self) -> *mut u8 {
+        self.0.start().as_ptr()
+    }
+
+    fn word(&self, cpu: usize, i: usize) -> &AtomicU64 {
+        // SAFETY: inside the region, aligned.
+        unsafe { self.0.start().add((cpu << SHIFT) + 8 * i).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// (used, granted)
+    fn counts(&self, cpu: usize) -> (u32, u32) {
+        (self.word(cpu, 0).load(Relaxed) as u32, self.word(cpu, 1).load(Relaxed) as u32)
+    }
+
+    /// Over all CPUs, what is free: below 0 where there are debts.
+    fn free(&self) -> i64 {
+        let free = |(used, granted): (u32, u32)| i64::from(granted.wrapping_sub(used) as i32);
+        (0..cpu_numbers_end()).map(|cpu| free(self.counts(cpu))).sum()
+    }
+}
+
+fn here() -> Here {
+    assert!(register_thread());
+    Here::find(Ids::Cpu).expect("this thread is registered")
+}
+
+fn cpus() -> Vec<CpuId> {
+    affinity::allowed().unwrap().iter().collect()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// Threads of one CPU: one that never rests, and nappers, whose wakes find it inside a section.
+/// Wanderers change the CPU too.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Busy,
+    Napper,
+    Wanderer,
+}
+
+/// What a thread did: two sums, whatever they are of. Kept by each thread: a shared one would keep it
+/// outside of sections for most of its time.
+type Tally = [i64; 2];
+
+/// Calls `act` until the round is over, on threads of every kind on every CPU; adds up what they did.
+fn disturbed(act: impl Fn(Here, &mut Random, &mut Tally) + Sync) -> Tally {
+    let (cpus, began, act) = (&cpus(), Instant::now(), &act);
+    let kinds = [Kind::Busy, Kind::Busy, Kind::Napper, Kind::Napper, Kind::Wanderer];
+    let work = |cpu: CpuId, kind: Kind, seed: usize| {
+        affinity::pin(cpu).unwrap();
+        let (here, mut random, mut tally) =
+            (here(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 2]);
+        while began.elapsed() < ROUND {
+            let times = if kind == Kind::Napper { 5 } else { 500 };
+            (0..times).for_each(|_| act(here, &mut random, &mut tally));
+            match kind {
+                Kind::Busy => {}
+                Kind::Napper => std::thread::sleep(Duration::from_micros(20)),
+                Kind::Wanderer => affinity::pin(cpus[random.below(cpus.len() as u64) as usize]).unwrap(),
+            }
+        }
+        tally
+    };
+    std::thread::scope(|scope| {
+        let each = cpus.iter().flat_map(|&cpu| kinds.map(|kind| (cpu, kind))).enumerate();
+        let threads: Vec<_> =
+            each.map(|(i, (cpu, kind))| scope.spawn(move || work(cpu, kind, i + 1))).collect();
+        let tallies = threads.into_iter().map(|thread| thread.join().unwrap());
+        tallies.fold([0; 2], |sum, tally| [sum[0] + tally[0], sum[1] + tally[1]])
+    })
+}
+
+const KEY: u32 = 7;
+/// Where numbers begin: so that they pass the edge of 32 bits soon.
+const NEAR_THE_EDGE: u32 = u32::MAX - 500;
+/// 2^this: what an uncharge must leave free less than.
+const ROOM_LOG2: u64 = 10;
+
+/// Charges or uncharges by chance; says by how much what is charged rose.
+fn charge_or_uncharge(table: &Table, here: Here, random: &mut Random) -> i64 {
+    let (n, key) = (random.below(16) as u32, if random.below(16) > 0 { KEY } else { !KEY });
+    // SAFETY: the table has a stock for every CPU; all tests here write it as promised.
+    let rose = unsafe {
+        match random.below(2) {
+            0 if stock_charge::<SHIFT>(here, table.first(), key, n) => n.into(),
+            1 if stock_uncharge::<SHIFT>(here, table.first(), key, n) => -i64::from(n),
+            _ => 0,
+        }
+    };
+    assert!(key == KEY || rose == 0, "a charge of somebody else's stock");
+    rose
+}
+
+/// Takes what is free on every CPU, from wherever it is, or pays the debt; closes the room.
+fn take_everywhere(table: &Table) -> i64 {
+    let take = |cpu: CpuId| {
+        let [head, grant] = [0, 1].map(|i| table.word(cpu.0 as usize, i));
+        let seen = grant.load(Acquire);
+        let used = head.load(Relaxed) as u32;
+        let new = next_tag(seen) | u64::from(used);
+        let taken = grant.compare_exchange(seen, new, AcqRel, Relaxed).is_ok();
+        if taken { (seen as u32).wrapping_sub(used) as i32 } else { 0 }
+    };
+    cpus().into_iter().map(take).map(i64::from).sum()
+}
+
+/// The upper half of a `grant` to follow `grant`, without room.
+fn next_tag(grant: u64) -> u64 {
+    ((grant >> 37) + 1) << 37
+}
+
+#[test]
+fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
+    let _alone = alone();
+    let edge = u64::from(NEAR_THE_EDGE);
+    let table = &Table::new([u64::from(KEY) << 32 | edge, ROOM_LOG2 << 32 | edge]);
+    let (mut charged, mut granted, mut taken) = (0, 0, 0);
+    until_aborted(|| {
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                let (mut random, mut taken) = (Random(5), 0);
+                while began.elapsed() < ROUND {
+                    taken += take_everywhere(table);
+                    std::thread::sleep(Duration::from_micros(random.below(100)));
+                }
+                taken
+            });
+            let tally = disturbed(|here, random, [charged, granted]| {
+                if random.below(8) > 0 {
+                    *charged += charge_or_uncharge(table, here, random);
+                    return;
+                }
+                let cpu = here.id() as usize;
+                let (grant, head) = (table.word(cpu, 1).load(Acquire), table.word(cpu, 0).load(Relaxed));
+                let n = random.below(50) as u32;
+                let new = next_tag(grant) | ROOM_LOG2 << 32 | u64::from((grant as u32).wrapping_add(n));
+                // SAFETY: as above.
+                if unsafe { stock_grant::<SHIFT>(here, table.first(), cpu as u32, head, grant, new) } {
+                    *granted += i64::from(n);
+                }
+            });
+            (charged, granted, taken) =
+                (charged + tally[0], granted + tally[1], taken + taker.join().unwrap());
+        });
+        assert_eq!(
+            charged + table.free(),
+            granted - taken,
+            "charged {charged}, granted {granted}, taken {taken}"
+        );
+    });
+    assert!(granted > 1000 && taken > 1000, "{granted} granted, {taken} taken: nothing was tested");
+    println!("{granted} granted, {taken} taken, {charged} charged, {} aborts", aborts());
+}
+
+#[test]
+fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
+    const GRANTED: u32 = 1000;
+    let _alone = alone();
+    let (used, granted) = (NEAR_THE_EDGE, NEAR_THE_EDGE.wrapping_add(GRANTED));
+    let table = &Table::new([u64::from(KEY) << 32 | u64::from(used), ROOM_LOG2 << 32 | u64::from(granted)]);
+    let (at_start, mut charged) = (table.free(), 0);
+    until_aborted(|| {
+        let tally = disturbed(|here, random, [charged, _]| {
+            *charged += charge_or_uncharge(table, here, random);
+            let (used, granted) = table.counts(here.id() as usize);
+            let free = granted.wrapping_sub(used) as i32;
+            assert!((0..1 << ROOM_LOG2).contains(&free), "{free} are free");
+        });
+        charged += tally[0];
+        assert_eq!(charged + table.free(), at_start);
+    });
+}
+
+#[test]
+fn of_words_that_many_replace_none_is_replaced_twice() {
+    let _alone = alone();
+    let table = &Table::new([0, 0]);
+    let (mut rebound, mut granted, elsewhere) = (0, 0, &AtomicU64::new(0));
+    until_aborted(|| {
+        let tally = disturbed(|here, random, [rebound, granted]| {
+            let cpu = here.id() as usize;
+            let [head, grant] = [0, 1].map(|i| table.word(cpu, i).load(Acquire));
+            // SAFETY: as above.
+            unsafe {
+                match random.below(64) {
+                    0 => {
+                        let other = random.below(cpu_numbers_end().min(4) as u64) as usize;
+                        table.word(other, 1).fetch_add(1 << 32, AcqRel);
+                        elsewhere.fetch_add(1, Relaxed);
+                    }
+                    1..32 => {
+                        *rebound += i64::from(stock_rebind::<SHIFT>(
+                            here,
+                            table.first(),
+                            cpu as u32,
+                            head,
+                            grant,
+                            head + 1,
+                        ))
+                    }
+                    _ => {
+                        *granted += i64::from(stock_grant::<SHIFT>(
+                            here,
+                            table.first(),
+                            cpu as u32,
+                            head,
+                            grant,
+                            grant + 1,
+                        ))
+                    }
+                }
+            }
+        });
+        (rebound, granted) = (rebound + tally[0] as u64, granted + tally[1] as u64);
+        let sum = |i| (0..cpu_numbers_end()).map(|cpu| table.word(cpu, i).load(Relaxed)).sum::<u64>();
+        assert_eq!([sum(0), sum(1)], [rebound, (elsewhere.load(Relaxed) << 32) + granted]);
+        assert!(rebound > 1000 && granted > 1000, "{rebound} and {granted}: nothing was tested");
+    });
+}
