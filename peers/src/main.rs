@@ -1,16 +1,18 @@
 //! Peers: Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
 //!
-//! Model.   The cases of `warmcore run percpu` with other variants, measured by the same code;
-//!          the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the same
-//!          process and the same rounds, so a ratio never leaves a case.
+//! Model.   The cases of `warmcore run percpu` and `run budget` with other variants, measured by the
+//!          same code; the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the
+//!          same process and the same rounds, so a ratio never leaves a case.
 //! Number.  Six cases of 8 variants, two of 2: about 15 s; 5 s with `--quick`. To build it takes
 //!          five minutes on one core, much of it C and C++.
 //! Source.  `README.md` lists the peers; `Cargo.toml` says why each is there.
 
 mod blocks;
+mod budget;
 mod counters;
 mod tcmalloc;
 
+use budget::Work::{Hit, Ring};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +22,7 @@ use warmcore_lab::report;
 use warmcore_lab::results::{Row, write_whole};
 use warmcore_lab::run::{Case, percpu, run_cases};
 
-/// Times Warmcore's counter and free list beside named peers
+/// Times Warmcore's counter, free list and budgets beside named peers
 #[derive(Parser)]
 #[command(name = "peers", version)]
 struct Args {
@@ -45,6 +47,10 @@ const CASES: &[Case] = &[
     Case { name: "peers.freelist.batch32.2threads", needs_two: true, run: |ask| blocks::batch32(ask, true) },
     Case { name: "peers.freelist.pair.tcmalloc", needs_two: false, run: tcmalloc::pair },
     Case { name: "peers.freelist.batch32.tcmalloc", needs_two: false, run: tcmalloc::batch32 },
+    Case { name: "peers.budget.hit", needs_two: false, run: |ask| budget::case(ask, Hit, false) },
+    Case { name: "peers.budget.hit.2threads", needs_two: true, run: |ask| budget::case(ask, Hit, true) },
+    Case { name: "peers.budget.ring", needs_two: false, run: |ask| budget::case(ask, Ring, false) },
+    Case { name: "peers.budget.ring.2threads", needs_two: true, run: |ask| budget::case(ask, Ring, true) },
 ];
 
 fn main() -> ExitCode {
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
 fn command(args: &Args) -> anyhow::Result<()> {
     // A forced backend that isn't there is an error before anything is measured.
     warmcore_percpu::try_mode()?;
+    warmcore_budget::host::try_default_kind()?;
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let results = run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args))?;
     print!("{}", report::run_table(&results));
@@ -93,8 +100,13 @@ fn repeat(args: &Args) -> String {
 
 /// Times, and all ratios over ours. No peer is promised to be slower.
 fn rows(measured: &Measured) -> Vec<Row> {
+    rows_over(measured, &percpu::ours())
+}
+
+/// Times, and all ratios over that variant.
+fn rows_over(measured: &Measured, over: &str) -> Vec<Row> {
     let mut rows = measured.times();
-    rows.extend(measured.ratios_over(&percpu::ours()));
+    rows.extend(measured.ratios_over(over));
     rows
 }
 

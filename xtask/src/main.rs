@@ -53,31 +53,33 @@ const STEPS: &[Step] = &[
     Step {
         env: &[("WARMCORE_PERCPU", "rseq")],
         needs_rseq: true,
-        ..step("backend rseq", "test --release -p warmcore-percpu -p warmcore-tenant")
+        ..step("backend rseq", "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant")
     },
     Step {
         env: &[("WARMCORE_PERCPU", "atomic")],
-        ..step("backend atomic", "test --release -p warmcore-percpu -p warmcore-tenant")
+        ..step("backend atomic", "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant")
     },
     Step {
         env: &[("WARMCORE_PERCPU", "plain")],
-        ..step("backend plain", "test --release -p warmcore-percpu -p warmcore-tenant")
+        ..step("backend plain", "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant")
     },
     Step {
         env: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
         needs_rseq: true,
-        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-tenant")
+        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget -p warmcore-tenant")
     },
+    Step { env: &[("WARMCORE_BUDGET", "word")], ..step("strict budgets", "test --release -p warmcore-budget") },
     Step {
         needs_rseq: true,
         ..step(
             "lengthened sections",
-            "test --release -p warmcore-sys -p warmcore-percpu --features warmcore-percpu/delay",
+            "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget \
+             --features warmcore-percpu/delay",
         )
     },
     Step {
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-        ..step("loom models", "test --release -p warmcore-percpu -p warmcore-cid --lib")
+        ..step("loom models", "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib")
     },
     Step {
         env: &[("RUSTDOCFLAGS", "-D warnings")],

@@ -29,7 +29,7 @@ use crate::outcome::{OverBudget, OverUncharge, Overrun};
 use crate::stock::{Key, Stocks};
 use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
 use nodes::Nodes;
-use refill::STOCKED_MAX;
+pub(crate) use refill::STOCKED_MAX;
 use refuse::Refusing;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

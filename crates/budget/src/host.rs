@@ -20,13 +20,15 @@ pub use kind::{Kind, KindError, VARIABLE, default_kind, try_default_kind};
 pub use tidy::TIDY_PERIOD;
 pub use wait::Charging;
 
-use crate::accounts::{Accounts, Node};
+use crate::accounts::{Accounts, Node, STOCKED_MAX};
 use crate::outcome::{OverBudget, OverUncharge, Overrun};
-use crate::stock::{Rseq, Word};
+use crate::stock::{self, Place, Rseq, Word};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use warmcore_sys::{affinity, rseq::current_cpu};
+use warmcore_sys::affinity;
+use warmcore_sys::rseq::{Here, Ids, current_cpu};
+use warmcore_terms::CpuId;
 
 static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
 static RSEQ: OnceLock<Accounts<Rseq>> = OnceLock::new();
@@ -76,6 +78,12 @@ pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     RSEQ.get().unwrap_or_else(begin)
 }
 
+/// The CPU that this thread runs on: a load where it has an area, which `here` is.
+#[inline(always)]
+fn cpu(here: Option<Here>) -> CpuId {
+    here.map_or_else(current_cpu, |here| CpuId(here.id()))
+}
+
 impl Site {
     const WORD: usize = 1;
 
@@ -100,9 +108,43 @@ impl Site {
         unsafe { self.0.map_addr(addr).as_ref() }
     }
 
+    /// Charges this CPU's stock: [`Accounts::charge_stock`], by what is known without a look at the accounts.
+    /// `place` is the node's: in a handle it is in registers, where a loop charges more than once.
     #[inline(always)]
-    pub(crate) fn try_charge(self, n: u64) -> Result<(), OverBudget> {
-        if on_site!(self, |accounts, node| accounts.charge_stock(node, current_cpu, n)) {
+    pub(crate) fn charge_stock(self, place: Place, n: u64) -> bool {
+        // Before the kind is asked, so that a loop asks it once.
+        let here = Here::new(Ids::Cpu);
+        n <= STOCKED_MAX
+            && match self.kind() {
+                // SAFETY: the tables of the two statics live for ever.
+                Kind::Rseq => here.is_some_and(|here| unsafe { stock::charge_at(here, place, n as u32) }),
+                // SAFETY: as above.
+                Kind::Word => stock::charge(unsafe { &place.stock(cpu(here))[0] }, place.key, n as u32),
+            }
+    }
+
+    /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
+    #[inline(always)]
+    pub(crate) fn uncharge_stock(self, place: Place, n: u64) -> bool {
+        let here = Here::new(Ids::Cpu);
+        n <= STOCKED_MAX
+            && match self.kind() {
+                // SAFETY: as in `charge_stock`.
+                Kind::Rseq => here.is_some_and(|here| unsafe { stock::uncharge_at(here, place, n as u32) }),
+                // SAFETY: as in `charge_stock`.
+                Kind::Word => stock::uncharge(unsafe { &place.stock(cpu(here))[0] }, place.key, n as u32),
+            }
+    }
+
+    /// Where the account's stocks stand.
+    #[inline(always)]
+    pub(crate) fn place(self) -> Place {
+        self.node().place
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_charge(self, place: Place, n: u64) -> Result<(), OverBudget> {
+        if self.charge_stock(place, n) {
             return Ok(());
         }
         self.charge_slowly(n)
@@ -117,7 +159,7 @@ impl Site {
     }
 
     pub(crate) fn force_charge(self, n: u64) -> Result<(), Overrun> {
-        if on_site!(self, |accounts, node| accounts.charge_stock(node, current_cpu, n)) {
+        if self.charge_stock(self.place(), n) {
             return Ok(());
         }
         let result = on_site!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n));
@@ -126,8 +168,8 @@ impl Site {
     }
 
     #[inline(always)]
-    pub(crate) fn uncharge(self, n: u64) -> Result<(), OverUncharge> {
-        if on_site!(self, |accounts, node| accounts.uncharge_stock(node, current_cpu, n)) {
+    pub(crate) fn uncharge(self, place: Place, n: u64) -> Result<(), OverUncharge> {
+        if self.uncharge_stock(place, n) {
             return Ok(());
         }
         self.uncharge_slowly(n)

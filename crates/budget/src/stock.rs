@@ -24,7 +24,14 @@ pub use locked::Locked;
 #[cfg(not(loom))]
 pub use rseq::Rseq;
 pub use word::Word;
+#[cfg(not(loom))]
+pub(crate) use {
+    rseq::{charge_at, uncharge_at},
+    word::{charge, uncharge},
+};
 
+#[doc(hidden)]
+pub use table::Place;
 use warmcore_terms::CpuId;
 
 /// Which account, as a stock knows it: below 2^24, and 0 is nobody.
@@ -103,6 +110,10 @@ pub trait Stocks: Sync {
 
     /// Puts `n` units into the stock of `key` here. False: no room, or as in `charge`.
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
+
+    /// Where the stocks of `key` stand.
+    #[doc(hidden)]
+    fn place(&self, key: Key) -> Place;
 
     /// What is in `key`'s slot of that CPU, whoever's it is.
     fn look(&self, cpu: CpuId, key: Key) -> Look;

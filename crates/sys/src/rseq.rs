@@ -16,11 +16,11 @@ mod selftest;
 
 pub use selftest::selftest;
 
+use crate::affinity;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use crate::affinity;
 use warmcore_terms::CpuId;
 
 /// Where the fields of the area stand, in bytes. `section` and `own` use them in asm.

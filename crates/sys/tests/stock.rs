@@ -104,9 +104,9 @@ enum Kind {
     Wanderer,
 }
 
-/// What a thread did: two sums, whatever they are of. Kept by each thread: a shared one would keep it
+/// What a thread did: sums, whatever they are of. Kept by each thread: a shared one would keep it
 /// outside of sections for most of its time.
-type Tally = [i64; 2];
+type Tally = [i64; 3];
 
 /// Calls `act` until the round is over, on threads of every kind on every CPU; adds up what they did.
 fn disturbed(act: impl Fn(Here, &mut Random, &mut Tally) + Sync) -> Tally {
@@ -115,7 +115,7 @@ fn disturbed(act: impl Fn(Here, &mut Random, &mut Tally) + Sync) -> Tally {
     let work = |cpu: CpuId, kind: Kind, seed: usize| {
         affinity::pin(cpu).unwrap();
         let (here, mut random, mut tally) =
-            (here(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 2]);
+            (here(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 3]);
         while began.elapsed() < ROUND {
             let times = if kind == Kind::Napper { 5 } else { 500 };
             (0..times).for_each(|_| act(here, &mut random, &mut tally));
@@ -132,7 +132,7 @@ fn disturbed(act: impl Fn(Here, &mut Random, &mut Tally) + Sync) -> Tally {
         let threads: Vec<_> =
             each.map(|(i, (cpu, kind))| scope.spawn(move || work(cpu, kind, i + 1))).collect();
         let tallies = threads.into_iter().map(|thread| thread.join().unwrap());
-        tallies.fold([0; 2], |sum, tally| [sum[0] + tally[0], sum[1] + tally[1]])
+        tallies.fold([0; 3], |sum, tally| std::array::from_fn(|i| sum[i] + tally[i]))
     })
 }
 
@@ -192,7 +192,7 @@ fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
                 }
                 taken
             });
-            let tally = disturbed(|here, random, [charged, granted]| {
+            let tally = disturbed(|here, random, [charged, granted, _]| {
                 if random.below(8) > 0 {
                     *charged += charge_or_uncharge(table, here, random);
                     return;
@@ -227,7 +227,7 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     let table = &Table::new([u64::from(KEY) << 32 | u64::from(used), ROOM_LOG2 << 32 | u64::from(granted)]);
     let (at_start, mut charged) = (table.free(), 0);
     until_aborted(|| {
-        let tally = disturbed(|here, random, [charged, _]| {
+        let tally = disturbed(|here, random, [charged, ..]| {
             *charged += charge_or_uncharge(table, here, random);
             let (used, granted) = table.counts(here.id() as usize);
             let free = granted.wrapping_sub(used) as i32;
@@ -238,49 +238,46 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     });
 }
 
+/// Heads count 1, 2, …, and a grant names the head that it was made for, in its lower half; the upper
+/// half is raised from elsewhere. A head is left behind granted or not. So no head counts twice, and
+/// every grant was made for a head that stood: it was left granted, or stands granted.
 #[test]
-fn of_words_that_many_replace_none_is_replaced_twice() {
+fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
     let _alone = alone();
-    let table = &Table::new([0, 0]);
-    let (mut rebound, mut granted, elsewhere) = (0, 0, &AtomicU64::new(0));
+    let table = &Table::new([1, 0]);
+    let (mut left_granted, mut left, mut granted, raised) = (0, 0, 0, &AtomicU64::new(0));
     until_aborted(|| {
-        let tally = disturbed(|here, random, [rebound, granted]| {
-            let cpu = here.id() as usize;
-            let [head, grant] = [0, 1].map(|i| table.word(cpu, i).load(Acquire));
+        let tally = disturbed(|here, random, [left_granted, left, granted]| {
+            let cpu = here.id();
+            let [head, grant] = [0, 1].map(|i| table.word(cpu as usize, i).load(Acquire));
+            let is_granted = grant as u32 == head as u32;
             // SAFETY: as above.
             unsafe {
                 match random.below(64) {
                     0 => {
                         let other = random.below(cpu_numbers_end().min(4) as u64) as usize;
                         table.word(other, 1).fetch_add(1 << 32, AcqRel);
-                        elsewhere.fetch_add(1, Relaxed);
+                        raised.fetch_add(1, Relaxed);
                     }
-                    1..32 => {
-                        *rebound += i64::from(stock_rebind::<SHIFT>(
-                            here,
-                            table.first(),
-                            cpu as u32,
-                            head,
-                            grant,
-                            head + 1,
-                        ))
+                    1..32 if !is_granted => {
+                        let new = grant >> 32 << 32 | head;
+                        *granted +=
+                            i64::from(stock_grant::<SHIFT>(here, table.first(), cpu, head, grant, new));
                     }
                     _ => {
-                        *granted += i64::from(stock_grant::<SHIFT>(
-                            here,
-                            table.first(),
-                            cpu as u32,
-                            head,
-                            grant,
-                            grant + 1,
-                        ))
+                        let done = stock_rebind::<SHIFT>(here, table.first(), cpu, head, grant, head + 1);
+                        *if is_granted { left_granted } else { left } += i64::from(done);
                     }
                 }
             }
         });
-        (rebound, granted) = (rebound + tally[0] as u64, granted + tally[1] as u64);
-        let sum = |i| (0..cpu_numbers_end()).map(|cpu| table.word(cpu, i).load(Relaxed)).sum::<u64>();
-        assert_eq!([sum(0), sum(1)], [rebound, (elsewhere.load(Relaxed) << 32) + granted]);
-        assert!(rebound > 1000 && granted > 1000, "{rebound} and {granted}: nothing was tested");
+        (left_granted, left, granted) = (left_granted + tally[0], left + tally[1], granted + tally[2]);
+        let words = || (0..cpu_numbers_end()).map(|cpu| [0, 1].map(|i| table.word(cpu, i).load(Relaxed)));
+        let stand_granted = words().filter(|[head, grant]| *head as u32 == *grant as u32).count() as i64;
+        assert_eq!(words().map(|[head, _]| head as i64 - 1).sum::<i64>(), left_granted + left, "heads");
+        assert_eq!(granted, left_granted + stand_granted, "grants");
+        assert_eq!(words().map(|[_, grant]| grant >> 32).sum::<u64>(), raised.load(Relaxed));
     });
+    let fewest = left_granted.min(left).min(granted);
+    assert!(fewest > 1000, "{left_granted} left granted, {left} not, {granted} granted: nothing was tested");
 }

@@ -7,6 +7,7 @@ use crate::tenant::Inner;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use warmcore_budget::host::{self, Current};
 use warmcore_cid::Held;
 use warmcore_percpu::{HoldsCid, IdSource};
 use warmcore_terms::Cid;
@@ -25,13 +26,16 @@ pub struct Guard<'a> {
     tenant: &'a Inner,
     /// Taken when it is dropped.
     held: ManuallyDrop<Held<'a>>,
+    /// What the thread allocates is charged to the tenant's account, if it has one.
+    _current: Option<Current<'a>>,
     not_send: PhantomData<*const ()>,
 }
 
 impl<'a> Guard<'a> {
     #[inline(always)]
     pub(crate) fn new(tenant: &'a Inner, held: Held<'a>) -> Self {
-        Self { tenant, held: ManuallyDrop::new(held), not_send: PhantomData }
+        let _current = tenant.account.as_ref().map(host::enter);
+        Self { tenant, held: ManuallyDrop::new(held), _current, not_send: PhantomData }
     }
 
     /// The id. No other thread has it as long as the guard lives; other tasks of this thread may.

@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use warmcore_budget::Account;
 use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
@@ -31,6 +32,8 @@ pub(crate) struct Inner {
     name: Box<str>,
     space: &'static Space,
     pub(crate) ids: Ids<CpuSeats>,
+    /// Who pays for what its threads allocate.
+    pub(crate) account: Option<Account>,
     /// Whether the compactor is to look at it: see `registry`.
     is_busy: &'static AtomicBool,
 }
@@ -42,6 +45,7 @@ pub struct Builder {
     name: String,
     policy: &'static dyn Policy,
     cpus: Option<u32>,
+    account: Option<Account>,
 }
 
 impl Builder {
@@ -53,6 +57,12 @@ impl Builder {
     /// Which ids CPUs get; [`CacheLocal`] if nothing is said.
     pub fn policy(self, policy: &'static dyn Policy) -> Self {
         Self { policy, ..self }
+    }
+
+    /// Charges what a thread allocates while it is in the tenant to `account`, if the global allocator is a
+    /// [`BudgetAlloc`](warmcore_budget::host::BudgetAlloc).
+    pub fn account(self, account: &Account) -> Self {
+        Self { account: Some(account.clone()), ..self }
     }
 
     /// As on a machine with so many CPU numbers, to see what that costs. [`build`](Self::build)
@@ -75,6 +85,7 @@ impl Builder {
             serial,
             name: self.name.into(),
             space,
+            account: self.account,
             ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
             is_busy,
         });
@@ -85,7 +96,7 @@ impl Builder {
 impl Tenant {
     /// A tenant without a name and with [`CacheLocal`] ids, until the builder is told otherwise.
     pub fn builder() -> Builder {
-        Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None }
+        Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None }
     }
 
     /// Holds an id of this tenant on this thread until the guard is dropped: nobody else has the
@@ -117,6 +128,11 @@ impl Tenant {
     /// As it was named.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// The account that pays for what its threads allocate.
+    pub fn account(&self) -> Option<&Account> {
+        self.inner.account.as_ref()
     }
 
     /// Its policy.

@@ -407,3 +407,15 @@ fn a_tenant_may_be_made_as_for_a_larger_machine() {
     assert_eq!(data.slots(), 8192 + 4096);
     assert_eq!(data.sum(field!(Numbers, b)), 2);
 }
+
+/// In `crates/budget/tests/alloc_*.rs` the allocator is there too.
+#[test]
+fn a_thread_in_a_tenant_is_in_its_account() {
+    let account = warmcore_budget::Account::root("tenant").build();
+    let tenant = Tenant::builder().account(&account).build();
+    assert!(tenant.account() == Some(&account));
+    let outer = tenant.enter();
+    drop(tenant.enter());
+    drop(outer);
+    assert_eq!(account.exact_usage(), 0);
+}

@@ -36,7 +36,7 @@ impl<S: Stocks> Accounts<S> {
         let key = lock(&self.family).free.pop();
         let node = match key {
             Some(Reverse(key)) => self.nodes.get(key).expect("a key that was in use has a node"),
-            None => self.nodes.push(),
+            None => self.nodes.push(|key| self.stocks.place(key)),
         };
         node.limit.store(plan.limit, Relaxed);
         node.soft.store(plan.soft_limit, Relaxed);
@@ -123,19 +123,33 @@ impl<S: Stocks> Accounts<S> {
         true
     }
 
-    /// Changes what the parent keeps for it.
+    /// Changes what the parent keeps for it. Refused if the parent has no room for more.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
-        let _turn = lock(&self.guarantees);
-        let want = guarantee.saturating_sub(node.usage.load(Relaxed));
-        let have = node.reserve.load(Relaxed);
-        if let Some(parent) = node.parent().filter(|_| want > have) {
-            self.charge_tree(parent, want - have, None)?;
-            // ORDERING: Release; pairs with `take_reserve`.
-            node.reserve.fetch_add(want - have, Release);
+        // Charged to the parent by this call. Not under the lock: somebody may be told that it is full.
+        let mut brought = 0;
+        loop {
+            let lacks = |held: u64| {
+                let used = node.usage.load(Relaxed) + node.reserve.load(Relaxed) + held;
+                node.parent().map_or(0, |_| guarantee.saturating_sub(used))
+            };
+            let lack = lacks(brought);
+            if let Some(parent) = node.parent().filter(|_| lack > 0) {
+                if let Err(over) = self.charge_tree(parent, lack, None) {
+                    self.release(parent, brought);
+                    return Err(over);
+                }
+                brought += lack;
+            }
+            let _turn = lock(&self.guarantees);
+            // Somebody else's change may have given up what was there.
+            if lacks(brought) == 0 {
+                // ORDERING: Release; pairs with `take_reserve`.
+                node.reserve.fetch_add(brought, Release);
+                node.guarantee.store(guarantee, Relaxed);
+                self.give_surplus_up(node, guarantee.saturating_sub(node.usage.load(Relaxed)));
+                return Ok(());
+            }
         }
-        node.guarantee.store(guarantee, Relaxed);
-        self.give_surplus_up(node, want);
-        Ok(())
     }
 
     fn give_guarantee_up(&self, node: &Node) {

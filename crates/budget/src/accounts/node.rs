@@ -11,7 +11,7 @@
 //!          that went away meanwhile still reads a node.
 
 use crate::outcome::Listener;
-use crate::stock::{Key, ROOM_LOG2_MAX};
+use crate::stock::{Key, Place, ROOM_LOG2_MAX};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock, seq_cst};
 use std::sync::Arc;
 use warmcore_line::Padded;
@@ -21,6 +21,8 @@ use warmcore_line::Padded;
 #[repr(C, align(128))]
 pub struct Node {
     pub(super) key: Key,
+    /// Where its stocks stand.
+    pub(crate) place: Place,
     /// Null for a root. Set while nobody else knows the account.
     pub(super) parent: AtomicPtr<Node>,
     pub(super) limit: AtomicU64,
@@ -80,9 +82,10 @@ const FLOAT_VERSION: u64 = FLOAT_UNITS + 1;
 const _: () = assert!(crate::room::SHARE_MAX < FLOAT_UNITS >> 4 && ROOM_LOG2_MAX < 32);
 
 impl Node {
-    pub(super) fn new(key: Key) -> Self {
+    pub(super) fn new(place: Place) -> Self {
         Self {
-            key,
+            key: place.key,
+            place,
             parent: AtomicPtr::new(std::ptr::null_mut()),
             limit: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),

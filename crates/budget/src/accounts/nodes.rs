@@ -1,7 +1,7 @@
 //! Nodes: all accounts that ever were, by key. Addresses stay.
 
 use super::node::Node;
-use crate::stock::{KEYS_END, Key};
+use crate::stock::{KEYS_END, Key, Place};
 use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*, lock};
 
 /// Chunk `c` has `FIRST << c` nodes: a key leads to its chunk by its highest bit.
@@ -51,7 +51,7 @@ impl Nodes {
     }
 
     /// A new node, with the next key. Panics at 2^24.
-    pub(super) fn push(&self) -> &Node {
+    pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> Place) -> &Node {
         let _growing = lock(&self.growing);
         let key = self.end.load(Relaxed);
         assert!(key < KEYS_END, "{key} accounts at once, and there is room for no more");
@@ -66,7 +66,7 @@ impl Nodes {
             self.chunks[chunk].store(memory.cast(), Relaxed);
         }
         // SAFETY: inside the chunk; nobody knows the key yet.
-        unsafe { self.chunks[chunk].load(Relaxed).add(at).write(Node::new(key)) };
+        unsafe { self.chunks[chunk].load(Relaxed).add(at).write(Node::new(stocks_of(key))) };
         // ORDERING: Release; pairs with the Acquire in `get`.
         self.end.store(key + 1, Release);
         self.get(key).expect("it was just made")
@@ -102,6 +102,7 @@ impl Drop for Nodes {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::stock::Stocks;
 
     #[test]
     fn every_key_has_a_place_of_its_own() {
@@ -118,9 +119,9 @@ mod tests {
 
     #[test]
     fn nodes_stay_where_they_are() {
-        let nodes = Nodes::new();
+        let (nodes, table) = (Nodes::new(), crate::stock::Word::new(1));
         assert!(nodes.get(0).is_none() && nodes.get(1).is_none());
-        let addresses: Vec<*const Node> = (0..1000).map(|_| std::ptr::from_ref(nodes.push())).collect();
+        let addresses: Vec<*const Node> = (0..1000).map(|_| std::ptr::from_ref(nodes.push(|key| table.place(key)))).collect();
         for (key, address) in (1..).zip(addresses) {
             let node = nodes.get(key).unwrap();
             assert!(node.key() == key && std::ptr::eq(node, address));

@@ -17,7 +17,7 @@ use crate::sync::Ordering::*;
 use warmcore_terms::CpuId;
 
 /// Larger charges pass by the stocks.
-pub(super) const STOCKED_MAX: u64 = 1 << (ROOM_LOG2_MAX - 1);
+pub(crate) const STOCKED_MAX: u64 = 1 << (ROOM_LOG2_MAX - 1);
 const ROOM_MAX: u64 = room(ROOM_LOG2_MAX);
 
 /// A stock that may be filled: bound, and its room taken from everybody's share.
@@ -147,8 +147,12 @@ impl<S: Stocks> Accounts<S> {
     /// Takes the stock's new room from the share of every account on the path.
     fn take_room(&self, node: &Node, ready: &Ready) -> bool {
         let more = ready.more();
-        // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit.
-        node.cpus.fetch_or(1 << (ready.cpu.0 % 64), SeqCst);
+        // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit; or what is
+        // read of it here, as reads of one word that follow each other never go back.
+        let bit = 1 << (ready.cpu.0 % 64);
+        if node.cpus.load(Relaxed) & bit == 0 {
+            node.cpus.fetch_or(bit, SeqCst);
+        }
         for a in node.path() {
             if !a.add_float(more, share(a.limit.load(Relaxed))) {
                 self.give_room_back(node, ready, Some(a));

@@ -5,6 +5,7 @@ use super::kind::{Kind, default_kind};
 use super::{Site, current::unbilled, on_site, rseq, tidy, wait, word};
 use crate::accounts::{Drained, Explain, Plan, Usage};
 use crate::outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};
+use crate::stock::Place;
 use std::fmt;
 use std::sync::Arc;
 use warmcore_sys::rseq::current_cpu;
@@ -31,6 +32,8 @@ use warmcore_sys::rseq::current_cpu;
 /// ```
 pub struct Account {
     pub(super) site: Site,
+    /// The node's, here where a loop may keep it in registers.
+    place: Place,
 }
 
 /// How an account is made: [`Account::root`], [`Account::child`].
@@ -104,11 +107,16 @@ impl Builder {
             Kind::Word => word().create(up, plan),
         })?;
         tidy::ensure();
-        Ok(Account { site: Site::new(node, kind) })
+        Ok(Account::at(Site::new(node, kind)))
     }
 }
 
 impl Account {
+    /// A handle that was counted.
+    fn at(site: Site) -> Self {
+        Self { site, place: site.place() }
+    }
+
     /// A tree's uppermost account.
     pub fn root(name: impl Into<String>) -> Builder {
         Builder::new(name.into(), None)
@@ -125,7 +133,7 @@ impl Account {
     /// **Touches** this CPU's stock; every 500th time or so, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, n: u64) -> Result<(), OverBudget> {
-        self.site.try_charge(n)
+        self.site.try_charge(self.place, n)
     }
 
     /// Charges `n` units, whatever the limits: for what has happened already. `Err` says which account is
@@ -140,7 +148,7 @@ impl Account {
     /// stock of this account that takes them: then the next drain finds less in use than there is in stocks.
     #[inline(always)]
     pub fn uncharge(&self, n: u64) -> Result<(), OverUncharge> {
-        self.site.uncharge(n)
+        self.site.uncharge(self.place, n)
     }
 
     /// Charges `n` units until the [`Charge`] is dropped.
@@ -244,8 +252,7 @@ impl Account {
     pub fn parent(&self) -> Option<Account> {
         let parent = self.site.node().parent()?;
         on_site!(self.site, |accounts, _node| accounts.add_handle(parent));
-        // A node's own node lives for ever.
-        Some(Account { site: Site::new(parent, self.kind()) })
+        Some(Account::at(Site::new(parent, self.kind())))
     }
 
     /// Of which kind its tree's stocks are.
@@ -268,7 +275,7 @@ impl Account {
 impl Clone for Account {
     fn clone(&self) -> Self {
         on_site!(self.site, |accounts, node| accounts.add_handle(node));
-        Self { site: self.site }
+        Self { site: self.site, place: self.place }
     }
 }
 

@@ -58,7 +58,7 @@ impl<A> BudgetAlloc<A> {
     /// Charges `n` to `site`; false if the allocation is to fail.
     #[inline(always)]
     fn charge(&self, site: Site, n: u64) -> bool {
-        if on_site!(site, |accounts, node| accounts.charge_stock(node, warmcore_sys::rseq::current_cpu, n)) {
+        if site.charge_stock(site.place(), n) {
             return true;
         }
         self.charge_slowly(site, n)
@@ -69,7 +69,7 @@ impl<A> BudgetAlloc<A> {
     #[inline(never)]
     fn charge_slowly(&self, site: Site, n: u64) -> bool {
         unbilled(|| match self.on_full {
-            OnFull::Fail => site.try_charge(n).is_ok(),
+            OnFull::Fail => site.try_charge(site.place(), n).is_ok(),
             OnFull::Count => {
                 let _ = site.force_charge(n);
                 true
@@ -121,7 +121,7 @@ unsafe fn payer_of(block: *mut u8) -> *mut Option<Site> {
 /// Gives back what was paid for a block.
 #[inline(always)]
 fn give_back(site: Site, n: usize) {
-    let result = site.uncharge(n as u64);
+    let result = site.uncharge(site.place(), n as u64);
     debug_assert!(result.is_ok());
 }
 

@@ -75,7 +75,7 @@ impl Charge {
 
     #[inline]
     fn give_back(&self, n: u64) {
-        let result = self.site.uncharge(n);
+        let result = self.site.uncharge(self.site.place(), n);
         // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
         debug_assert!(result.is_ok(), "{result:?}");
     }

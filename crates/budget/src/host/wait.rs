@@ -24,9 +24,9 @@ use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
 /// By account, by order of asking.
-type Queues = HashMap<Place, BTreeMap<u64, Waker>>;
+type Queues = HashMap<QueueOf, BTreeMap<u64, Waker>>;
 /// A node's address and kind, as a number.
-type Place = usize;
+type QueueOf = usize;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 /// How many wait. Written under the lock of `QUEUES`.
@@ -88,7 +88,7 @@ impl Charging<'_> {
         let at = Site::new(node.expect("what was full is on the path"), kind);
         let waker = waker.clone();
         unbilled(|| {
-            queues().entry(at.place()).or_default().insert(ticket, waker);
+            queues().entry(at.queue()).or_default().insert(ticket, waker);
         });
         WAITERS.fetch_add(1, Relaxed);
         self.at = Some(at);
@@ -102,12 +102,12 @@ impl Charging<'_> {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
         let (mine, next) = {
             let mut queues = queues();
-            let queue = queues.get_mut(&at.place()).expect("its queue is there while it is in it");
+            let queue = queues.get_mut(&at.queue()).expect("its queue is there while it is in it");
             let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let mine = queue.remove(&ticket);
             let next = queue.first_key_value().filter(|_| was_first).map(|(_, waker)| waker.clone());
             if queue.is_empty() {
-                unbilled(|| queues.remove(&at.place()));
+                unbilled(|| queues.remove(&at.queue()));
             }
             (mine, next)
         };
@@ -124,7 +124,7 @@ impl Charging<'_> {
         let ticket = self.ticket.expect("who waits has a ticket");
         let (is_first, before) = {
             let mut queues = queues();
-            let queue = queues.get_mut(&at.place()).expect("its queue is there while it is in it");
+            let queue = queues.get_mut(&at.queue()).expect("its queue is there while it is in it");
             let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let place = queue.get_mut(&ticket).expect("it is in its queue");
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
@@ -181,7 +181,7 @@ impl Drop for Charging<'_> {
 }
 
 impl Site {
-    fn place(self) -> Place {
+    fn queue(self) -> QueueOf {
         self.0.addr().get()
     }
 }

@@ -7,7 +7,7 @@
 //! Writers. The lock's holder, which is who put a 1 where a 0 was.
 //! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
-use super::table::Table;
+use super::table::{Place, Table};
 use super::word::look;
 use super::{Key, Look, Lower, Stocks, Tag, mark_of};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -91,6 +91,10 @@ impl Stocks for Locked {
             held.word.store(tag.with(units as u32), Relaxed);
         }
         fits
+    }
+
+    fn place(&self, key: Key) -> Place {
+        self.0.place(key)
     }
 
     fn look(&self, cpu: CpuId, key: Key) -> Look {

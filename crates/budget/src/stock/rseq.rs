@@ -1,6 +1,6 @@
 #![doc = include_str!("README.md")]
 
-use super::table::{SHIFT, Table};
+use super::table::{Place, SHIFT, Table};
 use super::{Key, LEAVING, Look, Lower, Stocks, Tag, mark_of};
 use std::sync::atomic::Ordering::*;
 use warmcore_sys::rseq::{self, Here, Ids, section};
@@ -43,17 +43,18 @@ impl Stocks for Rseq {
 
     #[inline(always)]
     fn charge(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let Some(here) = Here::new(Ids::Cpu) else { return false };
-        // SAFETY: the table has a stock of two words for every CPU number of this machine; `head`
-        // is written by sections only, `grant` by locked instructions only.
-        unsafe { section::stock_charge::<SHIFT>(here, self.0.first(key).as_ptr(), key, n) }
+        // SAFETY: a place in this very table.
+        Here::new(Ids::Cpu).is_some_and(|here| unsafe { charge_at(here, self.0.place(key), n) })
     }
 
     #[inline(always)]
     fn uncharge(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let Some(here) = Here::new(Ids::Cpu) else { return false };
         // SAFETY: as in `charge`.
-        unsafe { section::stock_uncharge::<SHIFT>(here, self.0.first(key).as_ptr(), key, n) }
+        Here::new(Ids::Cpu).is_some_and(|here| unsafe { uncharge_at(here, self.0.place(key), n) })
+    }
+
+    fn place(&self, key: Key) -> Place {
+        self.0.place(key)
     }
 
     fn look(&self, cpu: CpuId, key: Key) -> Look {
@@ -69,9 +70,9 @@ impl Stocks for Rseq {
         let [head, grant] = seen.words;
         let new = Tag { key, mark: 0, room_log2 }.with((grant as u32).wrapping_add(units));
         self.retry(|here| {
-            // SAFETY: as in `charge`.
+            // SAFETY: as in `charge_at`.
             unsafe {
-                section::stock_grant::<SHIFT>(here, self.0.first(key).as_ptr(), cpu.0, head, grant, new)
+                section::stock_grant::<SHIFT>(here, self.0.place(key).first.as_ptr(), cpu.0, head, grant, new)
             }
         })
     }
@@ -88,20 +89,20 @@ impl Stocks for Rseq {
     /// In three sections, each of which leaves a state from which whoever comes next goes on: see
     /// "Notes on changing hands".
     fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
-        let first = self.0.first(key).as_ptr();
+        let first = self.0.place(key).first.as_ptr();
         let [head, grant] = seen.words;
         let used = head as u32;
         let leaving = Tag { key, mark: LEAVING, room_log2: 0 }.with(used);
         let bound = u64::from(key) << 32 | u64::from(used);
         self.retry(|here| {
-            // SAFETY: as in `charge`.
+            // SAFETY: as in `charge_at`.
             unsafe { section::stock_grant::<SHIFT>(here, first, cpu.0, head, grant, leaving) }
         }) && self.retry(|here| {
-            // SAFETY: as in `charge`.
+            // SAFETY: as in `charge_at`.
             unsafe { section::stock_rebind::<SHIFT>(here, first, cpu.0, head, leaving, bound) }
         }) && self.retry(|here| {
             let closed = Tag { key, mark: 0, room_log2: 0 }.with(used);
-            // SAFETY: as in `charge`.
+            // SAFETY: as in `charge_at`.
             unsafe { section::stock_grant::<SHIFT>(here, first, cpu.0, bound, leaving, closed) }
         })
     }
@@ -109,6 +110,27 @@ impl Stocks for Rseq {
     fn resident_bytes(&self) -> std::io::Result<usize> {
         self.0.resident_bytes()
     }
+}
+
+/// [`Stocks::charge`], without a look at the table.
+///
+/// # Safety
+/// A place in the table of an [`Rseq`] that lives; `here` is by [`Ids::Cpu`].
+#[inline(always)]
+pub(crate) unsafe fn charge_at(here: Here, place: Place, n: u32) -> bool {
+    // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
+    // written by sections only, `grant` by locked instructions only.
+    unsafe { section::stock_charge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
+}
+
+/// [`Stocks::uncharge`], without a look at the table.
+///
+/// # Safety
+/// As [`charge_at`].
+#[inline(always)]
+pub(crate) unsafe fn uncharge_at(here: Here, place: Place, n: u32) -> bool {
+    // SAFETY: as in `charge_at`.
+    unsafe { section::stock_uncharge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
 }
 
 /// What two words say.

@@ -40,21 +40,19 @@ impl Table {
         Self { region, cpus }
     }
 
-    /// CPU 0's stock of `key`; CPU n's is `n << SHIFT` further.
+    /// Where an account's stocks stand.
     #[inline(always)]
-    pub(crate) fn first(&self, key: Key) -> NonNull<u8> {
+    pub(crate) fn place(&self, key: Key) -> Place {
         // SAFETY: inside CPU 0's table.
-        unsafe { self.region.start().add((key % SLOTS) as usize * STOCK_BYTES) }
+        let first = unsafe { self.region.start().add((key % SLOTS) as usize * STOCK_BYTES) };
+        Place { first, cpus: self.cpus, key }
     }
 
     /// Both words of a stock.
     #[inline(always)]
     pub(crate) fn stock(&self, cpu: CpuId, key: Key) -> &[AtomicU64; 2] {
-        // A number beyond the end is a kernel that broke its word.
-        let cpu = if cpu.0 < self.cpus { cpu.index() } else { 0 };
-        // SAFETY: inside that CPU's table, aligned to 16; zeroed memory, which everybody reaches as
-        // atomics or in restartable sections.
-        unsafe { self.first(key).add(cpu << SHIFT).cast().as_ref() }
+        // SAFETY: a place in this very table.
+        unsafe { self.place(key).stock(cpu) }
     }
 
     pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
@@ -62,8 +60,57 @@ impl Table {
     }
 }
 
+/// Where an account's stocks stand: in its node, so that a charge need not ask for the table.
+#[cfg(not(loom))]
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// CPU 0's; CPU n's is `n << SHIFT` further.
+    pub(crate) first: NonNull<u8>,
+    cpus: u32,
+    pub(crate) key: Key,
+}
+
+#[cfg(not(loom))]
+impl Place {
+    /// Both words of a CPU's stock.
+    ///
+    /// # Safety
+    /// The table that it is in lives as long as the reference.
+    #[inline(always)]
+    pub(crate) unsafe fn stock<'a>(self, cpu: CpuId) -> &'a [AtomicU64; 2] {
+        #[cold]
+        fn beyond(_: CpuId) -> usize {
+            0
+        }
+        // A number beyond the end is a kernel that broke its word. A branch, as what follows would
+        // wait for a choice without one.
+        let cpu = if cpu.0 < self.cpus { cpu.index() } else { beyond(cpu) };
+        // SAFETY: inside that CPU's table, aligned to 16; zeroed memory, which everybody reaches as
+        // atomics or in restartable sections.
+        unsafe { self.first.add(cpu << SHIFT).cast().as_ref() }
+    }
+}
+
+// SAFETY: an address, and numbers; what stands there is atomic.
+#[cfg(not(loom))]
+unsafe impl Send for Place {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl Sync for Place {}
+
+/// Under loom a table is a vector, and a place a key.
+#[cfg(loom)]
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub(crate) key: Key,
+}
+
 #[cfg(loom)]
 impl Table {
+    pub(crate) fn place(&self, key: Key) -> Place {
+        Place { key }
+    }
+
     pub(crate) fn new(cpus: u32) -> Self {
         Self { stocks: (0..cpus).map(|_| Default::default()).collect(), cpus }
     }

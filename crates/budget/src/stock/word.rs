@@ -6,9 +6,9 @@
 //! Writers. Anybody, by compare-and-swap. `raise` and `bind` need not be on the stock's CPU here.
 //! Source.  linux-mm 2026, one atomic word per counter and CPU, in review.
 
-use super::table::Table;
+use super::table::{Place, Table};
 use super::{Key, Look, Lower, Stocks, Tag, mark_of};
-use crate::sync::Ordering::*;
+use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_terms::CpuId;
 
 /// One atomic word per stock: strict, and portable.
@@ -39,33 +39,16 @@ impl Stocks for Word {
 
     #[inline(always)]
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let word = &self.0.stock(cpu(), key)[0];
-        let mut seen = word.load(Relaxed);
-        while Tag::of(seen).key == key && seen as u32 >= n {
-            // ORDERING: AcqRel; pairs with `replace`.
-            match word.compare_exchange_weak(seen, seen - u64::from(n), AcqRel, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
+        charge(&self.0.stock(cpu(), key)[0], key, n)
     }
 
     #[inline(always)]
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let word = &self.0.stock(cpu(), key)[0];
-        let mut seen = word.load(Relaxed);
-        loop {
-            let (tag, units) = (Tag::of(seen), u64::from(seen as u32) + u64::from(n));
-            if tag.key != key || units >> tag.room_log2 != 0 {
-                return false;
-            }
-            // ORDERING: AcqRel; pairs with `replace`.
-            match word.compare_exchange_weak(seen, tag.with(units as u32), AcqRel, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
+        uncharge(&self.0.stock(cpu(), key)[0], key, n)
+    }
+
+    fn place(&self, key: Key) -> Place {
+        self.0.place(key)
     }
 
     fn look(&self, cpu: CpuId, key: Key) -> Look {
@@ -90,6 +73,38 @@ impl Stocks for Word {
 
     fn resident_bytes(&self) -> std::io::Result<usize> {
         self.0.resident_bytes()
+    }
+}
+
+/// Spends from a stock's word. What is computed between the load and the swap is waited for by
+/// both: one subtraction.
+#[inline(always)]
+pub(crate) fn charge(word: &AtomicU64, key: Key, n: u32) -> bool {
+    let mut seen = word.load(Relaxed);
+    while Tag::of(seen).key == key && seen as u32 >= n {
+        // ORDERING: AcqRel; pairs with `replace`.
+        match word.compare_exchange_weak(seen, seen - u64::from(n), AcqRel, Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
+/// Puts into a stock's word. Room ends below 2^31, so that the sum never reaches the tag.
+#[inline(always)]
+pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
+    let mut seen = word.load(Relaxed);
+    loop {
+        let (tag, units) = (Tag::of(seen), u64::from(seen as u32) + u64::from(n));
+        if tag.key != key || units >> tag.room_log2 != 0 {
+            return false;
+        }
+        // ORDERING: AcqRel; pairs with `replace`.
+        match word.compare_exchange_weak(seen, seen + u64::from(n), AcqRel, Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
     }
 }
 

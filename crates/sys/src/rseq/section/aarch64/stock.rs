@@ -1,4 +1,9 @@
 //! The sections of a stock for aarch64. What each does is said in `section/stock.rs`.
+//!
+//! Order.   `charge` and `uncharge` are plain: the next section on this CPU sees what they stored,
+//!          whichever thread's it is (the parent's "Notes on order", 1). Another CPU sees it at the
+//!          latest through the `grant` that follows, a Release. In `rebind` the store waits for both
+//!          comparisons, as a store does for a branch.
 
 use crate::rseq::{ABORTS, Here, field};
 use std::arch::asm;

@@ -1,0 +1,212 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Notes on the pool
+//!
+//! Model.   What a consumer reserves is charged to an account: `try_grow` is `try_charge`, `grow` is
+//!          `force_charge`, `shrink` is `uncharge`. Every account above can refuse, and whatever else is
+//!          charged there counts. A [fair](BudgetPool::fair) pool has two accounts below its own: one for
+//!          consumers that can spill, one for the rest.
+//! Number.  A limit of 64 MiB of which 4 MiB can't be spilled, and 4 consumers that can spill: each
+//!          reservation may have 15 MiB.
+//! Writers. `spillers`: who registers and unregisters, once for each partition of an operator.
+//! Source.  DataFusion's `GreedyMemoryPool` and `FairSpillPool`; its issues 24994 for their locks, 17334
+//!          for `keep_for_unspillable`.
+
+use datafusion_common::{DataFusionError, Result, resources_datafusion_err};
+use datafusion_execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
+};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use warmcore_budget::{Account, OverBudget};
+
+/// A [`MemoryPool`] whose limits are an account's and those of all accounts above it. Units are bytes.
+///
+/// Any number of pools may charge one account. [`Account::set_limit`] applies to queries that run.
+#[derive(Debug)]
+pub struct BudgetPool {
+    account: Account,
+    fair: Option<Fair>,
+}
+
+/// What a fair pool has besides.
+#[derive(Debug)]
+struct Fair {
+    spillable: Account,
+    unspillable: Account,
+    /// The guarantee of `unspillable`.
+    kept: u64,
+    /// Registered consumers that can spill.
+    spillers: AtomicU64,
+}
+
+impl BudgetPool {
+    /// First come, first served, as `GreedyMemoryPool`: for queries that don't spill, or in one operator.
+    pub fn new(account: Account) -> Self {
+        Self { account, fair: None }
+    }
+
+    /// As `FairSpillPool`: a reservation that can be spilled gets an even part of the account's own limit,
+    /// less what can't be spilled; the rest is first come, first served. For queries in which several
+    /// operators spill.
+    ///
+    /// The limit holds here: where `FairSpillPool` exceeds it, as one that came late takes its part before
+    /// the others have spilled theirs, this one refuses. An account without a limit has no parts.
+    pub fn fair(account: Account) -> Self {
+        let child = |name| account.child(format!("{}/{name}", account.name())).build();
+        let (spillable, unspillable) = (child("spillable"), child("unspillable"));
+        let fair = Fair { spillable, unspillable, kept: 0, spillers: AtomicU64::new(0) };
+        Self { account, fair: Some(fair) }
+    }
+
+    /// Keeps so many bytes of a fair pool for consumers that can't spill, so that those that can don't
+    /// starve them. An error if the account has no room for it now. Does nothing to other pools.
+    pub fn keep_for_unspillable(mut self, bytes: u64) -> Result<Self, OverBudget> {
+        if let Some(fair) = &mut self.fair {
+            fair.unspillable.set_guarantee(bytes)?;
+            fair.kept = bytes;
+        }
+        Ok(self)
+    }
+
+    /// The account.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Which account a consumer's memory is charged to.
+    #[inline]
+    fn of(&self, consumer: &MemoryConsumer) -> &Account {
+        match &self.fair {
+            None => &self.account,
+            Some(fair) if consumer.can_spill() => &fair.spillable,
+            Some(fair) => &fair.unspillable,
+        }
+    }
+
+    /// How much a reservation may have that can be spilled.
+    fn share(&self, fair: &Fair) -> u64 {
+        let limit = self.account.limit();
+        if limit == u64::MAX {
+            return limit;
+        }
+        let others = fair.unspillable.usage().charged.max(fair.kept);
+        limit.saturating_sub(others) / fair.spillers.load(Relaxed).max(1)
+    }
+
+    /// The smallest limit on the account's path.
+    fn limit(&self) -> u64 {
+        let above = std::iter::successors(self.account.parent(), Account::parent);
+        above.fold(self.account.limit(), |limit, account| limit.min(account.limit()))
+    }
+}
+
+impl MemoryPool for BudgetPool {
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        if let Some(fair) = self.fair.as_ref().filter(|_| consumer.can_spill()) {
+            fair.spillers.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        if let Some(fair) = self.fair.as_ref().filter(|_| consumer.can_spill()) {
+            fair.spillers.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        // Who wants to know of an overrun listens at the account.
+        let _ = self.of(reservation.consumer()).force_charge(additional as u64);
+    }
+
+    #[inline]
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        let result = self.of(reservation.consumer()).uncharge(shrink as u64);
+        // Somebody else uncharged more than was theirs. This is called from drops: no panic.
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+
+    #[inline]
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        if let Some(fair) = self.fair.as_ref().filter(|_| reservation.consumer().can_spill()) {
+            let share = self.share(fair);
+            if reservation.size().saturating_add(additional) as u64 > share {
+                return Err(over_share(reservation, additional, share, &self.account));
+            }
+        }
+        let account = self.of(reservation.consumer());
+        account.try_charge(additional as u64).map_err(|over| over_budget(reservation, additional, &over))
+    }
+
+    /// What is used at one moment of the call: of the account, or of a fair pool's two. Empties the
+    /// stocks, so it is for who looks now and then.
+    fn reserved(&self) -> usize {
+        let used = match &self.fair {
+            None => self.account.exact_usage(),
+            Some(fair) => fair.spillable.exact_usage() + fair.unspillable.exact_usage(),
+        };
+        used as usize
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        match self.limit() {
+            u64::MAX => MemoryLimit::Infinite,
+            limit => MemoryLimit::Finite(limit as usize),
+        }
+    }
+}
+
+/// `budget(account: tenant, used: 3.1 MB, limit: 64.0 MB)`; stocks count as used here.
+impl fmt::Display for BudgetPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = size(self.account.usage().charged);
+        write!(f, "{}(account: {}, used: {used}", self.name(), self.account.name())?;
+        match self.limit() {
+            u64::MAX => f.write_str(", no limit)"),
+            limit => write!(f, ", limit: {})", size(limit)),
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    human_readable_size(bytes as usize)
+}
+
+/// Begins as DataFusion's own errors do, which people search for; then which account is full.
+#[cold]
+fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBudget) -> DataFusionError {
+    let (account, used, limit) = (over.account(), size(over.usage()), size(over.limit()));
+    let why = if over.is_hopeless() {
+        format!("the limit of {account} is {limit}")
+    } else if over.is_queued() {
+        format!("others wait for room in {account}")
+    } else {
+        format!("{account} is full: {used} of {limit} used")
+    };
+    refused(reservation, additional, &why)
+}
+
+/// There may be room, but it is kept for others.
+#[cold]
+fn over_share(
+    reservation: &MemoryReservation,
+    additional: usize,
+    share: u64,
+    account: &Account,
+) -> DataFusionError {
+    let (share, limit) = (size(share), size(account.limit()));
+    refused(reservation, additional, &format!("its fair share of {} is {share} of {limit}", account.name()))
+}
+
+fn refused(reservation: &MemoryReservation, additional: usize, why: &str) -> DataFusionError {
+    resources_datafusion_err!(
+        "Failed to allocate additional {} for {} with {} already allocated for this reservation - {why}",
+        human_readable_size(additional),
+        reservation.consumer().name(),
+        human_readable_size(reservation.size())
+    )
+}

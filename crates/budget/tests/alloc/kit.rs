@@ -1,0 +1,56 @@
+//! Kit: what tests of the charging allocator need.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+use warmcore_budget::{Account, Kind};
+
+/// Who does not end in this time never will.
+const NEVER: Duration = Duration::from_secs(120);
+
+/// Runs a test on a tree of either kind, on a thread of its own; one that hangs fails.
+pub fn on_each_kind(test: impl Fn(Kind) + Clone + Send + 'static) {
+    for kind in [Kind::Rseq, Kind::Word] {
+        let (test, (done, is_done)) = (test.clone(), mpsc::channel());
+        let thread = thread::spawn(move || {
+            test(kind);
+            let _ = done.send(());
+        });
+        match is_done.recv_timeout(NEVER) {
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("on {kind} it hangs"),
+            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                thread.join().unwrap_or_else(|_| panic!("on {kind} it fails"));
+            }
+        }
+    }
+}
+
+/// What an account has in use, from a thread without a scope.
+pub fn used(account: &Account) -> u64 {
+    account.exact_usage()
+}
+
+/// Polls once.
+pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Numbers that look random, the same each time.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % end
+    }
+}

@@ -1,0 +1,159 @@
+//! The charging allocator where an allocation over budget fails.
+
+#[allow(dead_code)]
+#[path = "alloc/kit.rs"]
+mod kit;
+
+use kit::{Dice, on_each_kind, used};
+use std::alloc::{Layout, System, alloc, alloc_zeroed, dealloc};
+use std::sync::Arc;
+use std::thread;
+use warmcore_budget::host::{BudgetAlloc, OnFull, enter};
+use warmcore_budget::{Account, Kind};
+
+#[global_allocator]
+static ALLOC: BudgetAlloc<System> = BudgetAlloc::with(System, OnFull::Fail);
+
+const HEADER: u64 = size_of::<usize>() as u64;
+
+#[test]
+fn what_does_not_fit_fails_and_leaves_nothing() {
+    on_each_kind(|kind| {
+        let root = Account::root("root").kind(kind).limit(100_000).build();
+        let account = root.child("account").limit(50_000).build();
+        let (mut block, mut kept) = (Vec::<u8>::new(), Vec::with_capacity(100));
+        let _current = enter(&account);
+        assert!(block.try_reserve_exact(50_000).is_err(), "its header does not fit");
+        assert_eq!(used(&root), 0);
+        block.try_reserve_exact(50_000 - HEADER as usize).unwrap();
+        assert_eq!(used(&root), 50_000);
+        assert!(Vec::<u8>::new().try_reserve_exact(1).is_err());
+        // One that can't grow stays as it was, and may become smaller.
+        assert!(block.try_reserve_exact(60_000).is_err());
+        block.shrink_to(10_000);
+        assert_eq!(used(&root), 10_000 + HEADER);
+        // Bit by bit, until it is full.
+        loop {
+            let mut more = Vec::<u8>::new();
+            if more.try_reserve_exact(1000).is_err() {
+                break;
+            }
+            kept.push(more);
+        }
+        assert_eq!((kept.len(), used(&root)), (39, 10_000 + HEADER + 39 * (1000 + HEADER)));
+        drop((block, kept));
+        assert_eq!(used(&root), 0);
+    });
+}
+
+#[test]
+fn the_account_above_may_be_the_full_one() {
+    on_each_kind(|kind| {
+        let root = Account::root("root").kind(kind).limit(10_000).build();
+        let [hog, other] = ["hog", "other"].map(|name| root.child(name).build());
+        let block = {
+            let _current = enter(&hog);
+            let mut block = Vec::<u8>::new();
+            block.try_reserve_exact(9000).unwrap();
+            block
+        };
+        let _current = enter(&other);
+        assert!(Vec::<u8>::new().try_reserve_exact(2000).is_err());
+        drop(block);
+        assert!(Vec::<u8>::new().try_reserve_exact(2000).is_ok());
+        assert_eq!(used(&root), 0);
+    });
+}
+
+#[test]
+fn a_block_of_anybody_s_may_become_smaller_in_a_full_account() {
+    on_each_kind(|kind| {
+        let account = Account::root("account").kind(kind).limit(1000).build();
+        let (mut nobodys, mut mine) = (Vec::<u8>::with_capacity(5000), Vec::<u8>::new());
+        let _current = enter(&account);
+        mine.try_reserve_exact(1000 - HEADER as usize).unwrap();
+        nobodys.shrink_to(10);
+        mine.shrink_to(100);
+        assert_eq!(used(&account), 100 + HEADER);
+        drop((nobodys, mine));
+        assert_eq!(used(&account), 0);
+    });
+}
+
+#[test]
+fn a_block_grown_outside_of_its_scope_is_refused_by_its_own_account() {
+    on_each_kind(|kind| {
+        let [mine, other] = ["mine", "other"].map(|name| Account::root(name).kind(kind).limit(1000).build());
+        let mut block = Vec::<u8>::new();
+        {
+            let _current = enter(&mine);
+            block.try_reserve_exact(500).unwrap();
+        }
+        assert!(block.try_reserve_exact(2000).is_err());
+        {
+            let _current = enter(&other);
+            assert!(block.try_reserve_exact(2000).is_err());
+            block.try_reserve_exact(900).unwrap();
+        }
+        assert_eq!((used(&mine), used(&other)), (900 + HEADER, 0));
+        drop(mine);
+        assert!(block.try_reserve_exact(2000).is_err(), "limits hold without a handle, too");
+        block.shrink_to(10);
+        drop(block);
+    });
+}
+
+#[test]
+fn zeroed_and_aligned_blocks_fail_alike() {
+    on_each_kind(|kind| {
+        let account = Account::root("account").kind(kind).limit(10_000).build();
+        let _current = enter(&account);
+        for align in (0..=12).map(|log2| 1 << log2) {
+            let layout = Layout::from_size_align(10_001 - align.max(HEADER as usize), align).unwrap();
+            // SAFETY: the layout is not empty.
+            assert!(unsafe { alloc(layout).is_null() && alloc_zeroed(layout).is_null() }, "{align}");
+            assert_eq!(used(&account), 0);
+            let layout = Layout::from_size_align(layout.size() - 1, align).unwrap();
+            // SAFETY: as above; it is freed once, with its layout.
+            unsafe {
+                let block = alloc_zeroed(layout);
+                assert!(!block.is_null(), "{align}");
+                assert_eq!(used(&account), 10_000);
+                dealloc(block, layout);
+            }
+        }
+        assert_eq!(used(&account), 0);
+    });
+}
+
+#[test]
+fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
+    const LIMIT: u64 = 200_000;
+    on_each_kind(|kind| {
+        let root = Account::root("root").kind(kind).limit(LIMIT).build();
+        let tenants: Arc<Vec<Account>> = Arc::new((0..3).map(|_| root.child("tenant").build()).collect());
+        let threads: Vec<_> = (0..4)
+            .map(|n| {
+                let tenants = tenants.clone();
+                thread::spawn(move || {
+                    let (mut dice, mut refused) = (Dice::new(n + 7), 0);
+                    let mut own: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
+                    for _ in 0..30_000 {
+                        let _current = enter(&tenants[dice.below(3)]);
+                        let at = dice.below(64);
+                        if dice.below(3) == 0 {
+                            own[at] = Vec::new();
+                        } else if own[at].try_reserve_exact(1 + dice.below(4000)).is_err() {
+                            refused += 1;
+                        }
+                    }
+                    refused
+                })
+            })
+            .collect();
+        let refused: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert!(refused > 0);
+        assert!(root.peak() <= LIMIT || kind == Kind::Rseq, "{} of {LIMIT}", root.peak());
+        assert_eq!(used(&root), 0);
+    });
+}

@@ -1,0 +1,12 @@
+//! The charging allocator over mimalloc, counting what goes over budget.
+
+#[path = "alloc/cases.rs"]
+mod cases;
+#[path = "alloc/kit.rs"]
+mod kit;
+#[path = "alloc/stress.rs"]
+mod stress;
+
+#[global_allocator]
+static ALLOC: warmcore_budget::host::BudgetAlloc<mimalloc::MiMalloc> =
+    warmcore_budget::host::BudgetAlloc::new(mimalloc::MiMalloc);

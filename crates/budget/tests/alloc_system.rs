@@ -1,0 +1,12 @@
+//! The charging allocator over the system's, counting what goes over budget.
+
+#[path = "alloc/cases.rs"]
+mod cases;
+#[path = "alloc/kit.rs"]
+mod kit;
+#[path = "alloc/stress.rs"]
+mod stress;
+
+#[global_allocator]
+static ALLOC: warmcore_budget::host::BudgetAlloc<std::alloc::System> =
+    warmcore_budget::host::BudgetAlloc::new(std::alloc::System);

@@ -1,0 +1,261 @@
+//! Budgets: bytes charged to a limit and given back, beside DataFusion's memory pools and `governor`.
+//!
+//! Model.   Ours is a tenant's account, three levels deep, each with a limit. A pool has one limit, and
+//!          a reservation for each thread, as DataFusion makes one for each partition; ours is there
+//!          too, behind the same trait. Nobody comes near a limit; who refuses anyway is an error.
+//! Number.  A pool costs at least three locked operations a pair, two of them the reservation's own.
+//!          DataFusion's default takes a lock besides, and looks its consumer up.
+//! Writers. both threads: the same account, pool or limiter.
+//!
+//! Notes on what differs. A pair is a charge and an uncharge. `governor` limits a rate: time gives back,
+//! and its pair is one call; it counts in cells, a nanosecond each at its fastest, and a cell is 512
+//! bytes here. DataFusion's default is what `RuntimeEnvBuilder::with_memory_limit` makes: a greedy pool
+//! in one that tracks the five largest consumers.
+
+use crate::rows_over;
+use anyhow::ensure;
+use datafusion_execution::memory_pool::{
+    FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation, TrackConsumersPool,
+};
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use std::hint::black_box;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use warmcore_budget::{Account, Kind};
+use warmcore_datafusion::BudgetPool;
+use warmcore_lab::measure::{Measured, Variant};
+use warmcore_lab::results::{Bound, Row};
+use warmcore_lab::run::Ask;
+use warmcore_percpu::Mode;
+
+/// DataFusion's default.
+const DEFAULT: &str = "DataFusion Track(Greedy)";
+
+/// The issue asks for this against DataFusion's default, two threads on a ring.
+const DEFAULT_OVER_RSEQ_MIN: f64 = 15.0;
+
+/// Far more than is ever charged.
+const LIMIT: usize = 1 << 30;
+
+/// What is charged is given back so many charges later.
+const RING: usize = 64;
+
+/// A hit: always so much.
+const HIT: usize = 256;
+
+/// What the partner does before it looks whether it should stop.
+const BATCH: u64 = 4096;
+
+/// Something that is charged and given back, by the one thread that has it.
+trait Held {
+    /// Whether there was room.
+    fn charge(&self, n: usize) -> bool;
+    fn uncharge(&self, n: usize);
+}
+
+impl Held for Account {
+    #[inline(always)]
+    fn charge(&self, n: usize) -> bool {
+        self.try_charge(n as u64).is_ok()
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: usize) {
+        // More than was charged shows in the usage at the end.
+        let _ = Account::uncharge(self, n as u64);
+    }
+}
+
+impl Held for MemoryReservation {
+    #[inline(always)]
+    fn charge(&self, n: usize) -> bool {
+        self.try_grow(n).is_ok()
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: usize) {
+        self.shrink(n);
+    }
+}
+
+/// Bytes in governor's cells.
+fn cells(n: usize) -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add((n >> 9) as u32)
+}
+
+impl Held for DefaultDirectRateLimiter {
+    #[inline(always)]
+    fn charge(&self, n: usize) -> bool {
+        self.check_n(cells(n)).is_ok_and(|fits| fits.is_ok())
+    }
+
+    fn uncharge(&self, _: usize) {}
+}
+
+/// By tenant, of which there is one.
+impl Held for DefaultKeyedRateLimiter<u64> {
+    #[inline(always)]
+    fn charge(&self, n: usize) -> bool {
+        self.check_key_n(black_box(&7), cells(n)).is_ok_and(|fits| fits.is_ok())
+    }
+
+    fn uncharge(&self, _: usize) {}
+}
+
+/// Sizes from 64 to 4096 bytes, the same for everybody.
+fn sizes() -> Vec<usize> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..1024).map(|_| 64 + (random() % 4033) as usize).collect()
+}
+
+/// What a case does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A charge, given back at once.
+    Hit,
+    /// Charges of random sizes, each given back [`RING`] charges later.
+    Ring,
+}
+
+impl Work {
+    /// Does it `n` times; how many were refused.
+    #[inline(always)]
+    fn run(self, n: u64, sizes: &[usize], held: &impl Held) -> u64 {
+        let mut refused = 0;
+        match self {
+            Work::Hit => {
+                for _ in 0..n {
+                    refused += u64::from(!held.charge(black_box(HIT)));
+                    held.uncharge(black_box(HIT));
+                }
+            }
+            Work::Ring => {
+                let mut ring = [0; RING];
+                for i in 0..n as usize {
+                    let size = sizes[i % sizes.len()];
+                    refused += u64::from(!held.charge(size));
+                    match std::mem::replace(&mut ring[i % RING], size) {
+                        0 => {}
+                        old => held.uncharge(old),
+                    }
+                }
+                ring.into_iter().filter(|size| *size > 0).for_each(|size| held.uncharge(size));
+            }
+        }
+        refused
+    }
+}
+
+/// A tenant's account, three levels deep, and all above it.
+fn tenant(kind: Kind) -> [Account; 3] {
+    let server = Account::root("server").kind(kind).limit(4 * LIMIT as u64).build();
+    let group = server.child("group").limit(2 * LIMIT as u64).build();
+    let tenant = group.child("tenant").limit(LIMIT as u64).build();
+    [tenant, group, server]
+}
+
+/// What ours is called.
+fn name(kind: Kind) -> String {
+    format!("warmcore {kind}")
+}
+
+/// Ours where its sections run, and the portable one.
+fn kinds() -> Vec<Kind> {
+    let rseq = matches!(warmcore_percpu::mode(), Mode::Rseq(_)).then_some(Kind::Rseq);
+    rseq.into_iter().chain([Kind::Word]).collect()
+}
+
+/// A case: `peers.budget.hit`, `peers.budget.ring`, and with a partner `….2threads`.
+pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+    let (sizes, refused) = (sizes(), AtomicU64::new(0));
+    let kinds = kinds();
+    let tenants: Vec<[Account; 3]> = kinds.iter().map(|kind| tenant(*kind)).collect();
+    let five = NonZeroUsize::new(5).expect("five is not zero");
+    let adapted = tenant(kinds[0]);
+    let pools: [(String, Arc<dyn MemoryPool>); 6] = [
+        ("DataFusion Greedy".to_owned(), Arc::new(GreedyMemoryPool::new(LIMIT))),
+        ("DataFusion FairSpill".to_owned(), Arc::new(FairSpillPool::new(LIMIT))),
+        (DEFAULT.to_owned(), Arc::new(TrackConsumersPool::new(GreedyMemoryPool::new(LIMIT), five))),
+        (
+            "DataFusion Track(FairSpill)".to_owned(),
+            Arc::new(TrackConsumersPool::new(FairSpillPool::new(LIMIT), five)),
+        ),
+        (format!("{} in DataFusion", name(kinds[0])), Arc::new(BudgetPool::new(adapted[0].clone()))),
+        (
+            format!("{} in DataFusion, fair", name(kinds[0])),
+            Arc::new(BudgetPool::fair(adapted[0].child("fair").limit(LIMIT as u64).build())),
+        ),
+    ];
+    let reservation = |pool| MemoryConsumer::new("peers").with_can_spill(true).register(pool);
+    let reservations: Vec<[MemoryReservation; 2]> =
+        pools.iter().map(|(_, pool)| [reservation(pool), reservation(pool)]).collect();
+    let quota = Quota::per_second(NonZeroU32::MAX);
+    let direct = RateLimiter::direct(quota);
+    let keyed = RateLimiter::keyed(quota);
+
+    let (sizes, refused) = (&sizes[..], &refused);
+    let mut variants = Vec::new();
+    for (kind, [tenant, ..]) in kinds.iter().zip(&tenants) {
+        variants.push(variant(&name(*kind), work, two, sizes, refused, [tenant; 2]));
+    }
+    for ((name, _), [own, partner]) in pools.iter().zip(&reservations) {
+        variants.push(variant(name, work, two, sizes, refused, [own, partner]));
+    }
+    variants.push(variant("governor direct", work, two, sizes, refused, [&direct; 2]));
+    variants.push(variant("governor keyed", work, two, sizes, refused, [&keyed; 2]));
+
+    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let refused = refused.load(Relaxed);
+    ensure!(refused == 0, "{refused} charges were refused far below the limit");
+    for account in tenants.iter().flatten().chain(&adapted) {
+        let left = account.exact_usage();
+        ensure!(left == 0, "{left} bytes are charged to {} when all were given back", account.name());
+    }
+    for ((name, pool), [own, partner]) in pools.iter().zip(&reservations) {
+        let left = pool.reserved() + own.size() + partner.size();
+        ensure!(left == 0, "{left} bytes are reserved in {name} when all were given back");
+    }
+    Ok(Some(rows(&measured, &name(kinds[0]), kinds[0] == Kind::Rseq && work == Work::Ring && two)))
+}
+
+fn variant<'a, H: Held + Sync>(
+    name: &str,
+    work: Work,
+    two: bool,
+    sizes: &'a [usize],
+    refused: &'a AtomicU64,
+    [own, partner]: [&'a H; 2],
+) -> Variant<'a> {
+    let run = move |n, held: &H| {
+        let no = work.run(n, sizes, held);
+        if no > 0 {
+            refused.fetch_add(no, Relaxed);
+        }
+    };
+    let variant = Variant::new(name, move |n| run(n, own));
+    if !two {
+        return variant;
+    }
+    variant.beside(move || {
+        run(BATCH, partner);
+        BATCH
+    })
+}
+
+/// Times, and all ratios over ours: the promise first, if there is one.
+fn rows(measured: &Measured, ours: &str, promised: bool) -> Vec<Row> {
+    let mut rows = rows_over(measured, ours);
+    if promised {
+        let promise = measured.promise(DEFAULT, ours, Bound::AtLeast, DEFAULT_OVER_RSEQ_MIN);
+        rows.retain(|row| !promise.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over)));
+        rows.extend(promise);
+    }
+    rows
+}
