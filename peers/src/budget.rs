@@ -22,12 +22,12 @@ use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use warmcore_budget::host::default_kind;
 use warmcore_budget::{Account, Kind};
 use warmcore_datafusion::BudgetPool;
 use warmcore_lab::measure::{Measured, Variant};
 use warmcore_lab::results::{Bound, Row};
 use warmcore_lab::run::Ask;
-use warmcore_percpu::Mode;
 
 /// DataFusion's default.
 const DEFAULT: &str = "DataFusion Track(Greedy)";
@@ -168,7 +168,7 @@ fn name(kind: Kind) -> String {
 
 /// Ours where its sections run, and the portable one.
 fn kinds() -> Vec<Kind> {
-    let rseq = matches!(warmcore_percpu::mode(), Mode::Rseq(_)).then_some(Kind::Rseq);
+    let rseq = (default_kind() == Kind::Rseq).then_some(Kind::Rseq);
     rseq.into_iter().chain([Kind::Word]).collect()
 }
 

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 const HELP: &str = "\
 cargo xtask test    format, clippy, every test on every backend, loom models, docs
-cargo xtask peers   builds and times the heavy peers, and draws them into the report";
+cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
+                    the report";
 
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -46,6 +47,7 @@ const fn step(name: &'static str, args: &'static str) -> Step {
 const STEPS: &[Step] = &[
     step("format", "fmt --all --check"),
     step("format of the peers", "fmt --manifest-path peers/Cargo.toml --check"),
+    step("format of the adapter", "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
     step("clippy", "clippy --workspace --all-targets -- -D warnings"),
     step("all tests, debug", "test --workspace"),
     // What users link is a release: there the sections must really be used.
@@ -200,13 +202,15 @@ fn has_target(target: &str) -> anyhow::Result<bool> {
     Ok(Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// Builds the peers in their own workspace, times them, and draws the page again.
+/// Tests the adapter, then builds the peers and times them, each in its own workspace; draws the page
+/// again.
 fn peers() -> anyhow::Result<()> {
     const OUT: &str = "warmcore-report";
     let root = root();
     std::fs::create_dir_all(root.join(OUT))?;
     let json = format!("{OUT}/peers.json");
-    let calls: [&[&str]; 2] = [
+    let calls: [&[&str]; 3] = [
+        &["test", "--release", "--manifest-path", "adapters/datafusion/Cargo.toml"],
         &["run", "--release", "--manifest-path", "peers/Cargo.toml", "--", "--json", &json],
         &["run", "--release", "--", "report", "--render", "--out", OUT],
     ];

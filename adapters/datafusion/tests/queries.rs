@@ -154,7 +154,12 @@ async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair:
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap().block_on(future);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(future);
 }
 
 #[test]

@@ -34,7 +34,7 @@ static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
 static RSEQ: OnceLock<Accounts<Rseq>> = OnceLock::new();
 
 /// Where an account is: its node's address, and its kind in the lowest bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub(crate) struct Site(NonNull<Node>);
 

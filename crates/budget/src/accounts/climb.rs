@@ -21,31 +21,29 @@ pub(super) struct Full<'a> {
     pub(super) is_queued: bool,
 }
 
-/// Somebody between adding to an account's usage and knowing that it stays.
-enum Passage<'a> {
-    /// The float says so.
-    Counted(&'a Node),
-    /// Who decides whether the account is full waits until this is over.
-    InTurn { _turn: MutexGuard<'a, ()> },
+/// Somebody between adding to an account's usage and knowing that it stays: the float says so.
+struct Passage<'a> {
+    node: &'a Node,
+    /// Where somebody is being refused, one after the other: who refuses waits for those who are counted.
+    _turn: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> Passage<'a> {
     fn begin(node: &'a Node) -> Self {
         node.add_float(1, u64::MAX);
         if !node.is_refusing() {
-            return Self::Counted(node);
+            return Self { node, _turn: None };
         }
-        // Whoever refuses waits for those who are counted. One after the other, then.
         node.sub_float(1);
-        Self::InTurn { _turn: lock(&node.turn) }
+        let turn = lock(&node.turn);
+        node.add_float(1, u64::MAX);
+        Self { node, _turn: Some(turn) }
     }
 }
 
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        if let Self::Counted(node) = self {
-            node.sub_float(1);
-        }
+        self.node.sub_float(1);
     }
 }
 

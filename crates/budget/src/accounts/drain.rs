@@ -26,6 +26,11 @@ impl<S: Stocks> Accounts<S> {
         drained
     }
 
+    /// As `drain_all`, and tells nobody: for who waits for what a section under way has left.
+    pub fn settle(&self, node: &Node) -> Drained {
+        self.drain(node, true)
+    }
+
     /// As `drain_all`, where stocks are open: what a refusal needs.
     pub(super) fn drain_for_room(&self, node: &Node) -> Drained {
         self.drain(node, false)

@@ -103,10 +103,11 @@ impl<S: Stocks> Accounts<S> {
         // Closed ones too: a section that was under way may have left something there.
         self.close_all(node);
         // ORDERING: Acquire, all; pair with the last one to have touched each.
+        // No sum: that may run over.
         let left = node.direct.load(Acquire)
-            + node.usage.load(Acquire)
-            + node.float_units()
-            + node.reserve.load(Acquire);
+            | node.usage.load(Acquire)
+            | node.float_units()
+            | node.reserve.load(Acquire);
         if left > 0 {
             return false;
         }
@@ -166,18 +167,22 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`.
+    /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`. Nothing if they have not
+    /// so much: who charged it may still give it back.
     pub(super) fn adopt(&self, node: &Node, n: u64) {
         let rest = node.rest();
-        for orphan in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
+        let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));
+        let orphans = || children().filter(|child| child.state.load(Acquire) & ORPHAN != 0);
+        let mut all = node.direct.load(Acquire);
+        for orphan in orphans() {
+            self.close_all(orphan);
+            all = all.saturating_add(orphan.direct.load(Acquire));
+        }
+        for orphan in orphans().filter(|_| all >= n) {
             let lacks = n.saturating_sub(node.direct.load(Acquire));
             if lacks == 0 {
                 return;
             }
-            if orphan.state.load(Acquire) & ORPHAN == 0 {
-                continue;
-            }
-            self.close_all(orphan);
             let mut held = orphan.direct.load(Acquire);
             while held > 0 {
                 let taken = held.min(lacks);

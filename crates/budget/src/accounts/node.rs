@@ -14,42 +14,67 @@ use crate::outcome::Listener;
 use crate::stock::{Key, Place, ROOM_LOG2_MAX};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock, seq_cst};
 use std::sync::Arc;
-use warmcore_line::Padded;
+use warmcore_line::{Line, Padded};
 
 /// One account. Its addresses stay as long as the [`Accounts`](super::Accounts) that it is in.
-#[derive(Debug)]
+#[derive(Debug, Line)]
+#[line(pair)]
 #[repr(C, align(128))]
 pub struct Node {
+    #[line(read_mostly)]
     pub(super) key: Key,
     /// Where its stocks stand.
+    #[line(read_mostly)]
     pub(crate) place: Place,
     /// Null for a root. Set while nobody else knows the account.
+    #[line(read_mostly)]
     pub(super) parent: AtomicPtr<Node>,
+    #[line(read_mostly)]
     pub(super) limit: AtomicU64,
+    #[line(read_mostly)]
     pub(super) soft: AtomicU64,
+    #[line(read_mostly)]
     pub(super) guarantee: AtomicU64,
     /// How many want the stocks below to stay closed.
+    #[line(read_mostly)]
     pub(super) refusing: AtomicU32,
     /// How many wait here for room. A host's.
+    #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
     /// `LISTENS`, `PRESSED`, `ORPHAN`.
+    #[line(read_mostly)]
     pub(super) state: AtomicU32,
     /// On which CPUs it may have a stock: bit `cpu % 64`.
+    #[line(read_mostly)]
     pub(super) cpus: AtomicU64,
 
-    pub(super) usage: Padded<AtomicU64>,
+    // Takes no place; it is aligned, and so is what follows.
+    #[line(contended)]
+    begin_sums: [Padded<()>; 0],
+    #[line(contended)]
+    pub(super) usage: AtomicU64,
+    #[line(contended)]
     pub(super) direct: AtomicU64,
+    #[line(contended)]
     pub(super) float: AtomicU64,
     /// Of the guarantee, what is not used: charged to the parent already.
+    #[line(contended)]
     pub(super) reserve: AtomicU64,
+    #[line(contended)]
     pub(super) peak: AtomicU64,
     /// Open stocks below.
+    #[line(contended)]
     pub(super) stocks: AtomicU32,
     /// Handles and children.
+    #[line(contended)]
     pub(super) handles: AtomicU32,
 
-    pub(super) rest: Padded<Mutex<Rest>>,
+    #[line(owner = "slow paths")]
+    begin_rest: [Padded<()>; 0],
+    #[line(owner = "slow paths")]
+    pub(super) rest: Mutex<Rest>,
     /// Held by who decides here, one after the other: see `refuse`.
+    #[line(owner = "slow paths")]
     pub(super) turn: Mutex<()>,
 }
 
@@ -94,14 +119,16 @@ impl Node {
             waiting: AtomicU32::new(0),
             state: AtomicU32::new(0),
             cpus: AtomicU64::new(0),
-            usage: Padded::new(AtomicU64::new(0)),
+            begin_sums: [],
+            usage: AtomicU64::new(0),
             direct: AtomicU64::new(0),
             float: AtomicU64::new(0),
             reserve: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             stocks: AtomicU32::new(0),
             handles: AtomicU32::new(0),
-            rest: Padded::new(Mutex::new(Rest::default())),
+            begin_rest: [],
+            rest: Mutex::new(Rest::default()),
             turn: Mutex::new(()),
         }
     }

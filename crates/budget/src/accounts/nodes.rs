@@ -118,10 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_as_large_as_its_head_says() {
+        assert_eq!((size_of::<Node>(), align_of::<Node>()), (384, 128));
+    }
+
+    #[test]
     fn nodes_stay_where_they_are() {
         let (nodes, table) = (Nodes::new(), crate::stock::Word::new(1));
         assert!(nodes.get(0).is_none() && nodes.get(1).is_none());
-        let addresses: Vec<*const Node> = (0..1000).map(|_| std::ptr::from_ref(nodes.push(|key| table.place(key)))).collect();
+        let addresses: Vec<*const Node> =
+            (0..1000).map(|_| std::ptr::from_ref(nodes.push(|key| table.place(key)))).collect();
         for (key, address) in (1..).zip(addresses) {
             let node = nodes.get(key).unwrap();
             assert!(node.key() == key && std::ptr::eq(node, address));

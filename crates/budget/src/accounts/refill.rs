@@ -32,6 +32,11 @@ impl Ready {
     fn more(&self) -> u64 {
         room(self.room_log2) - self.seen.room()
     }
+
+    /// A unit of float while it is under way: somebody may close the stock meanwhile, and its room goes.
+    fn passing(&self) -> u64 {
+        u64::from(self.seen.is_open())
+    }
 }
 
 impl<S: Stocks> Accounts<S> {
@@ -83,23 +88,32 @@ impl<S: Stocks> Accounts<S> {
         if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.surely(node)) {
             let is_even = ready.seen.free == 0;
             if is_even && self.stocks.raise(cpu, node.key, &ready.seen, n as u32, ready.room_log2) {
+                self.arrive(node, &ready);
                 return Ok(());
             }
             self.give_room_back(node, &ready, None);
         }
         self.take_direct(node, n)?;
+        // Overfull: half of it goes along.
+        let taken = if is_ours { (seen.free - (room(seen.room_log2) / 2) as i32).max(0) } else { 0 };
+        if taken == 0 || self.surely(node) < taken as u64 {
+            self.release(node, n);
+            return Ok(());
+        }
         let mut back = n;
-        if is_ours {
-            // Overfull: half of it goes along.
-            let taken = (seen.free - (room(seen.room_log2) / 2) as i32).max(0);
-            let to = Lower { taken, room_log2: seen.room_log2, mark: false };
-            let can_go = taken > 0 && self.surely(node) >= taken as u64;
-            if can_go && self.stocks.lower(cpu, node.key, &seen, to) {
-                self.sub_direct(node, taken as u64);
-                back += taken as u64;
-            }
+        // Counted on the whole way: it is nobody's, and somebody may close the stock meanwhile.
+        for a in node.path() {
+            a.add_float(1, u64::MAX);
+        }
+        let to = Lower { taken, room_log2: seen.room_log2, mark: false };
+        if self.stocks.lower(cpu, node.key, &seen, to) {
+            self.sub_direct(node, taken as u64);
+            back += taken as u64;
         }
         self.release(node, back);
+        for a in node.path() {
+            a.sub_float(1);
+        }
         Ok(())
     }
 
@@ -110,7 +124,9 @@ impl<S: Stocks> Accounts<S> {
             self.sub_direct(node, units);
             self.release(node, units);
             self.give_room_back(node, ready, None);
+            return;
         }
+        self.arrive(node, ready);
     }
 
     /// This CPU's stock for charges like `n`, its slot taken over and its room, at most `most`, accounted
@@ -146,7 +162,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// Takes the stock's new room from the share of every account on the path.
     fn take_room(&self, node: &Node, ready: &Ready) -> bool {
-        let more = ready.more();
+        let (more, passing) = (ready.more(), ready.passing());
         // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit; or what is
         // read of it here, as reads of one word that follow each other never go back.
         let bit = 1 << (ready.cpu.0 % 64);
@@ -154,7 +170,7 @@ impl<S: Stocks> Accounts<S> {
             node.cpus.fetch_or(bit, SeqCst);
         }
         for a in node.path() {
-            if !a.add_float(more, share(a.limit.load(Relaxed))) {
+            if !a.add_float(more + passing, share(a.limit.load(Relaxed)) + passing) {
                 self.give_room_back(node, ready, Some(a));
                 return false;
             }
@@ -171,7 +187,14 @@ impl<S: Stocks> Accounts<S> {
     fn give_room_back(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
         for a in node.path().take_while(|a| !end.is_some_and(|end| std::ptr::eq(*a, end))) {
             a.stocks.fetch_sub(u32::from(!ready.seen.is_open()), Relaxed);
-            a.sub_float(ready.more());
+            a.sub_float(ready.more() + ready.passing());
+        }
+    }
+
+    /// The stock has its units and its room.
+    fn arrive(&self, node: &Node, ready: &Ready) {
+        for a in node.path().filter(|_| ready.passing() > 0) {
+            a.sub_float(ready.passing());
         }
     }
 

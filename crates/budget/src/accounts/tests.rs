@@ -1,5 +1,7 @@
 //! Accounts on imagined CPUs: what a thread sees, step by step.
 
+mod model;
+
 use super::*;
 use crate::stock::{Locked, Word};
 use std::sync::Arc;

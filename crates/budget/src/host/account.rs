@@ -200,7 +200,7 @@ impl Account {
         on_site!(self.site, |accounts, node| accounts.usage(node))
     }
 
-    /// How much is used at one moment of this call: empties the stocks as [`drain_all`](Self::drain_all)
+    /// How much is used at one moment of this call, guarantees of accounts below counted as used: empties the stocks as [`drain_all`](Self::drain_all)
     /// does. With [`Kind::Rseq`] it may be off by what sections under way spend at that moment.
     pub fn exact_usage(&self) -> u64 {
         let usage = on_site!(self.site, |accounts, node| accounts.exact_usage(node));

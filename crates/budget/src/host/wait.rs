@@ -24,9 +24,7 @@ use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
 /// By account, by order of asking.
-type Queues = HashMap<QueueOf, BTreeMap<u64, Waker>>;
-/// A node's address and kind, as a number.
-type QueueOf = usize;
+type Queues = HashMap<Site, BTreeMap<u64, Waker>>;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 /// How many wait. Written under the lock of `QUEUES`.
@@ -41,6 +39,20 @@ fn queues() -> MutexGuard<'static, Queues> {
 /// Whether somebody waits.
 pub(super) fn is_awaited() -> bool {
     WAITERS.load(Relaxed) > 0
+}
+
+/// Whether a section under way may have left something that nobody sees, where somebody waits.
+pub(super) fn needs_settling() -> bool {
+    is_awaited() && queues().keys().any(|site| !site.kind().is_strict())
+}
+
+/// Brings to light what such sections have left.
+pub(super) fn settle() {
+    let sites: Vec<Site> = queues().keys().copied().filter(|site| !site.kind().is_strict()).collect();
+    for site in sites {
+        on_site!(site, |accounts, node| accounts.settle(node));
+        site.pass_on();
+    }
 }
 
 /// Wakes the first of every queue.
@@ -88,7 +100,7 @@ impl Charging<'_> {
         let at = Site::new(node.expect("what was full is on the path"), kind);
         let waker = waker.clone();
         unbilled(|| {
-            queues().entry(at.queue()).or_default().insert(ticket, waker);
+            queues().entry(at).or_default().insert(ticket, waker);
         });
         WAITERS.fetch_add(1, Relaxed);
         self.at = Some(at);
@@ -102,12 +114,12 @@ impl Charging<'_> {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
         let (mine, next) = {
             let mut queues = queues();
-            let queue = queues.get_mut(&at.queue()).expect("its queue is there while it is in it");
+            let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let mine = queue.remove(&ticket);
             let next = queue.first_key_value().filter(|_| was_first).map(|(_, waker)| waker.clone());
             if queue.is_empty() {
-                unbilled(|| queues.remove(&at.queue()));
+                unbilled(|| queues.remove(&at));
             }
             (mine, next)
         };
@@ -124,7 +136,7 @@ impl Charging<'_> {
         let ticket = self.ticket.expect("who waits has a ticket");
         let (is_first, before) = {
             let mut queues = queues();
-            let queue = queues.get_mut(&at.queue()).expect("its queue is there while it is in it");
+            let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let place = queue.get_mut(&ticket).expect("it is in its queue");
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
@@ -177,11 +189,5 @@ impl Future for Charging<'_> {
 impl Drop for Charging<'_> {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-impl Site {
-    fn queue(self) -> QueueOf {
-        self.0.addr().get()
     }
 }

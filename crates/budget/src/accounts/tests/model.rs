@@ -1,0 +1,560 @@
+//! Accounts against a plain tree of integers: random trees, limits, guarantees and orders.
+//!
+//! Model.   What an account uses is what its owner holds and, for each child, the larger of what that one uses
+//!          and what is guaranteed to it. A charge succeeds if that fits every limit on its way up, and it ends
+//!          where a guarantee covers it. There are no stocks in the model: whatever lies in stocks must not
+//!          change a single answer. After every step the accounts' own books are added up as well.
+//! Number.  A million steps for each kind of stock, in stories of 400.
+//! Source.  The issue: "a model test against a plain tree of integers, with random trees, limits and orders".
+//!
+//! A failure prints the story's seed and its last steps; `WARMCORE_BUDGET_SEED=<seed>` tells that story alone.
+
+use super::*;
+use crate::room::share;
+use crate::stock::Rseq;
+use std::cell::Cell;
+use warmcore_sys::{affinity, rseq::current_cpu};
+
+/// Steps for each kind. Debug builds take a twentieth: there each costs many times more.
+const STEPS: usize = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
+const STORY: usize = 400;
+const ACCOUNTS_MAX: usize = 20;
+const DEPTH_MAX: usize = 5;
+/// Accounts whose keys differ by this share a slot.
+const SLOTS: u32 = 2048;
+/// Nobody forces more than this together, so that no sum runs over.
+const FORCED_MAX: u128 = 1 << 62;
+
+/// SplitMix64.
+struct Dice(Cell<u64>);
+
+impl Dice {
+    fn next(&self) -> u64 {
+        self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let z = self.0.get();
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn one_of<T: Copy>(&self, these: &[T]) -> T {
+        these[self.below(these.len() as u64) as usize]
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Create { up: Option<usize>, limit: u64, guarantee: u64 },
+    AddHandle(usize),
+    Drop(usize),
+    Charge(usize, u64),
+    Force(usize, u64),
+    Uncharge(usize, u64),
+    Limit(usize, u64),
+    Guarantee(usize, u64),
+    Drain(usize),
+    Exact(usize),
+    Tidy,
+}
+
+/// What is known of one account.
+struct Known<'a> {
+    node: &'a Node,
+    up: Option<usize>,
+    depth: usize,
+    limit: u64,
+    guarantee: u64,
+    held: u64,
+    /// Handles and children.
+    handles: usize,
+    is_gone: bool,
+}
+
+impl Known<'_> {
+    fn is_orphan(&self) -> bool {
+        !self.is_gone && self.handles == 0
+    }
+}
+
+struct Story<'a, S, C> {
+    accounts: &'a Accounts<S>,
+    cpu: &'a C,
+    dice: &'a Dice,
+    known: Vec<Known<'a>>,
+    /// Accounts that only take keys.
+    pads: usize,
+    steps: Vec<Step>,
+    seed: u64,
+}
+
+impl<S, C> Drop for Story<'_, S, C> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let last = &self.steps[self.steps.len().saturating_sub(12)..];
+            println!(
+                "WARMCORE_BUDGET_SEED={}; step {}; the last ones: {last:?}",
+                self.seed,
+                self.steps.len()
+            );
+        }
+    }
+}
+
+impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
+    fn children(&self, i: usize) -> impl Iterator<Item = usize> {
+        (0..self.known.len()).filter(move |c| self.known[*c].up == Some(i) && !self.known[*c].is_gone)
+    }
+
+    /// What the model says is used of an account.
+    fn used(&self, i: usize) -> u128 {
+        let children = self.children(i).map(|c| self.used(c).max(self.known[c].guarantee.into()));
+        u128::from(self.known[i].held) + children.sum::<u128>()
+    }
+
+    /// The first account from `i` up that `n` more do not fit, and what it would be asked for; and every
+    /// account that is charged on the way.
+    fn fits(&self, i: usize, n: u128) -> Result<Vec<usize>, (usize, u128)> {
+        let (mut at, mut rest, mut way) = (Some(i), n, Vec::new());
+        while let Some(i) = at.filter(|_| rest > 0) {
+            let (used, guarantee) = (self.used(i), u128::from(self.known[i].guarantee));
+            if used + rest > self.known[i].limit.into() {
+                return Err((i, rest));
+            }
+            way.push(i);
+            rest = (used + rest).max(guarantee) - used.max(guarantee);
+            at = self.known[i].up;
+        }
+        Ok(way)
+    }
+
+    fn path(&self, i: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(i), |i| self.known[*i].up)
+    }
+
+    /// Units in an account's stocks, their rooms, and how many are open.
+    fn stocks(&self, i: usize) -> (u64, u64, u32) {
+        let key = self.known[i].node.key();
+        let looks =
+            (0..self.accounts.stocks().cpus()).map(|cpu| self.accounts.stocks().look(CpuId(cpu), key));
+        looks.filter(|seen| seen.key == key && !seen.is_leaving).fold(
+            (0, 0, 0),
+            |(free, rooms, open), seen| {
+                assert!(seen.free >= 0 && seen.free as u64 <= seen.room(), "{i}: {seen:?}");
+                (free + seen.free as u64, rooms + seen.room(), open + u32::from(seen.is_open()))
+            },
+        )
+    }
+
+    /// As `stocks`, of all below as well.
+    fn stocks_below(&self, i: usize) -> (u64, u64, u32) {
+        let mine = self.stocks(i);
+        self.children(i).map(|c| self.stocks_below(c)).fold(mine, |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
+    }
+
+    fn present(&self) -> Vec<usize> {
+        (0..self.known.len()).filter(|i| !self.known[*i].is_gone).collect()
+    }
+
+    fn usage(&self, i: usize) -> u64 {
+        self.known[i].node.usage.load(Relaxed)
+    }
+
+    /// Adds the accounts' own books up.
+    fn check(&self) {
+        for i in self.present() {
+            let (known, node) = (&self.known[i], self.known[i].node);
+            let (free, rooms, _) = self.stocks(i);
+            let (direct, usage) = (node.direct.load(Relaxed), self.usage(i));
+            assert_eq!(direct, known.held + free, "account {i}: direct is not what is held and in stocks");
+            let below: u64 =
+                self.children(i).map(|c| self.usage(c) + self.known[c].node.reserve.load(Relaxed)).sum();
+            assert_eq!(usage, direct + below, "account {i}: usage is not the sum");
+            if known.up.is_some() {
+                let reserve = node.reserve.load(Relaxed);
+                assert_eq!(
+                    reserve,
+                    known.guarantee.saturating_sub(usage),
+                    "account {i}: reserve of {}",
+                    known.guarantee
+                );
+            }
+            let (_, below, open) = self.stocks_below(i);
+            assert_eq!((node.float_units(), node.stocks.load(Relaxed)), (below, open), "account {i}: rooms");
+            assert!(below <= share(known.limit), "account {i}: {below} in stocks of {}", known.limit);
+            assert!(known.limit == u64::MAX || below <= known.limit / 100, "account {i}: {below} in stocks");
+            assert!(rooms <= direct, "account {i}: a stock could take more than is charged");
+            assert!(!known.is_orphan() || rooms == 0, "account {i}: an orphan has a stock");
+            assert_eq!(node.refusing.load(Relaxed), u32::from(known.is_orphan()), "account {i}");
+            assert!(node.peak.load(Relaxed) >= usage, "account {i}");
+            let said = self.accounts.usage(node);
+            let used = self.used(i);
+            assert!(
+                used <= said.charged.into() && used + u128::from(said.error) >= said.charged.into(),
+                "{i}: {said:?}, {used}"
+            );
+        }
+    }
+
+    fn name(i: usize) -> String {
+        format!("#{i}")
+    }
+
+    fn plan(i: usize, limit: u64, guarantee: u64) -> Plan {
+        Plan { guarantee, ..plan(&Self::name(i), limit) }
+    }
+
+    /// The model's side of a last handle that went, and of what becomes free by it.
+    fn reap(&mut self) {
+        while let Some(i) =
+            (0..self.known.len()).find(|i| self.known[*i].is_orphan() && self.known[*i].held == 0)
+        {
+            self.known[i].is_gone = true;
+            if let Some(up) = self.known[i].up {
+                self.let_go(up);
+            }
+        }
+    }
+
+    fn let_go(&mut self, i: usize) {
+        self.known[i].handles -= 1;
+        if self.known[i].handles == 0 {
+            self.known[i].guarantee = 0;
+        }
+    }
+
+    /// Takes over how much of what was needed came from which orphan.
+    fn learn_from_orphans(&mut self, i: usize, needed: u64) {
+        let mut taken = 0;
+        for c in self.children(i).collect::<Vec<_>>() {
+            if self.known[c].is_orphan() {
+                let left = self.known[c].node.direct.load(Relaxed);
+                taken += self.known[c].held - left;
+                self.known[c].held = left;
+            }
+        }
+        assert_eq!(taken, needed, "account {i}: taken from its orphans");
+    }
+
+    fn refused(&self, over: &OverBudget, (full, asked): (usize, u128)) {
+        let used = self.used(full);
+        let said = (over.account(), u128::from(over.asked()), u128::from(over.usage()), over.limit());
+        assert_eq!(said, (Self::name(full).as_str(), asked, used, self.known[full].limit));
+        assert_eq!(over.is_hopeless(), asked > self.known[full].limit.into());
+        assert!(!over.is_queued());
+    }
+
+    fn do_step(&mut self, step: Step) {
+        self.steps.push(step);
+        let before: Vec<u64> = self.known.iter().map(|known| known.node.usage.load(Relaxed)).collect();
+        match step {
+            Step::Create { up, limit, guarantee } => {
+                let i = self.known.len();
+                let parent = up.map(|up| self.known[up].node);
+                let expected = up.map_or(Ok(Vec::new()), |up| self.fits(up, guarantee.into()));
+                let made = self.accounts.create(parent, Self::plan(i, limit, guarantee));
+                match (made, expected) {
+                    (Ok(node), Ok(_)) => {
+                        let depth = up.map_or(1, |up| self.known[up].depth + 1);
+                        let guarantee = up.map_or(0, |_| guarantee);
+                        if let Some(up) = up {
+                            self.known[up].handles += 1;
+                        }
+                        self.known.push(Known {
+                            node,
+                            up,
+                            depth,
+                            limit,
+                            guarantee,
+                            held: 0,
+                            handles: 1,
+                            is_gone: false,
+                        });
+                    }
+                    (Err(over), Err(full)) => {
+                        self.refused(&over, full);
+                        // The account that did not come to be went as any other goes.
+                        self.reap();
+                    }
+                    (made, expected) => panic!("{:?}, expected {expected:?}", made.map(Node::key)),
+                }
+            }
+            Step::AddHandle(i) => {
+                self.accounts.add_handle(self.known[i].node);
+                self.known[i].handles += 1;
+            }
+            Step::Drop(i) => {
+                self.accounts.drop_handle(self.known[i].node);
+                self.let_go(i);
+                if self.known[i].handles == 0 {
+                    self.reap();
+                }
+            }
+            Step::Charge(i, n) => {
+                let expected = self.fits(i, n.into());
+                match (self.accounts.try_charge(self.known[i].node, self.cpu, n), expected) {
+                    (Ok(()), Ok(_)) => {
+                        self.known[i].held += n;
+                        for i in self.path(i) {
+                            let now = self.usage(i);
+                            assert!(now <= self.known[i].limit || now <= before[i], "account {i}: {now}");
+                        }
+                    }
+                    (Err(over), Err(full)) => self.refused(&over, full),
+                    (is, expected) => panic!("account {i}, {n} units: {is:?}, expected {expected:?}"),
+                }
+            }
+            Step::Force(i, n) => {
+                let expected = self.fits(i, n.into());
+                let is = self.accounts.force_charge(self.known[i].node, (self.cpu)(), n);
+                let before: Vec<u128> = (0..self.known.len()).map(|i| self.used(i)).collect();
+                self.known[i].held += n;
+                match (is, expected) {
+                    (Ok(()), Ok(_)) => {}
+                    (Err(overrun), Err(_)) => {
+                        let over = |i: usize| self.used(i).saturating_sub(self.known[i].limit.into());
+                        let touched = self.path(i).filter(|i| self.used(*i) > before[*i]);
+                        let most = touched.map(over).max().unwrap_or(0);
+                        let at = self.path(i).find(|i| Self::name(*i) == overrun.account()).unwrap();
+                        let by = u128::from(overrun.by());
+                        let in_stocks = u128::from(self.known[at].node.float_units());
+                        assert!(
+                            by >= most && by <= over(at) + in_stocks,
+                            "{overrun}; {most} {} {in_stocks}",
+                            over(at)
+                        );
+                    }
+                    (is, expected) => panic!("account {i}, {n} units forced: {is:?}, expected {expected:?}"),
+                }
+            }
+            Step::Uncharge(i, n) => {
+                let adopted = self.children(i).filter(|c| self.known[*c].is_orphan());
+                let held = self.known[i].held;
+                let all = u128::from(held) + adopted.map(|c| u128::from(self.known[c].held)).sum::<u128>();
+                match self.accounts.uncharge(self.known[i].node, self.cpu, n) {
+                    Ok(()) => {
+                        assert!(all >= n.into(), "account {i}: {n} units came back of {all}");
+                        self.known[i].held = held.saturating_sub(n);
+                        self.learn_from_orphans(i, n.saturating_sub(held));
+                    }
+                    Err(over) => {
+                        assert!(all < n.into(), "account {i}, {n} units of {all}: {over}");
+                        let said = u128::from(over.charged());
+                        assert!(
+                            over.asked() == n && (held.into()..=all).contains(&said),
+                            "{over}; {held} to {all}"
+                        );
+                        self.learn_from_orphans(i, 0);
+                    }
+                }
+            }
+            Step::Limit(i, limit) => {
+                self.accounts.set_limit(self.known[i].node, limit);
+                self.known[i].limit = limit;
+                assert_eq!(self.accounts.limit(self.known[i].node), limit);
+            }
+            Step::Guarantee(i, guarantee) => {
+                let (used, old) = (self.used(i), u128::from(self.known[i].guarantee));
+                let lacks = used.max(guarantee.into()).saturating_sub(used.max(old));
+                let expected = self.known[i].up.map_or(Ok(Vec::new()), |up| self.fits(up, lacks));
+                match (self.accounts.set_guarantee(self.known[i].node, guarantee), expected) {
+                    (Ok(()), Ok(_)) => self.known[i].guarantee = self.known[i].up.map_or(0, |_| guarantee),
+                    (Err(_), Err(_)) => {}
+                    (is, expected) => {
+                        panic!("account {i}, guarantee {guarantee}: {is:?}, expected {expected:?}")
+                    }
+                }
+            }
+            Step::Drain(i) => {
+                let (units, _, stocks) = self.stocks_below(i);
+                assert_eq!(self.accounts.drain_all(self.known[i].node), Drained { units, stocks });
+                assert_eq!(self.stocks_below(i), (0, 0, 0));
+            }
+            Step::Exact(i) => {
+                assert_eq!(u128::from(self.accounts.exact_usage(self.known[i].node)), self.used(i))
+            }
+            Step::Tidy => {
+                self.accounts.tidy();
+                self.reap();
+                assert_eq!(self.accounts.accounts(), self.present().len() + self.pads);
+            }
+        }
+        self.check();
+    }
+
+    /// An amount that may be interesting to account `i`.
+    fn amount(&self, i: usize) -> u64 {
+        let dice = self.dice;
+        let left = |i: usize| {
+            u128::from(self.known[i].limit).saturating_sub(self.used(i)).min(u64::MAX.into()) as u64
+        };
+        match dice.below(16) {
+            0 => 0,
+            1..8 => 1 + dice.below(10),
+            8..10 => dice.below(1000),
+            10 => dice.below(1 << dice.below(40)),
+            11..14 => {
+                let least = self.path(i).map(left).min().unwrap_or(0);
+                let guarantee = self.known[i].guarantee;
+                let around =
+                    dice.one_of(&[least, least / 2, left(i), guarantee, least.saturating_add(guarantee)]);
+                around.saturating_add(dice.below(3)).saturating_sub(1)
+            }
+            14 => dice.one_of(&[1 << 29, (1 << 29) + 1, 1 << 30, (1 << 32) - 1, 1 << 32, 1 << 40]),
+            _ => dice.one_of(&[u64::MAX, u64::MAX - 1, 1 << 63, u64::MAX - self.usage(i)]),
+        }
+    }
+
+    fn limit(&self) -> u64 {
+        let dice = self.dice;
+        match dice.below(16) {
+            0 => 0,
+            1 => dice.below(200),
+            2..8 => 1000 + dice.below(1_000_000),
+            8..12 => dice.below(1 << 40),
+            _ => u64::MAX,
+        }
+    }
+
+    fn guarantee(&self) -> u64 {
+        let dice = self.dice;
+        match dice.below(8) {
+            0 => dice.one_of(&[u64::MAX, 1 << 40]),
+            1..3 => dice.below(100_000),
+            3 => dice.below(100),
+            _ => 0,
+        }
+    }
+
+    fn step(&self) -> Step {
+        let dice = self.dice;
+        let present = self.present();
+        let with_handle: Vec<usize> = present.iter().copied().filter(|i| self.has_handle(*i)).collect();
+        if with_handle.is_empty() {
+            return Step::Create { up: None, limit: self.limit(), guarantee: 0 };
+        }
+        let (i, any) = (dice.one_of(&with_handle), dice.one_of(&present));
+        match dice.below(100) {
+            0..4 if present.len() < ACCOUNTS_MAX => {
+                let up = Some(i).filter(|i| self.known[*i].depth < DEPTH_MAX && dice.below(8) > 0);
+                Step::Create { up, limit: self.limit(), guarantee: self.guarantee() }
+            }
+            4 => Step::AddHandle(i),
+            5..8 => Step::Drop(i),
+            8..13 => Step::Limit(i, if dice.below(4) == 0 { self.usage(i) / 2 } else { self.limit() }),
+            13..16 => Step::Guarantee(i, self.guarantee()),
+            16 => Step::Drain(i),
+            17 => Step::Exact(i),
+            18..20 => Step::Tidy,
+            20..22 => {
+                let n = self.amount(i).min(1 << 60);
+                if self.path(i).all(|i| u128::from(self.usage(i)) + u128::from(n) < FORCED_MAX) {
+                    Step::Force(i, n)
+                } else {
+                    Step::Exact(i)
+                }
+            }
+            22..62 => Step::Charge(i, self.amount(i)),
+            62..66 => Step::Uncharge(any, self.amount(any)),
+            66..72 => Step::Uncharge(any, self.known[any].held),
+            72..74 => Step::Uncharge(any, self.known[any].held.saturating_add(1 + dice.below(50))),
+            _ => {
+                let held = self.known[any].held;
+                Step::Uncharge(
+                    any,
+                    if held < 40 { held } else { dice.one_of(&[1, 7, held / 2, held / 3, held - 1]) },
+                )
+            }
+        }
+    }
+
+    /// Whether somebody but children has a handle.
+    fn has_handle(&self, i: usize) -> bool {
+        self.known[i].handles > self.children(i).count()
+    }
+
+    fn tell(&mut self) {
+        let pads_at = if self.dice.below(8) == 0 { 6 } else { usize::MAX };
+        let mut pads = Vec::new();
+        while self.steps.len() < STORY {
+            if self.known.len() == pads_at && pads.is_empty() {
+                // From here on every new account shares a slot with one of the first.
+                while pads.last().is_none_or(|node: &&Node| node.key() < SLOTS) {
+                    pads.push(self.accounts.create(None, plan("pad", 0)).unwrap());
+                }
+                self.pads = pads.len();
+            }
+            self.do_step(self.step());
+        }
+        // Everything is given back: by who holds it, wherever it is charged.
+        for i in self.present() {
+            while self.known[i].held > 0 {
+                let part = 1 + self.known[i].held / 2;
+                self.do_step(Step::Uncharge(i, part.min(self.known[i].held)));
+            }
+        }
+        for i in self.present() {
+            let kept: u128 = self.children(i).map(|c| self.used(c).max(self.known[c].guarantee.into())).sum();
+            assert_eq!(u128::from(self.accounts.exact_usage(self.known[i].node)), kept);
+        }
+        for i in self.present() {
+            while self.has_handle(i) && !self.known[i].is_gone {
+                self.do_step(Step::Drop(i));
+            }
+        }
+        self.do_step(Step::Tidy);
+        assert!(self.present().is_empty() && self.accounts.accounts() == self.pads);
+    }
+}
+
+fn tell_stories<S: Stocks, C: Fn() -> CpuId>(stocks: impl Fn(u64) -> S, cpu: impl Fn(u64, u32) -> C) {
+    let seed =
+        std::env::var("WARMCORE_BUDGET_SEED").ok().map(|seed| seed.parse().expect("a seed is a number"));
+    let stories = if seed.is_some() { 1 } else { (STEPS / STORY) as u64 };
+    let first = seed.unwrap_or(1);
+    for seed in first..first + stories {
+        let (accounts, dice) = (Accounts::new(stocks(seed)), Dice(Cell::new(seed)));
+        let cpu = cpu(seed, accounts.stocks().cpus());
+        let (known, steps) = (Vec::new(), Vec::new());
+        Story { accounts: &accounts, cpu: &cpu, dice: &dice, known, pads: 0, steps, seed }.tell();
+    }
+}
+
+/// Now and then a single CPU, or more than there are bits in a word.
+fn cpus(seed: u64) -> u32 {
+    [4, 1, 3, 2, 4, 3, 66, 4][(seed % 8) as usize]
+}
+
+/// Another CPU at every look: the thread is moved all the time.
+fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
+    let dice = Dice(Cell::new(seed ^ 0xabcd));
+    let stays = Cell::new(CpuId(0));
+    move || {
+        if dice.below(4) == 0 {
+            // Sometimes one that there is no table for.
+            stays.set(CpuId(dice.below(u64::from(cpus) + u64::from(dice.below(50) == 0)) as u32));
+        }
+        stays.get()
+    }
+}
+
+#[test]
+fn stocks_of_one_word_change_no_answer() {
+    tell_stories(|seed| Word::new(cpus(seed)), moved);
+}
+
+#[test]
+fn stocks_behind_a_lock_change_no_answer() {
+    tell_stories(|seed| Locked::new(cpus(seed)), moved);
+}
+
+#[test]
+fn stocks_in_sections_change_no_answer() {
+    // Sections may run from here on, if they run at all.
+    let _ = warmcore_percpu::try_mode();
+    // SAFETY: the mode was chosen.
+    tell_stories(|_| unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }, |_, _| current_cpu);
+}
