@@ -164,7 +164,7 @@ fn block_on(future: impl Future<Output = ()>) {
 
 #[test]
 fn a_sort_spills_and_comes_to_the_same() {
-    block_on(assert_spills_and_agrees(sorted, 24 * MIB, true, false));
+    block_on(assert_spills_and_agrees(sorted, 24 * MIB, true, true));
 }
 
 #[test]
@@ -236,6 +236,40 @@ fn two_sessions_below_one_root_keep_to_their_limits_and_the_roots() {
                 "{kind}"
             );
             assert_eq!((acme.exact_usage(), zeta.exact_usage(), server.exact_usage()), (0, 0, 0), "{kind}");
+        }
+    });
+}
+
+#[test]
+#[ignore]
+fn temporary_peers() {
+    use datafusion::execution::memory_pool::*;
+    block_on(async {
+        for (q, name) in [(sorted as Query, "sort"), (grouped, "group"), (grouped_and_sorted, "both")] {
+            for limit in [16usize, 20, 24, 32, 40] {
+                let limit = limit << 20;
+                let acc = |k| Account::root("acme").kind(k).limit(limit as u64).build();
+                let pools: Vec<(&str, Arc<dyn MemoryPool>)> = vec![
+                    ("greedy", Arc::new(GreedyMemoryPool::new(limit))),
+                    ("fair", Arc::new(FairSpillPool::new(limit))),
+                    ("ours rseq", Arc::new(BudgetPool::new(acc(Kind::Rseq)))),
+                    ("ours word", Arc::new(BudgetPool::new(acc(Kind::Word)))),
+                    ("ours fair rseq", Arc::new(BudgetPool::fair(acc(Kind::Rseq)))),
+                    ("ours fair word", Arc::new(BudgetPool::fair(acc(Kind::Word)))),
+                    ("ours fair word keep4", Arc::new(BudgetPool::fair(acc(Kind::Word)).keep_for_unspillable(4 * MIB).unwrap())),
+                ];
+                for (p, pool) in pools {
+                    let t = std::time::Instant::now();
+                    let mut s = String::new();
+                    for _ in 0..2 {
+                        s += &match run(&session(pool.clone(), true), q).await {
+                            Ok(o) => format!("ok {} spills; ", o.spills),
+                            Err(e) => format!("ERR {}; ", &e.to_string()[..90.min(e.to_string().len())]),
+                        };
+                    }
+                    println!("{name} {} MiB {p}: {s} {:?}", limit >> 20, t.elapsed());
+                }
+            }
         }
     });
 }

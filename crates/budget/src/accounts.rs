@@ -30,7 +30,7 @@ use crate::stock::{Key, Stocks};
 use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
 use nodes::Nodes;
 pub(crate) use refill::STOCKED_MAX;
-use refuse::Refusing;
+use refuse::{FAST_TRIES, Refusing};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use warmcore_terms::CpuId;
@@ -123,6 +123,13 @@ impl<S: Stocks> Accounts<S> {
     pub fn force_charge_past_stocks(&self, node: &Node, n: u64) -> Option<Overrun> {
         let over = self.climb_anyway(node, n);
         self.add_direct(node, n);
+        for full in node.path().filter(|a| a.usage.load(Relaxed) > a.limit.load(Relaxed)) {
+            // What lies in stocks below does not fit any more either.
+            if full.float_units() > 0 {
+                let _refusing = Refusing::new(full);
+                self.drain_for_room(full);
+            }
+        }
         self.tell_pressure(node);
         over.map(|over| self.overrun(over))
     }
@@ -148,7 +155,8 @@ impl<S: Stocks> Accounts<S> {
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
             let _refusing = Refusing::new(node);
-            self.drain_for_room(node);
+            // A stock that is about to open is waited for.
+            self.exact(node, FAST_TRIES, || ());
         }
     }
 
@@ -170,6 +178,12 @@ impl<S: Stocks> Accounts<S> {
     #[inline]
     pub fn take_owed_wake(&self) -> bool {
         self.owes_wake.load(Relaxed) != 0 && self.owes_wake.swap(0, AcqRel) != 0
+    }
+
+    /// Whether [`take_owed_wake`](Self::take_owed_wake) would say so.
+    #[inline]
+    pub fn owes_wake(&self) -> bool {
+        self.owes_wake.load(Relaxed) != 0
     }
 
     /// Counts who waits at an account: its stocks stay closed, so that whatever comes back is seen, and

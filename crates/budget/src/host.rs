@@ -71,6 +71,8 @@ pub(crate) fn word() -> &'static Accounts<Word> {
 pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     #[cold]
     fn begin() -> &'static Accounts<Rseq> {
+        // Sections run from here on, if they run at all, also where a kind was asked for by name.
+        let _ = warmcore_percpu::try_mode();
         // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
         // tables; where sections are not enabled, every charge goes up the tree.
         RSEQ.get_or_init(|| Accounts::new(unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }))
@@ -181,6 +183,14 @@ impl Site {
         let result = on_site!(self, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n));
         self.pass_on();
         result
+    }
+
+    /// As `pass_on`, for the allocator: it may be called in the midst of anything, under the locks of an
+    /// executor too, whose wakers want the same locks. So another thread wakes.
+    pub(crate) fn pass_on_elsewhere(self) {
+        if on_site!(self, |accounts, _node| accounts.owes_wake()) {
+            tidy::hurry();
+        }
     }
 
     /// After whatever may have brought units back: who waits for them is woken.

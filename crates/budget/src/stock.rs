@@ -12,7 +12,7 @@
 
 #[cfg(not(loom))]
 mod locked;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), test))]
 mod rseq;
 mod table;
 #[cfg(all(test, not(loom)))]
@@ -21,7 +21,7 @@ mod word;
 
 #[cfg(not(loom))]
 pub use locked::Locked;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), test))]
 pub use rseq::Rseq;
 pub use word::Word;
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! The charging allocator while budget itself is at work: what budget allocates and frees there, what
 //! listeners and wakers do, and what locks of the program's own are held meanwhile.
 
+#[allow(dead_code)]
 #[path = "alloc/kit.rs"]
 mod kit;
 
@@ -73,19 +74,28 @@ fn what_budget_keeps_for_itself_is_charged_to_nobody() {
 }
 
 #[test]
-fn explain_in_a_full_scope_returns() {
+fn explain_returns_where_its_scope_becomes_full() {
     on_each_kind(|kind| {
-        let root = Account::root("root").kind(kind).build();
+        let root = Account::root("root").kind(kind).limit(1 << 20).build();
         let children: Vec<Account> = (0..50).map(|_| root.child("child").build()).collect();
-        // Stocks, of which explain makes a list.
-        children.iter().for_each(|child| child.try_hold(1).map(drop).unwrap());
-        root.set_limit(1);
-        let held = full(&root);
-        for _ in 0..100 {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let filler = {
+            let (root, is_over) = (root.clone(), is_over.clone());
+            thread::spawn(move || {
+                while !is_over.load(SeqCst) {
+                    // Stocks, of which explain makes a list; and then they are taken away.
+                    children.iter().for_each(|child| child.try_hold(1).map(drop).unwrap());
+                    thread::yield_now();
+                    drop(full(&root));
+                }
+            })
+        };
+        for _ in 0..3000 {
             let _current = enter(&root);
             drop(root.explain());
         }
-        drop(held);
+        is_over.store(true, SeqCst);
+        filler.join().unwrap();
         assert_eq!(used(&root), 0);
     });
 }
@@ -121,7 +131,7 @@ fn a_listener_made_in_a_scope_is_charged_to_nobody() {
         let texts = [1u64; 100];
         let inner = {
             let _current = enter(&outer);
-            Account::root("inner").kind(kind).on_event(move |_| drop(std::hint::black_box(&texts))).build()
+            Account::root("inner").kind(kind).on_event(move |_| _ = std::hint::black_box(&texts)).build()
         };
         assert_eq!(used(&outer), 0);
         drop(inner);
@@ -171,7 +181,7 @@ fn a_listener_that_is_dropped_may_do_anything() {
         let root = Account::root("root").kind(kind).build();
         for _ in 0..10 {
             let busy = Busy(root.clone());
-            let account = root.child("account").on_event(move |_| drop(std::hint::black_box(&busy))).build();
+            let account = root.child("account").on_event(move |_| _ = std::hint::black_box(&busy)).build();
             let _current = enter(&root);
             drop(account);
         }
@@ -184,7 +194,10 @@ fn a_listener_that_is_dropped_may_do_anything() {
 fn boxed() -> Waker {
     fn table() -> &'static RawWakerVTable {
         static TABLE: RawWakerVTable = RawWakerVTable::new(
-            |_| RawWaker::new(Box::into_raw(Box::new([0u64; 64])).cast(), table()),
+            |_| {
+                drop(std::hint::black_box(vec![0u8; 100]));
+                RawWaker::new(Box::into_raw(Box::new([0u64; 64])).cast(), table())
+            },
             // SAFETY: a box of `clone`'s.
             |data| unsafe { drop(Box::from_raw(data.cast::<[u64; 64]>().cast_mut())) },
             |_| (),

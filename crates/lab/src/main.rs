@@ -28,9 +28,9 @@ enum Command {
     Report(survey::Args),
     /// Says what this system offers, what limits it, and what to do
     Doctor(doctor::Args),
-    /// Runs what needs a process of its own; `run cid` calls it
-    #[command(name = run::cid::part::COMMAND, hide = true)]
-    CidPart(run::cid::part::Args),
+    /// Runs what needs a process of its own; `run` calls it
+    #[command(name = run::part::COMMAND, hide = true)]
+    RunPart(run::part::Args),
 }
 
 fn main() -> ExitCode {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Run(args) => with_mode().and_then(|()| run::command(args)),
-        Command::CidPart(args) => with_mode().and_then(|()| run::cid::part::command(args)),
+        Command::RunPart(args) => with_mode().and_then(|()| run::part::command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),
     };
     match done {

@@ -5,8 +5,10 @@
 //! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
 //!          75 s, most of it asleep; with `--quick` half.
 
+pub mod budget;
 pub mod cid;
 pub mod false_sharing;
+pub mod part;
 pub mod percpu;
 
 use crate::measure::{Effort, INTERRUPTED, Place};
@@ -25,11 +27,13 @@ pub enum What {
     FalseSharing,
     /// Whether a CPU gets the id back that it used last, and what ids cost
     Cid,
+    /// What a limit costs, and what taking back unused units costs who holds them
+    Budget,
 }
 
 impl What {
     /// All of them, in the order of a report.
-    pub const ALL: [Self; 3] = [Self::Percpu, Self::FalseSharing, Self::Cid];
+    pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
@@ -37,6 +41,7 @@ impl What {
             Self::Percpu => "percpu",
             Self::FalseSharing => "false-sharing",
             Self::Cid => "cid",
+            Self::Budget => "budget",
         }
     }
 }
@@ -79,6 +84,7 @@ pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> any
         What::Percpu => percpu::CASES,
         What::FalseSharing => false_sharing::CASES,
         What::Cid => cid::CASES,
+        What::Budget => budget::CASES,
     };
     let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));

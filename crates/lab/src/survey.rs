@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// The runs that may be in a folder, in the order of the page.
-const RUNS: [&str; 4] = ["percpu", "false-sharing", "cid", "peers"];
+const RUNS: [&str; 5] = ["percpu", "false-sharing", "cid", "budget", "peers"];
 
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {

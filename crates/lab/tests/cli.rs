@@ -51,7 +51,7 @@ fn help_is_enough_to_go_on() {
     for word in ["percpu", "false-sharing", "cid", "--json"] {
         assert!(help.contains(word), "{help}");
     }
-    assert!(!help.contains("cid-part"), "{help}");
+    assert!(!help.contains("run-part"), "{help}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn what_needs_a_process_of_its_own_gets_one() {
     let rows = read(&path).rows;
     assert!(rows.len() > 4 && rows.iter().all(|r| r.unit == "bytes" && r.median > 0.0), "{rows:?}");
     // A part that makes no sense is an error of the whole.
-    let error = badly(&mut warmcore(&["cid-part", "nonsense"]));
+    let error = badly(&mut warmcore(&["run-part", "nonsense"]));
     assert!(error.contains("expected"), "{error}");
 }
 

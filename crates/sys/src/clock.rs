@@ -80,6 +80,13 @@ pub fn source() -> Source {
     scale().source
 }
 
+/// How often the CPU's counter counts in a nanosecond, if the time comes from it. On x86-64 that is
+/// the rate that the processor is sold with, not that of the core at the moment.
+pub fn ticks_per_ns() -> Option<f64> {
+    let scale = scale();
+    (scale.source == Source::Counter).then(|| (1u64 << 32) as f64 / scale.ns_per_tick_q32 as f64)
+}
+
 /// The CPU's counter, if all CPUs count alike.
 #[cfg(target_arch = "x86_64")]
 #[inline]

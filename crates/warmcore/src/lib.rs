@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
 //! | [`tenant`] | ids and data for groups of tasks: as many as run, on the cores where they ran |
+//! | [`budget`] | limits in a tree, spent per CPU and drained from afar; an allocator that charges tenants |
 //! | [`cid`] | the decisions behind it, for hosts of one's own: simulators, runtimes |
 //! | [`mod@line`] | fields that must not share a cache line, checked by the compiler |
 //! | [`topo`] | what the machine is: cores, last-level caches, nodes, sockets |
@@ -21,7 +22,7 @@
 //! #[derive(Line)]
 //! #[line(crate = ::warmcore::line)]
 //! #[repr(C, align(64))]
-//! struct Account {
+//! struct Pool {
 //!     #[line(read_mostly)]
 //!     limit: u64,
 //!     #[line(contended)]
@@ -31,6 +32,7 @@
 //!
 //! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
 
+pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
 pub use warmcore_line as line;
 pub use warmcore_percpu as percpu;
@@ -40,6 +42,7 @@ pub use warmcore_topo as topo;
 
 /// What most programs use.
 pub mod prelude {
+    pub use warmcore_budget::{Account, Charge, OverBudget};
     pub use warmcore_line::{Line, Padded};
     pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
     pub use warmcore_tenant::Tenant;

@@ -29,15 +29,16 @@ struct Passage<'a> {
 }
 
 impl<'a> Passage<'a> {
-    fn begin(node: &'a Node) -> Self {
+    /// `None`: it would have to wait for a turn, and must not.
+    fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
         node.add_float(1, u64::MAX);
         if !node.is_refusing() {
-            return Self { node, _turn: None };
+            return Some(Self { node, _turn: None });
         }
         node.sub_float(1);
-        let turn = lock(&node.turn);
+        let turn = may_wait.then(|| lock(&node.turn))?;
         node.add_float(1, u64::MAX);
-        Self { node, _turn: Some(turn) }
+        Some(Self { node, _turn: Some(turn) })
     }
 }
 
@@ -49,15 +50,20 @@ impl Drop for Passage<'_> {
 
 impl<S: Stocks> Accounts<S> {
     /// Charges `n` from `node` up to the root, or nothing. `head` is the account in whose queue the
-    /// caller is first.
-    pub(super) fn climb<'a>(&self, node: &'a Node, n: u64, head: Option<&Node>) -> Result<(), Full<'a>> {
+    /// caller is first. Who has taken room for a stock must not wait: who refuses has the turn, and waits for
+    /// that room. Says whether an account has come over its mark: the caller tells, once it has no room any
+    /// more, as who listens may want to know what is used exactly.
+    pub(super) fn climb<'a>(
+        &self,
+        node: &'a Node,
+        n: u64,
+        head: Option<&Node>,
+        may_wait: bool,
+    ) -> Result<bool, Full<'a>> {
         self.look_ahead(node, n, head)?;
         let mut has_crossed = false;
-        self.climb_from(node, n, &mut has_crossed)?;
-        if has_crossed {
-            self.tell_pressure(node);
-        }
-        Ok(())
+        self.climb_from(node, n, &mut has_crossed, false, may_wait)?;
+        Ok(has_crossed)
     }
 
     /// What plainly does not fit leaves no trace.
@@ -77,22 +83,43 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    fn climb_from<'a>(&self, node: &'a Node, n: u64, has_crossed: &mut bool) -> Result<(), Full<'a>> {
+    /// `is_counted`: the caller has a passage here.
+    fn climb_from<'a>(
+        &self,
+        node: &'a Node,
+        n: u64,
+        has_crossed: &mut bool,
+        is_counted: bool,
+        may_wait: bool,
+    ) -> Result<(), Full<'a>> {
         let parent = node.parent();
+        let in_turn = |node| Full { node, asked: n, is_queued: false };
         // Nobody undoes what the root took.
-        let _passage = parent.map(|_| Passage::begin(node));
+        let _passage = match parent.filter(|_| !is_counted) {
+            Some(_) => Some(Passage::begin(node, may_wait).ok_or(in_turn(node))?),
+            None => None,
+        };
         let usage = match node.add_usage(n) {
             Ok(usage) => usage,
             Err(_) => return Err(Full { node, asked: n, is_queued: false }),
         };
         if let Some(parent) = parent {
-            let from_reserve = node.take_reserve(n);
-            if from_reserve < n
-                && let Err(full) = self.climb_from(parent, n - from_reserve, has_crossed)
-            {
-                // ORDERING: Release; pairs with the compare-and-swap in `take_reserve`.
-                node.reserve.fetch_add(from_reserve, Release);
+            // ORDERING: SeqCst; after the usage, see `keep_for_guarantee`.
+            let keeps = node.reserve.load(SeqCst) > 0;
+            // What the parent keeps may have to be put back: who is refused there meanwhile may want it.
+            let kept = if keeps { Passage::begin(parent, may_wait) } else { None };
+            let from_reserve = if kept.is_some() { node.take_reserve(n) } else { 0 };
+            let above = match n - from_reserve {
+                0 => Ok(()),
+                _ if keeps && kept.is_none() => Err(in_turn(parent)),
+                rest => self.climb_from(parent, rest, has_crossed, keeps, may_wait),
+            };
+            if let Err(full) = above {
                 node.sub_usage(n);
+                if keeps {
+                    let surplus = self.keep_for_guarantee(node, from_reserve);
+                    self.release(parent, surplus);
+                }
                 return Err(full);
             }
         }
@@ -125,16 +152,15 @@ impl<S: Stocks> Accounts<S> {
         let (mut at, mut rest) = (Some(node), n);
         while let Some(node) = at.filter(|_| rest > 0) {
             at = node.parent();
-            let guarantee = node.guarantee.load(Relaxed);
-            if guarantee == 0 && node.reserve.load(Relaxed) == 0 {
+            let has_guarantee = node.guarantee.load(Relaxed) > 0 || node.reserve.load(Relaxed) > 0;
+            if at.is_none() || !has_guarantee {
                 self.take_back(node, rest);
                 continue;
             }
             // Counted while it touches the reserve: a node with float is not used again.
             node.add_float(1, u64::MAX);
-            let (kept, surplus) = self.keep_for_guarantee(node, guarantee, rest);
             self.take_back(node, rest);
-            rest = rest - kept + surplus;
+            rest = self.keep_for_guarantee(node, rest);
             node.sub_float(1);
         }
     }
@@ -150,19 +176,25 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Of `n` that are about to go, keeps what the guarantee lacks; also gives up what it has too much.
-    /// Says how much is kept, and how much goes beside.
-    fn keep_for_guarantee(&self, node: &Node, guarantee: u64, n: u64) -> (u64, u64) {
-        let after = node.usage.load(Relaxed).saturating_sub(n);
-        let want = guarantee.saturating_sub(after);
-        let have = node.reserve.load(Relaxed);
-        if have > want {
-            return (0, node.take_reserve(have - want));
+    /// Of `n` that are in usage no more, keeps what the guarantee lacks; gives up what it has too much.
+    /// Says how much goes on to the parent. A charge that fails above is in usage until it is undone: what is
+    /// given up because of it the guarantee lacks until more comes back.
+    pub(super) fn keep_for_guarantee(&self, node: &Node, n: u64) -> u64 {
+        // ORDERING: SeqCst, all; who changes usage looks at the reserve after it, who changes the
+        // reserve looks at usage after it: the last one sees both, and sets it right.
+        let (mut goes, mut reserve) = (n, node.reserve.load(SeqCst));
+        loop {
+            seq_cst();
+            let lacks = node.guarantee.load(SeqCst).saturating_sub(node.usage.load(SeqCst));
+            let to = lacks.min(reserve + goes);
+            if to == reserve {
+                return goes;
+            }
+            match node.reserve.compare_exchange(reserve, to, SeqCst, Acquire) {
+                Ok(_) => (goes, reserve) = (goes + reserve - to, to),
+                Err(now) => reserve = now,
+            }
         }
-        let kept = n.min(want - have);
-        // ORDERING: Release; pairs with the compare-and-swap in `take_reserve`.
-        node.reserve.fetch_add(kept, Release);
-        (kept, 0)
     }
 
     /// Takes from `direct`, which has it.

@@ -115,7 +115,8 @@ impl<S: Stocks> Accounts<S> {
         if let Some(parent) = parent {
             parent.rest().children.retain(|key| *key != node.key);
         }
-        *node.rest() = Default::default();
+        // Dropped last, and under no lock: a listener may own anything.
+        let _rest = std::mem::take(&mut *node.rest());
         node.cpus.store(0, Relaxed);
         lock(&self.family).free.push(Reverse(node.key));
         if let Some(parent) = parent {
@@ -144,10 +145,9 @@ impl<S: Stocks> Accounts<S> {
             let _turn = lock(&self.guarantees);
             // Somebody else's change may have given up what was there.
             if lacks(brought) == 0 {
-                // ORDERING: Release; pairs with `take_reserve`.
-                node.reserve.fetch_add(brought, Release);
-                node.guarantee.store(guarantee, Relaxed);
-                self.give_surplus_up(node, guarantee.saturating_sub(node.usage.load(Relaxed)));
+                // ORDERING: SeqCst; as in `keep_for_guarantee`.
+                node.guarantee.store(guarantee, SeqCst);
+                self.keep(node, brought);
                 return Ok(());
             }
         }
@@ -155,15 +155,15 @@ impl<S: Stocks> Accounts<S> {
 
     fn give_guarantee_up(&self, node: &Node) {
         let _turn = lock(&self.guarantees);
-        node.guarantee.store(0, Relaxed);
-        self.give_surplus_up(node, 0);
+        // ORDERING: SeqCst; as in `keep_for_guarantee`.
+        node.guarantee.store(0, SeqCst);
+        self.keep(node, 0);
     }
 
-    fn give_surplus_up(&self, node: &Node, want: u64) {
-        let surplus = node.reserve.load(Relaxed).saturating_sub(want);
-        let taken = node.take_reserve(surplus);
-        if let Some(parent) = node.parent().filter(|_| taken > 0) {
-            self.release(parent, taken);
+    fn keep(&self, node: &Node, brought: u64) {
+        if let Some(parent) = node.parent() {
+            let surplus = self.keep_for_guarantee(node, brought);
+            self.release(parent, surplus);
         }
     }
 

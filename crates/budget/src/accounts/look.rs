@@ -133,7 +133,7 @@ impl<S: Stocks> Accounts<S> {
     pub fn exact_usage(&self, node: &Node) -> u64 {
         let _refusing = Refusing::new(node);
         self.drain_all(node);
-        self.exact(node, 1000)
+        self.exact(node, 1000, || ()).0
     }
 
     /// The most that ever was charged to it, stocks included.

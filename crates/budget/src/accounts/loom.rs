@@ -15,7 +15,7 @@ fn model(act: impl Fn() + Sync + Send + 'static) {
     model_of(3, act);
 }
 
-pub(crate) fn model_of(preemptions: usize, act: impl Fn() + Sync + Send + 'static) {
+fn model_of(preemptions: usize, act: impl Fn() + Sync + Send + 'static) {
     let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
@@ -140,6 +140,9 @@ impl<const N: usize> Tree<N> {
             assert_eq!(node.float_units(), rooms[i], "{i}: rooms of open stocks");
             let is_orphan = node.state.load(Relaxed) & node::ORPHAN != 0;
             assert_eq!(node.refusing.load(Acquire), u32::from(is_orphan), "{i}");
+            let (guarantee, reserve) = (node.guarantee.load(Acquire), node.reserve.load(Acquire));
+            let lacks = guarantee.saturating_sub(node.usage.load(Acquire));
+            assert_eq!(reserve, lacks, "{i}: what the parent keeps of {guarantee}");
         }
         for i in (0..N).filter(|i| self.node(*i).parent().is_none()) {
             self.accounts.drain_all(self.node(i));
@@ -232,4 +235,337 @@ fn a_refusal_is_never_false_beside_an_opening() {
 #[test]
 fn a_refusal_is_never_false_beside_an_overfull_stock() {
     fits_always(3, BASE + 1, |tree| tree.uncharge(1, THERE, 1));
+}
+
+/// Two want more than there is, in part because of what lies in a stock: one of them gets it.
+#[test]
+fn of_two_refusers_one_is_wrong() {
+    seen!(A, B);
+    model(|| {
+        let tree = two();
+        tree.open(1, THERE, 1);
+        let other = go(&tree, |tree| tree.charge_within(1, THERE, 12, LIMIT));
+        let (ours, theirs) = (tree.charge_within(1, HERE, 12, LIMIT), other.join().unwrap());
+        assert!(ours != theirs, "{ours} {theirs}");
+        (note(&A, ours), note(&B, theirs));
+        tree.end();
+    });
+    assert!(happened(&A) && happened(&B));
+}
+
+/// A's charge comes as far as the group and does not fit at the root, if B was there before. What C
+/// wants fits everywhere, unless A has got it.
+#[test]
+fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
+    seen!(A, C);
+    model_of(2, || {
+        let tree = Tree::new([(None, 10), (Some(0), 4)]);
+        let a = go(&tree, |tree| tree.charge(1, HERE, 4));
+        let b = go(&tree, |tree| tree.charge(0, THERE, 7));
+        let c = tree.charge(1, THERE, 1);
+        let (a, b) = (a.join().unwrap(), b.join().unwrap());
+        assert!((a || c) && (a || b), "{a} {b} {c}");
+        (note(&A, a), note(&C, c));
+        tree.end();
+    });
+    assert!(happened(&A) && happened(&C));
+}
+
+/// The same where C's charge is covered by a guarantee, of which A had taken hold.
+#[test]
+fn what_is_guaranteed_is_never_refused() {
+    seen!(A, C);
+    model_of(2, || {
+        let tree = Tree::new([(None, 12), (Some(0), u64::MAX)]);
+        tree.accounts.set_guarantee(tree.node(1), 5).unwrap();
+        assert!(tree.charge(0, HERE, 5));
+        let a = go(&tree, |tree| tree.charge(1, HERE, 7));
+        let b = go(&tree, |tree| tree.charge(0, THERE, 2));
+        let c = tree.charge(1, THERE, 5);
+        let (a, _) = (a.join().unwrap(), b.join().unwrap());
+        assert!(a || c, "{a} {c}");
+        (note(&A, a), note(&C, c));
+        tree.end();
+    });
+    assert!(happened(&A) && happened(&C));
+}
+
+/// Two give back at once: all of the guarantee is kept again.
+#[test]
+fn a_guarantee_is_kept_again_by_who_gives_back() {
+    model(|| {
+        let tree = two();
+        tree.accounts.set_guarantee(tree.node(1), 10).unwrap();
+        assert!(tree.charge(1, HERE, 12));
+        let other = go(&tree, |tree| tree.uncharge(1, THERE, 6));
+        tree.uncharge(1, HERE, 6);
+        other.join().unwrap();
+        tree.end();
+    });
+}
+
+/// One gives back, one charges: neither too little is kept nor too much.
+#[test]
+fn a_guarantee_is_kept_beside_a_charge() {
+    model(|| {
+        let tree = Tree::new([(None, 20), (Some(0), u64::MAX)]);
+        tree.accounts.set_guarantee(tree.node(1), 10).unwrap();
+        assert!(tree.charge(1, HERE, 9));
+        let other = go(&tree, |tree| tree.uncharge(1, THERE, 3));
+        assert!(tree.charge(1, HERE, 4));
+        other.join().unwrap();
+        tree.end();
+    });
+}
+
+#[test]
+fn a_guarantee_changes_beside_charges() {
+    model(|| {
+        let tree = Tree::new([(None, 20), (Some(0), u64::MAX)]);
+        tree.accounts.set_guarantee(tree.node(1), 10).unwrap();
+        let other = go(&tree, |tree| {
+            assert!(tree.charge(1, THERE, 4));
+            tree.uncharge(1, THERE, 3);
+        });
+        tree.accounts.set_guarantee(tree.node(1), 3).unwrap();
+        other.join().unwrap();
+        tree.end();
+    });
+}
+
+/// What is used at a moment of the call: what the other charges for its stock is not.
+#[test]
+fn exact_usage_is_what_is_used() {
+    model(|| {
+        let tree = two();
+        tree.open(1, THERE, 0);
+        let before = tree.held[1].load(real::Ordering::Relaxed);
+        let other = go(&tree, |tree| assert!(tree.charge(1, THERE, 1)));
+        let exact = tree.accounts.exact_usage(tree.node(0));
+        assert!((before..=before + 1).contains(&exact), "{exact}, and {before} were used before");
+        other.join().unwrap();
+        tree.end();
+    });
+}
+
+/// Nobody has a charge of an account that uses more than its new limit, not even from a stock.
+#[test]
+fn below_usage_a_limit_refuses_at_once() {
+    model(|| {
+        let tree = two();
+        assert!(tree.charge(1, THERE, BASE));
+        let other = go(&tree, |tree| tree.charge(1, THERE, 1));
+        tree.accounts.set_limit(tree.node(0), 100);
+        assert!(!tree.charge(1, THERE, 1), "charged beyond the new limit");
+        other.join().unwrap();
+        assert!(!tree.charge(1, THERE, 1));
+        tree.end();
+    });
+}
+
+#[test]
+fn a_limit_goes_down_and_up_beside_charges() {
+    model(|| {
+        let tree = two();
+        tree.open(1, THERE, 1);
+        let other = go(&tree, |tree| {
+            if tree.charge(1, THERE, 3) {
+                tree.uncharge(1, THERE, 3);
+            }
+        });
+        tree.accounts.set_limit(tree.node(0), BASE);
+        tree.accounts.set_limit(tree.node(0), LIMIT);
+        other.join().unwrap();
+        assert!(tree.charge(1, HERE, LIMIT - BASE - 1));
+        tree.end();
+    });
+}
+
+/// One goes on with its stock while the other does `act`; nothing is lost.
+fn conserves(free: u64, act: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
+    model(move || {
+        let tree = two();
+        tree.open(1, THERE, free);
+        let other = go(&tree, |tree| {
+            assert!(tree.charge(1, THERE, 1));
+            tree.uncharge(1, THERE, 2);
+        });
+        act(&tree);
+        other.join().unwrap();
+        tree.end();
+    });
+}
+
+#[test]
+fn a_drain_loses_nothing() {
+    conserves(1, |tree| _ = tree.accounts.drain_all(tree.node(0)));
+}
+
+#[test]
+fn a_drain_loses_nothing_beside_a_refill() {
+    conserves(0, |tree| _ = tree.accounts.drain_all(tree.node(1)));
+}
+
+#[test]
+fn tidying_loses_nothing() {
+    conserves(1, |tree| tree.accounts.tidy());
+}
+
+#[test]
+fn two_threads_with_one_stock_lose_nothing() {
+    conserves(0, |tree| {
+        assert!(tree.charge(1, THERE, 1));
+        tree.uncharge(1, THERE, 1);
+    });
+}
+
+/// The slot is account 1's, and account 2 comes for it while account 1 goes on.
+#[test]
+fn a_slot_changes_hands_and_nothing_is_lost() {
+    seen!(TAKEN);
+    model(|| {
+        let tree = Tree::new([(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
+        tree.open(1, THERE, 1);
+        let other = go(&tree, |tree| {
+            assert!(tree.charge(1, THERE, 1));
+            tree.uncharge(1, THERE, 1);
+        });
+        // The first marks it, the second may take it.
+        assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
+        other.join().unwrap();
+        note(&TAKEN, tree.look(2, THERE).key == tree.node(2).key);
+        tree.end();
+    });
+    assert!(happened(&TAKEN));
+}
+
+/// The account's last handle goes while what was charged to it comes back without one. With the last unit it
+/// is gone.
+#[test]
+fn an_account_goes_beside_the_last_of_its_charges() {
+    model(|| {
+        let tree = two();
+        assert!(tree.charge(1, HERE, BASE));
+        let other = go(&tree, |tree| {
+            tree.uncharge(1, THERE, 1);
+            tree.uncharge(1, THERE, BASE - 1);
+        });
+        tree.accounts.drop_handle(tree.node(1));
+        other.join().unwrap();
+        tree.accounts.tidy();
+        assert_eq!(tree.accounts.accounts(), 1);
+        assert_eq!(tree.node(0).usage.load(Acquire), 0);
+        tree.end();
+    });
+}
+
+/// The parent gives back what its orphan holds, while somebody gives back the rest.
+#[test]
+fn a_parent_gives_back_what_its_orphan_holds() {
+    model(|| {
+        let tree = two();
+        assert!(tree.charge(1, HERE, 5));
+        tree.accounts.drop_handle(tree.node(1));
+        let other = go(&tree, |tree| tree.uncharge(1, THERE, 2));
+        tree.accounts.uncharge(tree.node(0), || HERE, 3).unwrap();
+        tree.held[1].fetch_sub(3, real::Ordering::Relaxed);
+        other.join().unwrap();
+        tree.accounts.tidy();
+        assert_eq!(tree.accounts.accounts(), 1);
+        assert_eq!(tree.node(0).usage.load(Acquire), 0);
+        tree.end();
+    });
+}
+
+/// An account goes, and a new one gets its node, while a drain is under way.
+#[test]
+fn a_node_is_used_again_beside_a_drain() {
+    model(|| {
+        let tree = two();
+        tree.open(1, THERE, 1);
+        let other = go(&tree, |tree| _ = tree.accounts.drain_all(tree.node(0)));
+        tree.uncharge(1, HERE, BASE);
+        tree.uncharge(1, HERE, 1);
+        tree.accounts.drop_handle(tree.node(1));
+        let again = tree.accounts.create(Some(tree.node(0)), plan(u64::MAX)).unwrap();
+        if again.key != tree.node(1).key {
+            // The drain was in the middle of it.
+            tree.accounts.drop_handle(again);
+        }
+        other.join().unwrap();
+        tree.accounts.tidy();
+        assert_eq!(tree.node(0).usage.load(Acquire), 0);
+        assert_eq!(tree.node(0).float_units(), 0);
+    });
+}
+
+/// Who does not fit waits until it is woken, by itself or others: what a host's task does. True: it is
+/// charged; false: it sleeps.
+fn wait(tree: &Tree<2>, n: u64) -> bool {
+    let (root, leaf) = (tree.node(0), tree.node(1));
+    tree.accounts.begin_waiting(root);
+    loop {
+        tree.accounts.take_owed_wake();
+        if tree.accounts.charge_slowly(leaf, HERE, n, Some(root)).is_ok() {
+            tree.note(1, n);
+            return true;
+        }
+        if !tree.accounts.take_owed_wake() {
+            return false;
+        }
+    }
+}
+
+/// Somebody waits for what the other gives back: it has it, or the other owes a wake. `acts`: the other and
+/// one more; each then asks what it owes.
+fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [fn(&Tree<2>); M]) {
+    model_of(preemptions, move || {
+        let tree = two();
+        match free {
+            Some(free) => tree.open(1, THERE, free),
+            None => assert!(tree.charge(1, THERE, BASE + 1)),
+        }
+        let waiter = go(&tree, move |tree| wait(tree, n));
+        let others = acts.map(|act| {
+            go(&tree, move |tree| {
+                act(tree);
+                if !tree.accounts.take_owed_wake() {
+                    return false;
+                }
+                // The wake: whoever was charged by it has seen what it was for.
+                let fits = tree.accounts.charge_slowly(tree.node(1), HERE, n, Some(tree.node(0))).is_ok();
+                tree.note(1, if fits { n } else { 0 });
+                fits
+            })
+        });
+        let has = others.map(|other| other.join().unwrap()).into_iter().any(|has| has);
+        let has = waiter.join().unwrap() || has;
+        assert!(has, "it sleeps, and there is room");
+        tree.accounts.end_waiting(tree.node(0));
+        tree.end();
+    });
+}
+
+/// A stock would open for what comes back.
+#[test]
+fn who_waits_is_woken_by_what_comes_back() {
+    waits(3, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+}
+
+/// It comes back into a stock.
+#[test]
+fn who_waits_is_woken_by_what_comes_back_to_a_stock() {
+    waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+}
+
+/// The stock is full, and half of it goes along.
+#[test]
+fn who_waits_is_woken_by_what_a_full_stock_gives_up() {
+    waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+}
+
+/// Somebody else asks whether a wake is owed, and sees to it.
+#[test]
+fn who_waits_is_woken_by_whoever_asks() {
+    waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
 }

@@ -200,16 +200,18 @@ impl Node {
         refusing > 0
     }
 
-    /// The usage at a moment when nothing but what is used was in it, if there was such a moment now.
-    pub(super) fn exact(&self) -> Option<u64> {
+    /// The usage at a moment when nothing but what is used was in it, if there was such a moment now; and
+    /// what `look` found then.
+    pub(super) fn exact<T>(&self, look: impl Fn() -> T) -> Option<(u64, T)> {
         // ORDERING: SeqCst, all three; see "Notes on refusing".
         let before = self.float.load(SeqCst);
         seq_cst();
         let usage = self.usage.load(SeqCst);
         seq_cst();
+        let found = look();
         let after = self.float.load(SeqCst);
         seq_cst();
-        (before & FLOAT_UNITS == 0 && before == after).then_some(usage)
+        (before & FLOAT_UNITS == 0 && before == after).then_some((usage, found))
     }
 
     /// Adds to usage if that stays within the limit. `Err` is what it is.

@@ -61,10 +61,13 @@ impl<S: Stocks> Accounts<S> {
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.float_units().saturating_sub(charged).min(ROOM_MAX) as i64;
             let units = lacks.clamp(room / 2 - free, room - free).max(0) as u64;
-            match self.climb(node, n + units, head) {
-                Ok(()) => {
+            match self.climb(node, n + units, head, false) {
+                Ok(has_crossed) => {
                     self.add_direct(node, n + units);
                     self.fill(node, &ready, units);
+                    if has_crossed {
+                        self.tell_pressure(node);
+                    }
                     return Ok(());
                 }
                 Err(_) => self.give_room_back(node, &ready, None),

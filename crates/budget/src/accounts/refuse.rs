@@ -56,24 +56,34 @@ impl Drop for Refusing<'_> {
 }
 
 /// The fast kind asks so often for a moment that is exact.
-const FAST_TRIES: u32 = 4;
+pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
     /// Charges `n` up the tree; drains and tries again where it does not fit.
     pub(super) fn charge_tree(&self, node: &Node, n: u64, head: Option<&Node>) -> Result<(), OverBudget> {
-        let mut full = match self.climb(node, n, head) {
+        let climb = || {
+            self.climb(node, n, head, true).map(|has_crossed| {
+                if has_crossed {
+                    self.tell_pressure(node);
+                }
+            })
+        };
+        let mut full = match climb() {
             Ok(()) => return Ok(()),
             Err(full) => full,
         };
+        let mut pressures = node.path().count();
         // Each round is another account, or somebody else was charged in between.
         loop {
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
             let _refusing = Refusing::new(full.node);
-            if let Some(usage) = self.usage_if_full(full) {
-                // Whoever hears of it may free something.
-                if full.node.set_state(PRESSED, true) {
+            if let Some(usage) = self.usage_if_full(node, n, &mut full) {
+                // Whoever hears of it may free something; each account says it once, or who frees a little
+                // with every call would be called for ever.
+                if pressures > 0 && full.node.set_state(PRESSED, true) {
+                    pressures -= 1;
                     let (account, limit) = (full.node.name(), full.node.pressure_at());
                     self.tell(full.node, || Event::Pressure { account, usage, limit });
                 } else {
@@ -84,7 +94,7 @@ impl<S: Stocks> Accounts<S> {
                     return Err(over);
                 }
             }
-            full = match self.climb(node, n, head) {
+            full = match climb() {
                 Ok(()) => return Ok(()),
                 Err(full) => full,
             };
@@ -102,29 +112,35 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// The account's usage if there is no room for what it was asked, all stocks below it closed.
-    fn usage_if_full(&self, full: Full) -> Option<u64> {
-        let over =
-            |usage: u64| usage.checked_add(full.asked).is_none_or(|sum| sum > full.node.limit.load(Relaxed));
-        let usage = self.exact(full.node, FAST_TRIES);
-        over(usage).then_some(usage)
+    /// The account's usage if there is no room for what it is asked, all stocks below it closed. What they
+    /// held of a guarantee is there again, so it may be asked for less than it was.
+    fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
+        let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
+        let asked = || below().fold(n, |rest, a| rest.saturating_sub(a.reserve.load(Acquire)));
+        let (usage, asked) = self.exact(full.node, FAST_TRIES, asked);
+        full.asked = asked;
+        let sum = usage.checked_add(full.asked);
+        let is_over = full.asked > 0 && sum.is_none_or(|sum| sum > full.node.limit.load(Relaxed));
+        is_over.then_some(usage)
     }
 
-    /// What is used of an account, at a moment within this call. The caller keeps its stocks closed.
+    /// What is used of an account, at a moment within this call, and what `look` found then. The caller keeps
+    /// its stocks closed.
     /// The fast kind gives up after some tries, and then it is at most what is charged.
-    pub(super) fn exact(&self, node: &Node, fast_tries: u32) -> u64 {
-        if let Some(usage) = node.exact() {
-            return usage;
+    pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, look: impl Fn() -> T) -> (u64, T) {
+        if let Some(exact) = node.exact(&look) {
+            return exact;
         }
         let _turn = lock(&node.turn);
         let mut tries = 0;
         loop {
             self.drain_for_room(node);
-            if let Some(usage) = node.exact() {
-                return usage;
+            if let Some(exact) = node.exact(&look) {
+                return exact;
             }
             if !S::STRICT && tries >= fast_tries {
-                return node.usage.load(Relaxed);
+                // ORDERING: SeqCst; who waits has said so before this, see `take_back`.
+                return (node.usage.load(SeqCst), look());
             }
             pause(tries);
             tries += 1;

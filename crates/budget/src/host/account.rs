@@ -70,9 +70,13 @@ impl Builder {
     }
 
     /// Called on what happens to this account and to those below that have no listener of their own: in the
-    /// thread that caused it, with no lock held. Memory that it allocates is charged to nobody.
+    /// thread that caused it, with no lock of budget's held. Memory that it allocates is charged to nobody.
+    ///
+    /// Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call it. So it takes no lock that is
+    /// held somewhere while memory is allocated, and a panic in it ends the process.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        self.plan.listener = Some(Arc::new(listener) as Listener);
+        let listener = move |event: &Event| unbilled(|| listener(event));
+        self.plan.listener = Some(unbilled(|| Arc::new(listener) as Listener));
         self
     }
 
@@ -215,7 +219,8 @@ impl Account {
 
     /// Where its units are: used, in stocks, by CPU; which account on its path is the fullest.
     pub fn explain(&self) -> Explain {
-        on_site!(self.site, |accounts, node| accounts.explain(node))
+        // The list of CPUs grows under the accounts' locks.
+        unbilled(|| on_site!(self.site, |accounts, node| accounts.explain(node)))
     }
 
     /// Its limit; `u64::MAX`: none.

@@ -10,6 +10,10 @@ use super::current::{payer, unbilled};
 use super::{Site, on_site};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
+use warmcore_sys::rseq::current_cpu;
+
+/// No address space has so many.
+const BYTES_MAX: u64 = 1 << 56;
 
 /// What happens to an allocation that does not fit its account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,31 +68,34 @@ impl<A> BudgetAlloc<A> {
         self.charge_slowly(site, n)
     }
 
-    /// Whatever is allocated in here, by listeners too, is charged to nobody.
     #[cold]
     #[inline(never)]
     fn charge_slowly(&self, site: Site, n: u64) -> bool {
-        unbilled(|| match self.on_full {
-            OnFull::Fail => site.try_charge(site.place(), n).is_ok(),
-            OnFull::Count => {
-                let _ = site.force_charge(n);
-                true
-            }
-        })
+        n <= BYTES_MAX
+            && quietly(site, || match self.on_full {
+                OnFull::Fail => {
+                    on_site!(site, |accounts, node| accounts.charge_slowly(node, current_cpu(), n, None))
+                        .is_ok()
+                }
+                OnFull::Count => {
+                    let _ = on_site!(site, |accounts, node| accounts.force_charge(node, current_cpu(), n));
+                    true
+                }
+            })
     }
 
     /// Charges `n` to an account that has paid for a block already, and may have no handle any more.
     #[cold]
     #[inline(never)]
     fn charge_more(&self, site: Site, n: u64) -> bool {
-        unbilled(|| {
-            let result = on_site!(site, |accounts, node| accounts.try_charge_past_stocks(node, n));
-            if result.is_err() && self.on_full == OnFull::Count {
-                on_site!(site, |accounts, node| accounts.force_charge_past_stocks(node, n));
-            }
-            site.pass_on();
-            result.is_ok() || self.on_full == OnFull::Count
-        })
+        n <= BYTES_MAX
+            && quietly(site, || {
+                let result = on_site!(site, |accounts, node| accounts.try_charge_past_stocks(node, n));
+                if result.is_err() && self.on_full == OnFull::Count {
+                    on_site!(site, |accounts, node| accounts.force_charge_past_stocks(node, n));
+                }
+                result.is_ok() || self.on_full == OnFull::Count
+            })
     }
 }
 
@@ -121,8 +128,35 @@ unsafe fn payer_of(block: *mut u8) -> *mut Option<Site> {
 /// Gives back what was paid for a block.
 #[inline(always)]
 fn give_back(site: Site, n: usize) {
-    let result = site.uncharge(site.place(), n as u64);
-    debug_assert!(result.is_ok());
+    if !site.uncharge_stock(site.place(), n as u64) {
+        give_back_slowly(site, n as u64);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn give_back_slowly(site: Site, n: u64) {
+    quietly(site, || {
+        let result = on_site!(site, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n));
+        // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
+        debug_assert!(result.is_ok(), "{result:?}");
+    });
+}
+
+/// An allocator may be called under any lock. So what is allocated in here, by listeners too, is charged to
+/// nobody, and wakers are called by another thread. And it must not unwind: a panic in a listener aborts.
+fn quietly<R>(site: Site, act: impl FnOnce() -> R) -> R {
+    struct Abort;
+    impl Drop for Abort {
+        fn drop(&mut self) {
+            std::process::abort();
+        }
+    }
+    let abort = Abort;
+    let result = unbilled(act);
+    site.pass_on_elsewhere();
+    std::mem::forget(abort);
+    result
 }
 
 // SAFETY: blocks are `inner`'s, with their header in front; the layout that leads to the header is the same
@@ -162,10 +196,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
         let Some(after) = whole(new_layout) else { return std::ptr::null_mut() };
         // SAFETY: the caller's promise: a block of ours.
         let paid = unsafe { *payer_of(block) };
-        // What nobody paid for is paid by who makes it larger.
+        // What nobody paid for is paid by who makes it larger; to become smaller needs no budget.
         let (site, had) = match paid {
             Some(site) => (Some(site), before.size()),
-            None => (payer(), 0),
+            None => (payer().filter(|_| new_size > layout.size()), 0),
         };
         let more = after.size().saturating_sub(had) as u64;
         if let Some(site) = site.filter(|_| more > 0) {

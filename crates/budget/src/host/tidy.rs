@@ -7,7 +7,7 @@
 //! Number.  10 000 accounts of which 10 have stocks: 10 000 loads and some 20 looks, 30 µs.
 //! Writers. The thread; it begins with the first account and ends with the last.
 
-use super::{RSEQ, WORD, wait};
+use super::{RSEQ, WORD, current::unbilled, wait};
 use crate::accounts::Accounts;
 use crate::stock::Stocks;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub const TIDY_PERIOD: Duration = Duration::from_millis(100);
 const SETTLE_PERIOD: Duration = Duration::from_millis(5);
 
 static RUNS: Mutex<bool> = Mutex::new(false);
-/// Told when somebody begins to wait.
+/// Told when somebody begins to wait, and when memory came back for which somebody waits.
 static CHANGED: Condvar = Condvar::new();
 
 fn runs() -> MutexGuard<'static, bool> {
@@ -32,14 +32,16 @@ fn runs() -> MutexGuard<'static, bool> {
 pub(super) fn ensure() {
     let mut runs = runs();
     if !*runs {
-        let thread = std::thread::Builder::new().name("warmcore-budget".to_owned()).stack_size(256 << 10);
+        let builder = std::thread::Builder::new;
+        let spawn = || builder().name("warmcore-budget".to_owned()).stack_size(256 << 10).spawn(run);
         // A thread of ours takes nobody's signals. Without one to be had, idle stocks are given back when
         // somebody needs them, and by the next account that is made.
-        *runs = super::current::unbilled(|| signals::blocked(|| thread.spawn(run))).is_ok();
+        *runs = unbilled(|| signals::blocked(spawn)).is_ok();
     }
 }
 
-/// Somebody begins to wait for room.
+/// Somebody begins to wait for room, or there is some. Takes no lock; who comes in the moment before the
+/// thread sleeps is seen at the next round.
 pub(super) fn hurry() {
     CHANGED.notify_all();
 }
@@ -47,11 +49,20 @@ pub(super) fn hurry() {
 /// One round.
 pub(super) fn tidy() {
     fn round<S: Stocks>(accounts: &Accounts<S>) -> bool {
-        accounts.tidy();
+        unbilled(|| accounts.tidy());
         accounts.take_owed_wake()
     }
     let owes = RSEQ.get().is_some_and(round) | WORD.get().is_some_and(round);
     if owes || wait::is_awaited() {
+        wait::wake_heads();
+    }
+}
+
+/// Wakes for who could not: see `Site::pass_on_elsewhere`.
+fn pass_on() {
+    let owes =
+        RSEQ.get().is_some_and(Accounts::take_owed_wake) | WORD.get().is_some_and(Accounts::take_owed_wake);
+    if owes {
         wait::wake_heads();
     }
 }
@@ -81,6 +92,7 @@ fn run() {
         } else if timeout.timed_out() {
             wait::settle();
         }
+        pass_on();
         guard = runs();
     }
 }

@@ -9,7 +9,8 @@
 //! Protocol. Who waits is in the queue and counted in the account (`begin_waiting`) before it looks at usage
 //!          for the last time; who gives back lowers usage and then looks at the count. So either the one
 //!          sees the room or the other sees the waiter. The waker is in place before each look.
-//! Writers. Queues: under `QUEUES`. No waker is called or dropped under it.
+//! Writers. Queues: under `QUEUES`. No waker is called or dropped under it, and what is allocated under it,
+//!          by a waker that is cloned too, is charged to nobody.
 //! Source.  tokio `sync/batch_semaphore.rs`; it takes units for the first as they come, and so holds what it
 //!          can't use yet.
 
@@ -112,17 +113,17 @@ impl Charging<'_> {
     /// Leaves the queue it is in; who is first now is woken, as there may be room.
     fn leave(&mut self) {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
-        let (mine, next) = {
+        let (mine, next) = unbilled(|| {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let mine = queue.remove(&ticket);
             let next = queue.first_key_value().filter(|_| was_first).map(|(_, waker)| waker.clone());
             if queue.is_empty() {
-                unbilled(|| queues.remove(&at));
+                queues.remove(&at);
             }
             (mine, next)
-        };
+        });
         WAITERS.fetch_sub(1, Relaxed);
         on_site!(at, |accounts, node| accounts.end_waiting(node));
         if let Some(next) = next {
@@ -134,14 +135,14 @@ impl Charging<'_> {
     /// Whether it is first where it waits. Its waker is in place from now on.
     fn is_first(&self, at: Site, waker: &Waker) -> bool {
         let ticket = self.ticket.expect("who waits has a ticket");
-        let (is_first, before) = {
+        let (is_first, before) = unbilled(|| {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let place = queue.get_mut(&ticket).expect("it is in its queue");
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
             (is_first, before)
-        };
+        });
         drop(before);
         is_first
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use warmcore_budget::{Account, Kind};
 
 /// Who does not end in this time never will.
-const NEVER: Duration = Duration::from_secs(120);
+const NEVER: Duration = Duration::from_secs(60);
 
 /// Runs a test on a tree of either kind, on a thread of its own; one that hangs fails.
 pub fn on_each_kind(test: impl Fn(Kind) + Clone + Send + 'static) {

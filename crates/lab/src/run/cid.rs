@@ -15,8 +15,7 @@ mod enter;
 mod handover;
 mod held;
 pub mod intermittent;
-mod memory;
-pub mod part;
+pub mod memory;
 pub mod shares;
 pub mod timeline;
 

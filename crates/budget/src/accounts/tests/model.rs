@@ -309,6 +309,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             }
             Step::Force(i, n) => {
                 let expected = self.fits(i, n.into());
+                let in_stocks: Vec<u64> = self.known.iter().map(|known| known.node.float_units()).collect();
                 let is = self.accounts.force_charge(self.known[i].node, (self.cpu)(), n);
                 let before: Vec<u128> = (0..self.known.len()).map(|i| self.used(i)).collect();
                 self.known[i].held += n;
@@ -320,7 +321,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                         let most = touched.map(over).max().unwrap_or(0);
                         let at = self.path(i).find(|i| Self::name(*i) == overrun.account()).unwrap();
                         let by = u128::from(overrun.by());
-                        let in_stocks = u128::from(self.known[at].node.float_units());
+                        let in_stocks = u128::from(in_stocks[at]);
                         assert!(
                             by >= most && by <= over(at) + in_stocks,
                             "{overrun}; {most} {} {in_stocks}",

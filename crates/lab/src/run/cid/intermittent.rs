@@ -12,12 +12,12 @@
 //!          write. The pause after the last pass is left out: nothing is timed after it.
 
 use super::area::Way;
-use super::part::{self, Part};
 use super::shares::{Visit, Whose, percent, whose};
 use super::{Dice, OURS, is_quick};
 use crate::measure::Effort;
 use crate::results::{Bound, Row};
 use crate::run::Ask;
+use crate::run::part::{self, Part};
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

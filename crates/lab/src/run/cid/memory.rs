@@ -6,9 +6,9 @@
 //! Number.  A slot for each of 384 CPUs, padded: 48 KiB a tenant, and 480 MiB for ten thousand.
 //! Source.  proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
 
-use super::part::{self, Part};
 use crate::results::{Bound, Row};
 use crate::run::Ask;
+use crate::run::part::{self, Part};
 use anyhow::Context;
 use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ struct Data {
 
 impl Many {
     /// Makes and uses them; bytes of memory for each.
-    pub(super) fn bytes_each(self) -> anyhow::Result<f64> {
+    pub fn bytes_each(self) -> anyhow::Result<f64> {
         let n = self.number;
         match self.kind {
             Kind::Tenants { cpus } => {
@@ -128,18 +128,18 @@ fn grown<T: Send + Sync>(
             });
         }
         all.wait();
-        let before = resident_bytes();
+        let before = resident_process_bytes();
         let _ = things.set((0..n).map(&make).collect());
         all.wait();
         all.wait();
-        let after = resident_bytes();
+        let after = resident_process_bytes();
         all.wait();
         Ok((after? as f64 - before? as f64) / n as f64)
     })
 }
 
 /// What this process has in memory.
-fn resident_bytes() -> anyhow::Result<u64> {
+pub fn resident_process_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("can't tell the memory in use")?;
     let kib = text
         .lines()

@@ -4,7 +4,8 @@
 //!          the command line of this same program and answers with JSON on its stdout.
 //! Number.  Starting one takes about 10 ms, half of it to calibrate the clock.
 
-use super::{intermittent, memory};
+use super::budget;
+use super::cid::{intermittent, memory};
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
@@ -13,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The hidden command that runs a part.
-pub const COMMAND: &str = "cid-part";
+pub const COMMAND: &str = "run-part";
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub enum Part {
     Round(intermittent::Round),
     /// What tenants, or what one would have instead, take of memory.
     Memory(memory::Many),
+    /// What accounts take of memory.
+    Accounts(budget::memory::Many),
 }
 
 /// Arguments of the hidden command.
@@ -36,6 +39,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let answer = match serde_json::from_str(&args.part)? {
         Part::Round(round) => serde_json::to_string(&round.run()?)?,
         Part::Memory(many) => serde_json::to_string(&many.bytes_each()?)?,
+        Part::Accounts(many) => serde_json::to_string(&many.take()?)?,
     };
     println!("{answer}");
     Ok(())

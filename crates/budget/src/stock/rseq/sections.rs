@@ -1,0 +1,80 @@
+//! Sections: what is done to a stock on its own CPU.
+
+use super::super::table::{Place, SHIFT, Table};
+use super::{Key, Rseq};
+use warmcore_sys::rseq::{self, Here, Ids, section};
+use warmcore_terms::CpuId;
+
+/// How often an aborted section is tried again before it counts as hopeless (a debugger that
+/// single-steps aborts every one).
+const RETRIES: u32 = 16;
+
+impl Rseq {
+    /// Tables for all CPU numbers of this machine.
+    ///
+    /// # Safety
+    /// [`rseq::enable_sections`] was called, or never will be: nobody else decides about these words.
+    pub(crate) unsafe fn new(cpus: u32) -> Self {
+        Self { table: Table::new(cpus) }
+    }
+
+    fn here(&self) -> Option<Here> {
+        // A thread without an area gets one here if it may have one.
+        if rseq::register_thread() { Here::new(Ids::Cpu) } else { None }
+    }
+
+    fn retry(&self, mut section: impl FnMut(Here) -> bool) -> bool {
+        self.here().is_some_and(|here| (0..RETRIES).any(|_| section(here)))
+    }
+
+    #[inline(always)]
+    pub(super) fn charge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        // SAFETY: a place in this very table.
+        Here::new(Ids::Cpu).is_some_and(|here| unsafe { charge_at(here, self.table.place(key), n) })
+    }
+
+    #[inline(always)]
+    pub(super) fn uncharge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        // SAFETY: as in `charge_here`.
+        Here::new(Ids::Cpu).is_some_and(|here| unsafe { uncharge_at(here, self.table.place(key), n) })
+    }
+
+    /// Replaces `grant`, if this is that CPU and both words are as seen.
+    pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
+        let first = self.table.place(key).first.as_ptr();
+        self.retry(|here| {
+            // SAFETY: as in `charge_at`.
+            unsafe { section::stock_grant::<SHIFT>(here, first, cpu.0, head, grant, new) }
+        })
+    }
+
+    /// Replaces `head`, if this is that CPU and both words are as seen.
+    pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
+        let first = self.table.place(key).first.as_ptr();
+        self.retry(|here| {
+            // SAFETY: as in `charge_at`.
+            unsafe { section::stock_rebind::<SHIFT>(here, first, cpu.0, head, grant, new) }
+        })
+    }
+}
+
+/// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
+///
+/// # Safety
+/// A place in the table of an [`Rseq`] that lives; `here` is by [`Ids::Cpu`].
+#[inline(always)]
+pub(crate) unsafe fn charge_at(here: Here, place: Place, n: u32) -> bool {
+    // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
+    // written by sections only, `grant` by locked instructions only.
+    unsafe { section::stock_charge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
+}
+
+/// [`Stocks::uncharge`](super::Stocks::uncharge), without a look at the table.
+///
+/// # Safety
+/// As [`charge_at`].
+#[inline(always)]
+pub(crate) unsafe fn uncharge_at(here: Here, place: Place, n: u32) -> bool {
+    // SAFETY: as in `charge_at`.
+    unsafe { section::stock_uncharge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
+}

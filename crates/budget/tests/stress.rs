@@ -1,0 +1,561 @@
+//! Everything that can happen to accounts, at once, on real threads: nothing is lost, nothing is created.
+//!
+//! Model.   Workers charge and give back while they are signalled and moved every millisecond, while others
+//!          drain, tidy, change limits, and make and drop accounts. When all have gone, everything must be
+//!          exactly 0. A second test writes down when each call began and ended, and judges afterwards:
+//!          no limit was exceeded at any moment, and no refusal was false.
+//! Number.  10⁸ operations for each kind, in some seconds on two CPUs.
+//! Source.  The issue: "10⁸ operations on real threads with drains, limit changes, CPU moves, drops".
+#![cfg(not(loom))]
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use warmcore_budget::{Account, Charge, Kind, room};
+use warmcore_percpu::Mode;
+use warmcore_sys::{affinity, rseq};
+
+/// Operations of the long test, for each kind. Debug builds take a tenth.
+const OPERATIONS: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 100_000_000 };
+/// Says how many instead.
+const VARIABLE: &str = "WARMCORE_BUDGET_OPERATIONS";
+const THREADS: u64 = 8;
+/// Between two disturbances of a thread.
+const EVERY: Duration = Duration::from_millis(1);
+
+fn operations() -> u64 {
+    std::env::var(VARIABLE).map_or(OPERATIONS, |n| n.parse().expect("a number of operations"))
+}
+
+/// The tests of this file run one after the other: signals and aborts are the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 32) * end >> 32
+    }
+}
+
+fn runs_sections() -> bool {
+    matches!(warmcore_percpu::try_mode(), Ok(Mode::Rseq(_)))
+}
+
+fn install_handler() {
+    extern "C" fn handler(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// Runs `work` on so many threads, which are signalled and moved every millisecond, and beside it every one
+/// of `beside` again and again until all of `work` is done.
+fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Sync)]) {
+    #[cfg(feature = "delay")]
+    rseq::section::DELAY_SPINS.store(60, Relaxed);
+    install_handler();
+    let cpus: Vec<_> = affinity::allowed().unwrap().iter().collect();
+    let (handles, working) = (Mutex::new(Vec::new()), AtomicU64::new(threads));
+    let is_done = || working.load(Acquire) == 0;
+    /// Counts a worker out, also when it panics.
+    struct Out<'a>(&'a AtomicU64);
+    impl Drop for Out<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, AcqRel);
+        }
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (handles, working, work) = (&handles, &working, &work);
+            scope.spawn(move || {
+                // SAFETY: no arguments; both are only used while this thread lives.
+                handles.lock().unwrap().push(unsafe { (libc::pthread_self(), libc::gettid()) });
+                {
+                    let _out = Out(working);
+                    work(thread);
+                }
+                while working.load(Acquire) > 0 {
+                    std::thread::sleep(EVERY);
+                }
+                // Gone from the list before it is gone: nobody signals a dead thread.
+                handles.lock().unwrap().clear();
+            });
+        }
+        for act in beside {
+            scope.spawn(move || {
+                while !is_done() {
+                    act();
+                }
+            });
+        }
+        let mut round = 0;
+        while !is_done() {
+            std::thread::sleep(EVERY);
+            for (i, (pthread, tid)) in handles.lock().unwrap().iter().enumerate() {
+                let cpu = cpus[(i + round) % cpus.len()];
+                let mask: warmcore_terms::CpuSet = [cpu].into_iter().collect();
+                let bytes = mask.words().len() * 8;
+                // SAFETY: a thread in the list lives, and the list is locked; the mask's own length.
+                unsafe {
+                    libc::syscall(libc::SYS_sched_setaffinity, *tid, bytes, mask.words().as_ptr());
+                    libc::pthread_kill(*pthread, libc::SIGUSR1);
+                }
+            }
+            round += 1;
+        }
+    });
+}
+
+/// What is charged is 0 everywhere, and nothing lies in a stock.
+fn assert_all_is_given_back(accounts: &[&Account]) {
+    for account in accounts {
+        assert_eq!(account.exact_usage(), 0, "{}", account.explain());
+        let explain = account.explain();
+        assert!(explain.cpus.is_empty() && explain.path[0].stocks == 0, "{explain}");
+        assert_eq!((explain.path[0].reserve, explain.path[0].in_stocks_max), (0, 0), "{explain}");
+        assert_eq!((explain.path[0].refusing, explain.path[0].waiting), (0, 0), "{explain}");
+    }
+}
+
+/// One worker: charges now, gives back 64 charges later, hands some of it to the next worker.
+fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
+    const RING: usize = 64;
+    let mut dice = Dice(seed);
+    let mut ring = [(0usize, 0u64); RING];
+    let mut kept: Vec<Charge> = Vec::new();
+    let mut done = 0;
+    while done < operations {
+        let at = dice.below(leaves.len() as u64) as usize;
+        for _ in 0..256 {
+            let place = &mut ring[done as usize / 2 % RING];
+            leaves[place.0].uncharge(place.1).unwrap();
+            let n = dice.below(64);
+            *place = if leaves[at].try_charge(n).is_ok() { (at, n) } else { (at, 0) };
+            done += 2;
+        }
+        match dice.below(8) {
+            0 => kept.extend(leaves[at].try_hold(dice.below(100_000)).ok()),
+            1 => kept.push(leaves[at].force_hold(dice.below(500)).0),
+            2 => kept.extend(mine.try_iter().take(20)),
+            3 => {
+                if let Some(charge) = kept.pop() {
+                    // Full: then it is given back here.
+                    let _ = next.try_send(charge);
+                }
+            }
+            4 => {
+                let other = (at + 1) % leaves.len();
+                let all = [(&leaves[at], dice.below(1000)), (&leaves[other], dice.below(1000))];
+                kept.extend(Account::try_hold_all(&all).unwrap_or_default());
+            }
+            5 => {
+                if let Some(mut charge) = kept.pop() {
+                    let half = charge.split(charge.units() / 2).unwrap();
+                    if let Err(half) = charge.merge(half) {
+                        panic!("{half:?} is no half");
+                    }
+                    charge.shrink(charge.units() / 3);
+                    kept.push(charge);
+                }
+            }
+            _ => {}
+        }
+        done += 2;
+        if kept.len() > 20 {
+            kept.truncate(5);
+        }
+    }
+    for (at, n) in ring {
+        leaves[at].uncharge(n).unwrap();
+    }
+}
+
+fn nothing_is_lost(kind: Kind) {
+    let _alone = alone();
+    let root = Account::root("root").kind(kind).limit(1 << 40).build();
+    let groups = [root.child("a").limit(1 << 32).build(), root.child("b").limit(1 << 30).guarantee(1000).build()];
+    let leaves = [
+        groups[0].child("a/a").build(),
+        groups[0].child("a/b").limit(50_000_000).build(),
+        groups[1].child("b/a").guarantee(5000).build(),
+        groups[1].child("b/b").limit(2_000_000).build(),
+    ];
+    let estate = root.child("estate").build();
+    let all: Vec<&Account> = leaves.iter().chain(&groups).chain([&estate, &root]).collect();
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| sync_channel(50)).unzip();
+    let receivers: Vec<Mutex<Receiver<Charge>>> = receivers.into_iter().map(Mutex::new).collect();
+    let (rounds, drained) = ([const { AtomicU64::new(0) }; 3], AtomicU64::new(0));
+    let dice = |i: usize| Dice(rounds[i].fetch_add(1, Relaxed) << 3 | i as u64);
+
+    let drain = || {
+        let mut dice = dice(0);
+        let account = all[dice.below(all.len() as u64) as usize];
+        match dice.below(8) {
+            0 => assert!(account.exact_usage() < 1 << 40),
+            1 => assert!(account.explain().to_string().contains("charged")),
+            _ => {
+                drained.fetch_add(account.drain_all().stocks.into(), Relaxed);
+            }
+        }
+        std::thread::sleep(Duration::from_micros(dice.below(200)));
+    };
+    let limit = || {
+        let mut dice = dice(1);
+        let account = all[dice.below(6) as usize];
+        let before = account.limit();
+        account.set_limit([0, 10_000, 1_000_000][dice.below(3) as usize]);
+        account.set_soft_limit(dice.below(1 << 30));
+        let _ = groups[1].set_guarantee(dice.below(100_000));
+        std::thread::sleep(Duration::from_micros(dice.below(100)));
+        account.set_limit(before);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let family = || {
+        let mut dice = dice(2);
+        let parent = &leaves[dice.below(4) as usize];
+        if let Ok(child) = parent.child("child").limit(10_000).guarantee(dice.below(50)).try_build() {
+            let grandchild = child.child("grandchild").build();
+            for _ in 0..dice.below(40) {
+                let held = grandchild.try_hold(dice.below(50));
+                drop(child.try_hold(dice.below(50)));
+                // What the next owner gets outlives its account.
+                let _ = held.map(|charge| senders[dice.below(THREADS) as usize].try_send(charge));
+            }
+        }
+        // An estate: what a dropped account held is its parent's.
+        let testator = estate.child("testator").build();
+        let mut left = 0;
+        for _ in 0..dice.below(40) {
+            let n = dice.below(300);
+            left += testator.try_charge(n).map_or(0, |()| n);
+        }
+        drop(testator);
+        estate.uncharge(left).unwrap();
+    };
+    let tidy = || {
+        Account::tidy_all();
+        std::thread::sleep(EVERY);
+    };
+    let (runs_sections, aborts, each) = (runs_sections(), rseq::aborts(), operations() / THREADS);
+    disturbed(
+        THREADS,
+        |thread| {
+            let next = &senders[(thread as usize + 1) % THREADS as usize];
+            let mine = receivers[thread as usize].lock().unwrap();
+            work(&leaves, thread, each, next, &mine);
+        },
+        &[&drain, &limit, &family, &tidy],
+    );
+    let rounds = rounds.map(AtomicU64::into_inner);
+    let (aborts, drained) = (rseq::aborts() - aborts, drained.into_inner());
+    println!(
+        "{kind}: {} operations, {aborts} aborts; drains, limits, families: {rounds:?}; {drained} stocks drained",
+        each * THREADS,
+    );
+    drop((senders, receivers));
+    groups[1].set_guarantee(0).unwrap();
+    leaves[2].set_guarantee(0).unwrap();
+    Account::tidy_all();
+    assert_all_is_given_back(&all);
+    if kind == Kind::Rseq && runs_sections {
+        assert!(aborts > 0, "no section was aborted: nothing was tested");
+    }
+    assert!(drained > 0 || (kind == Kind::Rseq && !runs_sections), "no stock was open: nothing was tested");
+}
+
+#[test]
+fn nothing_is_lost_or_created_by_sections() {
+    nothing_is_lost(Kind::Rseq);
+}
+
+#[test]
+fn nothing_is_lost_or_created_by_words() {
+    nothing_is_lost(Kind::Word);
+}
+
+/// A call, by the clock that all threads share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Call {
+    began: u64,
+    ended: u64,
+    account: usize,
+    act: Act,
+    n: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Act {
+    Charged,
+    Refused,
+    GaveBack,
+}
+
+/// One account as the judge knows it.
+#[derive(Debug, Clone, Copy)]
+struct Law {
+    up: Option<usize>,
+    limit: u64,
+    guarantee: u64,
+}
+
+#[derive(Debug, Default)]
+struct Verdict {
+    charges: u64,
+    refusals: u64,
+    /// Refusals of what fitted throughout the call.
+    falsely: Vec<Call>,
+    /// The most that was held beyond a limit for certain.
+    overshoot: u64,
+}
+
+/// Judges calls. At any moment an account holds at most what charges that had begun and were not refused
+/// brought, without what was given back by then; and at least what had been charged by then, without what
+/// was about to be given back.
+fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
+    fn used(laws: &[Law], held: &[u64], i: usize) -> u64 {
+        let below = |c: &usize| laws[*c].up == Some(i);
+        let children = (0..laws.len()).filter(below).map(|c| used(laws, held, c).max(laws[c].guarantee));
+        held[i] + children.sum::<u64>()
+    }
+    let fits = |held: &[u64], i: usize, n: u64| {
+        let (mut at, mut rest) = (Some(i), n);
+        while let Some(i) = at.filter(|_| rest > 0) {
+            let (used, law) = (used(laws, held, i), laws[i]);
+            if used + rest > law.limit {
+                return false;
+            }
+            rest = (used + rest).max(law.guarantee) - used.max(law.guarantee);
+            at = law.up;
+        }
+        true
+    };
+    let mut moments: Vec<(u64, bool, Call)> =
+        calls.iter().flat_map(|call| [(call.began, true, *call), (call.ended, false, *call)]).collect();
+    moments.sort_unstable_by_key(|(at, ..)| *at);
+    let (mut most, mut least) = (vec![0u64; laws.len()], vec![0u64; laws.len()]);
+    let mut verdict = Verdict::default();
+    // Refused calls under way that fitted so far.
+    let mut doubtful: Vec<Call> = Vec::new();
+    for (_, begins, call) in moments {
+        match (call.act, begins) {
+            (Act::Charged, true) => {
+                most[call.account] += call.n;
+                doubtful.retain(|call| fits(&most, call.account, call.n));
+            }
+            (Act::Charged, false) => {
+                verdict.charges += 1;
+                least[call.account] += call.n;
+                let mut at = Some(call.account);
+                while let Some(i) = at {
+                    verdict.overshoot = verdict.overshoot.max(used(laws, &least, i).saturating_sub(laws[i].limit));
+                    at = laws[i].up;
+                }
+            }
+            (Act::GaveBack, true) => least[call.account] -= call.n,
+            (Act::GaveBack, false) => most[call.account] -= call.n,
+            (Act::Refused, true) => doubtful.extend(Some(call).filter(|call| fits(&most, call.account, call.n))),
+            (Act::Refused, false) => {
+                verdict.refusals += 1;
+                if let Some(at) = doubtful.iter().position(|doubtful| doubtful.began == call.began) {
+                    verdict.falsely.push(doubtful.swap_remove(at));
+                }
+            }
+        }
+    }
+    assert!(most.iter().chain(&least).all(|held| *held == 0), "{most:?} {least:?}");
+    verdict
+}
+
+/// Threads that all want more than there is; what they want, by account.
+fn tried(kind: Kind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
+    let mut accounts: Vec<Account> = Vec::new();
+    for (i, law) in laws.iter().enumerate() {
+        let name = format!("#{i}");
+        let builder = match law.up {
+            None => Account::root(name).kind(kind),
+            Some(up) => accounts[up].child(name),
+        };
+        accounts.push(builder.limit(law.limit).guarantee(law.guarantee).build());
+    }
+    let (clock, calls) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    // ORDERING: SeqCst; the calls must stand between the two ticks for everybody.
+    let tick = || clock.fetch_add(1, SeqCst);
+    let seeds = AtomicU64::new(0);
+    let drain = || {
+        let mut dice = Dice(seeds.fetch_add(1, Relaxed));
+        let account = &accounts[dice.below(accounts.len() as u64) as usize];
+        if dice.below(4) == 0 {
+            Account::tidy_all();
+        } else {
+            account.drain_all();
+        }
+        std::thread::sleep(Duration::from_micros(dice.below(300)));
+    };
+    disturbed(
+        wants.len() as u64,
+        |thread| {
+            let mut dice = Dice(thread);
+            let (mut mine, mut held) = (Vec::with_capacity(calls_each), Vec::<(usize, u64)>::new());
+            while mine.len() + held.len() < calls_each {
+                let give_back = held.len() > 6 || dice.below(2) == 0;
+                if give_back && !held.is_empty() {
+                    let (account, n) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                    let began = tick();
+                    accounts[account].uncharge(n).unwrap();
+                    mine.push(Call { began, ended: tick(), account, act: Act::GaveBack, n });
+                    continue;
+                }
+                let (account, most) = wants[thread as usize][dice.below(wants[thread as usize].len() as u64) as usize];
+                // Also all of it, each time.
+                let n = if dice.below(2) == 0 { most } else { 1 + dice.below(most) };
+                let began = tick();
+                let result = accounts[account].try_charge(n);
+                let act = if result.is_ok() { Act::Charged } else { Act::Refused };
+                mine.push(Call { began, ended: tick(), account, act, n });
+                held.extend(result.is_ok().then_some((account, n)));
+            }
+            for (account, n) in held {
+                let began = tick();
+                accounts[account].uncharge(n).unwrap();
+                mine.push(Call { began, ended: tick(), account, act: Act::GaveBack, n });
+            }
+            calls.lock().unwrap().append(&mut mine);
+        },
+        &[&drain],
+    );
+    for account in &accounts {
+        account.set_guarantee(0).unwrap();
+    }
+    assert_all_is_given_back(&accounts.iter().collect::<Vec<_>>());
+    let verdict = judge(laws, &calls.into_inner().unwrap());
+    println!(
+        "{kind}: {} charged, {} refused, {} of them falsely, overshoot {}",
+        verdict.charges,
+        verdict.refusals,
+        verdict.falsely.len(),
+        verdict.overshoot
+    );
+    assert!(verdict.refusals > 0 && verdict.charges > 0, "nothing was tested");
+    verdict
+}
+
+const CALLS: usize = if cfg!(debug_assertions) { 20_000 } else { 300_000 };
+
+/// Three levels, all of them too small for four threads.
+const NARROW: [Law; 4] = [
+    Law { up: None, limit: 50_000, guarantee: 0 },
+    Law { up: Some(0), limit: 40_000, guarantee: 0 },
+    Law { up: Some(1), limit: u64::MAX, guarantee: 0 },
+    Law { up: Some(1), limit: 30_000, guarantee: 0 },
+];
+const NARROW_WANTS: [&[(usize, u64)]; 4] = [
+    &[(2, 10_000), (2, 50), (3, 10)],
+    &[(2, 100), (3, 9000), (3, 3)],
+    &[(2, 1), (3, 1), (0, 12_000)],
+    &[(1, 15_000), (2, 30), (3, 30)],
+];
+
+#[test]
+fn words_exceed_no_limit_and_refuse_nothing_that_fits() {
+    let _alone = alone();
+    let verdict = tried(Kind::Word, &NARROW, &NARROW_WANTS, CALLS);
+    assert_eq!((verdict.overshoot, verdict.falsely.as_slice()), (0, &[][..]));
+}
+
+#[test]
+fn words_keep_what_is_guaranteed_whatever_others_try() {
+    let _alone = alone();
+    let laws = [
+        Law { up: None, limit: 100_000, guarantee: 0 },
+        // So much is its own; more than that only while the hog lets it.
+        Law { up: Some(0), limit: u64::MAX, guarantee: 30_000 },
+        Law { up: Some(0), limit: u64::MAX, guarantee: 0 },
+    ];
+    let wants: [&[(usize, u64)]; 4] =
+        [&[(1, 9000), (1, 100)], &[(1, 31_000)], &[(2, 60_000), (2, 20_000)], &[(2, 20_000), (1, 10)]];
+    let verdict = tried(Kind::Word, &laws, &wants, CALLS);
+    assert_eq!((verdict.overshoot, verdict.falsely.as_slice()), (0, &[][..]));
+}
+
+#[test]
+fn sections_exceed_a_limit_by_what_lies_in_stocks_at_most() {
+    let _alone = alone();
+    let verdict = tried(Kind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
+    let cpus = affinity::allowed().unwrap().len() as u64;
+    // No stock has more room than this, below the largest limit there is.
+    let largest = room::share(50_000);
+    assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
+}
+
+/// Eight threads that together never want more than there is.
+fn nobody_is_refused(kind: Kind) -> u64 {
+    const EACH: u64 = 500;
+    let root = Account::root("root").kind(kind).limit(THREADS * EACH).build();
+    let leaves = [root.child("a").build(), root.child("b").limit(THREADS * EACH).build()];
+    let (held, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let drain = || {
+        root.drain_all();
+        std::thread::sleep(Duration::from_micros(100));
+    };
+    disturbed(
+        THREADS,
+        |thread| {
+            let (mut dice, mut mine) = (Dice(thread), Vec::<(u64, u64)>::new());
+            for _ in 0..CALLS / 4 {
+                let free = EACH - mine.iter().map(|(_, n)| n).sum::<u64>();
+                if free == 0 || dice.below(3) == 0 {
+                    for (leaf, n) in mine.drain(..) {
+                        // ORDERING: SeqCst, both; the sum is never more than what is charged.
+                        held.fetch_sub(n, SeqCst);
+                        leaves[leaf as usize].uncharge(n).unwrap();
+                    }
+                    continue;
+                }
+                let n = if dice.below(4) == 0 { free } else { 1 + dice.below(free) };
+                let leaf = dice.below(2);
+                match leaves[leaf as usize].try_charge(n) {
+                    Ok(()) => {
+                        let sum = held.fetch_add(n, SeqCst) + n;
+                        assert!(sum <= THREADS * EACH, "{sum} units held");
+                        mine.push((leaf, n));
+                    }
+                    Err(_) => {
+                        refused.fetch_add(1, Relaxed);
+                    }
+                }
+            }
+            for (leaf, n) in mine {
+                held.fetch_sub(n, SeqCst);
+                leaves[leaf as usize].uncharge(n).unwrap();
+            }
+        },
+        &[&drain],
+    );
+    assert_all_is_given_back(&[&leaves[0], &leaves[1], &root]);
+    refused.into_inner()
+}
+
+#[test]
+fn words_never_refuse_threads_that_stay_below_the_limit_together() {
+    let _alone = alone();
+    assert_eq!(nobody_is_refused(Kind::Word), 0);
+}
+
+#[test]
+fn sections_lose_nothing_at_a_limit_that_is_just_enough() {
+    let _alone = alone();
+    println!("rseq: {} refused falsely", nobody_is_refused(Kind::Rseq));
+}

@@ -1,0 +1,240 @@
+//! Peers: what one writes by hand to keep within a limit.
+//!
+//! Model.   Each is written as well as its users write it: a compare-and-swap that looks at the limit first
+//!          and waits for nobody, a mutex around plain numbers, units that a thread keeps for itself
+//!          over a shared atomic. The last one is as fast as anything can be, and what it keeps
+//!          nobody else can reach.
+//! Writers. Any thread; of a thread's units, that thread.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
+use std::sync::{Mutex, PoisonError};
+use warmcore_line::Padded;
+
+/// A limit, and what is used of it.
+#[derive(Debug)]
+pub struct Level {
+    used: Padded<AtomicU64>,
+    limit: u64,
+}
+
+impl Level {
+    pub fn new(limit: u64) -> Self {
+        Self { used: Padded::new(AtomicU64::new(0)), limit }
+    }
+
+    #[inline(always)]
+    pub fn charge(&self, n: u64) -> bool {
+        let mut used = self.used.load(Relaxed);
+        loop {
+            let more = used + n;
+            if more > self.limit {
+                return false;
+            }
+            // ORDERING: AcqRel; pairs with the Release in `uncharge`: what was freed there may be used here.
+            match self.used.compare_exchange_weak(used, more, AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub fn uncharge(&self, n: u64) {
+        // ORDERING: Release; pairs with the AcqRel in `charge`.
+        self.used.fetch_sub(n, Release);
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+}
+
+/// Leaf to root: charged one after the other, and given back where one refuses.
+#[inline(always)]
+pub fn charge_path(path: [&Level; 3], n: u64) -> bool {
+    for (i, level) in path.into_iter().enumerate() {
+        if !level.charge(n) {
+            path[..i].iter().for_each(|level| level.uncharge(n));
+            return false;
+        }
+    }
+    true
+}
+
+#[inline(always)]
+pub fn uncharge_path(path: [&Level; 3], n: u64) {
+    path.into_iter().for_each(|level| level.uncharge(n));
+}
+
+/// Three levels in plain numbers: for a mutex.
+#[derive(Debug)]
+pub struct Numbers {
+    used: [u64; 3],
+    limits: [u64; 3],
+}
+
+impl Numbers {
+    pub fn new(limit: u64) -> Self {
+        Self { used: [0; 3], limits: [limit; 3] }
+    }
+
+    #[inline(always)]
+    fn charge(&mut self, n: u64) -> bool {
+        let fits = self.used.iter().zip(&self.limits).all(|(used, limit)| used + n <= *limit);
+        if fits {
+            self.used.iter_mut().for_each(|used| *used += n);
+        }
+        fits
+    }
+
+    #[inline(always)]
+    fn uncharge(&mut self, n: u64) {
+        self.used.iter_mut().for_each(|used| *used -= n);
+    }
+}
+
+/// Behind std's mutex.
+pub type StdMutex = Padded<Mutex<Numbers>>;
+/// Behind parking_lot's.
+pub type ParkingLot = Padded<parking_lot::Mutex<Numbers>>;
+
+#[inline(always)]
+pub fn charge_std(numbers: &StdMutex, n: u64) -> bool {
+    numbers.lock().unwrap_or_else(PoisonError::into_inner).charge(n)
+}
+
+#[inline(always)]
+pub fn uncharge_std(numbers: &StdMutex, n: u64) {
+    numbers.lock().unwrap_or_else(PoisonError::into_inner).uncharge(n);
+}
+
+#[inline(always)]
+pub fn charge_parking_lot(numbers: &ParkingLot, n: u64) -> bool {
+    numbers.lock().charge(n)
+}
+
+#[inline(always)]
+pub fn uncharge_parking_lot(numbers: &ParkingLot, n: u64) {
+    numbers.lock().uncharge(n);
+}
+
+thread_local! {
+    static FREE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// One shared atomic below units that each thread keeps. A thread uses one of these at a time, and
+/// begins and ends with `leave`.
+#[derive(Debug)]
+pub struct ThreadCached {
+    shared: Level,
+    /// So many may a thread keep.
+    batch: u64,
+}
+
+impl ThreadCached {
+    pub fn new(limit: u64, batch: u64) -> Self {
+        FREE.set(0);
+        Self { shared: Level::new(limit), batch }
+    }
+
+    #[inline(always)]
+    pub fn charge(&self, n: u64) -> bool {
+        let free = FREE.get();
+        if free < n {
+            return self.charge_slowly(free, n);
+        }
+        FREE.set(free - n);
+        // Keeps the compiler from folding a charge and its uncharge into nothing.
+        compiler_fence(SeqCst);
+        true
+    }
+
+    #[inline(always)]
+    pub fn uncharge(&self, n: u64) {
+        let free = FREE.get() + n;
+        FREE.set(free);
+        compiler_fence(SeqCst);
+        if free > self.batch {
+            self.give_back(free - self.batch / 2);
+        }
+    }
+
+    #[cold]
+    fn charge_slowly(&self, free: u64, n: u64) -> bool {
+        let half = self.batch / 2;
+        if self.shared.charge(n - free + half) {
+            FREE.set(half);
+            return true;
+        }
+        // Near the limit without a batch.
+        let fits = self.shared.charge(n - free);
+        if fits {
+            FREE.set(0);
+        }
+        fits
+    }
+
+    #[cold]
+    fn give_back(&self, n: u64) {
+        FREE.set(FREE.get() - n);
+        self.shared.uncharge(n);
+    }
+
+    /// Gives back what this thread keeps: nobody else could.
+    pub fn leave(&self) {
+        self.give_back(FREE.get());
+    }
+
+    /// What is charged, units that threads keep included.
+    pub fn used(&self) -> u64 {
+        self.shared.used()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_charged_and_nothing_beyond() {
+        let level = Level::new(10);
+        assert!(level.charge(10) && !level.charge(1));
+        level.uncharge(4);
+        assert!(level.charge(4) && level.used() == 10);
+        let mut numbers = Numbers::new(10);
+        assert!(numbers.charge(7) && !numbers.charge(4) && numbers.charge(3));
+        numbers.uncharge(10);
+        assert_eq!(numbers.used, [0; 3]);
+    }
+
+    #[test]
+    fn a_path_that_refuses_above_is_given_back_below() {
+        let [leaf, group, root] = [Level::new(100), Level::new(100), Level::new(5)];
+        assert!(!charge_path([&leaf, &group, &root], 6));
+        assert_eq!([leaf.used(), group.used(), root.used()], [0; 3]);
+        assert!(charge_path([&leaf, &group, &root], 5));
+        uncharge_path([&leaf, &group, &root], 5);
+        assert_eq!([leaf.used(), group.used(), root.used()], [0; 3]);
+    }
+
+    #[test]
+    fn a_thread_keeps_no_more_than_its_batch_and_nothing_is_lost() {
+        let cached = ThreadCached::new(1000, 64);
+        assert!((0..500).all(|_| cached.charge(1)));
+        assert!(cached.used() - 500 <= 64);
+        (0..500).for_each(|_| cached.uncharge(1));
+        assert!(cached.used() <= 64);
+        cached.leave();
+        assert_eq!(cached.used(), 0);
+        assert!(cached.charge(1000) && !cached.charge(1));
+    }
+
+    #[test]
+    fn what_another_thread_keeps_is_out_of_reach() {
+        let cached = ThreadCached::new(100, 64);
+        assert!(cached.charge(1));
+        let is_refused = std::thread::scope(|scope| scope.spawn(|| !cached.charge(99)).join().unwrap());
+        assert!(is_refused, "99 of 99 units were charged, and the other thread keeps some of them");
+    }
+}
