@@ -28,6 +28,7 @@ use warmcore_datafusion::BudgetPool;
 use warmcore_lab::measure::{Measured, Variant};
 use warmcore_lab::results::{Bound, Row};
 use warmcore_lab::run::Ask;
+use warmcore_line::Padded;
 
 /// DataFusion's default.
 const DEFAULT: &str = "DataFusion Track(Greedy)";
@@ -193,8 +194,9 @@ pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>
             Arc::new(BudgetPool::fair(adapted[0].child("fair").limit(LIMIT as u64).build())),
         ),
     ];
-    let reservation = |pool| MemoryConsumer::new("peers").with_can_spill(true).register(pool);
-    let reservations: Vec<[MemoryReservation; 2]> =
+    // Each on its own lines: partitions have theirs in boxes far apart.
+    let reservation = |pool| Padded::new(MemoryConsumer::new("peers").with_can_spill(true).register(pool));
+    let reservations: Vec<[Padded<MemoryReservation>; 2]> =
         pools.iter().map(|(_, pool)| [reservation(pool), reservation(pool)]).collect();
     let quota = Quota::per_second(NonZeroU32::MAX);
     let direct = RateLimiter::direct(quota);
@@ -206,7 +208,7 @@ pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>
         variants.push(variant(&name(*kind), work, two, sizes, refused, [tenant; 2]));
     }
     for ((name, _), [own, partner]) in pools.iter().zip(&reservations) {
-        variants.push(variant(name, work, two, sizes, refused, [own, partner]));
+        variants.push(variant(name, work, two, sizes, refused, [&**own, &**partner]));
     }
     variants.push(variant("governor direct", work, two, sizes, refused, [&direct; 2]));
     variants.push(variant("governor keyed", work, two, sizes, refused, [&keyed; 2]));

@@ -158,12 +158,15 @@ impl<S: Stocks> Accounts<S> {
             // A stock that is about to open is waited for.
             self.exact(node, FAST_TRIES, || ());
         }
+        node.note_relief(node.usage.load(Relaxed));
     }
 
     /// Changes the soft limit: above it, pressure.
     pub fn set_soft_limit(&self, node: &Node, limit: u64) {
         node.soft.store(limit, Relaxed);
-        if node.usage.load(Relaxed) > limit {
+        let usage = node.usage.load(Relaxed);
+        node.note_relief(usage);
+        if usage > limit {
             self.tell_pressure(node);
         }
     }

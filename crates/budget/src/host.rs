@@ -1,7 +1,7 @@
 //! Host: accounts of this process, and everything that acts: wakers, the allocator, a thread that tidies.
 //!
 //! Model.   All accounts of a kind are in one [`Accounts`], so that a CPU's stocks stand together. A
-//!          [`Site`] is where an account is: one word, which a block of memory can carry.
+//!          `Site` is where an account is: one word, which a block of memory can carry.
 //! Number.  The thread looks ten times a second as long as there are accounts.
 
 mod account;
@@ -23,6 +23,7 @@ pub use wait::Charging;
 use crate::accounts::{Accounts, Node, STOCKED_MAX};
 use crate::outcome::{OverBudget, OverUncharge, Overrun};
 use crate::stock::{self, Place, Rseq, Word};
+use current::unbilled;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -80,12 +81,6 @@ pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     RSEQ.get().unwrap_or_else(begin)
 }
 
-/// The CPU that this thread runs on: a load where it has an area, which `here` is.
-#[inline(always)]
-fn cpu(here: Option<Here>) -> CpuId {
-    here.map_or_else(current_cpu, |here| CpuId(here.id()))
-}
-
 impl Site {
     const WORD: usize = 1;
 
@@ -114,27 +109,34 @@ impl Site {
     /// `place` is the node's: in a handle it is in registers, where a loop charges more than once.
     #[inline(always)]
     pub(crate) fn charge_stock(self, place: Place, n: u64) -> bool {
-        // Before the kind is asked, so that a loop asks it once.
-        let here = Here::new(Ids::Cpu);
+        // Before the kind is asked, so that a loop asks it once. Without an area, the slow way: a call for the
+        // CPU's number here would have the fast one save registers.
+        let Some(here) = Here::new(Ids::Cpu) else { return false };
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: the tables of the two statics live for ever.
-                Kind::Rseq => here.is_some_and(|here| unsafe { stock::charge_at(here, place, n as u32) }),
-                // SAFETY: as above.
-                Kind::Word => stock::charge(unsafe { &place.stock(cpu(here))[0] }, place.key, n as u32),
+                Kind::Rseq => unsafe { stock::charge_at(here, place, n as u32) },
+                Kind::Word => {
+                    // SAFETY: as above.
+                    let [word, _] = unsafe { place.stock(CpuId(here.id())) };
+                    stock::charge(word, place.key, n as u32)
+                }
             }
     }
 
     /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
     #[inline(always)]
     pub(crate) fn uncharge_stock(self, place: Place, n: u64) -> bool {
-        let here = Here::new(Ids::Cpu);
+        let Some(here) = Here::new(Ids::Cpu) else { return false };
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: as in `charge_stock`.
-                Kind::Rseq => here.is_some_and(|here| unsafe { stock::uncharge_at(here, place, n as u32) }),
-                // SAFETY: as in `charge_stock`.
-                Kind::Word => stock::uncharge(unsafe { &place.stock(cpu(here))[0] }, place.key, n as u32),
+                Kind::Rseq => unsafe { stock::uncharge_at(here, place, n as u32) },
+                Kind::Word => {
+                    // SAFETY: as in `charge_stock`.
+                    let [word, _] = unsafe { place.stock(CpuId(here.id())) };
+                    stock::uncharge(word, place.key, n as u32)
+                }
             }
     }
 
@@ -155,7 +157,9 @@ impl Site {
     #[cold]
     #[inline(never)]
     fn charge_slowly(self, n: u64) -> Result<(), OverBudget> {
-        let result = on_site!(self, |accounts, node| accounts.charge_slowly(node, current_cpu(), n, None));
+        let result = unbilled(|| {
+            on_site!(self, |accounts, node| accounts.charge_slowly(node, current_cpu(), n, None))
+        });
         self.pass_on();
         result
     }
@@ -164,7 +168,8 @@ impl Site {
         if self.charge_stock(self.place(), n) {
             return Ok(());
         }
-        let result = on_site!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n));
+        let result =
+            unbilled(|| on_site!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n)));
         self.pass_on();
         result
     }
@@ -180,7 +185,8 @@ impl Site {
     #[cold]
     #[inline(never)]
     fn uncharge_slowly(self, n: u64) -> Result<(), OverUncharge> {
-        let result = on_site!(self, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n));
+        let result =
+            unbilled(|| on_site!(self, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n)));
         self.pass_on();
         result
     }

@@ -13,9 +13,14 @@ use std::sync::Arc;
 /// let over = hog.try_charge(101).unwrap_err();
 /// assert_eq!((over.account(), over.usage(), over.limit()), ("server", 0, 100));
 /// ```
+///
+/// One word, so that a charge that fits returns in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub struct OverBudget {
+pub struct OverBudget(pub(crate) Box<Refused>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
     pub(crate) account: Arc<str>,
     pub(crate) asked: u64,
     pub(crate) usage: u64,
@@ -28,42 +33,42 @@ pub struct OverBudget {
 impl OverBudget {
     /// The account that is full.
     pub fn account(&self) -> &str {
-        &self.account
+        &self.0.account
     }
 
     /// How much it was asked for. Less than was charged below it if a guarantee covered the rest.
     pub fn asked(&self) -> u64 {
-        self.asked
+        self.0.asked
     }
 
     /// What was charged to it then.
     pub fn usage(&self) -> u64 {
-        self.usage
+        self.0.usage
     }
 
     /// Its limit then.
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.0.limit
     }
 
     /// Whether it was refused because others wait there for room and came first.
     pub fn is_queued(&self) -> bool {
-        self.is_queued
+        self.0.is_queued
     }
 
     /// Whether waiting is no use: it is larger than the limit.
     pub fn is_hopeless(&self) -> bool {
-        self.asked > self.limit
+        self.0.asked > self.0.limit
     }
 }
 
 impl fmt::Display for OverBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { account, asked, usage, limit, .. } = self;
+        let Refused { account, asked, usage, limit, is_queued, .. } = &*self.0;
         let free = limit.saturating_sub(*usage);
         if self.is_hopeless() {
             write!(f, "{account}: {asked} units asked, its limit is {limit}; ask for less, or raise it")
-        } else if self.is_queued {
+        } else if *is_queued {
             write!(f, "{account}: {asked} units asked while others wait for room; wait for it too")
         } else {
             write!(
@@ -79,7 +84,10 @@ impl std::error::Error for OverBudget {}
 
 /// More was uncharged than is charged. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverUncharge {
+pub struct OverUncharge(pub(crate) Box<Missing>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Missing {
     pub(crate) account: Arc<str>,
     pub(crate) asked: u64,
     pub(crate) charged: u64,
@@ -88,23 +96,23 @@ pub struct OverUncharge {
 impl OverUncharge {
     /// The account.
     pub fn account(&self) -> &str {
-        &self.account
+        &self.0.account
     }
 
     /// How much was to be uncharged.
     pub fn asked(&self) -> u64 {
-        self.asked
+        self.0.asked
     }
 
     /// How much is charged to this very account, its children's left out.
     pub fn charged(&self) -> u64 {
-        self.charged
+        self.0.charged
     }
 }
 
 impl fmt::Display for OverUncharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { account, asked, charged } = self;
+        let Missing { account, asked, charged } = &*self.0;
         write!(
             f,
             "{account}: {asked} units to uncharge, {charged} are charged; uncharge what was charged, once"

@@ -5,7 +5,7 @@
 #[path = "alloc/kit.rs"]
 mod kit;
 
-use kit::{on_each_kind, poll, used};
+use kit::{bytes, on_each_kind, poll, used};
 use std::alloc::System;
 use std::future::Future;
 use std::pin::pin;
@@ -172,7 +172,7 @@ fn a_listener_that_is_dropped_may_do_anything() {
             fn drop(&mut self) {
                 let child = self.0.child("last").build();
                 let _current = enter(&child);
-                drop(vec![0u8; 1000]);
+                drop(bytes(1000));
                 drop(child.explain());
                 drop(self.0.explain());
                 Account::tidy_all();
@@ -195,7 +195,7 @@ fn boxed() -> Waker {
     fn table() -> &'static RawWakerVTable {
         static TABLE: RawWakerVTable = RawWakerVTable::new(
             |_| {
-                drop(std::hint::black_box(vec![0u8; 100]));
+                drop(std::hint::black_box(bytes(100)));
                 RawWaker::new(Box::into_raw(Box::new([0u64; 64])).cast(), table())
             },
             // SAFETY: a box of `clone`'s.
@@ -245,7 +245,7 @@ fn futures_wait_and_are_served_inside_of_their_own_account() {
             .map(|_| {
                 Box::pin(within(&account, async {
                     let charge = account.charge(1000).await.unwrap();
-                    drop((vec![0u8; 500], charge));
+                    drop((bytes(500), charge));
                 }))
             })
             .collect();
@@ -280,7 +280,7 @@ fn memory_is_allocated_and_freed_under_the_lock_that_a_waker_takes() {
         let mut held = full(&account);
         let blocks: Vec<Vec<u8>> = {
             let _current = enter(&account);
-            (0..10).map(|_| vec![0u8; 2000]).collect()
+            (0..10).map(|_| bytes(2000)).collect()
         };
         let queue = Arc::new(Queue {
             lock: Mutex::new(blocks),
@@ -331,7 +331,7 @@ fn freed_memory_wakes_who_waits_for_it() {
         for _ in 0..20 {
             let block = {
                 let _current = enter(&account);
-                vec![0u8; 90_000]
+                bytes(90_000)
             };
             let mut future = pin!(account.charge(50_000));
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

@@ -8,6 +8,9 @@
 //! Source.  The issue: "10⁸ operations on real threads with drains, limit changes, CPU moves, drops".
 #![cfg(not(loom))]
 
+mod dice;
+
+use dice::Dice;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,18 +35,6 @@ fn operations() -> u64 {
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 32) * end >> 32
-    }
 }
 
 fn runs_sections() -> bool {
@@ -186,7 +177,8 @@ fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge
 fn nothing_is_lost(kind: Kind) {
     let _alone = alone();
     let root = Account::root("root").kind(kind).limit(1 << 40).build();
-    let groups = [root.child("a").limit(1 << 32).build(), root.child("b").limit(1 << 30).guarantee(1000).build()];
+    let groups =
+        [root.child("a").limit(1 << 32).build(), root.child("b").limit(1 << 30).guarantee(1000).build()];
     let leaves = [
         groups[0].child("a/a").build(),
         groups[0].child("a/b").limit(50_000_000).build(),
@@ -360,13 +352,16 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
                 least[call.account] += call.n;
                 let mut at = Some(call.account);
                 while let Some(i) = at {
-                    verdict.overshoot = verdict.overshoot.max(used(laws, &least, i).saturating_sub(laws[i].limit));
+                    verdict.overshoot =
+                        verdict.overshoot.max(used(laws, &least, i).saturating_sub(laws[i].limit));
                     at = laws[i].up;
                 }
             }
             (Act::GaveBack, true) => least[call.account] -= call.n,
             (Act::GaveBack, false) => most[call.account] -= call.n,
-            (Act::Refused, true) => doubtful.extend(Some(call).filter(|call| fits(&most, call.account, call.n))),
+            (Act::Refused, true) => {
+                doubtful.extend(Some(call).filter(|call| fits(&most, call.account, call.n)))
+            }
             (Act::Refused, false) => {
                 verdict.refusals += 1;
                 if let Some(at) = doubtful.iter().position(|doubtful| doubtful.began == call.began) {
@@ -418,7 +413,8 @@ fn tried(kind: Kind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize)
                     mine.push(Call { began, ended: tick(), account, act: Act::GaveBack, n });
                     continue;
                 }
-                let (account, most) = wants[thread as usize][dice.below(wants[thread as usize].len() as u64) as usize];
+                let (account, most) =
+                    wants[thread as usize][dice.below(wants[thread as usize].len() as u64) as usize];
                 // Also all of it, each time.
                 let n = if dice.below(2) == 0 { most } else { 1 + dice.below(most) };
                 let began = tick();

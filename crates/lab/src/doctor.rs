@@ -6,6 +6,7 @@
 use crate::host;
 use crate::report::{Finding, State};
 use std::path::PathBuf;
+use warmcore_budget::host as budget;
 use warmcore_percpu::{Mode, VARIABLE, try_mode};
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
 use warmcore_topo::Topology;
@@ -43,7 +44,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 
 /// Everything that was looked at.
 pub fn findings() -> Vec<Finding> {
-    let mut found = vec![kernel(), libc(), areas(), mode(), fences(), cpus(), machine(), time(), build()];
+    let mut found =
+        vec![kernel(), libc(), areas(), mode(), budgets(), fences(), cpus(), machine(), time(), build()];
     match Topology::this_machine() {
         Ok(topology) => {
             found.push(quota(&topology));
@@ -137,6 +139,27 @@ fn mode() -> Finding {
             State::Limited,
             mode.to_string(),
             Some("see rseq and membarrier here".into()),
+        ),
+    }
+}
+
+fn budgets() -> Finding {
+    let forced = std::env::var(budget::VARIABLE).is_ok_and(|v| !v.is_empty());
+    match budget::try_default_kind() {
+        Err(error) => {
+            finding("budgets", State::Missing, error.to_string(), Some(format!("unset {}", budget::VARIABLE)))
+        }
+        Ok(budget::Kind::Rseq) => {
+            finding("budgets", State::Ok, "stocks are rseq; trees made `strict` are word", None)
+        }
+        Ok(kind) => finding(
+            "budgets",
+            State::Limited,
+            format!("stocks are {kind}"),
+            Some(match forced {
+                true => format!("unset {} for the fastest", budget::VARIABLE),
+                false => "see per-CPU data here".into(),
+            }),
         ),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Model.   Facts (`topo`, `doctor`, `host`) and measurements (`run` by `measure`) become
 //!          [`results`]; `report` makes pages of them; `survey` does all of it.
-//! Number.  A survey takes about two minutes on two cores.
+//! Number.  A survey takes two and a half minutes on two cores.
 
 pub mod doctor;
 pub mod host;

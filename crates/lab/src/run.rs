@@ -3,7 +3,7 @@
 //! Model.   A run is a list of cases; a case makes its rows. A run that was interrupted returns
 //!          the rows of the cases that were finished.
 //! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
-//!          75 s, most of it asleep; with `--quick` half.
+//!          75 s, most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third.
 
 pub mod budget;
 pub mod cid;

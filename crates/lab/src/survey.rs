@@ -3,7 +3,7 @@
 //! Model.   Each run's JSON is written as soon as it is finished; the page is drawn from what is
 //!          there. So an interrupted survey leaves its finished runs, `--render` draws the page
 //!          again, and results that other programs put there (`peers.json`) join it.
-//! Number.  About two minutes on two cores; a good third of that with `--quick`.
+//! Number.  Two and a half minutes on two cores; a good third of that with `--quick`.
 
 use crate::measure::{Effort, INTERRUPTED};
 use crate::report::{self, Inputs, Probe};

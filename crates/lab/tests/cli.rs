@@ -48,7 +48,7 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     let help = well(&mut warmcore(&["run", "--help"]));
-    for word in ["percpu", "false-sharing", "cid", "--json"] {
+    for word in ["percpu", "false-sharing", "cid", "budget", "--json"] {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("run-part"), "{help}");
@@ -98,6 +98,29 @@ fn what_needs_a_process_of_its_own_gets_one() {
     // A part that makes no sense is an error of the whole.
     let error = badly(&mut warmcore(&["run-part", "nonsense"]));
     assert!(error.contains("expected"), "{error}");
+}
+
+#[test]
+fn budgets_are_measured_where_they_must_hold_and_where_two_cpus_are_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let rows = |case: &str| {
+        well(warmcore(&["run", "budget", "--quick", "--case", case, "--json"]).arg(&path));
+        let results = read(&path);
+        assert!(results.rows.iter().all(|r| r.case == case && r.n > 0), "{case}");
+        results.rows
+    };
+    let memory = rows("memory");
+    let each = memory.iter().find(|r| r.metric == "memory each").unwrap();
+    assert!(each.target.as_ref().unwrap().met, "{each:?}");
+    let two = warmcore_sys::affinity::allowed().unwrap().len() > 1;
+    let limit = rows("limit");
+    assert_eq!(limit.is_empty(), !two, "without a second CPU it is left out");
+    for metric in ["over the limit", "false refusals", "left in the end"] {
+        for row in limit.iter().filter(|r| r.variant == "warmcore word" && r.metric == metric) {
+            assert!(row.median == 0.0 && row.target.as_ref().unwrap().met, "{row:?}");
+        }
+    }
 }
 
 #[test]
@@ -206,10 +229,28 @@ fn a_report_is_a_folder_that_stands_alone() {
     let said = well(warmcore(&["report", "--quick", "--out"]).arg(&out));
     assert!(said.contains("report.html"), "{said}");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    for word in ["counter.add", "false-sharing.full", "drain_all", "cid.enter", "class=\"lanes\"", "<svg"] {
+    for word in [
+        "counter.add",
+        "false-sharing.full",
+        "drain_all",
+        "cid.enter",
+        "class=\"lanes\"",
+        "Budgets",
+        "hit.2threads",
+        "<svg",
+    ] {
         assert!(page.contains(word), "{word} is not in the page");
     }
-    for file in ["summary.txt", "raw.csv", "machine.svg", "percpu.json", "cid.json", "cid-timeline.svg"] {
+    for file in [
+        "summary.txt",
+        "raw.csv",
+        "machine.svg",
+        "percpu.json",
+        "cid.json",
+        "cid-timeline.svg",
+        "budget.json",
+        "budget-drain.svg",
+    ] {
         assert!(out.join(file).is_file(), "{file} is missing");
     }
     // What another program left there joins the page, without a new measurement.
@@ -239,6 +280,11 @@ fn one_cpu_is_enough_for_what_needs_no_second() {
         on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "drain_all"])).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     well(on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "freelist.pair"])));
+    let output =
+        on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "drain.quiet"])).output().unwrap();
+    let (_, err) = text(&output);
+    assert!(output.status.success() && err.contains("drain.quiet: left out, it needs two CPUs"), "{err}");
+    well(on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "hit"])));
     let doctor = well(on_one_cpu(&mut warmcore(&["doctor"])));
     assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
 }

@@ -251,9 +251,11 @@ pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result
     listener.set_nonblocking(true)?;
     let server = Arc::new(Server::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        Ok::<_, std::io::Error>(serve(server.clone(), TcpListener::from_std(listener)?, end).await)
-    })?;
+    let serving = async {
+        serve(server.clone(), TcpListener::from_std(listener)?, end).await;
+        Ok::<_, std::io::Error>(())
+    };
+    runtime.block_on(serving)?;
     // What libraries keep for each thread was charged to who came there first, and goes with the thread.
     drop(runtime);
     let Server { root, tenants } = Arc::into_inner(server).expect("connections are gone");

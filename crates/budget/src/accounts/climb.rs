@@ -128,7 +128,15 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Charges `n` whatever the limits; says where that is over by most. Tells nobody.
+    /// Panics, before it changes anything, where a sum would run over.
     pub(super) fn climb_anyway<'a>(&self, node: &'a Node, n: u64) -> Option<(&'a Node, u64)> {
+        let mut rest = n;
+        for a in node.path() {
+            let usage = a.usage.load(Relaxed);
+            let fits = usage.checked_add(rest).is_some();
+            assert!(fits, "{}: {usage} + {rest} units are 2^64 or more; nobody has so many", a.name());
+            rest = rest.saturating_sub(a.reserve.load(Relaxed));
+        }
         let (mut rest, mut worst) = (n, None);
         for a in node.path() {
             let usage = a.force_usage(rest);
@@ -171,8 +179,9 @@ impl<S: Stocks> Accounts<S> {
         let waiting = node.waiting.load(SeqCst);
         seq_cst();
         if waiting > 0 {
-            // ORDERING: Relaxed; this thread reads it itself before it returns to its host.
-            self.owes_wake.store(1, Relaxed);
+            // ORDERING: Release; pairs with the swap in `take_owed_wake`: this thread's, or another's that
+            // comes before it and then sees to the wake. That one sees the usage, too.
+            self.owes_wake.store(1, Release);
         }
     }
 

@@ -4,8 +4,10 @@
 //! Loom's read-modify-writes always meet the newest store, so a compare-and-swap that fails on an
 //! old value is not in these models; every caller of one goes on as if it came a moment earlier.
 
+mod fast;
+
 use super::*;
-use crate::stock::{Word, room};
+use crate::stock::{Rseq, Word, room};
 use ::loom::{sync::Arc, thread};
 use std::ptr::NonNull;
 use std::sync::atomic as real;
@@ -31,22 +33,28 @@ const HERE: CpuId = CpuId(0);
 const THERE: CpuId = CpuId(1);
 
 /// A tree, and what is held of each account.
-struct Tree<const N: usize> {
-    accounts: Accounts<Word>,
+struct Tree<const N: usize, S = Word> {
+    accounts: Accounts<S>,
     nodes: [NonNull<Node>; N],
     /// Loom does not see these, so they order nothing.
     held: [real::AtomicU64; N],
 }
 
 // SAFETY: nodes are Sync, and live as long as `accounts`.
-unsafe impl<const N: usize> Send for Tree<N> {}
+unsafe impl<const N: usize, S: Stocks> Send for Tree<N, S> {}
 // SAFETY: as above.
-unsafe impl<const N: usize> Sync for Tree<N> {}
+unsafe impl<const N: usize, S: Stocks> Sync for Tree<N, S> {}
 
 impl<const N: usize> Tree<N> {
-    /// Accounts by the number of their parent, `None`: a root, and their limit.
     fn new(plans: [(Option<usize>, u64); N]) -> Arc<Self> {
-        let accounts = Accounts::new(Word::new(2));
+        Self::with(Word::new(2), plans)
+    }
+}
+
+impl<const N: usize, S: Stocks> Tree<N, S> {
+    /// Accounts by the number of their parent, `None`: a root, and their limit.
+    fn with(stocks: S, plans: [(Option<usize>, u64); N]) -> Arc<Self> {
+        let accounts = Accounts::new(stocks);
         let mut nodes = [NonNull::dangling(); N];
         for (i, (parent, limit)) in plans.into_iter().enumerate() {
             // SAFETY: made in a round before.
@@ -116,11 +124,11 @@ impl<const N: usize> Tree<N> {
     /// Nobody is under way: every unit is where it should be, and once the stocks are empty, usage is
     /// what is held.
     fn end(&self) {
-        let (mut free, mut rooms) = ([0; N], [0; N]);
+        let (mut free, mut rooms) = ([0i64; N], [0; N]);
         for cpu in [HERE, THERE] {
             let stock = self.look(0, cpu);
             if let Some(i) = (0..N).find(|i| self.node(*i).key == stock.key) {
-                free[i] += stock.free as u64;
+                free[i] += i64::from(stock.free);
                 for a in self.node(i).path() {
                     rooms[self.number(a)] += room(stock.room_log2);
                 }
@@ -136,7 +144,7 @@ impl<const N: usize> Tree<N> {
                 .map(|child| child.usage.load(Acquire) + child.reserve.load(Acquire))
                 .sum();
             assert_eq!(node.usage.load(Acquire), direct + below, "{i}: the tree");
-            assert_eq!(direct, held(i) + free[i], "{i}: what is in use and what is in stocks");
+            assert_eq!(direct as i64, held(i) as i64 + free[i], "{i}: what is in use and what is in stocks");
             assert_eq!(node.float_units(), rooms[i], "{i}: rooms of open stocks");
             let is_orphan = node.state.load(Relaxed) & node::ORPHAN != 0;
             assert_eq!(node.refusing.load(Acquire), u32::from(is_orphan), "{i}");
@@ -161,50 +169,64 @@ fn plan(limit: u64) -> Plan {
     Plan { name: "account".into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
 }
 
-/// Root 0 with the limit, leaf 1 without.
+/// Root 0 and leaf 1. One of them has the limit: nobody passes a root, everybody a leaf.
+fn two_of(limited: usize) -> Arc<Tree<2>> {
+    let limit = |i| if i == limited { LIMIT } else { u64::MAX };
+    Tree::new([(None, limit(0)), (Some(0), limit(1))])
+}
+
 fn two() -> Arc<Tree<2>> {
-    Tree::new([(None, LIMIT), (Some(0), u64::MAX)])
+    two_of(0)
 }
 
 /// Runs on another thread.
-fn go<const N: usize, T: 'static>(
-    tree: &Arc<Tree<N>>,
-    act: impl FnOnce(&Tree<N>) -> T + 'static,
+fn go<const N: usize, S: Stocks + 'static, T: 'static>(
+    tree: &Arc<Tree<N, S>>,
+    act: impl FnOnce(&Tree<N, S>) -> T + 'static,
 ) -> thread::JoinHandle<T> {
     let tree = tree.clone();
     thread::spawn(move || act(&tree))
 }
 
 /// Counts runs in which something happened, so that a model can't be empty.
-macro_rules! seen {
-    ($($name:ident),+) => { $(static $name: real::AtomicU32 = real::AtomicU32::new(0);)+ };
-}
+struct Seen(real::AtomicU32);
 
-fn note(seen: &real::AtomicU32, happened: bool) {
-    seen.fetch_add(u32::from(happened), real::Ordering::Relaxed);
-}
+impl Seen {
+    const fn new() -> Self {
+        Self(real::AtomicU32::new(0))
+    }
 
-fn happened(seen: &real::AtomicU32) -> bool {
-    seen.load(real::Ordering::Relaxed) > 0
+    fn note(&self, happened: bool) {
+        self.0.fetch_add(u32::from(happened), real::Ordering::Relaxed);
+    }
+
+    fn happened(&self) -> bool {
+        self.0.load(real::Ordering::Relaxed) > 0
+    }
 }
 
 /// `other` on CPU 1 never holds more than `most`; what is left fits, always. `free`: units in CPU 1's stock
-/// at first.
-fn fits_always(free: u64, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
-    model(move || {
-        let tree = two();
-        tree.open(1, THERE, free);
-        let other = go(&tree, other);
-        assert!(tree.charge_within(1, HERE, LIMIT - most, LIMIT), "refused, and it would have fitted");
-        other.join().unwrap();
-        tree.end();
-    });
+/// at first; `None`: it is closed.
+fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
+    for limited in [0, 1] {
+        model(move || {
+            let tree = two_of(limited);
+            match free {
+                Some(free) => tree.open(1, THERE, free),
+                None => assert!(tree.charge(1, THERE, BASE)),
+            }
+            let other = go(&tree, other);
+            assert!(tree.charge_within(1, HERE, LIMIT - most, LIMIT), "refused, and it would have fitted");
+            other.join().unwrap();
+            tree.end();
+        });
+    }
 }
 
 /// The other spends from its stock and gives back to it.
 #[test]
 fn a_refusal_is_never_false() {
-    fits_always(1, BASE + 1, |tree| {
+    fits_always(Some(1), BASE + 1, |tree| {
         tree.uncharge(1, THERE, 1);
         tree.charge_within(1, THERE, 1, LIMIT);
     });
@@ -213,7 +235,7 @@ fn a_refusal_is_never_false() {
 /// The other fills its stock up, and charges more than it uses for a moment.
 #[test]
 fn a_refusal_is_never_false_beside_a_refill() {
-    fits_always(0, BASE + 3, |tree| {
+    fits_always(Some(0), BASE + 3, |tree| {
         assert!(tree.charge_within(1, THERE, 1, LIMIT));
     });
 }
@@ -221,43 +243,50 @@ fn a_refusal_is_never_false_beside_a_refill() {
 /// The other's stock opens.
 #[test]
 fn a_refusal_is_never_false_beside_an_opening() {
-    model(|| {
-        let tree = two();
-        assert!(tree.charge(1, THERE, BASE));
-        let other = go(&tree, |tree| assert!(tree.charge_within(1, THERE, 1, LIMIT)));
-        assert!(tree.charge_within(1, HERE, LIMIT - BASE - 1, LIMIT));
-        other.join().unwrap();
-        tree.end();
+    fits_always(None, BASE + 1, |tree| assert!(tree.charge_within(1, THERE, 1, LIMIT)));
+}
+
+/// A stock opens for what the other gives back.
+#[test]
+fn a_refusal_is_never_false_beside_an_opening_by_who_gives_back() {
+    fits_always(None, BASE, |tree| {
+        tree.uncharge(1, THERE, 1);
+        tree.charge_within(1, THERE, 1, LIMIT);
     });
 }
 
 /// The other's stock is full and is taken down to half.
 #[test]
 fn a_refusal_is_never_false_beside_an_overfull_stock() {
-    fits_always(3, BASE + 1, |tree| tree.uncharge(1, THERE, 1));
+    fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
 }
 
 /// Two want more than there is, in part because of what lies in a stock: one of them gets it.
 #[test]
 fn of_two_refusers_one_is_wrong() {
-    seen!(A, B);
-    model(|| {
-        let tree = two();
-        tree.open(1, THERE, 1);
-        let other = go(&tree, |tree| tree.charge_within(1, THERE, 12, LIMIT));
-        let (ours, theirs) = (tree.charge_within(1, HERE, 12, LIMIT), other.join().unwrap());
-        assert!(ours != theirs, "{ours} {theirs}");
-        (note(&A, ours), note(&B, theirs));
-        tree.end();
-    });
-    assert!(happened(&A) && happened(&B));
+    for limited in [0, 1] {
+        static A: [Seen; 2] = [const { Seen::new() }; 2];
+        static B: [Seen; 2] = [const { Seen::new() }; 2];
+        model(move || {
+            let tree = two_of(limited);
+            tree.open(1, THERE, 1);
+            let other = go(&tree, |tree| tree.charge_within(1, THERE, 12, LIMIT));
+            let (ours, theirs) = (tree.charge_within(1, HERE, 12, LIMIT), other.join().unwrap());
+            assert!(ours != theirs, "{ours} {theirs}");
+            A[limited].note(ours);
+            B[limited].note(theirs);
+            tree.end();
+        });
+        assert!(A[limited].happened() && B[limited].happened());
+    }
 }
 
 /// A's charge comes as far as the group and does not fit at the root, if B was there before. What C
 /// wants fits everywhere, unless A has got it.
 #[test]
 fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
-    seen!(A, C);
+    static A: Seen = Seen::new();
+    static C: Seen = Seen::new();
     model_of(2, || {
         let tree = Tree::new([(None, 10), (Some(0), 4)]);
         let a = go(&tree, |tree| tree.charge(1, HERE, 4));
@@ -265,16 +294,18 @@ fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
         let c = tree.charge(1, THERE, 1);
         let (a, b) = (a.join().unwrap(), b.join().unwrap());
         assert!((a || c) && (a || b), "{a} {b} {c}");
-        (note(&A, a), note(&C, c));
+        A.note(a);
+        C.note(c);
         tree.end();
     });
-    assert!(happened(&A) && happened(&C));
+    assert!(A.happened() && C.happened());
 }
 
 /// The same where C's charge is covered by a guarantee, of which A had taken hold.
 #[test]
 fn what_is_guaranteed_is_never_refused() {
-    seen!(A, C);
+    static A: Seen = Seen::new();
+    static C: Seen = Seen::new();
     model_of(2, || {
         let tree = Tree::new([(None, 12), (Some(0), u64::MAX)]);
         tree.accounts.set_guarantee(tree.node(1), 5).unwrap();
@@ -284,10 +315,11 @@ fn what_is_guaranteed_is_never_refused() {
         let c = tree.charge(1, THERE, 5);
         let (a, _) = (a.join().unwrap(), b.join().unwrap());
         assert!(a || c, "{a} {c}");
-        (note(&A, a), note(&C, c));
+        A.note(a);
+        C.note(c);
         tree.end();
     });
-    assert!(happened(&A) && happened(&C));
+    assert!(A.happened() && C.happened());
 }
 
 /// Two give back at once: all of the guarantee is kept again.
@@ -422,7 +454,7 @@ fn two_threads_with_one_stock_lose_nothing() {
 /// The slot is account 1's, and account 2 comes for it while account 1 goes on.
 #[test]
 fn a_slot_changes_hands_and_nothing_is_lost() {
-    seen!(TAKEN);
+    static TAKEN: Seen = Seen::new();
     model(|| {
         let tree = Tree::new([(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
         tree.open(1, THERE, 1);
@@ -433,10 +465,10 @@ fn a_slot_changes_hands_and_nothing_is_lost() {
         // The first marks it, the second may take it.
         assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
         other.join().unwrap();
-        note(&TAKEN, tree.look(2, THERE).key == tree.node(2).key);
+        TAKEN.note(tree.look(2, THERE).key == tree.node(2).key);
         tree.end();
     });
-    assert!(happened(&TAKEN));
+    assert!(TAKEN.happened());
 }
 
 /// The account's last handle goes while what was charged to it comes back without one. With the last unit it
@@ -499,14 +531,11 @@ fn a_node_is_used_again_beside_a_drain() {
     });
 }
 
-/// Who does not fit waits until it is woken, by itself or others: what a host's task does. True: it is
-/// charged; false: it sleeps.
-fn wait(tree: &Tree<2>, n: u64) -> bool {
-    let (root, leaf) = (tree.node(0), tree.node(1));
-    tree.accounts.begin_waiting(root);
+/// What a host's task does when it is woken: it looks until nothing comes back any more. Whether it has its
+/// charge.
+fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     loop {
-        tree.accounts.take_owed_wake();
-        if tree.accounts.charge_slowly(leaf, HERE, n, Some(root)).is_ok() {
+        if tree.accounts.charge_slowly(tree.node(1), HERE, n, Some(tree.node(full))).is_ok() {
             tree.note(1, n);
             return true;
         }
@@ -516,56 +545,57 @@ fn wait(tree: &Tree<2>, n: u64) -> bool {
     }
 }
 
-/// Somebody waits for what the other gives back: it has it, or the other owes a wake. `acts`: the other and
-/// one more; each then asks what it owes.
-fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [fn(&Tree<2>); M]) {
-    model_of(preemptions, move || {
-        let tree = two();
-        match free {
-            Some(free) => tree.open(1, THERE, free),
-            None => assert!(tree.charge(1, THERE, BASE + 1)),
-        }
-        let waiter = go(&tree, move |tree| wait(tree, n));
-        let others = acts.map(|act| {
-            go(&tree, move |tree| {
-                act(tree);
-                if !tree.accounts.take_owed_wake() {
-                    return false;
-                }
-                // The wake: whoever was charged by it has seen what it was for.
-                let fits = tree.accounts.charge_slowly(tree.node(1), HERE, n, Some(tree.node(0))).is_ok();
-                tree.note(1, if fits { n } else { 0 });
-                fits
-            })
+/// Somebody waits at the account that is full, for all that will be left. It sees what comes back, or somebody
+/// else finds that a wake is owed, and wakes it. `free`: units in CPU 1's stock at first; `None`: it is closed.
+/// `acts`: what others do; each then asks what it owes.
+fn waits<const M: usize>(preemptions: usize, free: Option<u64>, acts: [fn(&Tree<2>); M]) {
+    const N: u64 = LIMIT - BASE;
+    for full in [0, 1] {
+        model_of(preemptions, move || {
+            let tree = two_of(full);
+            match free {
+                Some(free) => tree.open(1, THERE, free),
+                None => assert!(tree.charge(1, THERE, BASE + 1)),
+            }
+            let waiter = go(&tree, move |tree| {
+                tree.accounts.begin_waiting(tree.node(full));
+                poll(tree, full, N)
+            });
+            let others = acts.map(|act| {
+                go(&tree, move |tree| {
+                    act(tree);
+                    tree.accounts.take_owed_wake() && poll(tree, full, N)
+                })
+            });
+            let polls = others.map(|other| other.join().unwrap());
+            let has = waiter.join().unwrap() || polls.contains(&true);
+            assert!(has, "it sleeps, and there is room");
+            tree.accounts.end_waiting(tree.node(full));
+            tree.end();
         });
-        let has = others.map(|other| other.join().unwrap()).into_iter().any(|has| has);
-        let has = waiter.join().unwrap() || has;
-        assert!(has, "it sleeps, and there is room");
-        tree.accounts.end_waiting(tree.node(0));
-        tree.end();
-    });
+    }
 }
 
-/// A stock would open for what comes back.
+/// A stock would open for it.
 #[test]
 fn who_waits_is_woken_by_what_comes_back() {
-    waits(3, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(3, None, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// It comes back into a stock.
 #[test]
 fn who_waits_is_woken_by_what_comes_back_to_a_stock() {
-    waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(1), [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// The stock is full, and half of it goes along.
 #[test]
 fn who_waits_is_woken_by_what_a_full_stock_gives_up() {
-    waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(3), [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// Somebody else asks whether a wake is owed, and sees to it.
 #[test]
 fn who_waits_is_woken_by_whoever_asks() {
-    waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
+    waits(2, None, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
 }

@@ -259,7 +259,9 @@ impl Node {
 
     /// Takes up to `n` of what the guarantee holds ready; says how much.
     pub(super) fn take_reserve(&self, n: u64) -> u64 {
-        let mut reserve = self.reserve.load(Relaxed);
+        // ORDERING: SeqCst; after the usage, see `Accounts::keep_for_guarantee`.
+        let mut reserve = self.reserve.load(SeqCst);
+        seq_cst();
         while reserve > 0 {
             let taken = reserve.min(n);
             // ORDERING: AcqRel; the units were charged to the parent before they were put here.

@@ -10,7 +10,7 @@
 
 use super::node::Node;
 use super::{Accounts, Stocks};
-use crate::outcome::{OverBudget, OverUncharge};
+use crate::outcome::{Missing, OverBudget, OverUncharge};
 use crate::room::{Facts, room_log2, share};
 use crate::stock::{Look, Lower, ROOM_LOG2_MAX, room};
 use crate::sync::Ordering::*;
@@ -241,7 +241,8 @@ impl<S: Stocks> Accounts<S> {
         let mut direct = node.direct.load(Acquire);
         loop {
             let Some(less) = direct.checked_sub(n) else {
-                return Err(OverUncharge { account: node.name(), asked: n, charged: direct });
+                let missing = Missing { account: node.name(), asked: n, charged: direct };
+                return Err(OverUncharge(Box::new(missing)));
             };
             // ORDERING: AcqRel; pairs with `add_direct`.
             match node.direct.compare_exchange_weak(direct, less, AcqRel, Acquire) {

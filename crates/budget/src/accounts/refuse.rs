@@ -33,7 +33,7 @@
 use super::climb::Full;
 use super::node::{Node, PRESSED};
 use super::{Accounts, Stocks};
-use crate::outcome::{Event, OverBudget};
+use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, lock, pause, seq_cst};
 
 /// Keeps the stocks below an account closed as long as it lives.
@@ -102,14 +102,14 @@ impl<S: Stocks> Accounts<S> {
     }
 
     fn over_budget(&self, full: Full, usage: u64) -> OverBudget {
-        OverBudget {
+        OverBudget(Box::new(Refused {
             account: full.node.name(),
             asked: full.asked,
             usage,
             limit: full.node.limit.load(Relaxed),
             is_queued: full.is_queued,
             key: full.node.key,
-        }
+        }))
     }
 
     /// The account's usage if there is no room for what it is asked, all stocks below it closed. What they

@@ -1,5 +1,6 @@
 //! Accounts on imagined CPUs: what a thread sees, step by step.
 
+mod family;
 mod model;
 
 use super::*;

@@ -2,7 +2,7 @@
 //!
 //! Model.   A word per thread, which scopes set and restore. It needs no destructor and is there from a
 //!          thread's first instruction to its last, so that an allocator may read it.
-//! Number.  Two loads and two stores a scope.
+//! Number.  Three loads and two stores a scope.
 
 use super::{Account, Site};
 use std::cell::Cell;
@@ -38,6 +38,7 @@ pub(super) fn unbilled<R>(act: impl FnOnce() -> R) -> R {
 /// As long as it lives, this thread's memory is charged to an account: [`enter`].
 #[must_use = "the account is left when this is dropped"]
 pub struct Current<'a> {
+    mine: Site,
     before: Option<Site>,
     account: PhantomData<&'a Account>,
     not_send: PhantomData<*const ()>,
@@ -46,17 +47,20 @@ pub struct Current<'a> {
 /// Charges what this thread allocates to `account`, until the guard is dropped; then to whom it was before.
 /// Guards nest. It needs a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator to mean anything.
 ///
-/// It is dropped on its thread, and before the account's handle.
+/// It is dropped on its thread, and before the account's handle. So guards are dropped in the opposite order,
+/// and never forgotten: one that finds another account than its own when it is dropped leaves nobody, since
+/// who was before may be gone. In a future, [`within`] enters at each poll; a guard that is held across an
+/// `await` would meet others'.
 #[inline]
 pub fn enter(account: &Account) -> Current<'_> {
     let before = CURRENT.replace(Some(account.site));
-    Current { before, account: PhantomData, not_send: PhantomData }
+    Current { mine: account.site, before, account: PhantomData, not_send: PhantomData }
 }
 
 impl Drop for Current<'_> {
     #[inline]
     fn drop(&mut self) {
-        CURRENT.set(self.before);
+        CURRENT.set(self.before.filter(|_| CURRENT.get() == Some(self.mine)));
     }
 }
 

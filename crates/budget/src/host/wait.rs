@@ -97,7 +97,7 @@ impl Charging<'_> {
     fn join(&mut self, over: &OverBudget, waker: &Waker) {
         let ticket = *self.ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Relaxed));
         let kind = self.account.kind();
-        let node = self.account.site.node().path().find(|node| node.key() == over.key);
+        let node = self.account.site.node().path().find(|node| node.key() == over.0.key);
         let at = Site::new(node.expect("what was full is on the path"), kind);
         let waker = waker.clone();
         unbilled(|| {
@@ -177,7 +177,7 @@ impl Future for Charging<'_> {
                     self.leave();
                     return Poll::Ready(Err(over));
                 }
-                Err(over) if self.at.is_some_and(|at| at.node().key() == over.key) => return Poll::Pending,
+                Err(over) if self.at.is_some_and(|at| at.node().key() == over.0.key) => return Poll::Pending,
                 Err(over) => {
                     self.leave();
                     self.join(&over, cx.waker());

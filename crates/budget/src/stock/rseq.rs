@@ -86,15 +86,21 @@ impl Stocks for Rseq {
     }
 }
 
-/// What two words say.
+/// What two words say. Read one after the other while the slot changed hands, they are two accounts': then it
+/// is nobody's, and nobody takes from the one what belongs to the other.
 fn look(head: u64, grant: u64) -> Look {
-    let (tag, used) = (Tag::of(grant), head as u32);
+    let (tag, key, used) = (Tag::of(grant), (head >> 32) as Key, head as u32);
+    let words = [head, grant];
+    let is_leaving = tag.mark == LEAVING;
+    if tag.key != key && !is_leaving {
+        return Look { key: 0, free: 0, room_log2: 0, is_idle: false, is_leaving, words };
+    }
     Look {
-        key: (head >> 32) as Key,
+        key,
         free: (grant as u32).wrapping_sub(used) as i32,
         room_log2: tag.room_log2,
         is_idle: tag.mark == mark_of(used),
-        is_leaving: tag.mark == LEAVING,
-        words: [head, grant],
+        is_leaving,
+        words,
     }
 }

@@ -1,6 +1,6 @@
 //! Cases: what holds of the charging allocator over any other. A test binary of its own stands over each.
 
-use super::kit::{on_each_kind, poll, used};
+use super::kit::{bytes, on_each_kind, poll, used};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,17 +20,17 @@ fn who_is_current_pays_and_scopes_nest() {
     on_each_kind(|kind| {
         let (outer, inner) =
             (Account::root("outer").kind(kind).build(), Account::root("inner").kind(kind).build());
-        let before = vec![0u8; 777];
+        let before = bytes(777);
         let (first, second, third) = {
             let _outer = enter(&outer);
-            let first = vec![0u8; 1000];
+            let first = bytes(1000);
             let second = {
                 let _inner = enter(&inner);
-                vec![0u8; 500]
+                bytes(500)
             };
-            (first, second, vec![0u8; 10])
+            (first, second, bytes(10))
         };
-        let after = vec![0u8; 777];
+        let after = bytes(777);
         assert_eq!((used(&outer), used(&inner)), (1000 + 10 + 2 * HEADER, 500 + HEADER));
         drop((before, after, second));
         assert_eq!((used(&outer), used(&inner)), (1010 + 2 * HEADER, 0));
@@ -195,7 +195,7 @@ fn a_future_is_charged_at_each_poll_and_when_it_is_dropped() {
         for polls in 1..=2 {
             let _other = enter(&other);
             assert!(poll(&mut future).is_pending());
-            let _between = vec![0u8; 4096];
+            let _between = bytes(4096);
             assert_eq!(used(&mine), polls * (100 + HEADER));
         }
         assert_eq!(poll(&mut future), Poll::Ready(3));
@@ -269,25 +269,42 @@ fn a_panic_leaves_the_scope() {
         let _outer = enter(&outer);
         let is_caught = catch_unwind(AssertUnwindSafe(|| {
             let _inner = enter(&inner);
-            let _bytes = vec![0u8; 1000];
+            let _bytes = bytes(1000);
             // Without the hook, which prints.
             resume_unwind(Box::new(()));
         }))
         .is_err();
-        let bytes = vec![0u8; 10];
+        let bytes = bytes(10);
         assert_eq!((is_caught, used(&outer), used(&inner)), (true, 10 + HEADER, 0));
 
         let mut task = Box::pin(within(&inner, async {
-            let _bytes = vec![0u8; 1000];
+            let _bytes = bytes(1000);
             Yield(false).await;
             resume_unwind(Box::new(()));
         }));
         assert!(poll(&mut task).is_pending());
         let is_caught = catch_unwind(AssertUnwindSafe(|| poll(&mut task))).is_err();
-        let more = vec![0u8; 20];
+        let more = bytes(20);
         assert_eq!((is_caught, used(&inner)), (true, 0));
         drop((bytes, more, task));
         assert_eq!(used(&outer), 0);
+    });
+}
+
+#[test]
+fn guards_that_are_dropped_in_the_wrong_order_leave_nobody() {
+    on_each_kind(|kind| {
+        let [first, second] = ["first", "second"].map(|name| Account::root(name).kind(kind).build());
+        let (outer, inner) = (enter(&first), enter(&second));
+        drop(outer);
+        drop(inner);
+        // Were it the first one's, it would be charged to an account that is gone.
+        drop(first);
+        let bytes = bytes(1000);
+        let next: Vec<Account> = (0..10).map(|_| Account::root("next").kind(kind).build()).collect();
+        assert_eq!(next.iter().chain([&second]).map(|account| account.usage().charged).sum::<u64>(), 0);
+        drop(bytes);
+        assert_eq!(next.iter().chain([&second]).map(used).sum::<u64>(), 0);
     });
 }
 
@@ -298,7 +315,7 @@ fn an_account_may_go_before_its_blocks() {
         let account = parent.child("child").limit(1 << 20).build();
         let (mut grows, mut shrinks, freed) = {
             let _current = enter(&account);
-            (Vec::<u8>::with_capacity(1000), Vec::<u8>::with_capacity(1000), vec![0u8; 1000])
+            (Vec::<u8>::with_capacity(1000), Vec::<u8>::with_capacity(1000), bytes(1000))
         };
         drop(account);
         // Others of the same size come and must not get its place.
@@ -323,11 +340,11 @@ impl Drop for Last {
     fn drop(&mut self) {
         let _current = enter(&self.account);
         let kept = std::mem::take(&mut *self.kept.borrow_mut());
-        let more: Vec<Box<[u8]>> = (1..100).map(|n| vec![0u8; n * 10].into_boxed_slice()).collect();
+        let more: Vec<Box<[u8]>> = (1..100).map(|n| bytes(n * 10).into_boxed_slice()).collect();
         drop((kept, more));
         let child = self.account.child("made by a destructor").build();
         let _child = enter(&child);
-        drop(vec![0u8; 100]);
+        drop(bytes(100));
     }
 }
 
@@ -351,7 +368,7 @@ fn destructors_of_a_thread_that_ends_may_allocate_and_free() {
                     local.set(Some(last));
                 }
                 SCOPE.set(Some(enter(account)));
-                let _until_here = vec![0u8; 100];
+                drop(Box::new([0u8; 100]));
             })
             .join()
             .unwrap();
@@ -371,7 +388,7 @@ fn threads_made_in_a_scope_leave_nothing() {
                 let account = account.clone();
                 move || {
                     let _current = enter(&account);
-                    vec![0u8; 1000]
+                    bytes(1000)
                 }
             });
             drop(thread.unwrap().join().unwrap());
@@ -393,7 +410,7 @@ fn over_budget_it_counts_and_goes_on() {
         let blocks: Vec<Vec<u8>> = {
             let mut blocks = Vec::with_capacity(100);
             let _current = enter(&account);
-            blocks.extend((0..100).map(|_| vec![0u8; 1000]));
+            blocks.extend((0..100).map(|_| bytes(1000)));
             blocks
         };
         assert_eq!(used(&account), 100 * (1000 + HEADER));
@@ -411,7 +428,9 @@ fn sizes_that_nobody_has_are_refused_without_a_panic() {
         let account = Account::root("account").kind(kind).build();
         let _current = enter(&account);
         for bytes in [1 << 47, 1 << 60, (1 << 60) + 1, 1 << 62, isize::MAX as usize] {
-            assert!(Vec::<u8>::new().try_reserve_exact(bytes).is_err(), "{bytes}");
+            let mut none = Vec::<u8>::new();
+            assert!(none.try_reserve_exact(bytes).is_err(), "{bytes}");
+            drop(std::hint::black_box(none));
             let mut block = vec![7u8; 100];
             assert!(block.try_reserve_exact(bytes - 100).is_err(), "{bytes}");
             assert_eq!((block.len(), used(&account)), (100, 100 + HEADER), "{bytes}");

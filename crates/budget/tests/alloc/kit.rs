@@ -33,6 +33,11 @@ pub fn used(account: &Account) -> u64 {
     account.exact_usage()
 }
 
+/// A block that the compiler can't leave out.
+pub fn bytes(n: usize) -> Vec<u8> {
+    std::hint::black_box(vec![0; n])
+}
+
 /// Polls once.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))

@@ -22,6 +22,8 @@ pub(super) struct Chart<'a> {
     pub groups: Vec<(Option<String>, Vec<&'a Row>)>,
     /// Which rows carry the accent.
     pub accent: fn(&Row) -> bool,
+    /// Of some rows the 99th percentile, as rows of their own.
+    tails: Vec<&'a Row>,
     axis: Axis,
 }
 
@@ -66,6 +68,7 @@ pub(super) fn of_case<'a>(run: &'a Results, case: &str) -> Vec<Chart<'a>> {
             axis: Axis::over(&rows),
             groups: vec![(None, rows)],
             accent: is_ours,
+            tails: Vec::new(),
         }
     };
     distinct(&times, |r| &r.metric).into_iter().map(of_metric).collect()
@@ -81,7 +84,18 @@ impl<'a> Chart<'a> {
         accent: fn(&Row) -> bool,
     ) -> Self {
         let all: Vec<&Row> = groups.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
-        Self { name, title, how, groups, accent, axis: Axis::over(&all) }
+        Self { name, title, how, groups, accent, tails: Vec::new(), axis: Axis::over(&all) }
+    }
+
+    /// The same, each bar from the median to the row's 99th percentile instead.
+    pub fn with_tails(self, tails: Vec<&'a Row>) -> Self {
+        let all: Vec<&Row> = self.groups.iter().flat_map(|(_, rows)| rows).chain(&tails).copied().collect();
+        Self { axis: Axis::over(&all), tails, ..self }
+    }
+
+    fn tail(&self, row: &Row) -> Option<f64> {
+        let tail = self.tails.iter().find(|tail| tail.case == row.case && tail.variant == row.variant);
+        tail.map(|tail| tail.median)
     }
 
     /// The chart inside the page.
@@ -102,12 +116,14 @@ impl<'a> Chart<'a> {
         let line = |row: &&Row| {
             format!(
                 "<li class=\"line{}\"><span class=\"name\">{}</span><svg class=\"strip\" height=\"26\" \
-                 role=\"img\"><title>{}</title>{}</svg><span class=\"value\">{}{}</span></li>",
+                 role=\"img\"><title>{}</title>{}</svg><span class=\"value\">{}{}{}</span></li>",
                 self.classes(row),
                 esc(&row.variant),
-                esc(&spoken(row)),
+                esc(&self.spoken(row)),
                 self.marks(row, 13.0),
                 esc(&amount(row.median, &row.unit)),
+                self.tail(row)
+                    .map_or(String::new(), |p99| format!("<small>p99 {}</small>", amount(p99, &row.unit))),
                 if row.noisy { " <em>noisy</em>" } else { "" },
             )
         };
@@ -130,7 +146,7 @@ impl<'a> Chart<'a> {
             for row in rows {
                 body += &format!(
                     "<g class=\"{}\"><text class=\"name\" x=\"{margin}\" y=\"{}\">{}</text>\
-                     <text class=\"amount end\" x=\"{}\" y=\"{}\">{}{}</text>\
+                     <text class=\"amount end\" x=\"{}\" y=\"{}\">{}{}{}</text>\
                      <svg x=\"{margin}\" y=\"{}\" width=\"{inner}\" height=\"22\">{}</svg></g>",
                     self.classes(row),
                     y + 18.0,
@@ -138,6 +154,7 @@ impl<'a> Chart<'a> {
                     width - margin,
                     y + 18.0,
                     esc(&amount(row.median, &row.unit)),
+                    self.tail(row).map_or(String::new(), |p99| format!(", p99 {}", amount(p99, &row.unit))),
                     if row.noisy { " noisy" } else { "" },
                     y + 22.0,
                     self.marks(row, 11.0),
@@ -157,6 +174,24 @@ impl<'a> Chart<'a> {
         format!("{}{}", if ours { " ours" } else { "" }, if noisy { " noisy" } else { "" })
     }
 
+    /// A row in a sentence, for those who hear the chart or point at a line.
+    fn spoken(&self, row: &Row) -> String {
+        let a = |value| amount(value, &row.unit);
+        let interval =
+            row.ci95.map(|[lo, hi]| format!(", 95 % interval {} to {}", a(lo), a(hi))).unwrap_or_default();
+        format!(
+            "{}: median {}{interval}, a quarter at or below {}, {}lowest {}, highest {}, {} slices{}",
+            row.variant,
+            a(row.median),
+            a(row.p25),
+            self.tail(row).map_or(String::new(), |p99| format!("99 of 100 at or below {}, ", a(p99))),
+            a(row.min),
+            a(row.max),
+            row.n,
+            if row.noisy { ", noisy" } else { "" }
+        )
+    }
+
     /// Grid, whisker, bar and dot of a row, around the height `y`.
     fn marks(&self, row: &Row, y: f64) -> String {
         let at = |value: f64| self.axis.at(value);
@@ -167,7 +202,10 @@ impl<'a> Chart<'a> {
                 format!("<line class=\"grid\" x1=\"{0:.2}%\" x2=\"{0:.2}%\" y1=\"0\" y2=\"100%\"/>", at(t))
             })
             .collect();
-        let [lo, hi] = row.ci95.unwrap_or([row.p25, row.median]);
+        let [lo, hi] = match self.tail(row) {
+            Some(p99) => [row.median, p99],
+            None => row.ci95.unwrap_or([row.p25, row.median]),
+        };
         let cut = |beyond: bool, x: &str, sign: &str| match beyond {
             true => format!("<text class=\"clip{x}\" y=\"{:.1}\">{sign}</text>", y + 6.5),
             false => String::new(),
@@ -186,23 +224,6 @@ impl<'a> Chart<'a> {
             at(row.median),
         )
     }
-}
-
-/// A row in a sentence, for those who hear the chart or point at a line.
-fn spoken(row: &Row) -> String {
-    let a = |value| amount(value, &row.unit);
-    let interval =
-        row.ci95.map(|[lo, hi]| format!(", 95 % interval {} to {}", a(lo), a(hi))).unwrap_or_default();
-    format!(
-        "{}: median {}{interval}, a quarter at or below {}, lowest {}, highest {}, {} slices{}",
-        row.variant,
-        a(row.median),
-        a(row.p25),
-        a(row.min),
-        a(row.max),
-        row.n,
-        if row.noisy { ", noisy" } else { "" }
-    )
 }
 
 /// A logarithmic axis of ns.

@@ -2,11 +2,12 @@
 //!
 //! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
 //!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
-//!          `sharing`, `cids`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
+//!          `sharing`, `cids`, `budgets`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
 //!          sets rows; `page` and `summary` put them in order.
 //! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
 //! Writers. none: the caller writes the files.
 
+mod budgets;
 mod chart;
 mod cids;
 mod inputs;
@@ -28,10 +29,11 @@ use crate::results::Results;
 use chart::{Chart, distinct};
 
 /// What a whole report holds: the run, its title, and the command that adds it.
-const EXPECTED: [(&str, &str, &str); 4] = [
+const EXPECTED: [(&str, &str, &str); 5] = [
     ("percpu", "Per-CPU data", "warmcore run percpu"),
     (sharing::CASE, "False sharing", "warmcore run false-sharing"),
     (cids::RUN, "Concurrency ids", "warmcore run cid"),
+    (budgets::RUN, "Budgets", "warmcore run budget"),
     ("peers", "Beside named peers", "cargo xtask peers"),
 ];
 
@@ -62,6 +64,9 @@ fn charts(run: &Results) -> Vec<Chart<'_>> {
     }
     if run.what == cids::RUN {
         return cids::charts(run);
+    }
+    if run.what == budgets::RUN {
+        return budgets::charts(run);
     }
     cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
 }

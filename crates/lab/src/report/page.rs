@@ -4,10 +4,13 @@
 //!          machine; what it offers; how it was run; every row. What wasn't run has its place
 //!          too, with the command that adds it.
 
+use super::chart::Chart;
 use super::inputs::Inputs;
 use super::markup::{MARKS_CSS, esc, palette_css};
 use super::words::{headline, tally};
-use super::{EXPECTED, PROBE_COMMAND, cases, chart, cids, matrix, sharing, table, timeline, topo_picture};
+use super::{
+    EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, matrix, sharing, table, timeline, topo_picture,
+};
 use crate::results::Results;
 
 const STYLE: &str = include_str!("style.css");
@@ -101,46 +104,85 @@ fn measurements(inputs: &Inputs) -> String {
     section("measurements", "What was measured", &body)
 }
 
-fn run(run: &Results) -> String {
-    let case = |title: &str, chart: &str, beside: &str| {
-        format!("<article><h4>{}</h4>\n{chart}{beside}</article>\n", esc(title))
-    };
-    // The ratios are for who compares: folded, so that the pictures stand next to each other.
-    let folded = |rows: String| match rows.is_empty() {
+fn article(title: &str, chart: &str, beside: &str) -> String {
+    format!("<article><h4>{}</h4>\n{chart}{beside}</article>\n", esc(title))
+}
+
+/// The ratios are for who compares: folded, so that the pictures stand next to each other.
+fn folded(rows: String) -> String {
+    match rows.is_empty() {
         true => rows,
         false => format!("<details><summary>Ratios, round by round</summary>\n{rows}</details>\n"),
-    };
+    }
+}
+
+/// Charts, and what belongs to them below the last; without a chart that alone.
+fn articles(name: &str, charts: &[Chart], beside: &str) -> String {
+    match charts {
+        [] => article(name, "", beside),
+        [most @ .., last] => {
+            let most: String = most.iter().map(|c| article(&c.title, &c.html(), "")).collect();
+            most + &article(&last.title, &last.html(), beside)
+        }
+    }
+}
+
+fn run(run: &Results) -> String {
     if run.what == sharing::CASE {
-        let charts: String = sharing::charts(run).iter().map(|c| case(&c.title, &c.html(), "")).collect();
+        let charts: String = sharing::charts(run).iter().map(|c| article(&c.title, &c.html(), "")).collect();
         return charts + &folded(table::beside_times(run, |_| true));
+    }
+    if run.what == budgets::RUN {
+        return budget(run);
     }
     let of_case = |name: &str| {
         let charts = chart::of_case(run, name);
         let rows = table::beside_times(run, |r| r.case == name);
         // A case without times has nothing else to show.
         let beside = if charts.is_empty() { rows } else { folded(rows) };
-        match &charts[..] {
-            [] => case(name, "", &beside),
-            [most @ .., last] => {
-                let most: String = most.iter().map(|c| case(&c.title, &c.html(), "")).collect();
-                most + &case(&last.title, &last.html(), &beside)
-            }
-        }
+        articles(name, &charts, &beside)
     };
     if run.what != cids::RUN {
         return cases(run).into_iter().map(of_case).collect();
     }
     let picture = if run.timelines.is_empty() { String::new() } else { timeline::html(run) };
-    let charts: String = cids::grouped(run).iter().map(|c| case(&c.title, &c.html(), "")).collect();
+    let charts: String = cids::grouped(run).iter().map(|c| article(&c.title, &c.html(), "")).collect();
     let counted = match &cids::counted(run)[..] {
         [] => String::new(),
         rows => format!(
             "<details><summary>On whose data the bursts ran, and page faults per burst</summary>\n{}</details>\n",
-            table::counted(&cids::COUNTED, rows)
+            table::counted("On whose data the bursts ran", &cids::COUNTED, rows)
         ),
     };
     let others = cases(run).into_iter().filter(|case| !cids::is_grouped(case)).map(of_case);
     picture + &charts + &counted + &others.collect::<String>()
+}
+
+/// The run of budgets: the drains in one chart where the first of their cases is, and what was counted in
+/// a table of its own.
+fn budget(run: &Results) -> String {
+    let mut drains = budgets::drains(run);
+    let of_case = |name: &str| {
+        let is_drain = budgets::is_drain(name);
+        let charts = match is_drain {
+            true => match drains.take() {
+                Some(chart) => vec![chart],
+                None => return String::new(),
+            },
+            false => budgets::of_case(run, name),
+        };
+        let is_here = |case: &str| case == name || (is_drain && budgets::is_drain(case));
+        let ratios = table::beside_times(run, |r| r.over.is_some() && is_here(&r.case));
+        let (heads, lines) = budgets::counted(run, name);
+        let counted = match lines.is_empty() {
+            true => String::new(),
+            false => {
+                table::counted("What was counted", &heads.iter().map(|h| &**h).collect::<Vec<_>>(), &lines)
+            }
+        };
+        articles(&budgets::title(name), &charts, &(counted + &folded(ratios)))
+    };
+    cases(run).into_iter().map(of_case).collect()
 }
 
 fn machine(inputs: &Inputs) -> String {

@@ -2,7 +2,7 @@
 
 use super::inputs::{Inputs, State};
 use super::markup::amount;
-use super::words::{Standing, bound, compared, headline, promises, tally};
+use super::words::{Standing, bound, compared, headline, measured, promises, tally};
 use super::{EXPECTED, PROBE_COMMAND, cases, timeline, topo_picture};
 use crate::results::{Bound, Results, Row};
 
@@ -23,7 +23,7 @@ pub fn short(inputs: &Inputs) -> String {
     );
     let promised = promises(inputs).map(|(row, target)| {
         let standing = Standing::of(row, target);
-        let mut cells = vec![row.case.clone(), compared(row), amount(row.median, &row.unit)];
+        let mut cells = vec![row.case.clone(), measured(row), amount(row.median, &row.unit)];
         cells.extend([interval(row), bound(row, target), standing.word().to_owned()]);
         cells
     });

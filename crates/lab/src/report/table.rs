@@ -3,7 +3,7 @@
 use super::inputs::{Finding, Inputs, State};
 use super::markup::{amount, digits, esc};
 use super::matrix::Class;
-use super::words::{Standing, bound, compared, promises};
+use super::words::{Standing, bound, compared, measured, promises};
 use crate::results::{Machine, Results, Row};
 
 /// A table: a class, a caption for those who hear it, the heads and the rows. A cell that begins
@@ -51,7 +51,7 @@ pub(super) fn promised(inputs: &Inputs) -> String {
         let noisy = if row.noisy && standing != Standing::Noisy { ", noisy" } else { "" };
         vec![
             esc(&row.case),
-            esc(&compared(row)),
+            esc(&measured(row)),
             esc(&amount(row.median, &row.unit)),
             interval(row),
             esc(&bound(row, target)),
@@ -87,10 +87,10 @@ pub(super) fn beside_times(run: &Results, keep: impl Fn(&Row) -> bool) -> String
     )
 }
 
-/// What was counted of the bursts.
-pub(super) fn counted(heads: &[&str], rows: &[Vec<String>]) -> String {
+/// What was counted: a row per way.
+pub(super) fn counted(caption: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let escaped = rows.iter().map(|cells| cells.iter().map(|cell| esc(cell)).collect());
-    table("cards", "On whose data the bursts ran", heads, escaped)
+    table("cards counted", caption, heads, escaped)
 }
 
 /// The ids of a timeline's bursts; the first row has the heads.

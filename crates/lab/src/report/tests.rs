@@ -1,5 +1,6 @@
 use super::*;
 use crate::results::{Bound, Lane, Load, Machine, Row, SCHEMA, Span, Timeline};
+use crate::run::budget::drain as drains;
 use crate::run::cid::{intermittent, timeline as recorded};
 use std::collections::HashSet;
 use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
@@ -175,6 +176,37 @@ fn cid_run() -> Results {
     Results { timelines: recorded::record_all(), ..results(cids::RUN, rows) }
 }
 
+/// A made-up run of budgets: charges, drains of both sorts, what was counted at a limit.
+fn budget_run() -> Results {
+    let mut rows = Vec::new();
+    for (way, ns) in [("warmcore rseq", 0.76), ("warmcore word", 2.4), ("one shared atomic", 5.1)] {
+        rows.push(Row::of("hit", way, "time", "ns", &slices(ns, 0.02)));
+    }
+    let ratio =
+        Row::ratio("hit", "one shared atomic", "warmcore rseq", &slices(5.1, 0.02), &slices(0.76, 0.02));
+    rows.push(ratio.promise(Bound::AtLeast, 6.0));
+    for (case, slow) in [(drains::QUIET, 1.0), (drains::CONTENDED, 8.0)] {
+        for (way, ns) in [
+            ("warmcore rseq", 120.0),
+            ("warmcore word", 90.0),
+            ("a message, answered after 1 ms loops", 555_000.0),
+            ("a helper thread there, woken", 16_000.0),
+        ] {
+            rows.push(Row::of(case, way, "time", "ns", &slices(ns, 0.05)));
+            rows.push(Row::exact(case, way, drains::P99, "ns", ns * 4.0 * slow, 100));
+        }
+        let (message, ours) = (slices(555_000.0, 0.05), slices(120.0, 0.05));
+        let ratio =
+            Row::ratio(case, "a message, answered after 1 ms loops", "warmcore rseq", &message, &ours);
+        rows.push(ratio.promise(Bound::AtLeast, 1000.0));
+    }
+    rows.push(Row::of("limit", "warmcore word", "time", "ns", &slices(140.0, 0.02)));
+    rows.push(
+        Row::exact("limit", "warmcore word", "over the limit", "units", 0.0, 9).promise(Bound::AtMost, 0.0),
+    );
+    results(budgets::RUN, rows)
+}
+
 fn probe(t: &Topology) -> Probe {
     let cpus: Vec<u32> = t.cpus.iter().map(|c| c.id.0).collect();
     let ns = |a: u32, b: u32| {
@@ -242,7 +274,7 @@ fn pages_to_look_at() {
     let folder = std::env::temp_dir().join("warmcore-report");
     std::fs::create_dir_all(&folder).unwrap();
     let (mut runs, doctor) = (runs(), doctor());
-    runs.push(cid_run());
+    runs.extend([cid_run(), budget_run()]);
     for (name, mut t) in
         [("2", machine(1, 1, 2, 1)), ("16", machine(2, 2, 2, 2)), ("384", machine(2, 12, 8, 2))]
     {
@@ -267,7 +299,7 @@ fn pages_to_look_at() {
 #[test]
 fn the_page_is_well_formed_and_loads_nothing() {
     let (t, mut runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
-    runs.push(cid_run());
+    runs.extend([cid_run(), budget_run()]);
     let probe = probe(&t);
     let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
     let page = page(&inputs);
@@ -297,7 +329,7 @@ fn the_page_is_well_formed_and_loads_nothing() {
 #[test]
 fn ids_are_unique_and_links_lead_somewhere() {
     let (t, mut runs) = (machine(1, 1, 2, 1), runs());
-    runs.push(cid_run());
+    runs.extend([cid_run(), budget_run()]);
     let page = page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] });
     let document = parsed(&page);
     let ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
@@ -320,8 +352,11 @@ fn hostile_names_stay_text() {
     let lanes = vec![Lane { cpu: u32::MAX, bursts: vec![span, span], kept: vec![span] }];
     run.timelines = vec![Timeline { policy: evil.into(), end_ms: 0, lanes }];
     run.rows.push(Row { case: format!("{}.{evil}.touched", intermittent::CASE), ..run.rows[0].clone() });
+    run.rows.push(Row { case: drains::QUIET.into(), metric: "time".into(), ..run.rows[0].clone() });
+    run.rows.push(Row { case: drains::QUIET.into(), metric: drains::P99.into(), ..run.rows[0].clone() });
     // The same names where the known runs put them: in their titles and groups.
-    let known = ["percpu", "false-sharing", "cid"].map(|what| Results { what: what.into(), ..run.clone() });
+    let known =
+        ["percpu", "false-sharing", "cid", "budget"].map(|what| Results { what: what.into(), ..run.clone() });
     let runs: Vec<Results> = known.into_iter().chain([run]).collect();
     let mut t = machine(1, 1, 2, 1);
     (t.source, t.notes) = (evil.into(), vec![evil.into()]);
@@ -534,6 +569,31 @@ fn the_run_of_ids_counts_in_words_and_groups_its_delays() {
     assert_eq!(counted.len(), 12);
     assert!(counted.iter().all(|cells| cells.len() == cids::COUNTED.len()));
     assert_eq!(counted[10][..5], ["200 ms, untouched", "kept-per-cpu", "12.5 %", "87.5 %", "–"]);
+}
+
+#[test]
+fn drains_stand_in_one_chart_with_their_slow_ones_and_what_was_counted_is_not_folded() {
+    let (t, run) = (machine(1, 1, 2, 1), budget_run());
+    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let said = words::headline(&inputs);
+    for part in [
+        "a charge against a limit costs 0.760 ns, 6.71× less than one shared atomic",
+        "what another CPU holds ready is taken back in 120 ns, 4625× faster than by asking it",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let charts = budgets::charts(&run);
+    let names: Vec<&str> = charts.iter().map(|c| &*c.name).collect();
+    assert_eq!(names, ["budget-hit", "budget-drain", "budget-limit"]);
+    assert_eq!(charts[1].groups.iter().map(|(_, rows)| rows.len()).collect::<Vec<_>>(), [4, 4]);
+    let page = page(&inputs);
+    assert!(page.contains("<small>p99 2.22 ms</small>") && page.contains("99 of 100 at or below 480 ns"));
+    let document = parsed(&page);
+    let counted = document.descendants().find(|n| n.text() == Some("over the limit (units)")).unwrap();
+    assert!(!counted.ancestors().any(|n| n.has_tag_name("details")), "only ratios are folded");
+    assert_eq!(budgets::counted(&run, "limit").1, [["warmcore word", "0 ✓"]]);
+    assert_eq!(charts[2].title, "limit: four threads at their limit on two CPUs");
+    assert!(pictures(&inputs).iter().any(|(name, _)| name == "budget-drain.svg"));
 }
 
 #[test]

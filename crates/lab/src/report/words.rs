@@ -5,7 +5,7 @@
 
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
-use super::{cases, chart, cids, matrix, sharing};
+use super::{budgets, cases, chart, cids, matrix, sharing};
 use crate::results::{Bound, Results, Row, Target};
 
 /// The headline names at most this many cases of per-CPU data; the rest is in the table.
@@ -73,6 +73,14 @@ pub(super) fn compared(row: &Row) -> String {
     }
 }
 
+/// As [`compared`], where no column says the metric: `warmcore word, over the limit`.
+pub(super) fn measured(row: &Row) -> String {
+    match &*row.metric {
+        "time" | "ratio" => compared(row),
+        metric => format!("{}, {metric}", compared(row)),
+    }
+}
+
 /// What was found on this machine, in a sentence.
 pub(super) fn headline(inputs: &Inputs) -> String {
     let mut found: Vec<String> = Vec::new();
@@ -80,6 +88,7 @@ pub(super) fn headline(inputs: &Inputs) -> String {
         match &*run.what {
             sharing::CASE => found.extend(shared_line(run)),
             cids::RUN => found.extend(cids::sentence(run)),
+            budgets::RUN => found.extend(budgets::sentence(run)),
             "percpu" => found.extend(cases(run).into_iter().filter_map(|c| cheaper(run, c)).take(CASES_MAX)),
             _ => {}
         }
@@ -128,7 +137,7 @@ pub(super) fn tally(inputs: &Inputs) -> Option<String> {
 }
 
 /// `counter.add costs 0.52 ns, 11.2× less than relaxed atomic`.
-fn cheaper(run: &Results, case: &str) -> Option<String> {
+pub(super) fn cheaper(run: &Results, case: &str) -> Option<String> {
     let rows = || run.rows.iter().filter(move |r| r.case == case);
     let ratios = || rows().filter(|r| r.metric == "ratio" && r.over.is_some());
     let row = ratios().find(|r| r.target.is_some()).or_else(|| ratios().next())?;
@@ -145,6 +154,7 @@ fn cheaper(run: &Results, case: &str) -> Option<String> {
     let what = match case {
         "counter.add" => "a per-CPU counter add costs",
         "counter.add.2threads" => "while another CPU adds as well",
+        "hit" => "a charge against a limit costs",
         case => &format!("{case} costs"),
     };
     let other = match other {

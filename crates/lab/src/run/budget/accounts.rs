@@ -2,8 +2,9 @@
 //!
 //! Model.   A charge of 1 and its uncharge in one account after the other, all leaves of one group. A loop
 //!          on one account flatters what can lift its address out of the loop, and punishes what waits
-//!          for its own last store; sixteen in turn do neither. Ten thousand are more than a CPU has
-//!          stocks for, so they take each other's.
+//!          for its own last store; sixteen in turn do neither, and with them a call that is not inlined
+//!          costs what it does in a large program. Ten thousand are more than a CPU has stocks for, so
+//!          they take each other's.
 //! Number.  A CPU's table has 2048 stocks in 32 KiB, as much as an L1 data cache has.
 
 use super::peers::*;
@@ -19,7 +20,7 @@ const OVER_ONE_MAX: f64 = 1.5;
 fn name(way: &str, count: usize) -> String {
     match count {
         1 => format!("{way}, 1 account"),
-        MANY => format!("{way}, 10 000 accounts"),
+        MANY => format!("{way}, 10000 accounts"),
         count => format!("{way}, {count} accounts"),
     }
 }
@@ -35,6 +36,22 @@ macro_rules! in_turn {
             }
         })
     }};
+}
+
+#[inline(never)]
+fn pair_called(leaf: &Account) {
+    must(leaf.try_charge(1));
+    must(leaf.uncharge(1));
+}
+
+#[inline(never)]
+fn pair_called_atomics(path: [&Level; 3]) {
+    must_fit(charge_path(path, 1));
+    uncharge_path(path, 1);
+}
+
+fn called(way: &str) -> String {
+    format!("{way}, in a function")
 }
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
@@ -54,6 +71,10 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             must(leaf.uncharge(1));
         }));
     }
+    for (way, leaves) in ours.iter().filter(|(_, leaves)| leaves.len() == SOME) {
+        variants.push(in_turn!(&called(way), &leaves[..], |leaf| pair_called(leaf)));
+    }
+    variants.push(in_turn!(&called(ATOMICS), &peers[1][..], |leaf| pair_called_atomics([leaf, group, root])));
     for leaves in &peers {
         variants.push(in_turn!(ATOMICS, &leaves[..], |leaf| {
             must_fit(charge_path([leaf, group, root], 1));
@@ -71,8 +92,11 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             );
         }
     }
-    rows.extend(counts.iter().filter_map(|count| {
-        measured.ratio(&name(ATOMICS, *count), &name(super::ours(), *count))
-    }));
+    rows.extend(
+        counts
+            .iter()
+            .filter_map(|count| measured.ratio(&name(ATOMICS, *count), &name(super::ours(), *count))),
+    );
+    rows.extend(measured.ratio(&name(&called(ATOMICS), SOME), &name(&called(super::ours()), SOME)));
     Ok(Some(rows))
 }

@@ -135,7 +135,8 @@ fn without_counter(ask: &Ask) -> Vec<Row> {
 
 /// 1, 2, 4, 8 … and all.
 fn numbers(cpus: usize) -> Vec<usize> {
-    let mut numbers: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
+    let mut numbers: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
     numbers.push(cpus);
     numbers
 }

@@ -197,8 +197,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let [alone, leaf, group, root] = &levels;
     let std_mutex: StdMutex = Padded::new(Mutex::new(Numbers::new(UNITS)));
     let cached = ThreadCached::new(UNITS, BATCH);
-    let mut gates: Vec<Gate> =
-        rseq.iter().flatten().map(|leaf| account_gate(RSEQ, leaf)).collect();
+    let mut gates: Vec<Gate> = rseq.iter().flatten().map(|leaf| account_gate(RSEQ, leaf)).collect();
     gates.extend([
         account_gate(WORD, &word[0]),
         locked_gate(&locked, lock),
@@ -240,8 +239,11 @@ fn rows(case: &str, gate: &Gate, sum: &Sum) -> Vec<Row> {
         Some(most) => row.promise(Bound::AtMost, most as f64),
         None => row,
     };
-    let each: Vec<f64> =
-        sum.too_much.iter().map(|found| found.wall_ns as f64 * 2.0 / found.operations.max(1) as f64).collect();
+    let each: Vec<f64> = sum
+        .too_much
+        .iter()
+        .map(|found| found.wall_ns as f64 * 2.0 / found.operations.max(1) as f64)
+        .collect();
     let over = all().map(|found| found.held_max).max().unwrap_or(0).saturating_sub(UNITS);
     let false_ones = sum.all_fits.iter().map(|found| found.refusals).sum();
     let real_ones = sum.too_much.iter().map(|found| found.refusals).sum();
@@ -278,10 +280,8 @@ mod tests {
     fn the_strict_kind_is_never_over_and_never_wrong() {
         let leaf = &leaves(Kind::Word, UNITS, 1)[0];
         let gate = account_gate(WORD, leaf);
-        let (too_much, all_fits) = (
-            phase(&gate, WANTED, cpus(), SHORT),
-            phase(&gate, UNITS / THREADS as u64, cpus(), SHORT),
-        );
+        let (too_much, all_fits) =
+            (phase(&gate, WANTED, cpus(), SHORT), phase(&gate, UNITS / THREADS as u64, cpus(), SHORT));
         assert!(too_much.held_max <= UNITS && all_fits.held_max <= UNITS);
         assert_eq!((all_fits.refusals, too_much.left, all_fits.left), (0, 0, 0));
     }

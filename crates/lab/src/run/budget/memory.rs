@@ -78,14 +78,28 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         let many = Many { accounts: ACCOUNTS, common };
         let Some(taken) = part::ask::<Taken>(&Part::Accounts(many))? else { return Ok(None) };
         let each = |metric: &str, bytes: u64| {
-            Row::exact(ask.name, name, metric, "bytes", (bytes as f64 / ACCOUNTS as f64).round(), ACCOUNTS as u64)
+            Row::exact(
+                ask.name,
+                name,
+                metric,
+                "bytes",
+                (bytes as f64 / ACCOUNTS as f64).round(),
+                ACCOUNTS as u64,
+            )
         };
         rows.push(each("memory each", (taken.nodes + taken.tables) as u64).promise(Bound::AtMost, BYTES_MAX));
         rows.push(each("of that, the node", taken.nodes as u64));
         rows.push(each("of that, stocks", taken.tables as u64));
         rows.push(each("the process grew by, each", taken.process));
         let share = taken.stocks as f64 * 100.0 / (ACCOUNTS * CPUS_EACH) as f64;
-        rows.push(Row::exact(ask.name, name, "stocks open in the end", "%", share, (ACCOUNTS * CPUS_EACH) as u64));
+        rows.push(Row::exact(
+            ask.name,
+            name,
+            "stocks open in the end",
+            "%",
+            share,
+            (ACCOUNTS * CPUS_EACH) as u64,
+        ));
         (0..ask.effort.rounds / 2).for_each(|_| (ask.tick)());
     }
     let computed = |name: &str, bytes: usize| {

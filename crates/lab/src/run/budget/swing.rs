@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn a_swing_goes_up_and_down_whatever_the_slices() {
-        let (mut swing, mut level, mut highest, mut lowest_after) = (Swing { level: 0, is_up: true }, 0, 0, 9);
+        let (mut swing, mut level, mut highest, mut lowest_after) =
+            (Swing { level: 0, is_up: true }, 0, 0, 9);
         for slice in [1, 3, 7, 100, 2, 5, 64] {
             let mut left: u64 = slice;
             while left > 0 {

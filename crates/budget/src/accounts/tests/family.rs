@@ -1,0 +1,69 @@
+//! Many accounts, one after the other: nothing of them stays.
+
+use super::*;
+
+/// Accounts at once, and how often.
+const ACCOUNTS: usize = 10_000;
+const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
+
+#[test]
+fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
+    let accounts = Accounts::new(Word::new(4));
+    let root = accounts.create(None, plan("root", u64::MAX)).unwrap();
+    for round in 0..ROUNDS {
+        let mut nodes = Vec::new();
+        for i in 0..ACCOUNTS {
+            let parent = if i % 10 == 0 { root } else { nodes[i / 10 * 10] };
+            let node = accounts.create(Some(parent), plan("account", 1_000_000)).unwrap();
+            accounts.try_charge(node, || CpuId((i % 4) as u32), 1 + i as u64 % 50).unwrap();
+            nodes.push(node);
+        }
+        assert_eq!(accounts.accounts(), ACCOUNTS + 1);
+        // Dropped before what they hold came back, or after it.
+        for (i, node) in nodes.iter().enumerate() {
+            let n = 1 + i as u64 % 50;
+            if i % 2 == round % 2 {
+                accounts.drop_handle(node);
+                accounts.uncharge(node, || B, n).unwrap();
+            } else {
+                accounts.uncharge(node, || A, n).unwrap();
+                accounts.drop_handle(node);
+            }
+        }
+        accounts.tidy();
+        assert_eq!((accounts.accounts(), accounts.exact_usage(root)), (1, 0), "round {round}");
+        assert_eq!(accounts.nodes.len(), ACCOUNTS + 1, "round {round}");
+        assert!(root.rest().children.is_empty());
+        assert_eq!((root.float_units(), root.stocks.load(Relaxed), root.handles.load(Relaxed)), (0, 0, 1));
+    }
+    accounts.drop_handle(root);
+    assert_eq!(accounts.accounts(), 0);
+    // One page for each 256 accounts and CPU at most.
+    assert!(accounts.stocks().resident_bytes().unwrap() <= 4 << 15);
+}
+
+#[test]
+fn an_account_goes_when_the_last_of_handle_child_and_holding_goes() {
+    let accounts = Accounts::new(Word::new(4));
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let root = accounts.create(None, plan("root", 1000)).unwrap();
+        let child = accounts.create(Some(root), plan("child", 1000)).unwrap();
+        accounts.try_charge(root, || A, 100).unwrap();
+        accounts.try_charge(child, || B, 10).unwrap();
+        for what in order {
+            assert!(accounts.node(root.key()).is_some() && accounts.accounts() > 0);
+            match what {
+                0 => accounts.drop_handle(root),
+                1 => accounts.uncharge(root, || B, 100).unwrap(),
+                _ => {
+                    accounts.drop_handle(child);
+                    accounts.tidy();
+                    accounts.uncharge(child, || A, 10).unwrap();
+                }
+            }
+            accounts.tidy();
+        }
+        assert_eq!(accounts.accounts(), 0, "{order:?}");
+    }
+    assert_eq!(accounts.nodes.len(), 2);
+}

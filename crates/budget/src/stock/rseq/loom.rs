@@ -1,0 +1,277 @@
+//! What loom proves of a stock's two words. Run by `cargo xtask test`.
+//!
+//! A section is modelled as what it is for everybody else: plain loads and one store. That nobody else on its
+//! CPU comes between, a lock says that nobody from elsewhere takes. `look`, `lower`, `raise` and `bind` are
+//! the real ones. A lock per CPU orders the sections of two threads there, as the switch between them does.
+
+use super::*;
+use crate::stock::room;
+use crate::sync::{AtomicU64, lock};
+use ::loom::{sync::Arc, thread};
+use std::sync::atomic as real;
+
+impl Rseq {
+    /// Tables whose sections are models.
+    pub(crate) fn model(cpus: u32) -> Self {
+        Self { table: Table::new(cpus), sections: (0..cpus).map(|_| Default::default()).collect() }
+    }
+
+    fn section(&self, cpu: CpuId, key: Key, act: impl FnOnce(&AtomicU64, &AtomicU64) -> bool) -> bool {
+        let _here = lock(&self.sections[cpu.index()]);
+        let [head, grant] = self.table.stock(cpu, key);
+        act(head, grant)
+    }
+
+    pub(super) fn charge_here(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.section(cpu(), key, |head, grant| {
+            let (word, granted) = (head.load(Relaxed), grant.load(Relaxed) as u32);
+            let used = (word as u32).wrapping_add(n);
+            let fits = (word >> 32) as Key == key && granted.wrapping_sub(used) as i32 >= 0;
+            if fits {
+                head.store(u64::from(key) << 32 | u64::from(used), Relaxed);
+            }
+            fits
+        })
+    }
+
+    pub(super) fn uncharge_here(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.section(cpu(), key, |head, grant| {
+            let (word, grant) = (head.load(Relaxed), grant.load(Relaxed));
+            let used = (word as u32).wrapping_sub(n);
+            let free = (grant as u32).wrapping_sub(used);
+            let fits = (word >> 32) as Key == key && free >> Tag::of(grant).room_log2 == 0;
+            if fits {
+                head.store(u64::from(key) << 32 | u64::from(used), Relaxed);
+            }
+            fits
+        })
+    }
+
+    pub(super) fn grant(&self, cpu: CpuId, key: Key, seen: u64, was: u64, new: u64) -> bool {
+        self.section(cpu, key, |head, grant| {
+            // ORDERING: AcqRel; what `section::stock_grant` promises.
+            head.load(Relaxed) == seen && grant.compare_exchange(was, new, AcqRel, Relaxed).is_ok()
+        })
+    }
+
+    pub(super) fn rebind(&self, cpu: CpuId, key: Key, seen: u64, was: u64, new: u64) -> bool {
+        self.section(cpu, key, |head, grant| {
+            let is_as_seen = head.load(Relaxed) == seen && grant.load(Relaxed) == was;
+            if is_as_seen {
+                head.store(new, Relaxed);
+            }
+            is_as_seen
+        })
+    }
+}
+
+const HERE: CpuId = CpuId(0);
+const ROOM_LOG2: u8 = 2;
+
+/// A stock on CPU 0, and what was put into it, spent of it and taken from it by each key. Loom does not see
+/// these numbers, so they order nothing.
+struct Stock {
+    rseq: Rseq,
+    put: [real::AtomicI64; 3],
+    spent: [real::AtomicI64; 3],
+    taken: [real::AtomicI64; 3],
+}
+
+fn add(sums: &[real::AtomicI64; 3], key: Key, n: i64) {
+    sums[key as usize].fetch_add(n, real::Ordering::Relaxed);
+}
+
+impl Stock {
+    fn new() -> Arc<Self> {
+        let [put, spent, taken] = [const { [const { real::AtomicI64::new(0) }; 3] }; 3];
+        let stock = Self { rseq: Rseq::model(1), put, spent, taken };
+        stock.bind(1);
+        Arc::new(stock)
+    }
+
+    fn look(&self) -> Look {
+        self.rseq.look(HERE, 1)
+    }
+
+    fn bind(&self, key: Key) -> bool {
+        let seen = self.look();
+        (seen.is_leaving || seen.free == 0 && !seen.is_open()) && self.rseq.bind(HERE, key, &seen)
+    }
+
+    /// On its CPU: up to the brim.
+    fn fill(&self, key: Key) {
+        let seen = self.look();
+        let units = room(ROOM_LOG2) as i32 - seen.free;
+        if seen.key == key && !seen.is_leaving && self.rseq.raise(HERE, key, &seen, units as u32, ROOM_LOG2) {
+            add(&self.put, key, units.into());
+        }
+    }
+
+    /// On its CPU.
+    fn charge(&self, key: Key, n: u32) {
+        if self.rseq.charge(|| HERE, key, n) {
+            add(&self.spent, key, n.into());
+        }
+    }
+
+    fn uncharge(&self, key: Key, n: u32) {
+        if self.rseq.uncharge(|| HERE, key, n) {
+            add(&self.spent, key, -i64::from(n));
+        }
+    }
+
+    /// Anywhere: as `Accounts::close`, at most so often.
+    fn close(&self, key: Key, tries: u32) {
+        for _ in 0..tries {
+            let seen = self.look();
+            if seen.key != key || seen.is_leaving || !seen.is_open() && seen.free == 0 {
+                return;
+            }
+            let to = Lower { taken: seen.free, room_log2: 0, mark: false };
+            if self.rseq.lower(HERE, key, &seen, to) {
+                add(&self.taken, key, seen.free.into());
+                return;
+            }
+        }
+    }
+
+    /// Nobody is under way: every unit that was put there was spent, was taken, or is there.
+    fn end(&self) -> Look {
+        let seen = self.look();
+        let grant = Tag::of(seen.words[1]);
+        assert!(seen.is_leaving || grant.key == seen.key, "two words of two accounts: {seen:?}");
+        assert!(
+            !seen.is_leaving || seen.free == 0 && !seen.is_open(),
+            "it leaves, and is not even: {seen:?}"
+        );
+        for key in 1..3 {
+            let [put, spent, taken] =
+                [&self.put, &self.spent, &self.taken].map(|sums| sums[key].load(real::Ordering::Relaxed));
+            let free = if seen.key as usize == key { seen.free.into() } else { 0 };
+            assert_eq!(put, spent + taken + free, "{key}: {seen:?}");
+        }
+        seen
+    }
+}
+
+fn go(stock: &Arc<Stock>, act: impl FnOnce(&Stock) + 'static) -> thread::JoinHandle<()> {
+    let stock = stock.clone();
+    thread::spawn(move || act(&stock))
+}
+
+/// Its CPU fills the stock, spends it, and fills it again, while somebody closes it.
+#[test]
+fn a_debt_is_at_most_the_room() {
+    static DEEPEST: real::AtomicI32 = real::AtomicI32::new(0);
+    ::loom::model(|| {
+        let stock = Stock::new();
+        stock.fill(1);
+        let drainer = go(&stock, |stock| stock.close(1, 2));
+        stock.charge(1, 2);
+        stock.fill(1);
+        stock.charge(1, 1);
+        stock.charge(1, 2);
+        drainer.join().unwrap();
+        let free = stock.end().free;
+        assert!(free >= -(room(ROOM_LOG2) as i32), "{free}");
+        DEEPEST.fetch_min(free, real::Ordering::Relaxed);
+        // The next drain brings it to light, and then nothing is spent there any more.
+        stock.close(1, 1);
+        assert_eq!(stock.end().free, 0);
+        assert!(!stock.rseq.charge(|| HERE, 1, 1) && !stock.rseq.uncharge(|| HERE, 1, 1));
+    });
+    assert_eq!(DEEPEST.load(real::Ordering::Relaxed), -(room(ROOM_LOG2) as i32), "no section came late");
+}
+
+/// As above, and what comes back late lies in a closed stock: at most the room.
+#[test]
+fn what_comes_back_late_is_at_most_the_room() {
+    static MOST: real::AtomicI32 = real::AtomicI32::new(0);
+    ::loom::model(|| {
+        let stock = Stock::new();
+        stock.fill(1);
+        stock.charge(1, 3);
+        let drainer = go(&stock, |stock| stock.close(1, 1));
+        stock.uncharge(1, 1);
+        stock.uncharge(1, 2);
+        drainer.join().unwrap();
+        let seen = stock.end();
+        assert!(seen.free <= room(ROOM_LOG2) as i32, "{seen:?}");
+        if !seen.is_open() {
+            MOST.fetch_max(seen.free, real::Ordering::Relaxed);
+        }
+        stock.close(1, 1);
+        assert_eq!(stock.end().free, 0);
+    });
+    assert_eq!(MOST.load(real::Ordering::Relaxed), room(ROOM_LOG2) as i32);
+}
+
+/// Two drain: neither takes what the other has taken.
+#[test]
+fn two_drains_take_a_unit_once() {
+    ::loom::model(|| {
+        let stock = Stock::new();
+        stock.fill(1);
+        let drainer = go(&stock, |stock| stock.close(1, 2));
+        let owner = go(&stock, |stock| {
+            stock.charge(1, 2);
+            stock.fill(1);
+        });
+        stock.close(1, 2);
+        drainer.join().unwrap();
+        owner.join().unwrap();
+        let free = stock.end().free;
+        assert!(free >= -(room(ROOM_LOG2) as i32), "{free}");
+    });
+}
+
+/// Account 2 takes the slot over and spends there, while somebody drains account 1.
+#[test]
+fn a_drain_of_the_old_account_takes_nothing_of_the_new() {
+    ::loom::model(|| {
+        let stock = Stock::new();
+        stock.fill(1);
+        let drainer = go(&stock, |stock| stock.close(1, 2));
+        stock.charge(1, 1);
+        stock.close(1, 1);
+        stock.bind(2);
+        stock.fill(2);
+        stock.charge(2, 1);
+        drainer.join().unwrap();
+        stock.end();
+    });
+}
+
+/// It goes to account 2 and comes back to account 1, and is as it was, while somebody drains account 2.
+#[test]
+fn a_stock_that_is_as_it_was_is_taken_from_its_own_account() {
+    ::loom::model(|| {
+        let stock = Stock::new();
+        stock.fill(1);
+        let drainer = go(&stock, |stock| stock.close(2, 1));
+        stock.close(1, 1);
+        stock.bind(2);
+        stock.bind(1);
+        stock.fill(1);
+        drainer.join().unwrap();
+        stock.end();
+    });
+}
+
+/// Two threads of one CPU change hands with each other, each from where the other was.
+#[test]
+fn two_accounts_want_the_same_slot() {
+    ::loom::model(|| {
+        let stock = Stock::new();
+        let other = go(&stock, |stock| {
+            stock.bind(2);
+            stock.fill(2);
+            stock.charge(2, 1);
+        });
+        stock.bind(1);
+        stock.fill(1);
+        stock.charge(1, 1);
+        other.join().unwrap();
+        stock.end();
+    });
+}

@@ -1,0 +1,381 @@
+//! Charges that wait for room: first come, first served, and nobody sleeps beside room.
+//!
+//! Model.   Futures are polled by hand where the order matters: a waker says whether somebody was woken, before
+//!          the call that made room has returned. Under stress, threads sleep until they are woken.
+//! Number.  100 000 charges for each of four threads, of which some hundred thousand wait.
+#![cfg(not(loom))]
+
+mod dice;
+
+use dice::Dice;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::task::{Context, Poll, Wake, Waker};
+use warmcore_budget::host::Charging;
+use warmcore_budget::{Account, Charge, Kind, OverBudget};
+
+const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+
+/// Charges of each thread in the long tests. Debug builds take a tenth.
+const CHARGES: u64 = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
+
+fn root(kind: Kind, limit: u64) -> Account {
+    Account::root("root").kind(kind).limit(limit).build()
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Release);
+    }
+}
+
+/// A charge that waits, polled by hand.
+struct Waiter<'a> {
+    future: Pin<Box<Charging<'a>>>,
+    flag: Arc<Flag>,
+}
+
+impl<'a> Waiter<'a> {
+    /// Asks, and has to wait.
+    fn new(account: &'a Account, n: u64) -> Self {
+        let mut waiter = Self { future: Box::pin(account.charge(n)), flag: Arc::default() };
+        assert!(waiter.poll().is_none(), "there was room");
+        waiter
+    }
+
+    /// Polls, whether or not it was woken.
+    fn poll(&mut self) -> Option<Result<Charge, OverBudget>> {
+        self.flag.0.store(false, Release);
+        match self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.flag.clone()))) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    fn is_woken(&self) -> bool {
+        self.flag.0.load(Acquire)
+    }
+
+    /// Was woken, and has its charge.
+    fn take(mut self) -> Charge {
+        assert!(self.is_woken(), "nobody woke it");
+        self.poll().expect("there was no room").expect("it was refused")
+    }
+}
+
+/// Sleeps until the future is done.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Sleeper(std::thread::Thread);
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+fn waiting(account: &Account) -> u32 {
+    account.explain().path[0].waiting
+}
+
+#[test]
+fn what_fits_does_not_wait() {
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let held = block_on(root.charge(100)).unwrap();
+        assert_eq!(block_on(root.charge(0)).unwrap().units(), 0);
+        assert_eq!((held.units(), waiting(&root)), (100, 0));
+    }
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let leaf = root.child("leaf").build();
+        assert!(block_on(leaf.charge(101)).unwrap_err().is_hopeless());
+        assert!(block_on(leaf.charge(u64::MAX)).unwrap_err().is_hopeless());
+        // Also behind others, once it is its turn.
+        let held = leaf.try_hold(100).unwrap();
+        let first = Waiter::new(&leaf, 1);
+        let mut hopeless = Waiter::new(&leaf, 100);
+        root.set_limit(50);
+        drop(held);
+        let first = first.take();
+        assert!(hopeless.is_woken());
+        assert!(hopeless.poll().unwrap().unwrap_err().is_hopeless());
+        drop(first);
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+#[test]
+fn who_came_first_is_served_first() {
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let leaves = [root.child("a").build(), root.child("b").build()];
+        let mut held = leaves[0].try_hold(1000).unwrap();
+        let mut waiters: Vec<Waiter> = (0..20).map(|i| Waiter::new(&leaves[i % 2], 10)).collect();
+        assert_eq!(waiting(&root), 20);
+        let mut served = Vec::new();
+        while !waiters.is_empty() {
+            held.shrink(10);
+            // Polled from the last to the first: only the first may have it.
+            for waiter in waiters.iter_mut().skip(1).rev() {
+                assert!(waiter.poll().is_none(), "it overtook somebody");
+            }
+            served.push(waiters.remove(0).take());
+        }
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 1000));
+        drop((held, served));
+        assert_eq!(root.exact_usage(), 0);
+    }
+}
+
+#[test]
+fn a_large_request_is_not_starved_by_small_ones() {
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let leaf = root.child("leaf").build();
+        let mut held = leaf.try_hold(1000).unwrap();
+        let mut large = Waiter::new(&leaf, 800);
+        let mut small: Vec<Waiter> = (0..5).map(|_| Waiter::new(&leaf, 1)).collect();
+        for _ in 0..79 {
+            held.shrink(10);
+            assert!(large.poll().is_none());
+            assert!(small.iter_mut().all(|small| small.poll().is_none()));
+            let over = leaf.try_charge(1).unwrap_err();
+            assert!(over.is_queued() && over.account() == "root", "{over}");
+            assert!(root.try_charge(1).unwrap_err().is_queued());
+        }
+        held.shrink(10);
+        let large = large.take();
+        // Nothing left for the small ones, who wait on in their order.
+        assert!(small.iter_mut().all(|small| small.poll().is_none()));
+        held.shrink(5);
+        let small: Vec<Charge> = small.into_iter().map(Waiter::take).collect();
+        leaf.try_charge(0).unwrap();
+        assert!(!leaf.try_charge(1).unwrap_err().is_queued());
+        drop((large, small, held));
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+#[test]
+fn who_waits_no_more_wakes_the_next() {
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let mut held = root.try_hold(100).unwrap();
+        let (first, second, third) = (Waiter::new(&root, 90), Waiter::new(&root, 10), Waiter::new(&root, 10));
+        held.shrink(20);
+        assert!(first.is_woken() && !second.is_woken());
+        // It was woken, and is dropped instead.
+        drop(first);
+        let second = second.take();
+        let third = third.take();
+        // One in the middle wakes nobody, and leaves no gap.
+        let (first, middle, last) = (Waiter::new(&root, 5), Waiter::new(&root, 5), Waiter::new(&root, 5));
+        drop(middle);
+        assert!(!first.is_woken() && !last.is_woken());
+        held.shrink(10);
+        let first = first.take();
+        drop((last.take(), first, second, third, held));
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+#[test]
+fn what_was_granted_and_not_taken_up_is_given_back() {
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let held = root.try_hold(100).unwrap();
+        let first = Waiter::new(&root, 100);
+        let second = Waiter::new(&root, 100);
+        drop(held);
+        drop(first.take());
+        drop(second.take());
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+#[test]
+fn who_waits_is_woken_by_whatever_makes_room() {
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
+        let waits = |makes_room: &mut dyn FnMut()| {
+            let waiter = Waiter::new(&leaf, 10);
+            makes_room();
+            drop(waiter.take());
+        };
+        let mut held = Some(other.try_hold(1000).unwrap());
+        waits(&mut || root.set_limit(1010));
+        root.set_limit(1000);
+        waits(&mut || held.as_mut().unwrap().shrink(10));
+        held.as_mut().unwrap().grow(&other, 10).unwrap();
+        waits(&mut || drop(held.as_mut().unwrap().split(10)));
+        held.take();
+        let mut kept = root.try_hold(900).unwrap();
+        other.set_guarantee(100).unwrap();
+        waits(&mut || other.set_guarantee(90).unwrap());
+        other.set_guarantee(100).unwrap();
+        let mut victim = Some(other);
+        waits(&mut || drop(victim.take()));
+        kept.grow(&root, 90).unwrap();
+        let mut held = Some(root.try_hold(10).unwrap());
+        // On another thread, and by the last holder of what a dropped account had.
+        waits(&mut || std::thread::scope(|scope| scope.spawn(|| held.take()).join().map(drop).unwrap()));
+        let mut orphaned = Some(root.child("dropped").build().try_hold(10).unwrap());
+        waits(&mut || drop(orphaned.take()));
+        root.try_charge(10).unwrap();
+        waits(&mut || root.uncharge(10).unwrap());
+        drop(kept);
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+#[test]
+fn what_lies_in_stocks_is_room() {
+    for kind in KINDS {
+        let root = root(kind, 1_000_000);
+        let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
+        (0..1000).for_each(|_| drop(other.try_hold(10).unwrap()));
+        let held = leaf.try_hold(900_000).unwrap();
+        // All but what is used, whatever lies in the other's stock.
+        let all = block_on(leaf.charge(100_000)).unwrap();
+        let waiter = Waiter::new(&leaf, 50_000);
+        drop(all);
+        drop((waiter.take(), held));
+        assert_eq!(root.exact_usage(), 0);
+    }
+}
+
+#[test]
+fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let leaf = root.child("leaf").limit(10).build();
+        let other = root.child("other").build();
+        let mine = leaf.try_hold(10).unwrap();
+        let mut rest = other.try_hold(90).unwrap();
+        let mut early = Waiter::new(&leaf, 10);
+        assert_eq!((waiting(&leaf), waiting(&root)), (1, 0));
+        let mut late = Waiter::new(&other, 5);
+        assert_eq!((waiting(&leaf), waiting(&root)), (1, 1));
+        // Somebody takes what the leaf gives back, before it looks.
+        root.force_charge(10).unwrap_err();
+        drop(mine);
+        assert!(early.is_woken());
+        assert!(early.poll().is_none());
+        assert_eq!((waiting(&leaf), waiting(&root)), (0, 2));
+        // It asked first.
+        rest.shrink(10);
+        assert!(late.poll().is_none());
+        let early = early.take();
+        rest.shrink(5);
+        let late = late.take();
+        root.uncharge(10).unwrap();
+        drop((early, late, rest));
+        assert_eq!((waiting(&leaf), waiting(&root), root.exact_usage()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn who_waits_in_one_leaf_keeps_nobody_from_another() {
+    for kind in KINDS {
+        let root = root(kind, 1_000_000);
+        let (full, free) = (root.child("full").limit(10).build(), root.child("free").build());
+        let held = full.try_hold(10).unwrap();
+        let waiter = Waiter::new(&full, 10);
+        (0..1000).for_each(|_| drop(free.try_hold(50).unwrap()));
+        root.try_charge(50).unwrap();
+        root.uncharge(50).unwrap();
+        assert!(full.try_charge(1).unwrap_err().is_hopeless() || full.try_charge(1).unwrap_err().is_queued());
+        full.force_charge(1).unwrap_err();
+        full.uncharge(1).unwrap();
+        drop(held);
+        drop(waiter.take());
+        assert_eq!(root.exact_usage(), 0);
+    }
+}
+
+/// So many threads charge, hold for a while, and give back; together they want more than there is.
+fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
+    let root = root(kind, limit);
+    let leaves = [root.child("a").build(), root.child("b").limit(limit * 3 / 4).build()];
+    let (held, waited) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (leaves, root, held, waited) = (&leaves, &root, &held, &waited);
+            scope.spawn(move || {
+                let (mut dice, mut kept) = (Dice(thread), None);
+                for i in 0..CHARGES {
+                    let leaf = [&leaves[0], &leaves[1], root][dice.below(3) as usize];
+                    // Now and then all that one may have.
+                    let n = if i % 64 == 0 { limit / 2 } else { 1 + dice.below(most) };
+                    if i % 7 == 0 {
+                        // Changed its mind, in line or before.
+                        let mut future = pin!(leaf.charge(n));
+                        let mut context = Context::from_waker(Waker::noop());
+                        let _ = dice.below(2) == 0 && future.as_mut().poll(&mut context).is_ready();
+                        continue;
+                    }
+                    // Nobody waits with something in its hand: all might.
+                    drop(kept.take());
+                    let mut has_waited = false;
+                    let mut future = pin!(leaf.charge(n));
+                    let charge = block_on(std::future::poll_fn(|context| {
+                        let poll = future.as_mut().poll(context);
+                        has_waited |= poll.is_pending();
+                        poll
+                    }));
+                    waited.fetch_add(u64::from(has_waited), Relaxed);
+                    let sum = held.fetch_add(n, SeqCst) + n;
+                    assert!(!kind.is_strict() || sum <= limit, "{sum} of {limit} are held");
+                    if dice.below(4) == 0 {
+                        std::thread::yield_now();
+                    }
+                    held.fetch_sub(n, SeqCst);
+                    kept = Some(charge.unwrap());
+                }
+            });
+        }
+    });
+    println!("{kind}: {} charges, {} waited", threads * CHARGES, waited.into_inner());
+    for account in [&leaves[0], &leaves[1], &root] {
+        assert_eq!((waiting(account), account.exact_usage()), (0, 0), "{}", account.explain());
+        assert_eq!(account.explain().path[0].refusing, 0);
+    }
+}
+
+#[test]
+fn everybody_is_served_by_words() {
+    everybody_is_served(Kind::Word, 4, 100, 90);
+}
+
+#[test]
+fn everybody_is_served_by_sections() {
+    everybody_is_served(Kind::Rseq, 4, 100, 90);
+}
+
+#[test]
+fn everybody_is_served_with_stocks_open_by_words() {
+    everybody_is_served(Kind::Word, 3, 100_000, 50);
+}
+
+#[test]
+fn everybody_is_served_with_stocks_open_by_sections() {
+    everybody_is_served(Kind::Rseq, 3, 100_000, 50);
+}
