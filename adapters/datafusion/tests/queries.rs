@@ -135,6 +135,24 @@ fn kinds() -> Vec<Kind> {
     rseq.into_iter().chain([Kind::Word]).collect()
 }
 
+/// It never had more than its limit; of the fast kind, than that and what may lie in stocks.
+fn assert_within(account: &Account) {
+    let over = if account.kind() == Kind::Rseq { account.limit() / 100 } else { 0 };
+    let (peak, limit) = (account.peak(), account.limit());
+    assert!(peak <= limit + over, "{}, {}: its peak is {peak} of {limit}", account.name(), account.kind());
+}
+
+/// All that was charged came back, with the query or with the last task of it that tokio drops.
+async fn assert_empty(account: &Account) {
+    for _ in 0..1000 {
+        if account.exact_usage() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{} bytes are left in {}: {}", account.exact_usage(), account.name(), account.explain());
+}
+
 /// Runs a query without a limit and below one; it must spill there, and come to the same.
 async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair: bool) {
     let expected = run(&unlimited(), query).await.unwrap();
@@ -149,9 +167,10 @@ async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair:
         assert!(found.spills > 0 && found.spilled_bytes > 0, "{kind}: nothing was spilled");
         found.assert_same(&expected, ordered);
         drop(found);
-        assert_eq!((pool.reserved(), server.exact_usage()), (0, 0), "{kind}");
+        assert_empty(&server).await;
+        assert_eq!(pool.reserved(), 0, "{kind}");
         assert!(server.peak() > limit / 4, "{kind}: its peak is {}, so it was not asked", server.peak());
-        assert!(server.peak() <= limit, "{kind}: its peak is {}", server.peak());
+        assert_within(&server);
     }
 }
 
@@ -194,14 +213,7 @@ fn a_query_that_cannot_spill_fails_with_the_name_of_the_account() {
         assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("acme is full: ") && text.contains(" for HashJoinInput"), "{text}");
-        // What was charged went with the query, or with what tokio still had of it.
-        for _ in 0..1000 {
-            if server.exact_usage() == 0 {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        assert_eq!(server.exact_usage(), 0);
+        assert_empty(&server).await;
     });
 }
 
@@ -225,11 +237,10 @@ fn two_sessions_below_one_root_keep_to_their_limits_and_the_roots() {
                 assert!(found.spills > 0, "{kind}: nothing was spilled");
                 found.assert_same(&expected, true);
             }
-            assert!(
-                acme.peak() <= 24 * MIB && zeta.peak() <= 24 * MIB && server.peak() <= 40 * MIB,
-                "{kind}"
-            );
-            assert_eq!((acme.exact_usage(), zeta.exact_usage(), server.exact_usage()), (0, 0, 0), "{kind}");
+            for account in [&acme, &zeta, &server] {
+                assert_within(account);
+                assert_empty(account).await;
+            }
         }
     });
 }

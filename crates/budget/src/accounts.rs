@@ -41,8 +41,6 @@ pub struct Accounts<S> {
     stocks: S,
     nodes: Nodes,
     family: Mutex<Family>,
-    /// Held by who changes a guarantee.
-    guarantees: Mutex<()>,
     /// Whether somebody waits for what was given back: 1 until a host asks.
     owes_wake: AtomicU32,
 }
@@ -77,7 +75,6 @@ impl<S: Stocks> Accounts<S> {
             stocks,
             nodes: Nodes::new(),
             family: Mutex::new(Family::default()),
-            guarantees: Mutex::new(()),
             owes_wake: AtomicU32::new(0),
         }
     }

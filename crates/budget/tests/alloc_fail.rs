@@ -125,7 +125,7 @@ fn zeroed_and_aligned_blocks_fail_alike() {
             let layout = Layout::from_size_align(layout.size() - 1, align).unwrap();
             // SAFETY: as above; it is freed once, with its layout.
             unsafe {
-                let block = alloc_zeroed(layout);
+                let block = std::hint::black_box(alloc_zeroed(layout));
                 assert!(!block.is_null(), "{align}");
                 assert_eq!(used(&account), 10_000);
                 dealloc(block, layout);

@@ -11,7 +11,6 @@ const PIECES: u64 = 16;
 const GUARANTEE: u64 = PIECE * PIECES;
 
 #[test]
-#[ignore = "a race: who gives back and who charges at once compute the reserve from a usage that is not theirs"]
 fn what_is_guaranteed_is_never_refused_nor_somebody_else_s() {
     for kind in [Kind::Rseq, Kind::Word] {
         let root = Account::root("root").kind(kind).limit(GUARANTEE).build();

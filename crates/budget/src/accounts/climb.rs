@@ -3,8 +3,12 @@
 //! Model.   A charge is added to the account, then to its parent, to the root. One that does not fit is
 //!          undone below. While it might be, it is a *passage*: counted in the float of every account that
 //!          it may have to be taken from again, so that nobody is refused because of it. An account's
-//!          guarantee is charged to its parent in advance; what it covers ends there.
+//!          guarantee is charged to its parent in advance; what it covers ends there. Who changes usage and
+//!          reserve of such an account holds its lock: what one gives up, or takes hold of, on the way to
+//!          being refused is seen by nobody.
 //! Number.  Three levels: three compare-and-swaps on usage, two more each on the float of the lower two.
+//! Protocol. Locks: turns from the account to the root, then the guarantees' from the account to the root.
+//!          Who refuses has a turn, and gives back what he drains: turns come first.
 //! Writers. See `node`.
 
 use super::node::{Node, PRESSED};
@@ -62,8 +66,24 @@ impl<S: Stocks> Accounts<S> {
     ) -> Result<bool, Full<'a>> {
         self.look_ahead(node, n, head)?;
         let mut has_crossed = false;
-        self.climb_from(node, n, &mut has_crossed, false, may_wait)?;
+        self.pass(node, node, n, &mut has_crossed, may_wait)?;
         Ok(has_crossed)
+    }
+
+    /// Begins a passage of `n` at `at` and all above it, on the way from `node`; then climbs.
+    fn pass<'a>(
+        &self,
+        node: &'a Node,
+        at: &'a Node,
+        n: u64,
+        has_crossed: &mut bool,
+        may_wait: bool,
+    ) -> Result<(), Full<'a>> {
+        // Nobody undoes what the root took.
+        let Some(parent) = at.parent() else { return self.climb_from(node, n, has_crossed) };
+        let in_turn = Full { node: at, asked: n, is_queued: false };
+        let _passage = Passage::begin(at, may_wait).ok_or(in_turn)?;
+        self.pass(node, parent, n, has_crossed, may_wait)
     }
 
     /// What plainly does not fit leaves no trace.
@@ -83,43 +103,19 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// `is_counted`: the caller has a passage here.
-    fn climb_from<'a>(
-        &self,
-        node: &'a Node,
-        n: u64,
-        has_crossed: &mut bool,
-        is_counted: bool,
-        may_wait: bool,
-    ) -> Result<(), Full<'a>> {
+    /// The caller passes.
+    fn climb_from<'a>(&self, node: &'a Node, n: u64, has_crossed: &mut bool) -> Result<(), Full<'a>> {
         let parent = node.parent();
-        let in_turn = |node| Full { node, asked: n, is_queued: false };
-        // Nobody undoes what the root took.
-        let _passage = match parent.filter(|_| !is_counted) {
-            Some(_) => Some(Passage::begin(node, may_wait).ok_or(in_turn(node))?),
-            None => None,
-        };
-        let usage = match node.add_usage(n) {
-            Ok(usage) => usage,
-            Err(_) => return Err(Full { node, asked: n, is_queued: false }),
-        };
+        let kept = parent.and_then(|_| node.keep());
+        let Ok(usage) = node.add_usage(n) else { return Err(Full { node, asked: n, is_queued: false }) };
         if let Some(parent) = parent {
-            // ORDERING: SeqCst; after the usage, see `keep_for_guarantee`.
-            let keeps = node.reserve.load(SeqCst) > 0;
-            // What the parent keeps may have to be put back: who is refused there meanwhile may want it.
-            let kept = if keeps { Passage::begin(parent, may_wait) } else { None };
             let from_reserve = if kept.is_some() { node.take_reserve(n) } else { 0 };
-            let above = match n - from_reserve {
-                0 => Ok(()),
-                _ if keeps && kept.is_none() => Err(in_turn(parent)),
-                rest => self.climb_from(parent, rest, has_crossed, keeps, may_wait),
-            };
-            if let Err(full) = above {
+            if from_reserve < n
+                && let Err(full) = self.climb_from(parent, n - from_reserve, has_crossed)
+            {
+                // ORDERING: Release; pairs with the compare-and-swap in `take_reserve`.
+                node.reserve.fetch_add(from_reserve, Release);
                 node.sub_usage(n);
-                if keeps {
-                    let surplus = self.keep_for_guarantee(node, from_reserve);
-                    self.release(parent, surplus);
-                }
                 return Err(full);
             }
         }
@@ -139,6 +135,7 @@ impl<S: Stocks> Accounts<S> {
         }
         let (mut rest, mut worst) = (n, None);
         for a in node.path() {
+            let _kept = a.keep();
             let usage = a.force_usage(rest);
             let by = usage.saturating_sub(a.limit.load(Relaxed));
             if by > worst.map_or(0, |(_, by)| by) {
@@ -160,11 +157,10 @@ impl<S: Stocks> Accounts<S> {
         let (mut at, mut rest) = (Some(node), n);
         while let Some(node) = at.filter(|_| rest > 0) {
             at = node.parent();
-            let has_guarantee = node.guarantee.load(Relaxed) > 0 || node.reserve.load(Relaxed) > 0;
-            if at.is_none() || !has_guarantee {
+            let Some(_kept) = at.and_then(|_| node.keep()) else {
                 self.take_back(node, rest);
                 continue;
-            }
+            };
             // Counted while it touches the reserve: a node with float is not used again.
             node.add_float(1, u64::MAX);
             self.take_back(node, rest);
@@ -186,24 +182,14 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Of `n` that are in usage no more, keeps what the guarantee lacks; gives up what it has too much.
-    /// Says how much goes on to the parent. A charge that fails above is in usage until it is undone: what is
-    /// given up because of it the guarantee lacks until more comes back.
+    /// Says how much goes on to the parent. The caller holds the account's lock.
     pub(super) fn keep_for_guarantee(&self, node: &Node, n: u64) -> u64 {
-        // ORDERING: SeqCst, all; who changes usage looks at the reserve after it, who changes the
-        // reserve looks at usage after it: the last one sees both, and sets it right.
-        let (mut goes, mut reserve) = (n, node.reserve.load(SeqCst));
-        loop {
-            seq_cst();
-            let lacks = node.guarantee.load(SeqCst).saturating_sub(node.usage.load(SeqCst));
-            let to = lacks.min(reserve + goes);
-            if to == reserve {
-                return goes;
-            }
-            match node.reserve.compare_exchange(reserve, to, SeqCst, Acquire) {
-                Ok(_) => (goes, reserve) = (goes + reserve - to, to),
-                Err(now) => reserve = now,
-            }
-        }
+        let lacks = node.guarantee.load(Relaxed).saturating_sub(node.usage.load(Relaxed));
+        let reserve = node.reserve.load(Relaxed);
+        let keeps = lacks.min(reserve + n);
+        // ORDERING: Release; pairs with the Acquire in `usage_if_full`.
+        node.reserve.store(keeps, Release);
+        reserve + n - keeps
     }
 
     /// Takes from `direct`, which has it.

@@ -127,7 +127,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// Changes what the parent keeps for it. Refused if the parent has no room for more.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
-        // Charged to the parent by this call. Not under the lock: somebody may be told that it is full.
+        // Charged to the parent by this call. Not under the lock: it may wait for a turn, and tell somebody.
         let mut brought = 0;
         loop {
             let lacks = |held: u64| {
@@ -142,29 +142,24 @@ impl<S: Stocks> Accounts<S> {
                 }
                 brought += lack;
             }
-            let _turn = lock(&self.guarantees);
+            let kept = lock(&node.keeping);
             // Somebody else's change may have given up what was there.
             if lacks(brought) == 0 {
-                // ORDERING: SeqCst; as in `keep_for_guarantee`.
-                node.guarantee.store(guarantee, SeqCst);
-                self.keep(node, brought);
+                node.guarantee.store(guarantee, Relaxed);
+                let surplus = self.keep_for_guarantee(node, brought);
+                drop(kept);
+                node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
                 return Ok(());
             }
         }
     }
 
     fn give_guarantee_up(&self, node: &Node) {
-        let _turn = lock(&self.guarantees);
-        // ORDERING: SeqCst; as in `keep_for_guarantee`.
-        node.guarantee.store(0, SeqCst);
-        self.keep(node, 0);
-    }
-
-    fn keep(&self, node: &Node, brought: u64) {
-        if let Some(parent) = node.parent() {
-            let surplus = self.keep_for_guarantee(node, brought);
-            self.release(parent, surplus);
-        }
+        let kept = lock(&node.keeping);
+        node.guarantee.store(0, Relaxed);
+        let surplus = self.keep_for_guarantee(node, 0);
+        drop(kept);
+        node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
     }
 
     /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`. Nothing if they have not

@@ -73,6 +73,9 @@ pub struct Node {
     begin_rest: [Padded<()>; 0],
     #[line(owner = "slow paths")]
     pub(super) rest: Mutex<Rest>,
+    /// Held by who changes usage and reserve, where there is a guarantee: see `climb`.
+    #[line(owner = "slow paths")]
+    pub(super) keeping: Mutex<()>,
     /// Held by who decides here, one after the other: see `refuse`.
     #[line(owner = "slow paths")]
     pub(super) turn: Mutex<()>,
@@ -129,6 +132,7 @@ impl Node {
             handles: AtomicU32::new(0),
             begin_rest: [],
             rest: Mutex::new(Rest::default()),
+            keeping: Mutex::new(()),
             turn: Mutex::new(()),
         }
     }
@@ -271,6 +275,13 @@ impl Node {
             }
         }
         0
+    }
+
+    /// The account's lock, if its parent keeps something for it, or is to. Charges that are under way while
+    /// that changes may leave it short, until more comes back.
+    pub(super) fn keep(&self) -> Option<MutexGuard<'_, ()>> {
+        let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
+        keeps.then(|| lock(&self.keeping))
     }
 
     /// The name and the listener, under their lock.

@@ -62,7 +62,7 @@ fn a_block_is_aligned_and_kept_and_charged_with_its_header() {
                 let _current = enter(&account);
                 // SAFETY: the layout is not empty; each block is used with its present size and freed once.
                 unsafe {
-                    let block = alloc(layout);
+                    let block = std::hint::black_box(alloc(layout));
                     check(block, size);
                     fill(block, 0, size);
                     let block = realloc(block, layout, size * 3);
@@ -78,7 +78,7 @@ fn a_block_is_aligned_and_kept_and_charged_with_its_header() {
                 assert_eq!(used(&account), 0, "{layout:?}");
                 // SAFETY: as above. What was freed a moment ago is not zero.
                 unsafe {
-                    let block = alloc_zeroed(layout);
+                    let block = std::hint::black_box(alloc_zeroed(layout));
                     check(block, size);
                     assert!((0..size).all(|at| block.add(at).read() == 0), "{layout:?}");
                     dealloc(block, layout);
@@ -274,7 +274,7 @@ fn a_panic_leaves_the_scope() {
             resume_unwind(Box::new(()));
         }))
         .is_err();
-        let bytes = bytes(10);
+        let block = bytes(10);
         assert_eq!((is_caught, used(&outer), used(&inner)), (true, 10 + HEADER, 0));
 
         let mut task = Box::pin(within(&inner, async {
@@ -286,7 +286,7 @@ fn a_panic_leaves_the_scope() {
         let is_caught = catch_unwind(AssertUnwindSafe(|| poll(&mut task))).is_err();
         let more = bytes(20);
         assert_eq!((is_caught, used(&inner)), (true, 0));
-        drop((bytes, more, task));
+        drop((block, more, task));
         assert_eq!(used(&outer), 0);
     });
 }

@@ -5,6 +5,8 @@
 //!          have a stock. In cycles of the time-stamp counter, which counts at one rate whatever the
 //!          core's clock is. The published numbers stand beside: another machine, another program, the
 //!          average of a kernel's functions. They are no target.
+//!          Each drain is the first thing after the thread came back from another CPU, so it
+//!          finds its own lines elsewhere too; `drain.quiet` does not.
 //! Number.  2.6 cycles of the counter are a ns here; the core runs faster than that.
 //! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one
 //!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
