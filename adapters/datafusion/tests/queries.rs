@@ -20,7 +20,6 @@ const MIB: u64 = 1 << 20;
 const ROWS: i64 = 4_000_000;
 /// Rows of a batch: small, since who merges spilled files needs two of each at once.
 const BATCH: i64 = 1024;
-const PARTITIONS: usize = 2;
 
 /// As many keys.
 const KEYS: i64 = 1_000_000;
@@ -29,8 +28,7 @@ const KEYS: i64 = 1_000_000;
 fn table() -> Arc<MemTable> {
     static TABLE: OnceLock<Arc<MemTable>> = OnceLock::new();
     let make = || {
-        let mut partitions = vec![Vec::new(); PARTITIONS];
-        for (i, begin) in (0..ROWS).step_by(BATCH as usize).enumerate() {
+        let batch = |begin: i64| {
             let rows = begin..(begin + BATCH).min(ROWS);
             // An odd factor: a permutation of all 32-bit numbers.
             let value = |row: i64| i64::from((row as u32).wrapping_mul(0x9e37_79b1));
@@ -38,10 +36,10 @@ fn table() -> Arc<MemTable> {
                 Arc::new(Int64Array::from_iter_values(rows.clone().map(of)))
             };
             let (keys, values) = (column(&|row| value(row) % KEYS), column(&value));
-            partitions[i % PARTITIONS]
-                .push(RecordBatch::try_from_iter([("k", keys), ("v", values)]).unwrap());
-        }
-        Arc::new(MemTable::try_new(partitions[0][0].schema(), partitions).unwrap())
+            RecordBatch::try_from_iter([("k", keys), ("v", values)]).unwrap()
+        };
+        let batches: Vec<_> = (0..ROWS).step_by(BATCH as usize).map(batch).collect();
+        Arc::new(MemTable::try_new(batches[0].schema(), vec![batches]).unwrap())
     };
     Arc::clone(TABLE.get_or_init(make))
 }
@@ -49,13 +47,11 @@ fn table() -> Arc<MemTable> {
 /// A session over a pool, as a user would make it.
 fn session(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
+    // One partition: where an operator runs in several, the first may leave nothing to the last, and the
+    // query fails at random, with DataFusion's greedy pool too.
+    let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH as usize);
     // What every sort keeps for its merge: 10 MB without being told, which here would be all.
-    let config = SessionConfig::new()
-        .with_target_partitions(PARTITIONS)
-        .with_batch_size(BATCH as usize)
-        .with_sort_spill_reservation_bytes(1 << 20)
-        // Sorts side by side starve each other's merges, in DataFusion's own pools too: its issue 17334.
-        .with_repartition_sorts(false);
+    let config = config.with_sort_spill_reservation_bytes(1 << 20);
     SessionContext::new_with_config_rt(config, runtime.unwrap())
 }
 

@@ -116,7 +116,12 @@ impl<S: Stocks> Accounts<S> {
     /// held of a guarantee is there again, so it may be asked for less than it was.
     fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
-        let asked = || below().fold(n, |rest, a| rest.saturating_sub(a.reserve.load(Acquire)));
+        // Under its lock: who has taken hold of a reserve may have to put it back.
+        let covered = |a: &Node| {
+            let _kept = a.keep();
+            a.reserve.load(Acquire)
+        };
+        let asked = || below().fold(n, |rest, a| rest.saturating_sub(covered(a)));
         let (usage, asked) = self.exact(full.node, FAST_TRIES, asked);
         full.asked = asked;
         let sum = usage.checked_add(full.asked);
