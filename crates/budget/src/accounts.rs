@@ -197,9 +197,9 @@ impl<S: Stocks> Accounts<S> {
 
     /// The opposite of `begin_waiting`.
     pub fn end_waiting(&self, node: &Node) {
-        // ORDERING: Release; it only lets others in again.
-        node.refusing.fetch_sub(1, Release);
-        node.waiting.fetch_sub(1, Release);
+        // ORDERING: SeqCst, of which Release; it only lets others in again.
+        node.refusing.fetch_sub(1, SeqCst);
+        node.waiting.fetch_sub(1, SeqCst);
     }
 
     /// How many accounts there are, orphans included.

@@ -27,8 +27,9 @@ use current::unbilled;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 use warmcore_sys::affinity;
-use warmcore_sys::rseq::{Here, Ids, current_cpu};
+use warmcore_sys::rseq::{Here, Ids, cpu_hint, current_cpu};
 use warmcore_terms::CpuId;
 
 static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
@@ -81,6 +82,16 @@ pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     RSEQ.get().unwrap_or_else(begin)
 }
 
+/// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have
+/// the fast way save registers.
+#[inline(always)]
+fn word_at(here: Option<Here>, place: Place) -> Option<&'static AtomicU64> {
+    let cpu = here.map(Here::id).or_else(cpu_hint)?;
+    // SAFETY: the table of the static lives for ever.
+    let [word, _] = unsafe { place.stock(CpuId(cpu)) };
+    Some(word)
+}
+
 impl Site {
     const WORD: usize = 1;
 
@@ -109,17 +120,14 @@ impl Site {
     /// `place` is the node's: in a handle it is in registers, where a loop charges more than once.
     #[inline(always)]
     pub(crate) fn charge_stock(self, place: Place, n: u64) -> bool {
-        // Before the kind is asked, so that a loop asks it once. Without an area, the slow way: a call for the
-        // CPU's number here would have the fast one save registers.
-        let Some(here) = Here::new(Ids::Cpu) else { return false };
+        // Before the kind is asked, so that a loop asks it once.
+        let here = Here::new(Ids::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: the tables of the two statics live for ever.
-                Kind::Rseq => unsafe { stock::charge_at(here, place, n as u32) },
+                Kind::Rseq => here.is_some_and(|here| unsafe { stock::charge_at(here, place, n as u32) }),
                 Kind::Word => {
-                    // SAFETY: as above.
-                    let [word, _] = unsafe { place.stock(CpuId(here.id())) };
-                    stock::charge(word, place.key, n as u32)
+                    word_at(here, place).is_some_and(|word| stock::charge(word, place.key, n as u32))
                 }
             }
     }
@@ -127,15 +135,13 @@ impl Site {
     /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
     #[inline(always)]
     pub(crate) fn uncharge_stock(self, place: Place, n: u64) -> bool {
-        let Some(here) = Here::new(Ids::Cpu) else { return false };
+        let here = Here::new(Ids::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: as in `charge_stock`.
-                Kind::Rseq => unsafe { stock::uncharge_at(here, place, n as u32) },
+                Kind::Rseq => here.is_some_and(|here| unsafe { stock::uncharge_at(here, place, n as u32) }),
                 Kind::Word => {
-                    // SAFETY: as in `charge_stock`.
-                    let [word, _] = unsafe { place.stock(CpuId(here.id())) };
-                    stock::uncharge(word, place.key, n as u32)
+                    word_at(here, place).is_some_and(|word| stock::uncharge(word, place.key, n as u32))
                 }
             }
     }

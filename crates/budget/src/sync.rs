@@ -17,14 +17,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A SeqCst read-modify-write or load is in the one order of all SeqCst operations; loom knows only
-/// fences to be, so under loom one stands beside it. Nothing without loom.
-#[inline(always)]
-pub(crate) fn seq_cst() {
-    #[cfg(loom)]
-    loom::sync::atomic::fence(Ordering::SeqCst);
-}
-
 /// Waits a little for somebody who is in the middle of a few instructions, or was preempted there.
 /// It sleeps before long: a thread of higher priority that spun would keep that one from its CPU.
 pub(crate) fn pause(tries: u32) {

@@ -336,6 +336,28 @@ fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
 }
 
 #[test]
+fn who_asked_first_is_not_sent_to_and_fro_between_two_queues() {
+    let _alone = alone();
+    for kind in KINDS {
+        let root = root(kind, 100);
+        let leaf = root.child("leaf").limit(50).build();
+        let (mut mine, mut rest) = (leaf.try_hold(50).unwrap(), root.try_hold(50).unwrap());
+        let first = Waiter::new(&leaf, 10);
+        let (second, third) = (Waiter::new(&leaf, 10), Waiter::new(&root, 10));
+        assert_eq!((waiting(&leaf), waiting(&root)), (2, 1));
+        // Others wait in the leaf and in the root. They came later.
+        mine.shrink(10);
+        let first = first.take();
+        mine.shrink(10);
+        let second = second.take();
+        rest.shrink(10);
+        let third = third.take();
+        drop((first, second, third, mine, rest));
+        assert_eq!((waiting(&leaf), waiting(&root), root.exact_usage()), (0, 0, 0));
+    }
+}
+
+#[test]
 fn who_waits_in_one_leaf_keeps_nobody_from_another() {
     let _alone = alone();
     for kind in KINDS {

@@ -14,7 +14,10 @@
 use super::node::{Node, PRESSED};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, Overrun};
-use crate::sync::{MutexGuard, Ordering::*, lock, seq_cst};
+use crate::sync::{MutexGuard, Ordering::*, lock};
+
+/// Whether who asks comes before all who wait at an account.
+pub type IsFirst<'a> = &'a dyn Fn(&Node) -> bool;
 
 /// Where a charge did not fit, and how much of it had come so far.
 #[derive(Debug, Clone, Copy)]
@@ -53,18 +56,18 @@ impl Drop for Passage<'_> {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` from `node` up to the root, or nothing. `head` is the account in whose queue the
-    /// caller is first. Who has taken room for a stock must not wait: who refuses has the turn, and waits for
-    /// that room. Says whether an account has come over its mark: the caller tells, once it has no room any
+    /// Charges `n` from `node` up to the root, or nothing. `is_first` says whether the caller comes before all
+    /// who wait at an account. Who has taken room for a stock must not wait: who refuses has the turn, and
+    /// waits for that room. Says whether an account has come over its mark: the caller tells, once it has no room any
     /// more, as who listens may want to know what is used exactly.
     pub(super) fn climb<'a>(
         &self,
         node: &'a Node,
         n: u64,
-        head: Option<&Node>,
+        is_first: Option<IsFirst>,
         may_wait: bool,
     ) -> Result<bool, Full<'a>> {
-        self.look_ahead(node, n, head)?;
+        self.look_ahead(node, n, is_first)?;
         let mut has_crossed = false;
         self.pass(node, node, n, &mut has_crossed, may_wait)?;
         Ok(has_crossed)
@@ -87,10 +90,11 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// What plainly does not fit leaves no trace.
-    fn look_ahead<'a>(&self, node: &'a Node, n: u64, head: Option<&Node>) -> Result<(), Full<'a>> {
+    fn look_ahead<'a>(&self, node: &'a Node, n: u64, is_first: Option<IsFirst>) -> Result<(), Full<'a>> {
         let mut rest = n;
         for node in node.path() {
-            let is_queued = node.waiting.load(Relaxed) > 0 && !head.is_some_and(|h| std::ptr::eq(h, node));
+            let is_queued =
+                node.waiting.load(Relaxed) > 0 && !is_first.is_some_and(|is_first| is_first(node));
             let usage = node.usage.load(Relaxed);
             if is_queued || usage.checked_add(rest).is_none_or(|sum| sum > node.limit.load(Relaxed)) {
                 return Err(Full { node, asked: rest, is_queued });
@@ -173,11 +177,11 @@ impl<S: Stocks> Accounts<S> {
         node.note_relief(node.sub_usage(n));
         // ORDERING: SeqCst; after the usage, see `sub_usage`.
         let waiting = node.waiting.load(SeqCst);
-        seq_cst();
         if waiting > 0 {
-            // ORDERING: Release; pairs with the swap in `take_owed_wake`: this thread's, or another's that
-            // comes before it and then sees to the wake. That one sees the usage, too.
-            self.owes_wake.store(1, Release);
+            // ORDERING: AcqRel; pairs with the swap in `take_owed_wake`: this thread's, or another's that
+            // comes before it and then sees to the wake. That one sees the usage, too: not with a store,
+            // as two that owe at once are taken together, and then only the last one would be seen.
+            self.owes_wake.fetch_or(1, AcqRel);
         }
     }
 

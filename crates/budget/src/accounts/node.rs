@@ -12,7 +12,7 @@
 
 use crate::outcome::Listener;
 use crate::stock::{Key, Place, ROOM_LOG2_MAX};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock, seq_cst};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock};
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
 
@@ -165,7 +165,6 @@ impl Node {
     pub(super) fn float_units(&self) -> u64 {
         // ORDERING: SeqCst; pairs with the additions in `add_float`: see "Notes on refusing".
         let float = self.float.load(SeqCst);
-        seq_cst();
         float & FLOAT_UNITS
     }
 
@@ -180,10 +179,7 @@ impl Node {
             let more = float.wrapping_add(FLOAT_VERSION + units);
             // ORDERING: SeqCst; before the load of `refusing` that follows. See "Notes on refusing".
             match self.float.compare_exchange_weak(float, more, SeqCst, Relaxed) {
-                Ok(_) => {
-                    seq_cst();
-                    return true;
-                }
+                Ok(_) => return true,
                 Err(now) => float = now,
             }
         }
@@ -200,7 +196,6 @@ impl Node {
     pub(super) fn is_refusing(&self) -> bool {
         // ORDERING: SeqCst; pairs with `Refusing::new`: see "Notes on refusing".
         let refusing = self.refusing.load(SeqCst);
-        seq_cst();
         refusing > 0
     }
 
@@ -209,12 +204,9 @@ impl Node {
     pub(super) fn exact<T>(&self, look: impl Fn() -> T) -> Option<(u64, T)> {
         // ORDERING: SeqCst, all three; see "Notes on refusing".
         let before = self.float.load(SeqCst);
-        seq_cst();
         let usage = self.usage.load(SeqCst);
-        seq_cst();
         let found = look();
         let after = self.float.load(SeqCst);
-        seq_cst();
         (before & FLOAT_UNITS == 0 && before == after).then_some((usage, found))
     }
 
@@ -250,7 +242,6 @@ impl Node {
         // ORDERING: SeqCst; before the load of `waiting` that follows, which pairs with who waits:
         // it says so, and then looks at usage.
         let before = self.usage.fetch_sub(n, SeqCst);
-        seq_cst();
         debug_assert!(before >= n, "{}: usage {before} - {n}", self.name());
         before.wrapping_sub(n)
     }
@@ -265,7 +256,6 @@ impl Node {
     pub(super) fn take_reserve(&self, n: u64) -> u64 {
         // ORDERING: SeqCst; after the usage, see `Accounts::keep_for_guarantee`.
         let mut reserve = self.reserve.load(SeqCst);
-        seq_cst();
         while reserve > 0 {
             let taken = reserve.min(n);
             // ORDERING: AcqRel; the units were charged to the parent before they were put here.

@@ -8,6 +8,7 @@
 //! Number.  Three levels: about 50 ns, for 512 charges.
 //! Writers. The thread's own CPU's stock.
 
+use super::climb::IsFirst;
 use super::node::Node;
 use super::{Accounts, Stocks};
 use crate::outcome::{Missing, OverBudget, OverUncharge};
@@ -40,8 +41,8 @@ impl Ready {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n`, which the stock could not serve or was not asked for. `head` is the account in whose
-    /// queue the caller is first.
+    /// Charges `n`, which the stock could not serve or was not asked for. `is_first` says whether the caller
+    /// comes before all who wait at an account; without, it comes after them.
     #[cold]
     #[inline(never)]
     pub fn charge_slowly(
@@ -49,7 +50,7 @@ impl<S: Stocks> Accounts<S> {
         node: &Node,
         cpu: CpuId,
         n: u64,
-        head: Option<&Node>,
+        is_first: Option<IsFirst>,
     ) -> Result<(), OverBudget> {
         // A thread that was disturbed, or has only now what sections need: once more.
         if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
@@ -61,7 +62,7 @@ impl<S: Stocks> Accounts<S> {
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.float_units().saturating_sub(charged).min(ROOM_MAX) as i64;
             let units = lacks.clamp(room / 2 - free, room - free).max(0) as u64;
-            match self.climb(node, n + units, head, false) {
+            match self.climb(node, n + units, is_first, false) {
                 Ok(has_crossed) => {
                     self.add_direct(node, n + units);
                     self.fill(node, &ready, units);
@@ -73,7 +74,7 @@ impl<S: Stocks> Accounts<S> {
                 Err(_) => self.give_room_back(node, &ready, None),
             }
         }
-        self.charge_tree(node, n, head)?;
+        self.charge_tree(node, n, is_first)?;
         self.add_direct(node, n);
         Ok(())
     }

@@ -30,11 +30,11 @@
 //! closed: a debt of at most its room. There it is not waited for.
 //! Loom: `accounts/loom.rs::a_refusal_is_never_false`.
 
-use super::climb::Full;
+use super::climb::{Full, IsFirst};
 use super::node::{Node, PRESSED};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, OverBudget, Refused};
-use crate::sync::{Ordering::*, lock, pause, seq_cst};
+use crate::sync::{Ordering::*, lock, pause};
 
 /// Keeps the stocks below an account closed as long as it lives.
 pub(super) struct Refusing<'a>(&'a Node);
@@ -43,15 +43,14 @@ impl<'a> Refusing<'a> {
     pub(super) fn new(node: &'a Node) -> Self {
         // ORDERING: SeqCst; pairs with `Node::is_refusing`, see "Notes on refusing".
         node.refusing.fetch_add(1, SeqCst);
-        seq_cst();
         Self(node)
     }
 }
 
 impl Drop for Refusing<'_> {
     fn drop(&mut self) {
-        // ORDERING: Release; it only lets others in again.
-        self.0.refusing.fetch_sub(1, Release);
+        // ORDERING: SeqCst, of which Release; it only lets others in again.
+        self.0.refusing.fetch_sub(1, SeqCst);
     }
 }
 
@@ -60,9 +59,14 @@ pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
     /// Charges `n` up the tree; drains and tries again where it does not fit.
-    pub(super) fn charge_tree(&self, node: &Node, n: u64, head: Option<&Node>) -> Result<(), OverBudget> {
+    pub(super) fn charge_tree(
+        &self,
+        node: &Node,
+        n: u64,
+        is_first: Option<IsFirst>,
+    ) -> Result<(), OverBudget> {
         let climb = || {
-            self.climb(node, n, head, true).map(|has_crossed| {
+            self.climb(node, n, is_first, true).map(|has_crossed| {
                 if has_crossed {
                     self.tell_pressure(node);
                 }
@@ -88,7 +92,7 @@ impl<S: Stocks> Accounts<S> {
                     self.tell(full.node, || Event::Pressure { account, usage, limit });
                 } else {
                     let over = self.over_budget(full, usage);
-                    if head.is_none() {
+                    if is_first.is_none() {
                         self.tell(full.node, || Event::OverBudget(over.clone()));
                     }
                     return Err(over);

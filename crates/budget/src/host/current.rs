@@ -13,25 +13,24 @@ use std::task::{Context, Poll};
 
 thread_local! {
     static CURRENT: Cell<Option<Site>> = const { Cell::new(None) };
-    /// Budget's own memory is charged to nobody: it is allocated under budget's own locks.
-    static UNBILLED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The account that pays for this thread's memory now.
 #[inline(always)]
 pub(super) fn payer() -> Option<Site> {
-    CURRENT.get().filter(|_| !UNBILLED.get())
+    CURRENT.get()
 }
 
-/// Runs `act`; what it allocates is charged to nobody.
+/// Runs `act`; what it allocates is charged to nobody. Budget's own memory is: it is allocated under
+/// budget's own locks.
 pub(super) fn unbilled<R>(act: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
+    struct Restore(Option<Site>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            UNBILLED.set(self.0);
+            CURRENT.set(self.0);
         }
     }
-    let _restore = Restore(UNBILLED.replace(true));
+    let _restore = Restore(CURRENT.replace(None));
     act()
 }
 

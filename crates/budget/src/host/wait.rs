@@ -15,6 +15,7 @@
 //!          can't use yet.
 
 use super::{Account, Charge, Site, current::unbilled, on_site, tidy};
+use crate::accounts::Node;
 use crate::outcome::OverBudget;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -70,6 +71,14 @@ pub(super) fn wake_heads() {
     });
     heads.iter().for_each(Waker::wake_by_ref);
     unbilled(|| drop(heads));
+}
+
+/// Whether nobody who waits at `node`, which is on the path of `site`, asked before `ticket`.
+fn is_before_all(site: Site, node: &Node, ticket: u64) -> bool {
+    let node = site.node().path().find(|a| std::ptr::eq(*a, node)).expect("it is on the path");
+    let queues = queues();
+    let first = queues.get(&Site::new(node, site.kind())).and_then(|queue| queue.first_key_value());
+    first.is_none_or(|(first, _)| ticket <= *first)
 }
 
 /// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more.
@@ -157,11 +166,18 @@ impl Future for Charging<'_> {
             let result = match self.at {
                 None => account.try_charge(n),
                 Some(at) if !self.is_first(at, cx.waker()) => return Poll::Pending,
-                Some(at) => {
-                    let (site, head) = (account.site, at.node());
-                    let cpu = current_cpu();
-                    let result =
-                        on_site!(site, |accounts, node| accounts.charge_slowly(node, cpu, n, Some(head)));
+                Some(_) => {
+                    let (site, cpu) = (account.site, current_cpu());
+                    let ticket = self.ticket.expect("who waits has a ticket");
+                    // By order of asking wherever somebody waits: were it by the place in one queue, two
+                    // who need room in both could send each other from one to the other for ever.
+                    let is_first = |node: &Node| is_before_all(site, node, ticket);
+                    let result = on_site!(site, |accounts, node| accounts.charge_slowly(
+                        node,
+                        cpu,
+                        n,
+                        Some(&is_first)
+                    ));
                     site.pass_on();
                     result
                 }

