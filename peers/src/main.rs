@@ -3,8 +3,8 @@
 //! Model.   The cases of `warmcore run percpu` and `run budget` with other variants, measured by the
 //!          same code; the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the
 //!          same process and the same rounds, so a ratio never leaves a case.
-//! Number.  Six cases of 8 variants, two of 2: about 15 s; 5 s with `--quick`. To build it takes
-//!          five minutes on one core, much of it C and C++.
+//! Number.  Six cases of 8 variants, four of 10, two of 2: about 25 s; 8 s with `--quick`. To build it
+//!          takes a quarter of an hour on one core, much of it C, C++ and Arrow.
 //! Source.  `README.md` lists the peers; `Cargo.toml` says why each is there.
 
 mod blocks;

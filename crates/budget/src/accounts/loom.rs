@@ -266,6 +266,33 @@ fn a_refusal_is_never_false_beside_an_overfull_stock() {
     fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
 }
 
+/// What a passer adds and takes off again, and what a stock holds, is in no usage that is called exact.
+#[test]
+fn what_is_undone_is_in_no_exact_usage() {
+    static EXACT: Seen = Seen::new();
+    ::loom::model(|| {
+        let node = Arc::new(Node::new(Word::new(1).place(1)));
+        node.add_usage(5).unwrap();
+        let passer = thread::spawn({
+            let node = node.clone();
+            move || {
+                for _ in 0..2 {
+                    node.add_float(1, u64::MAX);
+                    node.add_usage(4).unwrap();
+                    node.sub_usage(4);
+                    node.sub_float(1);
+                }
+            }
+        });
+        if let Some((usage, ())) = node.exact(|| ()) {
+            assert_eq!(usage, 5);
+            EXACT.note(true);
+        }
+        passer.join().unwrap();
+    });
+    assert!(EXACT.happened());
+}
+
 /// Two want more than there is, in part because of what lies in a stock: one of them gets it.
 #[test]
 fn of_two_refusers_one_is_wrong() {
@@ -554,11 +581,10 @@ fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     }
 }
 
-/// Somebody waits at the account that is full, for all that will be left. It sees what comes back, or somebody
+/// Somebody waits at the account that is full, for `n`, which is all that will be left. It sees what comes back, or somebody
 /// else finds that a wake is owed, and wakes it. `free`: units in CPU 1's stock at first; `None`: it is closed.
 /// `acts`: what others do; each then asks what it owes.
-fn waits<const M: usize>(preemptions: usize, free: Option<u64>, acts: [fn(&Tree<2>); M]) {
-    const N: u64 = LIMIT - BASE;
+fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [fn(&Tree<2>); M]) {
     for full in [0, 1] {
         model_of(preemptions, move || {
             let tree = two_of(full);
@@ -568,12 +594,12 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, acts: [fn(&Tree<
             }
             let waiter = go(&tree, move |tree| {
                 tree.accounts.begin_waiting(tree.node(full));
-                poll(tree, full, N)
+                poll(tree, full, n)
             });
             let others = acts.map(|act| {
                 go(&tree, move |tree| {
                     act(tree);
-                    tree.accounts.take_owed_wake() && poll(tree, full, N)
+                    tree.accounts.take_owed_wake() && poll(tree, full, n)
                 })
             });
             let polls = others.map(|other| other.join().unwrap());
@@ -585,26 +611,32 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, acts: [fn(&Tree<
     }
 }
 
+/// It is too much for a stock.
+#[test]
+fn who_waits_is_woken_by_what_passes_the_stocks() {
+    waits(3, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
+}
+
 /// A stock would open for it.
 #[test]
 fn who_waits_is_woken_by_what_comes_back() {
-    waits(2, None, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// It comes back into a stock.
 #[test]
 fn who_waits_is_woken_by_what_comes_back_to_a_stock() {
-    waits(2, Some(1), [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// The stock is full, and half of it goes along.
 #[test]
 fn who_waits_is_woken_by_what_a_full_stock_gives_up() {
-    waits(2, Some(3), [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// Somebody else asks whether a wake is owed, and sees to it.
 #[test]
 fn who_waits_is_woken_by_whoever_asks() {
-    waits(2, None, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
+    waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
 }
