@@ -2,7 +2,7 @@
 
 use super::inputs::{Inputs, State};
 use super::markup::amount;
-use super::words::{Standing, bound, compared, headline, measured, promises, tally};
+use super::words::{Standing, bound, compared, headline, interval, measured, promises, tally};
 use super::{EXPECTED, PROBE_COMMAND, cases, timeline, topo_picture};
 use crate::results::{Bound, Results, Row};
 
@@ -24,7 +24,7 @@ pub fn short(inputs: &Inputs) -> String {
     let promised = promises(inputs).map(|(row, target)| {
         let standing = Standing::of(row, target);
         let mut cells = vec![row.case.clone(), measured(row), amount(row.median, &row.unit)];
-        cells.extend([interval(row), bound(row, target), standing.word().to_owned()]);
+        cells.extend([interval(row).unwrap_or_default(), bound(row, target), standing.word().to_owned()]);
         cells
     });
     out += &table("Promises", promised.collect());
@@ -92,7 +92,7 @@ pub fn summary(inputs: &Inputs) -> String {
                 compared(r),
                 r.metric.clone(),
                 amount(r.median, &r.unit),
-                interval(r),
+                interval(r).unwrap_or_default(),
                 noisy.to_owned(),
             ]
         };
@@ -114,11 +114,6 @@ pub fn summary(inputs: &Inputs) -> String {
     absent.extend(inputs.probe.is_none().then(|| vec!["topo-probe".into(), PROBE_COMMAND.into()]));
     out += &table("Not run; the command that adds it", absent);
     printable(&out)
-}
-
-fn interval(row: &Row) -> String {
-    let a = |v| amount(v, &row.unit);
-    row.ci95.map_or(String::new(), |[lo, hi]| format!("{} … {}", a(lo), a(hi)))
 }
 
 /// Rows in columns as wide as their widest cell; times and ratios stand right.

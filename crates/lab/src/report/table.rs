@@ -40,8 +40,7 @@ fn table(class: &str, caption: &str, heads: &[&str], rows: impl IntoIterator<Ite
 }
 
 fn interval(row: &Row) -> String {
-    let a = |v| amount(v, &row.unit);
-    row.ci95.map_or("–".into(), |[lo, hi]| esc(&format!("{} … {}", a(lo), a(hi))))
+    super::words::interval(row).map_or("–".into(), |interval| esc(&interval))
 }
 
 /// The promises, and how each stands.

@@ -73,6 +73,16 @@ pub(super) fn compared(row: &Row) -> String {
     }
 }
 
+/// The 95 % interval of the median; a unit that is a word of its own is said once.
+pub(super) fn interval(row: &Row) -> Option<String> {
+    let [lo, hi] = row.ci95?.map(|v| amount(v, &row.unit));
+    let (lo_unit, hi_unit) = (lo.rsplit_once(' '), hi.rsplit_once(' '));
+    Some(match (lo_unit, hi_unit) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number} … {hi}"),
+        _ => format!("{lo} … {hi}"),
+    })
+}
+
 /// As [`compared`], where no column says the metric: `warmcore word, over the limit`.
 pub(super) fn measured(row: &Row) -> String {
     match &*row.metric {
