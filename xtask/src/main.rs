@@ -68,9 +68,15 @@ const STEPS: &[Step] = &[
     Step {
         env: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
         needs_rseq: true,
-        ..step("own areas", "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget -p warmcore-tenant")
+        ..step(
+            "own areas",
+            "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget -p warmcore-tenant",
+        )
     },
-    Step { env: &[("WARMCORE_BUDGET", "word")], ..step("strict budgets", "test --release -p warmcore-budget") },
+    Step {
+        env: &[("WARMCORE_BUDGET", "word")],
+        ..step("strict budgets", "test --release -p warmcore-budget")
+    },
     Step {
         needs_rseq: true,
         ..step(
