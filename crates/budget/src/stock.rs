@@ -16,6 +16,8 @@ mod locked;
 mod rseq;
 mod table;
 #[cfg(all(test, not(loom)))]
+pub(crate) use table::SLOTS;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod word;
 

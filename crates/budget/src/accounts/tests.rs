@@ -131,3 +131,37 @@ fn what_a_dropped_account_holds_is_its_parents() {
     assert!(accounts.try_charge(again, || A, 11).is_err());
     accounts.try_charge(again, || A, 10).unwrap();
 }
+
+#[test]
+fn a_stock_that_nobody_used_goes_back_at_the_second_tidy() {
+    let accounts = Accounts::new(Word::new(4));
+    let [root, _, leaf] = tree(&accounts);
+    accounts.try_charge(leaf, || A, 10).unwrap();
+    assert!(accounts.explain(root).stranded() > 0);
+    accounts.tidy();
+    assert!(accounts.explain(root).stranded() > 0, "it may be in use");
+    accounts.try_charge(leaf, || A, 10).unwrap();
+    accounts.tidy();
+    assert!(accounts.explain(root).stranded() > 0, "it was used in between");
+    accounts.tidy();
+    assert_eq!((accounts.explain(root).stranded(), accounts.usage(root).charged), (0, 20));
+}
+
+/// Their keys differ by the number of slots.
+#[test]
+fn a_slot_goes_to_who_asks_twice_while_its_account_rests() {
+    let accounts = Accounts::new(Word::new(4));
+    let root = accounts.create(None, plan("root", u64::MAX)).unwrap();
+    let all: Vec<&Node> = (0..=crate::stock::SLOTS)
+        .map(|_| accounts.create(Some(root), plan("leaf", u64::MAX)).unwrap())
+        .collect();
+    let (first, last) = (all[0], all[all.len() - 1]);
+    assert_eq!(last.key() - first.key(), crate::stock::SLOTS);
+    let open = |node| accounts.explain(node).path[0].stocks;
+    accounts.try_charge(first, || A, 5).unwrap();
+    accounts.try_charge(last, || A, 5).unwrap();
+    assert_eq!((open(first), open(last)), (1, 0), "it was used lately");
+    accounts.try_charge(last, || A, 5).unwrap();
+    assert_eq!((open(first), open(last)), (0, 1));
+    assert_eq!((accounts.exact_usage(first), accounts.exact_usage(last)), (5, 10));
+}
