@@ -1,11 +1,9 @@
 //! The seam through which atomics and locks enter, so that loom can stand in for them.
 
 #[cfg(loom)]
-pub(crate) use self::seen::{AtomicU32, AtomicU64};
-#[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicPtr, Ordering},
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -32,81 +30,4 @@ pub(crate) fn pause(tries: u32) {
         0..16 => std::hint::spin_loop(),
         _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
-}
-
-/// Of all accesses to an atomic, loom 0.7 remembers the last one only, to tell which orders are worth a
-/// try: a thread that loads, and then swaps, hides from it who had looked before. So here each access
-/// comes after one to a second atomic beside it, a swap that always fails: loom takes any two of them
-/// for rivals, and they order nothing.
-#[cfg(loom)]
-mod seen {
-    use loom::sync::atomic::{self as base, Ordering};
-
-    macro_rules! atomic {
-        ($Atomic:ident, $value:ty, $($act:ident)+) => {
-            #[derive(Debug)]
-            pub(crate) struct $Atomic {
-                atomic: base::$Atomic,
-                seen: base::AtomicBool,
-            }
-
-            impl $Atomic {
-                pub(crate) fn new(value: $value) -> Self {
-                    Self { atomic: base::$Atomic::new(value), seen: base::AtomicBool::new(false) }
-                }
-
-                fn see(&self) -> &base::$Atomic {
-                    let _ = self.seen.compare_exchange(true, true, Ordering::Relaxed, Ordering::Relaxed);
-                    &self.atomic
-                }
-
-                pub(crate) fn load(&self, order: Ordering) -> $value {
-                    self.see().load(order)
-                }
-
-                #[allow(dead_code, reason = "which of them are used, is elsewhere's")]
-                pub(crate) fn store(&self, value: $value, order: Ordering) {
-                    self.see().store(value, order);
-                }
-
-                $(
-                    #[allow(dead_code, reason = "as above")]
-                    pub(crate) fn $act(&self, value: $value, order: Ordering) -> $value {
-                        self.see().$act(value, order)
-                    }
-                )+
-
-                #[allow(dead_code, reason = "as above")]
-                pub(crate) fn compare_exchange(
-                    &self,
-                    old: $value,
-                    new: $value,
-                    success: Ordering,
-                    failure: Ordering,
-                ) -> Result<$value, $value> {
-                    self.see().compare_exchange(old, new, success, failure)
-                }
-
-                #[allow(dead_code, reason = "as above")]
-                pub(crate) fn compare_exchange_weak(
-                    &self,
-                    old: $value,
-                    new: $value,
-                    success: Ordering,
-                    failure: Ordering,
-                ) -> Result<$value, $value> {
-                    self.see().compare_exchange(old, new, success, failure)
-                }
-            }
-
-            impl Default for $Atomic {
-                fn default() -> Self {
-                    Self::new(0)
-                }
-            }
-        };
-    }
-
-    atomic!(AtomicU32, u32, swap fetch_add fetch_sub fetch_or fetch_and);
-    atomic!(AtomicU64, u64, swap fetch_add fetch_sub fetch_or fetch_and fetch_max);
 }

@@ -212,14 +212,9 @@ impl Seen {
 
 /// `other` on CPU 1 never holds more than `most`; what is left fits, always. `free`: units in CPU 1's stock
 /// at first; `None`: it is closed.
-fn fits_always(
-    preemptions: usize,
-    free: Option<u64>,
-    most: u64,
-    other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static,
-) {
+fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     for limited in [0, 1] {
-        model_of(preemptions, move || {
+        model(move || {
             let tree = two_of(limited);
             match free {
                 Some(free) => tree.open(1, THERE, free),
@@ -236,7 +231,7 @@ fn fits_always(
 /// The other spends from its stock and gives back to it.
 #[test]
 fn a_refusal_is_never_false() {
-    fits_always(1, Some(1), BASE + 1, |tree| {
+    fits_always(Some(1), BASE + 1, |tree| {
         tree.uncharge(1, THERE, 1);
         tree.charge_within(1, THERE, 1, LIMIT);
     });
@@ -245,7 +240,7 @@ fn a_refusal_is_never_false() {
 /// The other fills its stock up, and charges more than it uses for a moment.
 #[test]
 fn a_refusal_is_never_false_beside_a_refill() {
-    fits_always(2, Some(0), BASE + 3, |tree| {
+    fits_always(Some(0), BASE + 3, |tree| {
         assert!(tree.charge_within(1, THERE, 1, LIMIT));
     });
 }
@@ -253,13 +248,13 @@ fn a_refusal_is_never_false_beside_a_refill() {
 /// The other's stock opens.
 #[test]
 fn a_refusal_is_never_false_beside_an_opening() {
-    fits_always(2, None, BASE + 1, |tree| assert!(tree.charge_within(1, THERE, 1, LIMIT)));
+    fits_always(None, BASE + 1, |tree| assert!(tree.charge_within(1, THERE, 1, LIMIT)));
 }
 
 /// A stock opens for what the other gives back.
 #[test]
 fn a_refusal_is_never_false_beside_an_opening_by_who_gives_back() {
-    fits_always(2, None, BASE, |tree| {
+    fits_always(None, BASE, |tree| {
         tree.uncharge(1, THERE, 1);
         tree.charge_within(1, THERE, 1, LIMIT);
     });
@@ -268,7 +263,7 @@ fn a_refusal_is_never_false_beside_an_opening_by_who_gives_back() {
 /// The other's stock is full and is taken down to half.
 #[test]
 fn a_refusal_is_never_false_beside_an_overfull_stock() {
-    fits_always(2, Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
+    fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
 }
 
 /// What a passer adds and takes off again, and what a stock holds, is in no usage that is called exact.
@@ -324,7 +319,7 @@ fn of_two_refusers_one_is_wrong() {
 fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     static A: Seen = Seen::new();
     static C: Seen = Seen::new();
-    model_of(1, || {
+    model_of(2, || {
         let tree = Tree::new([(None, 10), (Some(0), 4)]);
         let a = go(&tree, |tree| tree.charge(1, HERE, 4));
         let b = go(&tree, |tree| tree.charge(0, THERE, 7));
@@ -343,7 +338,7 @@ fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
 fn what_is_guaranteed_is_never_refused() {
     static A: Seen = Seen::new();
     static C: Seen = Seen::new();
-    model_of(1, || {
+    model_of(2, || {
         let tree = Tree::new([(None, 12), (Some(0), u64::MAX)]);
         tree.accounts.set_guarantee(tree.node(1), 5).unwrap();
         assert!(tree.charge(0, HERE, 5));
@@ -492,7 +487,7 @@ fn two_threads_with_one_stock_lose_nothing() {
 #[test]
 fn a_slot_changes_hands_and_nothing_is_lost() {
     static TAKEN: Seen = Seen::new();
-    model_of(1, || {
+    model(|| {
         let tree = Tree::new([(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
         tree.open(1, THERE, 1);
         let other = go(&tree, |tree| {
@@ -631,17 +626,17 @@ fn who_waits_is_woken_by_what_comes_back() {
 /// It comes back into a stock.
 #[test]
 fn who_waits_is_woken_by_what_comes_back_to_a_stock() {
-    waits(1, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// The stock is full, and half of it goes along.
 #[test]
 fn who_waits_is_woken_by_what_a_full_stock_gives_up() {
-    waits(1, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
+    waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
 /// Somebody else asks whether a wake is owed, and sees to it.
 #[test]
 fn who_waits_is_woken_by_whoever_asks() {
-    waits(1, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
+    waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
 }

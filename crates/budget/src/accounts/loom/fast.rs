@@ -40,7 +40,7 @@ fn tidying_loses_nothing() {
 #[test]
 fn a_limit_is_exceeded_by_a_room_at_most_and_the_debt_is_paid() {
     static DEBTS: Seen = Seen::new();
-    model_of(1, || {
+    model(|| {
         let tree = two();
         tree.open(1, THERE, 2);
         let other = go(&tree, |tree| {
