@@ -315,17 +315,22 @@ struct Verdict {
 
 /// Judges calls. At any moment an account holds at most what charges that had begun and were not refused
 /// brought, without what was given back by then; and at least what had been charged by then, without what
-/// was about to be given back.
+/// was about to be given back. What is being given back may have left an account, where a guarantee keeps as
+/// much, and not yet its parent: there it comes on top.
 fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     fn used(laws: &[Law], held: &[u64], i: usize) -> u64 {
         let below = |c: &usize| laws[*c].up == Some(i);
         let children = (0..laws.len()).filter(below).map(|c| used(laws, held, c).max(laws[c].guarantee));
         held[i] + children.sum::<u64>()
     }
-    let fits = |held: &[u64], i: usize, n: u64| {
+    fn leaving(laws: &[Law], going: &[u64], i: usize) -> u64 {
+        let children = (0..laws.len()).filter(|c| laws[*c].up == Some(i));
+        going[i] + children.map(|c| leaving(laws, going, c)).sum::<u64>()
+    }
+    let fits = |held: &[u64], going: &[u64], i: usize, n: u64| {
         let (mut at, mut rest) = (Some(i), n);
         while let Some(i) = at.filter(|_| rest > 0) {
-            let (used, law) = (used(laws, held, i), laws[i]);
+            let (used, law) = (used(laws, held, i) + leaving(laws, going, i), laws[i]);
             if used + rest > law.limit {
                 return false;
             }
@@ -337,7 +342,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     let mut moments: Vec<(u64, bool, Call)> =
         calls.iter().flat_map(|call| [(call.began, true, *call), (call.ended, false, *call)]).collect();
     moments.sort_unstable_by_key(|(at, ..)| *at);
-    let (mut most, mut least) = (vec![0u64; laws.len()], vec![0u64; laws.len()]);
+    let [mut most, mut going, mut least] = [(); 3].map(|()| vec![0u64; laws.len()]);
     let mut verdict = Verdict::default();
     // Refused calls under way that fitted so far.
     let mut doubtful: Vec<Call> = Vec::new();
@@ -345,7 +350,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
         match (call.act, begins) {
             (Act::Charged, true) => {
                 most[call.account] += call.n;
-                doubtful.retain(|call| fits(&most, call.account, call.n));
+                doubtful.retain(|call| fits(&most, &going, call.account, call.n));
             }
             (Act::Charged, false) => {
                 verdict.charges += 1;
@@ -357,10 +362,15 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
                     at = laws[i].up;
                 }
             }
-            (Act::GaveBack, true) => least[call.account] -= call.n,
-            (Act::GaveBack, false) => most[call.account] -= call.n,
+            (Act::GaveBack, true) => {
+                least[call.account] -= call.n;
+                most[call.account] -= call.n;
+                going[call.account] += call.n;
+                doubtful.retain(|call| fits(&most, &going, call.account, call.n));
+            }
+            (Act::GaveBack, false) => going[call.account] -= call.n,
             (Act::Refused, true) => {
-                doubtful.extend(Some(call).filter(|call| fits(&most, call.account, call.n)))
+                doubtful.extend(Some(call).filter(|call| fits(&most, &going, call.account, call.n)))
             }
             (Act::Refused, false) => {
                 verdict.refusals += 1;
@@ -370,7 +380,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
             }
         }
     }
-    assert!(most.iter().chain(&least).all(|held| *held == 0), "{most:?} {least:?}");
+    assert!(most.iter().chain(&going).chain(&least).all(|held| *held == 0), "{most:?} {least:?}");
     verdict
 }
 

@@ -59,7 +59,15 @@ fn cost(cpus: u32) {
     drop(tenants(cpus));
     let once = resident_bytes();
     (0..4).for_each(|_| drop(tenants(cpus)));
-    let grown = resident_bytes().saturating_sub(once) / (4 * TENANTS);
+    let grown = || resident_bytes().saturating_sub(once) / (4 * TENANTS);
+    // The compactor may hold the last ones for as long as it looks at them.
+    for _ in 0..100 {
+        if grown() < BYTES_EACH_MAX / 32 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let grown = grown();
     assert!(grown < BYTES_EACH_MAX / 32, "{grown} bytes each were not given back on {cpus} CPUs");
 }
 

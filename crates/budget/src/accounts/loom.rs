@@ -614,7 +614,7 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
 /// It is too much for a stock.
 #[test]
 fn who_waits_is_woken_by_what_passes_the_stocks() {
-    waits(2, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
+    waits(1, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
 }
 
 /// A stock would open for it.

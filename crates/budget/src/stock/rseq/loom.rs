@@ -65,6 +65,13 @@ impl Rseq {
     }
 }
 
+/// All orders with at most three preemptions.
+fn model(act: impl Fn() + Sync + Send + 'static) {
+    let mut builder = ::loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(act);
+}
+
 const HERE: CpuId = CpuId(0);
 const ROOM_LOG2: u8 = 2;
 
@@ -163,7 +170,7 @@ fn go(stock: &Arc<Stock>, act: impl FnOnce(&Stock) + 'static) -> thread::JoinHan
 #[test]
 fn a_debt_is_at_most_the_room() {
     static DEEPEST: real::AtomicI32 = real::AtomicI32::new(0);
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         stock.fill(1);
         let drainer = go(&stock, |stock| stock.close(1, 2));
@@ -187,7 +194,7 @@ fn a_debt_is_at_most_the_room() {
 #[test]
 fn what_comes_back_late_is_at_most_the_room() {
     static MOST: real::AtomicI32 = real::AtomicI32::new(0);
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         stock.fill(1);
         stock.charge(1, 3);
@@ -209,7 +216,7 @@ fn what_comes_back_late_is_at_most_the_room() {
 /// Two drain: neither takes what the other has taken.
 #[test]
 fn two_drains_take_a_unit_once() {
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         stock.fill(1);
         let drainer = go(&stock, |stock| stock.close(1, 2));
@@ -228,7 +235,7 @@ fn two_drains_take_a_unit_once() {
 /// Account 2 takes the slot over and spends there, while somebody drains account 1.
 #[test]
 fn a_drain_of_the_old_account_takes_nothing_of_the_new() {
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         stock.fill(1);
         let drainer = go(&stock, |stock| stock.close(1, 2));
@@ -245,7 +252,7 @@ fn a_drain_of_the_old_account_takes_nothing_of_the_new() {
 /// It goes to account 2 and comes back to account 1, and is as it was, while somebody drains account 2.
 #[test]
 fn a_stock_that_is_as_it_was_is_taken_from_its_own_account() {
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         stock.fill(1);
         let drainer = go(&stock, |stock| stock.close(2, 1));
@@ -261,7 +268,7 @@ fn a_stock_that_is_as_it_was_is_taken_from_its_own_account() {
 /// Two threads of one CPU change hands with each other, each from where the other was.
 #[test]
 fn two_accounts_want_the_same_slot() {
-    ::loom::model(|| {
+    model(|| {
         let stock = Stock::new();
         let other = go(&stock, |stock| {
             stock.bind(2);
