@@ -8,7 +8,7 @@
 mod dice;
 
 use dice::Dice;
-use warmcore_budget::{Account, Charge, Kind};
+use warmcore_budget::{Account, Charge, Kind, OverBudget};
 
 /// Steps for each kind. Debug builds take a tenth.
 const STEPS: u64 = if cfg!(debug_assertions) { 50_000 } else { 500_000 };
@@ -62,7 +62,7 @@ fn every_answer_is_as_expected(kind: Kind) {
         let context = || format!("step {step}: {n} in #{i}\n{}", accounts[i].explain());
         match dice.below(24) {
             0..8 => {
-                let is = accounts[i].try_charge(n);
+                let is = patiently(&accounts[i], expected.is_none(), || accounts[i].try_charge(n));
                 assert_eq!(
                     is.as_ref().err().map(|over| over.account().to_owned()),
                     expected,
@@ -72,7 +72,7 @@ fn every_answer_is_as_expected(kind: Kind) {
                 known.held[i] += is.map_or(0, |()| n);
             }
             8..10 => {
-                let is = accounts[i].try_hold(n);
+                let is = patiently(&accounts[i], expected.is_none(), || accounts[i].try_hold(n));
                 assert_eq!(is.is_err(), expected.is_some(), "{}", context());
                 kept.extend(is.ok().map(|charge| (i, charge)));
                 known.held[i] += if expected.is_none() { n } else { 0 };
@@ -104,7 +104,7 @@ fn every_answer_is_as_expected(kind: Kind) {
                     known.held = before;
                 }
                 let charges = charges.map(|(at, n)| (&accounts[at], n));
-                let is = Account::try_charge_all(&charges);
+                let is = patiently(&accounts[i], fits, || Account::try_charge_all(&charges));
                 assert_eq!(is.is_ok(), fits, "{}", context());
             }
             18 => {
@@ -178,4 +178,22 @@ fn words_answer_as_integers_do() {
 #[test]
 fn sections_answer_as_integers_do() {
     every_answer_is_as_expected(Kind::Rseq);
+}
+
+/// The fast kind may refuse falsely while the tidying thread is in the middle of something, so it is asked
+/// again where it ought to fit. Once is enough of the strict one.
+fn patiently<T>(
+    account: &Account,
+    fits: bool,
+    mut act: impl FnMut() -> Result<T, OverBudget>,
+) -> Result<T, OverBudget> {
+    let mut result = act();
+    for _ in 0..1000 {
+        if result.is_ok() || !fits || account.kind().is_strict() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+        result = act();
+    }
+    result
 }
