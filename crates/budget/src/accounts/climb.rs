@@ -58,8 +58,8 @@ impl Drop for Passage<'_> {
 impl<S: Stocks> Accounts<S> {
     /// Charges `n` from `node` up to the root, or nothing. `is_first` says whether the caller comes before all
     /// who wait at an account. Who has taken room for a stock must not wait: who refuses has the turn, and
-    /// waits for that room. Says whether an account has come over its mark: the caller tells, once it has no room any
-    /// more, as who listens may want to know what is used exactly.
+    /// waits for that room. Says whether an account has come over its mark: the caller tells, once it has no
+    /// room any more, as who listens may want to know what is used exactly.
     pub(super) fn climb<'a>(
         &self,
         node: &'a Node,
