@@ -87,6 +87,21 @@ pub fn ticks_per_ns() -> Option<f64> {
     (scale.source == Source::Counter).then(|| (1u64 << 32) as f64 / scale.ns_per_tick_q32 as f64)
 }
 
+/// The CPU time that all threads of this process have used so far.
+#[cfg(unix)]
+pub fn process_cpu() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec. It fails only without the clock: then 0 is as good.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Always 0: this platform has no such clock that we use.
+#[cfg(not(unix))]
+pub fn process_cpu() -> Nanos {
+    Nanos(0)
+}
+
 /// The CPU's counter, if all CPUs count alike.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -133,6 +148,20 @@ mod tests {
             assert!(next >= last, "{next:?} after {last:?}");
             last = next;
         }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_process_that_computes_uses_the_cpu() {
+        let before = process_cpu();
+        let mut used = 0;
+        for i in 0..10_000_000u64 {
+            used = std::hint::black_box(i);
+            if process_cpu() > before {
+                break;
+            }
+        }
+        assert!(process_cpu() > before, "nothing used in {used} steps");
     }
 
     #[test]

@@ -13,3 +13,4 @@ pub mod membarrier;
 pub mod platform;
 pub mod rseq;
 pub mod signals;
+pub mod timer;

@@ -30,6 +30,7 @@ pub(crate) struct Inner {
     /// Never given to another tenant.
     pub(crate) serial: u64,
     name: Box<str>,
+    weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<CpuSeats>,
     /// Who pays for what its threads allocate.
@@ -46,6 +47,7 @@ pub struct Builder {
     policy: &'static dyn Policy,
     cpus: Option<u32>,
     account: Option<Account>,
+    weight: u32,
 }
 
 impl Builder {
@@ -65,6 +67,12 @@ impl Builder {
         Self { account: Some(account.clone()), ..self }
     }
 
+    /// How much of a worker it gets where several tenants' tasks wait: twice as much as one of half the weight.
+    /// 100 if nothing is said. [`build`](Self::build) panics at 0 and above 10 000.
+    pub fn weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
     /// As on a machine with so many CPU numbers, to see what that costs. [`build`](Self::build)
     /// panics if this machine has more, and above 65536.
     pub fn cpus(self, cpus: u32) -> Self {
@@ -80,10 +88,13 @@ impl Builder {
             (here..=CPUS_MAX).contains(&cpus),
             "{cpus} CPU numbers; {here} to {CPUS_MAX} are possible here"
         );
+        let weight = self.weight;
+        assert!((1..=10_000).contains(&weight), "a weight of {weight}; 1 to 10000 are possible");
         let space = Space::of(cpus);
         let inner = registry::register(|serial, is_busy| Inner {
             serial,
             name: self.name.into(),
+            weight,
             space,
             account: self.account,
             ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
@@ -96,7 +107,7 @@ impl Builder {
 impl Tenant {
     /// A tenant without a name and with [`CacheLocal`] ids, until the builder is told otherwise.
     pub fn builder() -> Builder {
-        Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None }
+        Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None, weight: 100 }
     }
 
     /// Holds an id of this tenant on this thread until the guard is dropped: nobody else has the
@@ -128,6 +139,16 @@ impl Tenant {
     /// As it was named.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// A number that no other tenant of this process ever has.
+    pub fn serial(&self) -> u64 {
+        self.inner.serial
+    }
+
+    /// How much of a worker it gets, beside others.
+    pub fn weight(&self) -> u32 {
+        self.inner.weight
     }
 
     /// The account that pays for what its threads allocate.

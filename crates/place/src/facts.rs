@@ -1,0 +1,154 @@
+//! Facts and decisions: all that goes into a policy, and all that comes out.
+//!
+//! Model.   A CPU is what a host runs tasks on: a worker of the runtime, a CPU of the simulator or the kernel.
+//!          It is numbered from 0 without gaps; [`Machine`](crate::Machine) knows where each one is.
+//! Number.  A wake is 56 bytes of facts, a decision 24.
+
+use warmcore_terms::{CpuId, LlcId, Nanos, NodeId};
+
+/// What is so at this moment. The host answers from its own records; an answer may be late by as much as the
+/// host's caches are, and no decision may be wrong because of it, only worse.
+pub trait View {
+    /// Nothing to do there, and it sleeps or is about to.
+    fn is_idle(&self, cpu: CpuId) -> bool;
+    /// It takes no work: gone offline, or told to stop. It wakes nobody then, or hands on by itself what it
+    /// wakes: a policy does not ask this of a waker's own CPU.
+    fn is_offline(&self, _cpu: CpuId) -> bool {
+        false
+    }
+    /// The task that runs there has run for longer than the host calls long.
+    fn is_stuck(&self, cpu: CpuId) -> bool;
+    /// How many tasks wait there, behind the one that runs or, if the CPU sleeps, for it to be there. Tasks
+    /// that may run nowhere else don't count: whoever came for them would go away with nothing, again and again.
+    fn backlog(&self, cpu: CpuId) -> u32;
+    /// Since when somebody has always been waiting there. Meaningless when nobody is.
+    fn backlog_since(&self, cpu: CpuId) -> Nanos;
+    /// What moving the task costs that a pull from there would take.
+    fn refill_there(&self, cpu: CpuId) -> Nanos;
+    /// Until when the CPU is kept for a task that sleeps shortly.
+    fn hot_until(&self, cpu: CpuId) -> Nanos;
+    /// How many tasks wait in the queue that the CPUs of one LLC share, and that belong to none of them yet.
+    fn waiting_in(&self, shard: usize) -> u32;
+    /// How many CPUs of the shard are idle: those that are not offline. If this says 0, nobody is looked for
+    /// there.
+    fn idle_in(&self, shard: usize) -> u32;
+    /// Whether anybody waits on any CPU of the shard. A host that knows, from a word per shard, spares who
+    /// pulls a look at every CPU's own line.
+    fn has_backlog_in(&self, _shard: usize) -> bool {
+        true
+    }
+    /// Whether any of those that wait on `cpu` may run on `me`. A host that doesn't know says yes, and doesn't
+    /// ask again at once when it was sent there for nothing.
+    fn may_take(&self, _me: CpuId, _cpu: CpuId) -> bool {
+        true
+    }
+}
+
+/// Where a task may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Allowed {
+    /// On every CPU.
+    #[default]
+    Anywhere,
+    /// On this CPU alone.
+    Cpu(CpuId),
+    /// On the CPUs of one last-level cache.
+    Llc(LlcId),
+    /// On the CPUs of one NUMA node.
+    Node(NodeId),
+}
+
+/// The task that is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wakee {
+    /// Where it ran last. `None`: it is new, or may no longer run there.
+    pub home: Option<CpuId>,
+    /// What it costs to run elsewhere: its data come along line by line.
+    pub refill: Nanos,
+    /// What waking it at home has cost more than waking it at its waker's would have, since it last moved or
+    /// was woken at home.
+    pub debt: Nanos,
+    /// Where it may run.
+    pub allowed: Allowed,
+}
+
+/// Who wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waker {
+    /// A task, or the driver, on this CPU of the host, which therefore runs.
+    Cpu(CpuId),
+    /// A thread that is none of the host's; it runs on the same CPU as this one of the host's does when it
+    /// runs, where that is known.
+    Outside(Option<CpuId>),
+}
+
+/// One wake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    /// The host's clock.
+    pub now: Nanos,
+    /// Who is woken.
+    pub wakee: Wakee,
+    /// Who wakes.
+    pub waker: Waker,
+}
+
+/// Where a wakee goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// The queue of one CPU.
+    Cpu(CpuId),
+    /// The queue shared by the CPUs of one shard of an LLC.
+    Shard(usize),
+}
+
+/// The answer to a wake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Where the wakee goes.
+    pub to: To,
+    /// Who is to be woken for it, if it sleeps.
+    pub kick: Option<CpuId>,
+    /// The wakee's debt from now on.
+    pub debt: Nanos,
+    /// How many idle CPUs were passed over because they are kept for somebody else.
+    pub hot_kept: u8,
+    /// The wakee goes to a CPU that is kept for somebody else.
+    pub hot_broken: bool,
+}
+
+impl Placed {
+    /// To one CPU, which is kicked if `kick`.
+    pub const fn on(cpu: CpuId, kick: bool) -> Self {
+        let kick = if kick { Some(cpu) } else { None };
+        Self { to: To::Cpu(cpu), kick, debt: Nanos(0), hot_kept: 0, hot_broken: false }
+    }
+}
+
+/// What a CPU does that has nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pull {
+    /// Take from the queue of a shard.
+    Shard(usize),
+    /// Take up to so many that wait on another CPU.
+    From {
+        /// That CPU.
+        cpu: CpuId,
+        /// At least one.
+        at_most: u32,
+    },
+    /// Nothing yet. What waits may be taken at this time, if it still waits then.
+    Until(Nanos),
+    /// Nothing waits anywhere that it may take.
+    Nothing,
+}
+
+/// In which order a CPU goes through the tasks that wait there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// First come, first served.
+    Forth,
+    /// Who came last in the last round comes first in this one: the way there and back. Everybody waits at most
+    /// two rounds, and the half that ran last finds its data in the cache.
+    Back,
+}

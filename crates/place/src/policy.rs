@@ -1,0 +1,61 @@
+//! Policy: where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
+//!
+//! Model.   Three questions, one trait, one file per answer. [`Home`] is ours. The others are what is done
+//!          elsewhere, for comparison: [`PolicyKind`] names them, and is itself a policy: the one that it names.
+//! Number.  Five policies.
+
+mod global_fifo;
+mod home;
+mod kind;
+mod near;
+mod prev_cpu;
+mod shared_queue;
+mod work_steal;
+
+pub use global_fifo::GlobalFifo;
+pub use home::Home;
+pub use kind::{PolicyKind, UnknownPolicy};
+pub use near::may;
+pub use prev_cpu::PrevCpu;
+pub use shared_queue::SharedQueue;
+pub use work_steal::WorkSteal;
+
+use crate::{Machine, Placed, Pull, Turn, View, Wake};
+use warmcore_terms::{CpuId, Nanos};
+
+/// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
+pub trait Policy {
+    /// Where a wakee goes.
+    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed;
+
+    /// What a CPU does that has nothing to do.
+    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull;
+
+    /// From how many on that wait on a CPU, whose tasks run for so long at a time, help is worth its price.
+    fn crowded(&self, average_poll: Nanos) -> u32 {
+        let _ = average_poll;
+        1
+    }
+
+    /// A task was put behind others on the CPU `at`, which runs: whom to kick, of those that sleep. The host
+    /// asks only if nobody is looking for work already. It asks again for the CPU that somebody has just
+    /// pulled from, if more wait there: who has found something no longer looks.
+    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId>;
+
+    /// In which order the next round goes, on a CPU whose tasks run for so long at a time.
+    fn turn(&self, average_poll: Nanos) -> Turn {
+        let _ = average_poll;
+        Turn::Forth
+    }
+
+    /// How often in a row a task may run at once that the task before it woke, ahead of all who wait.
+    fn chain_max(&self) -> u32 {
+        3
+    }
+
+    /// What a move costs a task that runs for so long at a time.
+    fn refill(&self, average_poll: Nanos) -> Nanos {
+        let _ = average_poll;
+        Nanos(0)
+    }
+}

@@ -1,0 +1,155 @@
+//! Home: a task wakes where its data is, unless that costs more than to carry them.
+//!
+//! Model.   To wake a task at home costs a kick if its home sleeps, a little if it runs; to run it elsewhere
+//!          costs its refill once. So the wakes at home run up a debt, and when that has reached the refill the
+//!          task moves to its waker: until it moves, and by moving, it has paid less than twice the better of
+//!          staying and having moved at once. A task that talks to another ends up beside it, after one wake
+//!          if it is small and after many if it carries a lot. It does not move to a CPU where more wait than
+//!          at home, and while it could not move the debt stands still. Who forgets which CPU each wake came
+//!          from can be led about by wakers that know the rule, each move at twice its refill; wakers that
+//!          come by chance can't (`tests/ski_rental.rs`).
+//!          An idle CPU lets what waits elsewhere wait for as long as a move costs, counted from when somebody
+//!          began to wait there: by then the idling has cost as much as the move will. It lets a CPU that
+//!          was just kicked come to its own. A CPU in a long poll, or one that stops, is helped at once.
+//! Number.  A task of 16 µs a poll: refill 64 µs; it moves to a waker that finds its home asleep 7 times
+//!          in a row.
+//! Source.  Ours; hot windows and the scan from SIS_CACHE and SIS_UTIL.
+
+use super::Policy;
+use super::near::{Found, find_idle, may, origin, shared, takes};
+use crate::{Allowed, Distance, Machine, Placed, Pull, Turn, View, Wake, Wakee, Waker};
+use warmcore_terms::{CpuId, Nanos};
+
+/// What it costs to wake a CPU that sleeps: a system call, an interrupt, the way out of idle.
+pub const KICK: Nanos = Nanos(10_000);
+
+/// What it costs to hand a task to a CPU that runs: a few lines go over.
+pub const HAND_OVER: Nanos = Nanos(500);
+
+/// A move costs so many times what the task runs for at a time: measured 3 to 10 times, itself included.
+pub const REFILL_PER_POLL: u64 = 4;
+
+/// No private cache takes longer to fill.
+pub const REFILL_MAX: Nanos = Nanos(400_000);
+
+/// Tasks that run longer at a time have data worth a turn of the queue.
+pub const TURN_POLL_MIN: Nanos = Nanos(4_000);
+
+/// Home placement and late pulling.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Home;
+
+impl Policy for Home {
+    #[inline]
+    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+        match (wake.wakee.home, wake.waker) {
+            (Some(home), Waker::Cpu(waker)) if home == waker => Placed::on(home, false),
+            (Some(home), _) => wake_away(machine, view, wake, home),
+            (None, Waker::Cpu(waker)) if may(machine, wake.wakee.allowed, waker) => Placed::on(waker, false),
+            (None, waker) => place(machine, view, wake, origin(machine, view, waker)),
+        }
+    }
+
+    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
+        let mut earliest = None;
+        for shard in machine.shards_from(me) {
+            // What belongs to nobody is taken at once, one's own first.
+            if view.waiting_in(shard) > 0 {
+                return Pull::Shard(shard);
+            }
+            if !view.has_backlog_in(shard) {
+                continue;
+            }
+            for cpu in machine.cpus_from(me, shard) {
+                let waiting = view.backlog(cpu);
+                if waiting == 0 || !view.may_take(me, cpu) {
+                    continue;
+                }
+                let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
+                let refill = refill_over(view.refill_there(cpu), machine.distance(me, cpu));
+                // Who was kicked is on the way: to come first would waste the kick.
+                let wait = if view.is_idle(cpu) { refill.max(KICK) } else { refill };
+                let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
+                if at <= now {
+                    let is_light = refill < KICK || is_helpless;
+                    return Pull::From { cpu, at_most: if is_light { waiting.div_ceil(2) } else { 1 } };
+                }
+                earliest = Some(earliest.map_or(at, |earliest: Nanos| earliest.min(at)));
+            }
+        }
+        earliest.map_or(Pull::Nothing, Pull::Until)
+    }
+
+    /// Who waits last waits for all before it: that is to be more than the kick and the move.
+    fn crowded(&self, average_poll: Nanos) -> u32 {
+        let price = later(KICK, self.refill(average_poll)).0;
+        u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
+    }
+
+    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId> {
+        find_idle(machine, view, at, now, &Wakee::default()).map(|found| found.cpu)
+    }
+
+    fn turn(&self, average_poll: Nanos) -> Turn {
+        if average_poll >= TURN_POLL_MIN { Turn::Back } else { Turn::Forth }
+    }
+
+    fn refill(&self, average_poll: Nanos) -> Nanos {
+        Nanos(average_poll.0.saturating_mul(REFILL_PER_POLL).min(REFILL_MAX.0))
+    }
+}
+
+/// A move over a distance costs so many times a move within an LLC.
+fn farness(distance: Distance) -> u64 {
+    match distance {
+        Distance::Same | Distance::Core | Distance::Llc => 1,
+        Distance::Node => 2,
+        Distance::Socket => 3,
+        Distance::Machine => 4,
+    }
+}
+
+fn refill_over(refill: Nanos, distance: Distance) -> Nanos {
+    Nanos(refill.0.saturating_mul(farness(distance)))
+}
+
+fn later(at: Nanos, by: Nanos) -> Nanos {
+    Nanos(at.0.saturating_add(by.0))
+}
+
+/// The wakee has a home, and no task there woke it.
+fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> Placed {
+    let Wakee { refill, debt, allowed, .. } = wake.wakee;
+    if !takes(machine, view, allowed, home) {
+        return place(machine, view, wake, home);
+    }
+    let is_idle = view.is_idle(home);
+    let mut stay = Placed { debt, ..Placed::on(home, is_idle) };
+    if let Waker::Cpu(near) | Waker::Outside(Some(near)) = wake.waker {
+        // An outside waker's CPU serves if nobody is at work there; a worker's own, if no more wait than at home.
+        let is_free = || match wake.waker {
+            Waker::Cpu(_) => view.backlog(near) <= view.backlog(home),
+            Waker::Outside(_) => view.is_idle(near),
+        };
+        if near == home {
+            stay.debt = Nanos(0);
+        } else if takes(machine, view, allowed, near) && is_free() {
+            stay.debt = later(debt, if is_idle { KICK } else { HAND_OVER });
+            if stay.debt >= refill_over(refill, machine.distance(home, near)) {
+                return Placed::on(near, view.is_idle(near));
+            }
+        }
+    }
+    if view.is_stuck(home) && allowed != Allowed::Cpu(home) {
+        return place(machine, view, wake, home);
+    }
+    stay
+}
+
+/// The wakee is new, or can't go home: an idle CPU near, or the queue that nobody owns.
+fn place(machine: &Machine, view: &impl View, wake: &Wake, near: CpuId) -> Placed {
+    match find_idle(machine, view, near, wake.now, &wake.wakee) {
+        Some(Found { cpu, hot_kept, hot_broken }) => Placed { hot_kept, hot_broken, ..Placed::on(cpu, true) },
+        None => shared(machine, view, near, wake.wakee.allowed, None),
+    }
+}

@@ -1,0 +1,94 @@
+//! Block: a future run on a thread that is no worker, and a closure that blocks on one that is.
+//!
+//! Model.   `on` parks the thread between polls. `in_place` hands the worker on first, so that neither its queue
+//!          nor its driver waits.
+//! Number.  `in_place` costs a thread's wake, about 10 µs; a thread's start the first time.
+
+use crate::context;
+use crate::shared::Shared;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use warmcore_sys::affinity;
+
+struct Parked {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // ORDERING: Release; pairs with the Acquire in `on`: who polls sees what the waker did before.
+        if !self.is_woken.swap(true, Release) {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Calls `act` on this thread as inside the runtime.
+pub(crate) fn within<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
+    let _entered = context::enter(shared.clone());
+    // The nearest worker drives what is made here.
+    let cpu = warmcore_sys::rseq::cpu_hint().and_then(|cpu| shared.worker_on.get(cpu as usize));
+    let near = cpu.filter(|worker| **worker != u32::MAX).map_or(0, |worker| *worker as usize);
+    let (mut act, mut result) = (Some(act), None);
+    shared.desks[near].host.within(&mut || result = act.take().map(|act| act()));
+    result.expect("a host calls what it is given")
+}
+
+/// Runs a future on this thread.
+pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
+    let is_worker = context::with_worker(|worker| worker.is_some());
+    assert!(
+        !is_worker,
+        "block_on on a worker's thread: its tasks, and perhaps what it waits for, would wait for it; await the \
+         future, or call it inside block_in_place"
+    );
+    within(shared, || {
+        let mut future = pin!(future);
+        let thread = std::thread::current();
+        let parked = Arc::new(Parked { thread, is_woken: AtomicBool::new(true) });
+        let waker = Waker::from(parked.clone());
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            // ORDERING: Acquire; see `wake_by_ref`.
+            if parked.is_woken.swap(false, Acquire) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
+            } else {
+                std::thread::park();
+            }
+        }
+    })
+}
+
+/// Calls what may block or compute for long. On a worker another thread goes on as that worker before `act` begins:
+/// its other tasks and its sockets are served, and this thread may run on all CPUs that the process may use.
+/// The task that calls this holds nothing up but itself. Elsewhere it just calls.
+///
+/// ```
+/// # let runtime = warmcore_runtime::Runtime::new().unwrap();
+/// # runtime.block_on(async {
+/// let sum = warmcore_runtime::block_in_place(|| (0..1000u64).sum::<u64>());
+/// # assert_eq!(sum, 499_500);
+/// # });
+/// ```
+pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
+    let shared = context::with_worker(|worker| {
+        let local = worker?;
+        // Where no thread is to be had the worker waits, and the watch finds it.
+        local.hand_on().then(|| local.shared.clone())
+    });
+    let Some(shared) = shared else { return act() };
+    // The other is pinned where this one was. If that fails the two share the CPU.
+    let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
+    let _entered = context::enter(shared);
+    act()
+}

@@ -1,0 +1,133 @@
+//! Context: which runtime, and which worker, the current thread is of.
+//!
+//! Model.   A worker's thread has a pointer to what is its own (`Local`); a thread in `block_on`, or that has
+//!          entered a runtime, has the runtime. A task that is woken on its own worker's thread goes the short
+//!          way; all others ask placement.
+//! Number.  A wake at home: the pointer, two comparisons, the queue's lock.
+//! Writers. The thread.
+
+use crate::metrics::Stats;
+use crate::shared::{Anchor, Shared};
+use crate::sync::Ordering::*;
+use crate::task::{Header, Ready};
+use crate::worker::Local;
+use async_task::ScheduleInfo;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::Poll;
+use warmcore_terms::CpuId;
+
+#[cfg(shuttle)]
+use shuttle::thread_local as local;
+#[cfg(not(shuttle))]
+use std::thread_local as local;
+
+local! {
+    static WORKER: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
+    static ENTERED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `act` with what is this thread's own, if it is a worker's.
+#[inline]
+pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Local>) -> R) -> R {
+    // A thread that ends has no worker any more.
+    let worker = WORKER.try_with(Cell::get).unwrap_or(std::ptr::null());
+    // SAFETY: set by `be`, whose frame owns it and takes it back before it ends.
+    act(unsafe { worker.as_ref() })
+}
+
+/// The thread is this worker's until the guard is dropped, or the worker goes on elsewhere.
+pub(crate) fn be(local: &Local) -> impl Drop {
+    struct Back;
+    impl Drop for Back {
+        fn drop(&mut self) {
+            stop_being();
+        }
+    }
+    WORKER.with(|worker| worker.set(local));
+    Back
+}
+
+/// The thread is no worker any more.
+pub(crate) fn stop_being() {
+    let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
+}
+
+/// The runtime that the thread is in.
+pub(crate) fn current() -> Option<Arc<Shared>> {
+    with_worker(|worker| worker.map(|local| local.shared.clone()))
+        .or_else(|| ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten())
+}
+
+/// The thread is in this runtime until the guard is dropped.
+pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
+    ENTERED.with(|entered| entered.borrow_mut().push(shared));
+    Entered { not_send: std::marker::PhantomData }
+}
+
+pub(crate) struct Entered {
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        ENTERED.with(|entered| entered.borrow_mut().pop());
+    }
+}
+
+/// What a task that is spawned here is found by: this worker's list, or, from outside, one after the other.
+pub(crate) fn anchor(shared: &Arc<Shared>) -> Arc<Anchor> {
+    with_worker(|worker| match worker {
+        Some(local) if Arc::ptr_eq(&local.shared, shared) => local.anchor.clone(),
+        _ => {
+            let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.desks.len();
+            Arc::new(Anchor { shared: shared.clone(), worker: CpuId(worker as u32) })
+        }
+    })
+}
+
+/// A task was woken: async-task calls this, once per wake that counts.
+#[inline]
+pub(crate) fn schedule(ready: Ready, info: ScheduleInfo) {
+    with_worker(|worker| match worker {
+        Some(local) if std::ptr::eq(&*local.shared, &*ready.metadata().anchor.shared) => {
+            local.wake(ready, info.woken_while_running);
+        }
+        _ => outside(ready),
+    });
+}
+
+#[cold]
+fn outside(ready: Ready) {
+    let shared = ready.metadata().anchor.shared.clone();
+    shared.wake_from_outside(ready);
+}
+
+/// Polls, and notes in the header what the poll shows.
+#[inline]
+pub(crate) fn measured<T, E>(
+    header: &Header,
+    poll: impl FnOnce() -> Result<Poll<T>, E>,
+) -> Result<Poll<T>, E> {
+    let since = with_worker(|worker| worker.and_then(Local::begin_sample));
+    let result = poll();
+    // Meanwhile the worker may have gone on elsewhere.
+    with_worker(|worker| {
+        let Some(local) = worker else { return };
+        if let Some(since) = since {
+            header.note_poll(local.end_sample(since));
+        }
+        let says = &local.desk().says;
+        if matches!(result, Ok(Poll::Pending))
+            && let Some(until) = header.sleep(local.now())
+            && until.0 > says.hot_until.load(Relaxed)
+        {
+            says.hot_until.store(until.0, Relaxed);
+        }
+        if local.desk().is_stuck.load(Relaxed) {
+            local.tell_long_poll(header);
+            Stats::add(&local.desk().stats.long_polls, 1);
+        }
+    });
+    result
+}

@@ -1,0 +1,38 @@
+//! Host: what a worker needs of the world. Real threads with tokio's driver here, a model's there.
+//!
+//! Model.   The time, a place to sleep in that also serves sockets and timers, and a kick that ends the sleep.
+//! Number.  None of it is called per poll.
+
+use warmcore_terms::Nanos;
+
+/// What a worker needs of the world.
+pub(crate) trait Host: Send + Sync {
+    /// The time.
+    fn now(&self) -> Nanos;
+
+    /// Sleeps until `is_awake`, or until the time given; serves what the worker's driver drives meanwhile.
+    /// May come back early. Only the worker's own thread sleeps here.
+    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
+
+    /// Serves the driver without waiting; any thread may. One that finds another there leaves it to that one.
+    fn turn(&self);
+
+    /// Who is about to sleep in `park`, or does, looks at `is_awake` once more. From any thread.
+    fn kick(&self);
+
+    /// What runs around everything a worker does: the driver's context is entered meanwhile.
+    fn within(&self, act: &mut dyn FnMut());
+
+    /// Tasks that somebody spawned on the driver itself, not on this runtime.
+    fn foreign_tasks(&self) -> usize {
+        0
+    }
+
+    /// No more of the driver: it is closed, and what still blocks in it is left behind.
+    fn close(&self);
+
+    /// Tokio's handle, where there is one.
+    fn handle(&self) -> Option<tokio::runtime::Handle> {
+        None
+    }
+}

@@ -1,0 +1,137 @@
+//! Metrics: what each worker has done, counted where it happens.
+//!
+//! Model.   A worker adds to its own numbers by a load and a store. Who looks gets each number as it was at some
+//!          moment during the look.
+//! Number.  1 ns a number.
+//! Writers. `polls` to `long_polls`: the worker. `kicked`, `pulled_away`, `hot_*`: whoever does it.
+
+use crate::sync::{AtomicU64, Ordering::*};
+
+macro_rules! stats {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// One worker's numbers.
+        #[derive(Debug, Default)]
+        pub(crate) struct Stats {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        /// What one worker has done so far.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct WorkerStats {
+            $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            pub(crate) fn read(&self) -> WorkerStats {
+                WorkerStats { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+
+        impl WorkerStats {
+            /// The names, as in metrics.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// The numbers, in the order of the names.
+            pub fn values(&self) -> Vec<u64> {
+                vec![$(self.$name),*]
+            }
+        }
+
+        impl std::ops::AddAssign for WorkerStats {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+stats! {
+    /// Tasks polled.
+    polls,
+    /// Polls on the worker that polled the task last.
+    home,
+    /// Polls on another worker of the same last-level cache.
+    same_llc,
+    /// Polls on another last-level cache of the same node.
+    other_llc,
+    /// Polls on another node.
+    other_node,
+    /// First polls.
+    first,
+    /// Times that it found work elsewhere.
+    pulls,
+    /// Times that it slept.
+    parks,
+    /// Nanoseconds that it slept.
+    parked_ns,
+    /// Times that it asked its driver without sleeping.
+    turns,
+    /// Polls that took longer than the runtime's limit.
+    long_polls,
+    /// Times that it was woken by somebody.
+    kicked,
+    /// Tasks that others took from it.
+    pulled_away,
+    /// Times that it was idle, and passed over because it was kept for a task.
+    hot_kept,
+    /// Times that it was given to another task than the one it was kept for.
+    hot_broken,
+}
+
+impl Stats {
+    /// Adds to a number that only the caller writes.
+    #[inline]
+    pub(crate) fn add(number: &AtomicU64, n: u64) {
+        number.store(number.load(Relaxed) + n, Relaxed);
+    }
+}
+
+/// What the workers of a runtime have done so far: [`Runtime::metrics`](crate::Runtime::metrics).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// By worker.
+    pub workers: Vec<WorkerMetrics>,
+    /// Tasks that are not gone yet.
+    pub living: usize,
+    /// Tasks that wait for whoever is free first, by shard of a last-level cache.
+    pub shelves: Vec<u32>,
+    /// Wakes by threads that are no workers.
+    pub outside_wakes: u64,
+}
+
+/// One worker, at this moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkerMetrics {
+    /// What it did so far.
+    pub stats: WorkerStats,
+    /// The kernel's number of its CPU.
+    pub cpu: u32,
+    /// Its last-level cache.
+    pub llc: u32,
+    /// Its NUMA node.
+    pub node: u32,
+    /// The shard of its last-level cache.
+    pub shard: usize,
+    /// It sleeps.
+    pub is_idle: bool,
+    /// It is in a long poll.
+    pub is_stuck: bool,
+    /// Tasks that wait in its queue.
+    pub waiting: u32,
+    /// What its tasks run for at a time.
+    pub poll_ns: u32,
+    /// Tasks on its driver that were spawned by `tokio::spawn`, and don't move.
+    pub foreign_tasks: usize,
+}
+
+impl Metrics {
+    /// All workers together.
+    pub fn total(&self) -> WorkerStats {
+        let mut total = WorkerStats::default();
+        self.workers.iter().for_each(|worker| total += worker.stats);
+        total
+    }
+}

@@ -1,0 +1,259 @@
+//! Queue: what waits at one worker, in the order in which it will run.
+//!
+//! Model.   A class per tenant, served by weighted virtual time: who has had least comes next. In a class,
+//!          rounds: what is pushed during a round runs in the next one. The policy says in which direction a
+//!          round goes; back again, the tasks that ran last find their data in the cache. The slot `next` holds
+//!          the task that the running one woke: it runs at once, so that what two tasks say to each other stays
+//!          warm, but only `chain_max` times in a row.
+//! Number.  With one tenant a push is a comparison and a store, a pop a load and two comparisons.
+//! Writers. Under the worker's lock: the worker, and who pulls.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use warmcore_place::Turn;
+
+/// Whose a task is: the tenant's serial number (0: nobody's) and weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) tenant: u64,
+    pub(crate) weight: u32,
+}
+
+/// What a queue must know of a task.
+pub(crate) trait Entry {
+    fn share(&self) -> Share;
+}
+
+/// Virtual time: nanoseconds × this / weight.
+const WEIGHT_UNIT: u64 = 100;
+
+/// Classes that nobody waits in are forgotten above so many.
+const CLASSES_KEPT: usize = 64;
+
+#[derive(Debug)]
+struct Class<T> {
+    share: Share,
+    /// Used so far.
+    vtime: u64,
+    turn: Turn,
+    /// This round's.
+    now: VecDeque<T>,
+    /// The next round's.
+    later: VecDeque<T>,
+}
+
+impl<T> Class<T> {
+    fn len(&self) -> usize {
+        self.now.len() + self.later.len()
+    }
+
+    fn pop(&mut self, turn: impl Fn() -> Turn) -> Option<T> {
+        if self.now.is_empty() {
+            std::mem::swap(&mut self.now, &mut self.later);
+            self.turn = turn();
+        }
+        match self.turn {
+            Turn::Forth => self.now.pop_front(),
+            Turn::Back => self.now.pop_back(),
+        }
+    }
+
+    /// Takes one of those that would run last and that `may` go.
+    fn take(&mut self, may: &impl Fn(&T) -> bool) -> Option<T> {
+        let turn = self.turn;
+        [&mut self.later, &mut self.now].into_iter().find_map(|queue| {
+            let at = match turn {
+                Turn::Forth => queue.iter().rposition(may),
+                Turn::Back => queue.iter().position(may),
+            };
+            at.and_then(|at| queue.remove(at))
+        })
+    }
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    next: Option<T>,
+    /// How often in a row `next` was served.
+    chain: u32,
+    classes: Vec<Class<T>>,
+    /// Classes in which somebody waits, by virtual time; what it says may be too little, never too much. The
+    /// first class is in it only if there are others.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    len: u32,
+    /// Classes in which somebody waits.
+    busy: u32,
+    /// The most that anybody had when he was served.
+    vtime: u64,
+}
+
+type ClassId = usize;
+
+impl<T: Entry> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: None,
+            chain: 0,
+            classes: Vec::new(),
+            waiting: BinaryHeap::new(),
+            len: 0,
+            busy: 0,
+            vtime: 0,
+        }
+    }
+
+    /// How many wait, the next one too.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether tasks of several tenants wait: then what each uses is to be measured.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.busy > 1
+    }
+
+    /// Behind all others of its tenant.
+    pub(crate) fn push(&mut self, item: T) {
+        let share = item.share();
+        let id = self.class(share);
+        self.classes[id].later.push_back(item);
+        self.len += 1;
+        if self.classes[id].len() == 1 {
+            self.begin_to_wait(id);
+        }
+    }
+
+    /// Before all others, if its turn allows; who was there goes behind all others of its tenant.
+    pub(crate) fn push_next(&mut self, item: T) {
+        if let Some(before) = self.next.replace(item) {
+            self.len -= 1;
+            self.push(before);
+        }
+        self.len += 1;
+    }
+
+    fn class(&mut self, share: Share) -> ClassId {
+        if let Some(first) = self.classes.first()
+            && first.share.tenant == share.tenant
+        {
+            return 0;
+        }
+        if let Some(id) = self.classes.iter().position(|class| class.share.tenant == share.tenant) {
+            return id;
+        }
+        let empty = || self.classes.iter().position(|class| class.len() == 0);
+        let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
+        let (now, later) = (VecDeque::new(), VecDeque::new());
+        let class = Class { share, vtime: 0, turn: Turn::Forth, now, later };
+        match reused {
+            Some(id) => {
+                self.classes[id] = class;
+                id
+            }
+            None => {
+                self.classes.push(class);
+                self.classes.len() - 1
+            }
+        }
+    }
+
+    /// Who did not wait has saved nothing up.
+    fn begin_to_wait(&mut self, id: ClassId) {
+        self.busy += 1;
+        let class = &mut self.classes[id];
+        class.vtime = class.vtime.max(self.vtime);
+        if self.busy == 2 {
+            // The one that was alone until now.
+            self.waiting.clear();
+            let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
+            self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime, id))));
+        } else if self.busy > 2 {
+            self.waiting.push(Reverse((class.vtime, id)));
+        }
+    }
+
+    /// The next one to run.
+    #[inline]
+    pub(crate) fn pop(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
+        if let Some(next) = self.next.take() {
+            self.len -= 1;
+            if self.chain < chain_max && self.busy <= 1 {
+                self.chain += 1;
+                return Some(next);
+            }
+            self.push(next);
+        }
+        self.chain = 0;
+        if self.len == 0 {
+            return None;
+        }
+        let id = self.pick();
+        let class = &mut self.classes[id];
+        let item = class.pop(turn)?;
+        self.vtime = self.vtime.max(class.vtime);
+        let vtime = class.vtime;
+        self.left(id);
+        if self.busy > 1 && self.classes[id].len() > 0 {
+            self.waiting.push(Reverse((vtime, id)));
+        }
+        Some(item)
+    }
+
+    /// The class that had least, of those in which somebody waits.
+    fn pick(&mut self) -> ClassId {
+        if self.busy == 1 {
+            let alone = self.classes.iter().position(|class| class.len() > 0);
+            return alone.expect("somebody waits");
+        }
+        loop {
+            let Reverse((vtime, id)) = self.waiting.pop().expect("several classes wait");
+            let class = &self.classes[id];
+            if class.len() == 0 {
+                continue;
+            }
+            if class.vtime > vtime {
+                self.waiting.push(Reverse((class.vtime, id)));
+                continue;
+            }
+            return id;
+        }
+    }
+
+    /// One of this class was taken out.
+    fn left(&mut self, id: ClassId) {
+        self.len -= 1;
+        if self.classes[id].len() == 0 {
+            self.busy -= 1;
+        }
+    }
+
+    /// A task of this class ran for so long.
+    pub(crate) fn charge(&mut self, share: Share, ns: u64) {
+        let id = self.class(share);
+        let class = &mut self.classes[id];
+        class.vtime += ns * WEIGHT_UNIT / u64::from(class.share.weight.max(1));
+    }
+
+    /// Takes a task for another worker: one that would run last, of the tenant whose turn is next.
+    pub(crate) fn take(&mut self, with_next: bool, may: impl Fn(&T) -> bool) -> Option<T> {
+        if with_next && self.next.as_ref().is_some_and(&may) {
+            self.len -= 1;
+            return self.next.take();
+        }
+        let mut order: Vec<ClassId> = Vec::new();
+        if self.busy > 1 {
+            order.extend((0..self.classes.len()).filter(|id| self.classes[*id].len() > 0));
+            order.sort_by_key(|id| self.classes[*id].vtime);
+        } else {
+            order.extend(self.classes.iter().position(|class| class.len() > 0));
+        }
+        for id in order {
+            if let Some(item) = self.classes[id].take(&may) {
+                self.left(id);
+                return Some(item);
+            }
+        }
+        None
+    }
+}

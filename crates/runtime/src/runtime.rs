@@ -1,0 +1,430 @@
+//! Runtime: its builder, its handle, and its end.
+//!
+//! Model.   A worker per allowed CPU, pinned there; fewer where a cgroup's quota allows less. `Runtime` owns the
+//!          threads: dropping it ends every task where it waits, then the workers. `Handle` spawns from anywhere
+//!          and keeps nothing alive.
+//! Number.  A worker is a thread, an epoll and an event descriptor, and a timer: 4 descriptors, 200 KiB of stack
+//!          touched at most.
+//! Writers. Said there.
+
+use crate::block;
+use crate::context;
+use crate::driver::Tokio;
+use crate::error::BuildError;
+use crate::host::Host;
+use crate::inbox::Inbox;
+use crate::living::Living;
+use crate::metrics::{Metrics, Stats, WorkerMetrics};
+use crate::queue::Queue;
+use crate::shared::{Desk, Says, Shared, Shelf};
+use crate::spare::Spares;
+use crate::spawn::Spawner;
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*, lock};
+use crate::task::JoinHandle;
+use crate::watch::Watch;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use warmcore_line::Padded;
+use warmcore_place::{Machine, PolicyKind, View};
+use warmcore_sys::affinity;
+use warmcore_tenant::Tenant;
+use warmcore_terms::{CpuId, CpuSet, Nanos};
+use warmcore_topo::Topology;
+
+/// Whether SMT siblings get a worker each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Smt {
+    /// A worker on every CPU.
+    #[default]
+    EveryCpu,
+    /// A worker on every physical core: two that share one would share its caches.
+    OnePerCore,
+}
+
+/// How a runtime is made: [`Runtime::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "`build` makes the runtime"]
+pub struct Builder {
+    name: String,
+    workers: Option<usize>,
+    cpus: Option<CpuSet>,
+    smt: Smt,
+    pin: Option<bool>,
+    policy: PolicyKind,
+    topology: Option<Topology>,
+    blocking_threads_max: usize,
+    long_poll: Duration,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            name: "warmcore".to_owned(),
+            workers: None,
+            cpus: None,
+            smt: Smt::EveryCpu,
+            pin: None,
+            policy: PolicyKind::default(),
+            topology: None,
+            blocking_threads_max: 512,
+            long_poll: Duration::from_millis(1),
+        }
+    }
+}
+
+impl Builder {
+    /// What its threads are called: `NAME-0` and so on.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// How many workers; if nothing is said, one per allowed CPU, at most what the cgroup's quota gives, rounded
+    /// up. [`build`](Self::build) fails at 0 and above 4096.
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers: Some(workers), ..self }
+    }
+
+    /// Which of the allowed CPUs they run on.
+    pub fn cpus(self, cpus: CpuSet) -> Self {
+        Self { cpus: Some(cpus), ..self }
+    }
+
+    /// Whether SMT siblings get a worker each.
+    pub fn smt(self, smt: Smt) -> Self {
+        Self { smt, ..self }
+    }
+
+    /// Whether each worker stays on one CPU. If nothing is said, it does where there is a worker for every CPU
+    /// that it may use; with fewer, all may use all, so that two processes don't end up on the same ones.
+    pub fn pin(self, pin: bool) -> Self {
+        Self { pin: Some(pin), ..self }
+    }
+
+    /// Where wakes go; [`PolicyKind::Home`] if nothing is said.
+    pub fn policy(self, policy: PolicyKind) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// What the machine is; read from the kernel if nothing is said.
+    pub fn topology(self, topology: Topology) -> Self {
+        Self { topology: Some(topology), ..self }
+    }
+
+    /// How many threads `spawn_blocking` may use at most, all workers together.
+    pub fn blocking_threads_max(self, threads: usize) -> Self {
+        Self { blocking_threads_max: threads, ..self }
+    }
+
+    /// A poll longer than this is reported, and what waits behind it is taken by others. 1 ms if nothing is said;
+    /// the watch is no finer than 0.25 ms.
+    pub fn long_poll(self, limit: Duration) -> Self {
+        Self { long_poll: limit, ..self }
+    }
+
+    /// Starts the workers. Fails without CPUs that it may use, threads or descriptors.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        let io = |what: &str| {
+            let what = what.to_owned();
+            move |source| BuildError { what, source: Some(source) }
+        };
+        let says = |what: String| BuildError { what, source: None };
+        let topology = match self.topology.clone() {
+            Some(topology) => topology,
+            None => Topology::this_machine()
+                .map_err(|error| says(format!("can't read what the machine is: {error}")))?,
+        };
+        let allowed = affinity::allowed().map_err(io("can't read which CPUs are allowed"))?;
+        let cpus = self.cpus_to_use(&topology, &allowed);
+        if cpus.is_empty() {
+            let wanted = self.cpus.clone().unwrap_or_default();
+            return Err(says(format!("no CPU to run on: wanted {wanted}, allowed are {allowed}")));
+        }
+        let count = self.workers.unwrap_or_else(|| match topology.quota {
+            Some(ref quota) if self.cpus.is_none() => cpus.len().min(quota_cpus(quota.cpus)),
+            _ => cpus.len(),
+        });
+        if !(1..=4096).contains(&count) {
+            return Err(says(format!("{count} workers; 1 to 4096 are possible")));
+        }
+        let is_pinned = self.pin.unwrap_or(count >= cpus.len());
+        let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
+        let machine = Machine::new(&topology, &kernel_cpus);
+        let blocking = (self.blocking_threads_max / count).max(1);
+        let mut desks = Vec::new();
+        for _ in 0..count {
+            let host = Tokio::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
+            desks.push(desk(Box::new(host)));
+        }
+        let pin_to = match is_pinned {
+            true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
+            false => vec![cpus.iter().copied().collect(); count],
+        };
+        let shared = shared(self.name, desks, machine, self.policy, self.long_poll, pin_to);
+        let runtime = Runtime { shared: Arc::new(shared) };
+        for worker in 0..count {
+            // Those that run are ended with the runtime if this fails.
+            Spares::give(&runtime.shared, CpuId(worker as u32)).map_err(io("can't start a thread"))?;
+        }
+        Ok(runtime)
+    }
+
+    fn cpus_to_use(&self, topology: &Topology, allowed: &CpuSet) -> Vec<CpuId> {
+        let wanted = |cpu: &CpuId| self.cpus.as_ref().is_none_or(|cpus| cpus.contains(*cpu));
+        let online = topology.cpus.iter().filter(|cpu| allowed.contains(cpu.id) && wanted(&cpu.id));
+        let mut cores = std::collections::BTreeSet::new();
+        online.filter(|cpu| self.smt == Smt::EveryCpu || cores.insert(cpu.core)).map(|cpu| cpu.id).collect()
+    }
+}
+
+/// A quota in whole CPUs: what is left over still wants a worker.
+fn quota_cpus(cpus: f64) -> usize {
+    (cpus.ceil() as usize).max(1)
+}
+
+pub(crate) fn desk(host: Box<dyn Host>) -> Desk {
+    Desk {
+        inbox: Padded::new(Inbox::new()),
+        queue: Padded::new(Mutex::new(Queue::new())),
+        says: Padded::new(Says::default()),
+        is_stuck: Padded::new(AtomicBool::new(false)),
+        stats: Padded::new(Stats::default()),
+        living: Padded::new(Living::new()),
+        host,
+    }
+}
+
+pub(crate) fn shared(
+    name: String,
+    desks: Vec<Desk>,
+    machine: Machine,
+    policy: PolicyKind,
+    long_poll: Duration,
+    pin_to: Vec<CpuSet>,
+) -> Shared {
+    let mut worker_on = Vec::new();
+    for worker in 0..desks.len() {
+        let kernel = machine.kernel_cpu(CpuId(worker as u32)).index();
+        if worker_on.len() <= kernel {
+            worker_on.resize(kernel + 1, u32::MAX);
+        }
+        if worker_on[kernel] == u32::MAX {
+            worker_on[kernel] = worker as u32;
+        }
+    }
+    Shared {
+        name,
+        shelves: (0..machine.shards()).map(|_| Padded::new(Shelf::new())).collect(),
+        watch: Padded::new(Watch::new(desks.len())),
+        desks: desks.into(),
+        machine,
+        policy,
+        worker_on: worker_on.into(),
+        is_closing: AtomicBool::new(false),
+        is_over: AtomicBool::new(false),
+        spares: Spares::new(),
+        long_poll: Nanos(long_poll.as_nanos() as u64),
+        outside: Padded::new(AtomicU32::new(0)),
+        pin_to: pin_to.into(),
+    }
+}
+
+/// Workers, and the tasks that run on them. Dropping it shuts down, and waits for the polls that are under way.
+pub struct Runtime {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Runtime {
+    /// A runtime with a worker for every CPU that the process may use.
+    pub fn new() -> Result<Self, BuildError> {
+        Self::builder().build()
+    }
+
+    /// To say more.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Runs a future on this thread until it is ready; what it spawns runs on the workers. Sockets and timers that
+    /// it makes are driven by one of them.
+    ///
+    /// Panics on a worker's thread: it would wait for itself.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        block::on(&self.shared, future)
+    }
+
+    /// Starts a task.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        Spawner::of(self.shared.clone()).spawn(future)
+    }
+
+    /// Starts a task of a tenant: it runs with the tenant's ids, account and weight.
+    pub fn spawn_in<F>(&self, tenant: &Tenant, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        Spawner::of(self.shared.clone()).tenant(tenant).spawn(future)
+    }
+
+    /// Starts a task with a name, a tenant, a place.
+    pub fn task(&self) -> Spawner {
+        Spawner::of(self.shared.clone())
+    }
+
+    /// To spawn from elsewhere, also after the runtime is gone.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+
+    /// What the workers have done so far, and what is now.
+    pub fn metrics(&self) -> Metrics {
+        metrics(&self.shared)
+    }
+
+    /// Calls `act` on this thread as inside the runtime: [`spawn`](crate::spawn) and tokio's sockets work.
+    pub fn enter<R>(&self, act: impl FnOnce() -> R) -> R {
+        block::within(&self.shared, act)
+    }
+
+    /// Ends every task where it waits, then the workers. Says whether all ended in time; what did not is left
+    /// behind, and ends when its poll does.
+    pub fn shutdown(self, deadline: Duration) -> bool {
+        self.end(Some(deadline))
+    }
+
+    fn end(&self, deadline: Option<Duration>) -> bool {
+        let (shared, began) = (&self.shared, Instant::now());
+        // A second time finds nobody.
+        shared.is_closing.store(true, Release);
+        let is_late = || deadline.is_some_and(|deadline| began.elapsed() >= deadline);
+        shared.desks.iter().for_each(|desk| _ = desk.living.close());
+        let mut pause = Duration::from_micros(20);
+        while shared.count_living() > 0 && !is_late() {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+        // ORDERING: Release; pairs with the Acquire in `Worker::sleep`.
+        shared.is_over.store(true, Release);
+        shared.spares.end();
+        for worker in 0..shared.desks.len() {
+            shared.rouse(CpuId(worker as u32));
+        }
+        let threads = std::mem::take(&mut *lock(&shared.spares.threads));
+        let mut all_ended = true;
+        for thread in threads {
+            while !thread.is_finished() && !is_late() && deadline.is_some() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            if deadline.is_none() || thread.is_finished() {
+                // A worker's thread panics only where the runtime is wrong; the text was printed.
+                all_ended &= thread.join().is_ok();
+            } else {
+                all_ended = false;
+            }
+        }
+        all_ended
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if !self.shared.is_over.load(Relaxed) {
+            self.end(None);
+        }
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime")
+            .field("name", &self.shared.name)
+            .field("workers", &self.shared.desks.len())
+            .field("policy", &self.shared.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Spawns on a runtime from anywhere. After its end tasks end at once.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Of the runtime that this thread is in. Panics if it is in none.
+    #[track_caller]
+    pub fn current() -> Self {
+        Self::try_current().unwrap_or_else(|| panic!("{}", crate::spawn::NO_RUNTIME))
+    }
+
+    /// Of the runtime that this thread is in.
+    pub fn try_current() -> Option<Self> {
+        context::current().map(|shared| Self { shared })
+    }
+
+    /// As [`Runtime::spawn`].
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        Spawner::of(self.shared.clone()).spawn(future)
+    }
+
+    /// As [`Runtime::task`].
+    pub fn task(&self) -> Spawner {
+        Spawner::of(self.shared.clone())
+    }
+
+    /// As [`Runtime::metrics`].
+    pub fn metrics(&self) -> Metrics {
+        metrics(&self.shared)
+    }
+
+    /// As [`Runtime::block_on`].
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        block::on(&self.shared, future)
+    }
+
+    /// As [`Runtime::enter`].
+    pub fn enter<R>(&self, act: impl FnOnce() -> R) -> R {
+        block::within(&self.shared, act)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("runtime", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+fn metrics(shared: &Shared) -> Metrics {
+    let workers = shared.desks.iter().enumerate().map(|(i, desk)| {
+        let cpu = CpuId(i as u32);
+        let mut stats = desk.stats.read();
+        stats.polls = desk.says.polls.load(Relaxed) / 2;
+        WorkerMetrics {
+            stats,
+            cpu: shared.machine.kernel_cpu(cpu).0,
+            llc: shared.machine.llc_of(cpu).0,
+            node: shared.machine.node_of(cpu).0,
+            shard: shared.machine.shard_of(cpu),
+            is_idle: shared.is_idle(cpu),
+            is_stuck: shared.is_stuck(cpu),
+            waiting: desk.says.waiting.load(Relaxed),
+            poll_ns: desk.says.poll_ns.load(Relaxed),
+            foreign_tasks: desk.host.foreign_tasks(),
+        }
+    });
+    Metrics {
+        workers: workers.collect(),
+        living: shared.count_living(),
+        shelves: shared.shelves.iter().map(|shelf| shelf.len()).collect(),
+        outside_wakes: shared.outside.load(Relaxed).into(),
+    }
+}

@@ -1,0 +1,385 @@
+//! Shared: what the workers of one runtime see of each other, and what everybody else sees of them.
+//!
+//! Model.   A `Desk` per worker: its inbox, its queue, what it says of itself. A shelf per shard of an LLC: tasks
+//!          that have no home yet, for whoever of the shard is free first. Placement asks through `View`.
+//! Number.  A desk is 9 lines, of which a wake from elsewhere writes one.
+//! Writers. Of each field: said there.
+
+use crate::host::Host;
+use crate::inbox::Inbox;
+use crate::living::Living;
+use crate::metrics::Stats;
+use crate::queue::Queue;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use crate::task::{Header, Ready};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use warmcore_line::Padded;
+use warmcore_place::{Machine, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
+use warmcore_terms::{CpuId, Nanos};
+
+/// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
+/// references writes no line that all share.
+pub(crate) struct Anchor {
+    pub(crate) shared: Arc<Shared>,
+    /// Whose list of the living.
+    pub(crate) worker: CpuId,
+}
+
+/// One worker, as others see it.
+pub(crate) struct Desk {
+    /// Written by all who hand it something.
+    pub(crate) inbox: Padded<Inbox<Ready>>,
+    /// Under the lock: the worker's own, and who pulls.
+    pub(crate) queue: Padded<Mutex<Queue<Ready>>>,
+    pub(crate) says: Padded<Says>,
+    /// Written by who finds it in a long poll, and by the worker, which clears it.
+    pub(crate) is_stuck: Padded<AtomicBool>,
+    pub(crate) stats: Padded<Stats>,
+    pub(crate) living: Padded<Living>,
+    pub(crate) host: Box<dyn Host>,
+}
+
+/// What a worker says of itself. Written by the worker; `waiting` and `since` under its queue's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Says {
+    /// How many wait in its queue.
+    pub(crate) waiting: AtomicU32,
+    /// Since when always somebody has.
+    pub(crate) since: AtomicU64,
+    /// Odd: in a poll. A poll is counted twice.
+    pub(crate) polls: AtomicU64,
+    /// What its tasks run for at a time.
+    pub(crate) poll_ns: AtomicU32,
+    /// Until when it is kept for a task that sleeps shortly.
+    pub(crate) hot_until: AtomicU64,
+    /// It takes no more work.
+    pub(crate) is_gone: AtomicBool,
+}
+
+/// Tasks without a home.
+pub(crate) struct Shelf {
+    tasks: Mutex<VecDeque<Ready>>,
+    /// Written under the lock.
+    len: AtomicU32,
+    /// Written by workers that fall asleep or wake.
+    pub(crate) idle: AtomicU32,
+}
+
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) desks: Box<[Desk]>,
+    pub(crate) shelves: Box<[Padded<Shelf>]>,
+    pub(crate) machine: Machine,
+    pub(crate) policy: PolicyKind,
+    /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
+    pub(crate) worker_on: Box<[u32]>,
+    pub(crate) is_closing: AtomicBool,
+    /// Nobody waits for tasks any more.
+    pub(crate) is_over: AtomicBool,
+    pub(crate) watch: Padded<crate::watch::Watch>,
+    pub(crate) spares: crate::spare::Spares,
+    pub(crate) long_poll: Nanos,
+    pub(crate) outside: Padded<AtomicU32>,
+    /// Which CPUs each worker's thread may use.
+    pub(crate) pin_to: Box<[warmcore_terms::CpuSet]>,
+}
+
+impl Shared {
+    /// The current thread goes where a worker belongs. Where that is refused (the process's CPUs were changed
+    /// meanwhile) it stays where the system puts it.
+    pub(crate) fn pin(&self, cpu: CpuId) {
+        if let Some(cpus) = self.pin_to.get(cpu.index())
+            && let Err(error) = warmcore_sys::affinity::set_allowed(cpus)
+        {
+            tracing::debug!(worker = cpu.0, %cpus, %error, "a worker is not pinned");
+        }
+    }
+
+    pub(crate) fn living(&self, anchor: &Anchor) -> &Living {
+        &self.desks[anchor.worker.index()].living
+    }
+
+    pub(crate) fn desk(&self, cpu: CpuId) -> &Desk {
+        &self.desks[cpu.index()]
+    }
+
+    pub(crate) fn count_living(&self) -> usize {
+        self.desks.iter().map(|desk| desk.living.count() as usize).sum()
+    }
+
+    /// How many workers sleep.
+    pub(crate) fn count_idle(&self) -> usize {
+        self.shelves.iter().map(|shelf| shelf.idle.load(Relaxed) as usize).sum()
+    }
+
+    /// What a move costs a task that runs for so long at a time; for as long as those of `near` do, if nobody
+    /// knows.
+    pub(crate) fn refill(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> Nanos {
+        let average = || near.map_or(0, |cpu| self.desk(cpu).says.poll_ns.load(Relaxed));
+        self.policy.refill(Nanos(poll_ns.unwrap_or_else(average).into()))
+    }
+
+    /// Decides where a wakee goes.
+    pub(crate) fn place(&self, header: &Header, now: Nanos, waker: Waker) -> Placed {
+        let near = header.home();
+        let wakee = header.wakee(|poll_ns| self.refill(poll_ns, near));
+        let placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        header.set_debt(placed.debt);
+        if placed.hot_kept > 0 || placed.hot_broken {
+            let at = if let To::Cpu(cpu) = placed.to { cpu } else { CpuId(0) };
+            let stats = &self.desk(at).stats;
+            stats.hot_kept.fetch_add(placed.hot_kept.into(), Relaxed);
+            stats.hot_broken.fetch_add(placed.hot_broken.into(), Relaxed);
+        }
+        placed
+    }
+
+    /// A wake by a thread that is no worker of this runtime.
+    #[cold]
+    pub(crate) fn wake_from_outside(&self, ready: Ready) {
+        let cpu = warmcore_sys::rseq::cpu_hint();
+        let here = cpu.and_then(|cpu| self.worker_on.get(cpu as usize));
+        let here = here.filter(|worker| **worker != u32::MAX).map(|worker| CpuId(*worker));
+        let now = self.desks[0].host.now();
+        ready.metadata().wake(now);
+        let placed = self.place(ready.metadata(), now, Waker::Outside(here));
+        self.outside.fetch_add(1, Relaxed);
+        self.put(ready, placed);
+    }
+
+    /// Puts a task where it was placed, unless that is the caller's own queue.
+    pub(crate) fn put(&self, ready: Ready, placed: Placed) {
+        match placed.to {
+            To::Cpu(cpu) => self.hand_over(ready, cpu),
+            To::Shard(shard) => {
+                self.shelves[shard].push(ready);
+                self.kick_for_shelf(shard, placed.kick);
+            }
+        }
+    }
+
+    /// Into a worker's inbox; wakes it if it sleeps.
+    pub(crate) fn hand_over(&self, ready: Ready, cpu: CpuId) {
+        let desk = self.desk(cpu);
+        match desk.inbox.push(ready) {
+            Ok(false) => {}
+            Ok(true) => self.kick(cpu),
+            Err(ready) => self.put_elsewhere(ready, cpu),
+        }
+    }
+
+    /// A worker took no more.
+    #[cold]
+    fn put_elsewhere(&self, ready: Ready, cpu: CpuId) {
+        if self.is_over.load(Acquire) {
+            return crate::worker::end(ready);
+        }
+        let mut ready = ready;
+        for other in self.machine.others(cpu) {
+            match self.desk(other).inbox.push(ready) {
+                Ok(slept) => {
+                    if slept {
+                        self.kick(other);
+                    }
+                    return;
+                }
+                Err(back) => ready = back,
+            }
+        }
+        crate::worker::end(ready);
+    }
+
+    /// Ends a worker's sleep. The caller has made its inbox say that it is awake.
+    pub(crate) fn kick(&self, cpu: CpuId) {
+        let desk = self.desk(cpu);
+        desk.stats.kicked.fetch_add(1, Relaxed);
+        desk.host.kick();
+    }
+
+    /// Rouses a worker, to look for work.
+    pub(crate) fn rouse(&self, cpu: CpuId) -> bool {
+        let slept = self.desk(cpu).inbox.rouse();
+        if slept {
+            self.kick(cpu);
+        }
+        slept
+    }
+
+    fn kick_for_shelf(&self, shard: usize, first: Option<CpuId>) {
+        // ORDERING: SeqCst; the shelf's length was written before, who sleeps is read after: `Worker::idle` does
+        // both the other way round. One of the two sees the other.
+        fence(SeqCst);
+        if first.is_some_and(|cpu| self.rouse(cpu)) {
+            return;
+        }
+        let near = self.machine.cpus_of(shard).first().copied().unwrap_or(CpuId(0));
+        let _ = std::iter::once(near)
+            .chain(self.machine.others(near))
+            .find(|cpu| self.desk(*cpu).inbox.is_asleep() && self.rouse(*cpu));
+    }
+
+    /// More wait at `at` than it will get to soon: somebody who sleeps is to look.
+    pub(crate) fn help(&self, at: CpuId, now: Nanos) {
+        // ORDERING: SeqCst; as in `kick_for_shelf`, with how many wait in the place of the shelf's length.
+        fence(SeqCst);
+        if self.count_idle() == 0 {
+            return;
+        }
+        if let Some(cpu) = self.policy.help(&self.machine, self, at, now) {
+            self.rouse(cpu);
+        }
+    }
+
+    /// Under the lock of its queue: how many wait, and since when.
+    pub(crate) fn say(&self, desk: &Desk, queue: &Queue<Ready>, now: Nanos) {
+        let (before, waiting) = (desk.says.waiting.load(Relaxed), queue.len());
+        if before == 0 && waiting > 0 {
+            desk.says.since.store(now.0, Relaxed);
+        }
+        if before != waiting {
+            desk.says.waiting.store(waiting, Relaxed);
+        }
+    }
+
+    /// Looks for work for a worker that has none; what it may take comes into its own queue.
+    pub(crate) fn pull(&self, me: CpuId, now: Nanos) -> Pulled {
+        for _ in 0..self.desks.len().min(64) + 1 {
+            match self.policy.pull(&self.machine, self, me, now) {
+                Pull::Shard(shard) => {
+                    if let Some(ready) = self.shelves[shard].pop(|_| true) {
+                        self.keep(me, [ready], now);
+                        return Pulled::Some { from: None };
+                    }
+                }
+                Pull::From { cpu, at_most } => {
+                    let taken = self.take(me, cpu, at_most.clamp(1, 256));
+                    if !taken.is_empty() {
+                        self.keep(me, taken, now);
+                        return Pulled::Some { from: Some(cpu) };
+                    }
+                    // Those that wait there may not come here.
+                    return Pulled::Until(Nanos(now.0 + 1_000_000));
+                }
+                Pull::Until(at) => return Pulled::Until(at),
+                Pull::Nothing => return Pulled::Nothing,
+            }
+        }
+        Pulled::Nothing
+    }
+
+    /// Puts tasks into the caller's own queue.
+    fn keep(&self, me: CpuId, tasks: impl IntoIterator<Item = Ready>, now: Nanos) {
+        let desk = self.desk(me);
+        let mut queue = lock(&desk.queue);
+        tasks.into_iter().for_each(|ready| queue.push(ready));
+        self.say(desk, &queue, now);
+    }
+
+    /// Takes tasks away from `from`, for `me`.
+    fn take(&self, me: CpuId, from: CpuId, at_most: u32) -> Vec<Ready> {
+        let desk = self.desk(from);
+        let is_stuck = desk.is_stuck.load(Relaxed);
+        let may = |ready: &Ready| self.machine.allows(ready.metadata().allowed, me);
+        let mut taken = Vec::new();
+        let mut queue = lock(&desk.queue);
+        while taken.len() < at_most as usize
+            && let Some(ready) = queue.take(is_stuck, may)
+        {
+            taken.push(ready);
+        }
+        if is_stuck {
+            // What was handed to it lies in its inbox until it comes back.
+            for ready in desk.inbox.take() {
+                if may(&ready) { taken.push(ready) } else { queue.push(ready) }
+            }
+        }
+        self.say(desk, &queue, Nanos(desk.says.since.load(Relaxed)));
+        drop(queue);
+        desk.stats.pulled_away.fetch_add(taken.len() as u64, Relaxed);
+        taken
+    }
+
+    pub(crate) fn turn_of(&self, desk: &Desk) -> Turn {
+        self.policy.turn(Nanos(desk.says.poll_ns.load(Relaxed).into()))
+    }
+}
+
+/// What came of looking for work.
+pub(crate) enum Pulled {
+    /// It is in the worker's queue.
+    Some {
+        from: Option<CpuId>,
+    },
+    /// Look again then.
+    Until(Nanos),
+    Nothing,
+}
+
+impl Shelf {
+    pub(crate) fn new() -> Self {
+        Self { tasks: Mutex::new(VecDeque::new()), len: AtomicU32::new(0), idle: AtomicU32::new(0) }
+    }
+
+    fn push(&self, ready: Ready) {
+        let mut tasks = lock(&self.tasks);
+        tasks.push_back(ready);
+        self.len.store(tasks.len() as u32, Relaxed);
+    }
+
+    /// The one that waits longest, of those that `may`.
+    pub(crate) fn pop(&self, may: impl Fn(&Ready) -> bool) -> Option<Ready> {
+        if self.len.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut tasks = lock(&self.tasks);
+        let at = tasks.iter().position(may)?;
+        let ready = tasks.remove(at);
+        self.len.store(tasks.len() as u32, Relaxed);
+        ready
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len.load(Relaxed)
+    }
+}
+
+impl View for Shared {
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.desk(cpu).inbox.is_asleep()
+    }
+
+    fn is_offline(&self, cpu: CpuId) -> bool {
+        self.desk(cpu).says.is_gone.load(Relaxed)
+    }
+
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        self.desk(cpu).is_stuck.load(Relaxed)
+    }
+
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        let desk = self.desk(cpu);
+        let waiting = desk.says.waiting.load(Relaxed);
+        waiting + u32::from(desk.is_stuck.load(Relaxed) && desk.inbox.has_tasks())
+    }
+
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.desk(cpu).says.since.load(Relaxed))
+    }
+
+    fn refill_there(&self, cpu: CpuId) -> Nanos {
+        self.refill(None, Some(cpu))
+    }
+
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.desk(cpu).says.hot_until.load(Relaxed))
+    }
+
+    fn waiting_in(&self, shard: usize) -> u32 {
+        self.shelves[shard].len()
+    }
+
+    fn idle_in(&self, shard: usize) -> u32 {
+        self.shelves[shard].idle.load(Relaxed)
+    }
+}

@@ -1,0 +1,79 @@
+//! Spare: threads that take a worker over when its own is going to block.
+//!
+//! Model.   `block_in_place` hands the worker to another thread before it begins, and is no worker any more: the
+//!          queue and the driver go on. The thread that blocked becomes a spare when its task lets it go.
+//! Number.  As many threads as ever blocked at the same time.
+//! Writers. Under the lock.
+
+use crate::shared::Shared;
+use crate::sync::{Mutex, lock};
+use crate::worker;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar};
+use std::thread::{Builder, JoinHandle};
+use warmcore_terms::CpuId;
+
+pub(crate) struct Spares {
+    state: std::sync::Mutex<State>,
+    bell: Condvar,
+    /// To be joined at the end.
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: usize,
+    workers: VecDeque<CpuId>,
+    is_over: bool,
+}
+
+impl Spares {
+    pub(crate) fn new() -> Self {
+        Self { state: Default::default(), bell: Condvar::new(), threads: Mutex::new(Vec::new()) }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A thread for this worker: a spare one, or a new one.
+    pub(crate) fn give(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
+        let spares = &shared.spares;
+        let mut state = spares.state();
+        if state.waiting > state.workers.len() {
+            state.workers.push_back(cpu);
+            spares.bell.notify_one();
+            return Ok(());
+        }
+        drop(state);
+        let name = format!("{}-{}", shared.name, cpu.0);
+        let of = shared.clone();
+        let thread = Builder::new().name(name).spawn(move || worker::be_thread(of, cpu))?;
+        lock(&spares.threads).push(thread);
+        Ok(())
+    }
+
+    /// Waits until there is a worker to be. `None`: it is over.
+    pub(crate) fn wait(&self) -> Option<CpuId> {
+        let mut state = self.state();
+        state.waiting += 1;
+        loop {
+            if let Some(cpu) = state.workers.pop_front() {
+                state.waiting -= 1;
+                return Some(cpu);
+            }
+            if state.is_over {
+                state.waiting -= 1;
+                return None;
+            }
+            state = self.bell.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// All who wait go home.
+    pub(crate) fn end(&self) {
+        self.state().is_over = true;
+        self.bell.notify_all();
+    }
+}

@@ -1,0 +1,167 @@
+//! Spawn: how a task begins, with a name, a tenant and a place.
+
+use crate::context;
+use crate::shared::Shared;
+use crate::task::{Header, JoinHandle, Rare, make};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use warmcore_place::Allowed;
+use warmcore_tenant::Tenant;
+use warmcore_terms::{CpuId, LlcId, NodeId};
+
+pub(crate) const NO_RUNTIME: &str = "no runtime here: call this from a task, inside Runtime::block_on or Runtime::enter, or use Runtime::spawn";
+
+/// Where a task may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Placement {
+    /// On every worker.
+    #[default]
+    Anywhere,
+    /// On the worker of this CPU alone.
+    Cpu(CpuId),
+    /// On the workers of one last-level cache.
+    Llc(LlcId),
+    /// On the workers of one NUMA node.
+    Node(NodeId),
+}
+
+impl Placement {
+    /// On the worker of this CPU alone.
+    pub const fn cpu(cpu: u32) -> Self {
+        Self::Cpu(CpuId(cpu))
+    }
+
+    /// On the workers of this last-level cache, as `warmcore topo` numbers them.
+    pub const fn llc(llc: u32) -> Self {
+        Self::Llc(LlcId(llc))
+    }
+
+    /// On the workers of this NUMA node.
+    pub const fn node(node: u32) -> Self {
+        Self::Node(NodeId(node))
+    }
+}
+
+/// A task before it begins: [`Runtime::task`](crate::Runtime::task), [`task`].
+#[must_use = "`spawn` starts the task"]
+pub struct Spawner {
+    shared: Arc<Shared>,
+    rare: Option<Box<Rare>>,
+    placement: Placement,
+}
+
+impl Spawner {
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self { shared, rare: None, placement: Placement::Anywhere }
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// What it is called where it panics, where its polls are long, and in traces.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.rare().name = Some(name.into());
+        self
+    }
+
+    /// Whose it is: its polls run with the tenant's ids and account, and share the worker by its weight.
+    pub fn tenant(mut self, tenant: &Tenant) -> Self {
+        self.rare().tenant = Some(tenant.clone());
+        self
+    }
+
+    /// The span that its polls are in.
+    pub fn span(mut self, span: tracing::Span) -> Self {
+        self.rare().span = Some(span);
+        self
+    }
+
+    /// Where it may run. [`spawn`](Self::spawn) panics if there is no worker.
+    pub fn on(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Starts it.
+    #[track_caller]
+    pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let allowed = self.allowed();
+        let anchor = context::anchor(&self.shared);
+        let header = Header::new(anchor, allowed, self.rare);
+        // SAFETY: the future and its output are `Send` and `'static`.
+        let (ready, handle) = unsafe { make(header, future) };
+        ready.schedule();
+        handle
+    }
+
+    #[track_caller]
+    fn allowed(&self) -> Allowed {
+        let machine = &self.shared.machine;
+        let workers = || (0..machine.cpus() as u32).map(CpuId);
+        let allowed = match self.placement {
+            Placement::Anywhere => return Allowed::Anywhere,
+            Placement::Cpu(cpu) => {
+                let worker = workers().find(|worker| machine.kernel_cpu(*worker) == cpu);
+                worker.map(Allowed::Cpu)
+            }
+            Placement::Llc(llc) => Some(Allowed::Llc(llc)),
+            Placement::Node(node) => Some(Allowed::Node(node)),
+        };
+        let allowed = allowed.filter(|allowed| workers().any(|worker| machine.allows(*allowed, worker)));
+        allowed.unwrap_or_else(|| {
+            panic!("no worker on {:?}: the runtime has {} workers", self.placement, machine.cpus())
+        })
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spawner").field("placement", &self.placement).finish_non_exhaustive()
+    }
+}
+
+/// Starts a task on the runtime that this thread is in. Panics if it is in none.
+#[track_caller]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    task().spawn(future)
+}
+
+/// Starts a task of a tenant: [`Runtime::spawn_in`](crate::Runtime::spawn_in).
+#[track_caller]
+pub fn spawn_in<F>(tenant: &Tenant, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    task().tenant(tenant).spawn(future)
+}
+
+/// A task before it begins, on the runtime that this thread is in. Panics if it is in none.
+#[track_caller]
+pub fn task() -> Spawner {
+    Spawner::of(context::current().unwrap_or_else(|| panic!("{NO_RUNTIME}")))
+}
+
+/// Lets the tasks that wait on this worker run first.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

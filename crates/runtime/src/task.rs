@@ -1,0 +1,384 @@
+//! Task: a future with its history, in one allocation.
+//!
+//! Model.   `async-task` keeps the states; the header beside them has what placement must know: where the task
+//!          ran last, what it runs for at a time, how it sleeps, whose it is. The future is polled inside
+//!          `Tracked`, which catches its panic, sees whether it was aborted, and takes it off the list of the
+//!          living when it is gone, however it goes.
+//! Number.  A header is 96 bytes. An idle task is that, its future and 24 bytes on the list of the living.
+//! Writers. The header: whoever holds the `Runnable`, and there is only one, so Relaxed does; `state` also by who
+//!          aborts.
+
+use crate::context;
+use crate::error::JoinError;
+use crate::inbox::Linked;
+use crate::queue::{Entry, Share};
+use crate::shared::Anchor;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use async_task::{Runnable, Task};
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use warmcore_place::{Allowed, Sleeps, Wakee};
+use warmcore_tenant::Tenant;
+use warmcore_terms::{CpuId, Nanos};
+
+/// Not run yet.
+const NOWHERE: u32 = u32::MAX;
+
+const ABORTED: u32 = 1;
+
+/// What is known of a task beside its future.
+pub(crate) struct Header {
+    /// To find the runtime again, from any thread, for as long as anybody may wake the task.
+    pub(crate) anchor: Arc<Anchor>,
+    /// In an inbox: who came before.
+    link: AtomicPtr<()>,
+    /// The worker that ran it last.
+    home: AtomicU32,
+    /// What it runs for at a time, in ns: an average of samples. 0: not known.
+    poll_ns: AtomicU32,
+    /// What waking it at home has cost: `place::Wakee::debt`.
+    debt_ns: AtomicU32,
+    /// How long it sleeps, on average.
+    sleep_ns: AtomicU32,
+    /// When it went to sleep.
+    slept_at: AtomicU64,
+    state: AtomicU32,
+    /// Where on the list of the living.
+    pub(crate) entry: AtomicU32,
+    pub(crate) allowed: Allowed,
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+/// What few tasks have.
+#[derive(Default)]
+pub(crate) struct Rare {
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) tenant: Option<Tenant>,
+    pub(crate) span: Option<tracing::Span>,
+}
+
+impl Header {
+    pub(crate) fn new(anchor: Arc<Anchor>, allowed: Allowed, rare: Option<Box<Rare>>) -> Self {
+        Self {
+            anchor,
+            link: AtomicPtr::default(),
+            home: AtomicU32::new(NOWHERE),
+            poll_ns: AtomicU32::new(0),
+            debt_ns: AtomicU32::new(0),
+            sleep_ns: AtomicU32::new(0),
+            slept_at: AtomicU64::new(0),
+            state: AtomicU32::new(0),
+            entry: AtomicU32::new(u32::MAX),
+            allowed,
+            rare,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn home(&self) -> Option<CpuId> {
+        let home = self.home.load(Relaxed);
+        (home != NOWHERE).then_some(CpuId(home))
+    }
+
+    #[inline]
+    pub(crate) fn set_home(&self, cpu: CpuId) {
+        self.home.store(cpu.0, Relaxed);
+        self.debt_ns.store(0, Relaxed);
+    }
+
+    pub(crate) fn set_debt(&self, debt: Nanos) {
+        self.debt_ns.store(debt.0.min(u64::from(u32::MAX)) as u32, Relaxed);
+    }
+
+    /// What it runs for at a time, if that was ever measured.
+    pub(crate) fn poll_ns(&self) -> Option<u32> {
+        Some(self.poll_ns.load(Relaxed)).filter(|ns| *ns > 0)
+    }
+
+    /// It ran for so long: an average over about eight.
+    pub(crate) fn note_poll(&self, ns: u64) {
+        let ns = ns.clamp(1, 1 << 30) as u32;
+        let old = self.poll_ns.load(Relaxed);
+        self.poll_ns.store(if old == 0 { ns } else { (old - old / 8 + ns / 8).max(1) }, Relaxed);
+    }
+
+    /// It goes to sleep. Says until when its worker is to be kept for it.
+    #[inline]
+    pub(crate) fn sleep(&self, now: Nanos) -> Option<Nanos> {
+        self.slept_at.store(now.0, Relaxed);
+        let average = self.sleep_ns.load(Relaxed);
+        (average > 0).then(|| Nanos(now.0 + u64::from(average)))
+    }
+
+    /// It wakes.
+    #[inline]
+    pub(crate) fn wake(&self, now: Nanos) {
+        let since = Nanos(self.slept_at.load(Relaxed));
+        let mut sleeps = Sleeps { since, average: Nanos(self.sleep_ns.load(Relaxed).into()) };
+        sleeps.wake(now);
+        self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
+    }
+
+    /// As placement sees it. `refill` says what a move costs a task that runs for so long at a time, or for as
+    /// long as the worker's tasks do on average.
+    pub(crate) fn wakee(&self, refill: impl Fn(Option<u32>) -> Nanos) -> Wakee {
+        let debt = Nanos(self.debt_ns.load(Relaxed).into());
+        Wakee { home: self.home(), refill: refill(self.poll_ns()), debt, allowed: self.allowed }
+    }
+
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.rare.as_ref().and_then(|rare| rare.name.as_ref())
+    }
+
+    pub(crate) fn tenant(&self) -> Option<&Tenant> {
+        self.rare.as_ref().and_then(|rare| rare.tenant.as_ref())
+    }
+
+    pub(crate) fn abort(&self) {
+        self.state.fetch_or(ABORTED, Relaxed);
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.state.load(Relaxed) & ABORTED != 0
+    }
+}
+
+/// A task that is to be run.
+pub(crate) type Ready = Runnable<Header>;
+
+impl Entry for Ready {
+    #[inline]
+    fn share(&self) -> Share {
+        match self.metadata().tenant() {
+            None => Share { tenant: 0, weight: 100 },
+            Some(tenant) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
+        }
+    }
+}
+
+// SAFETY: async-task's own pair; the header stays where it is.
+unsafe impl Linked for Ready {
+    fn into_raw(self) -> *mut () {
+        Runnable::into_raw(self).as_ptr()
+    }
+
+    unsafe fn from_raw(raw: *mut ()) -> Self {
+        // SAFETY: as the caller says; what `into_raw` gives is never null.
+        unsafe { Runnable::from_raw(NonNull::new_unchecked(raw)) }
+    }
+
+    fn link(&self) -> &AtomicPtr<()> {
+        &self.metadata().link
+    }
+}
+
+/// What a task ends with.
+pub(crate) type Outcome<T> = Result<T, JoinError>;
+
+/// A future as it is polled.
+struct Tracked<F: Future> {
+    /// `None`: gone.
+    future: Option<F>,
+    header: NonNull<Header>,
+}
+
+// SAFETY: the header is `Sync` and lives as long as the task does that this is part of.
+unsafe impl<F: Future + Send> Send for Tracked<F> {}
+
+impl<F: Future> Tracked<F> {
+    fn header(&self) -> &Header {
+        // SAFETY: async-task frees the header after the future.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Drops the future; a panic meanwhile is the outcome.
+    fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
+        // SAFETY: the future is dropped where it stands; nothing is moved out.
+        let this = unsafe { self.get_unchecked_mut() };
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future = None));
+        match dropped {
+            Ok(()) => outcome,
+            Err(panic) => {
+                // The place is empty; what was in it will not be dropped twice.
+                Err(JoinError::panicked(this.header().name().cloned(), panic))
+            }
+        }
+    }
+}
+
+impl<F: Future> Future for Tracked<F> {
+    type Output = Outcome<F::Output>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.header().is_aborted() {
+            let aborted = Err(JoinError::aborted(self.header().name().cloned()));
+            return Poll::Ready(self.end(aborted));
+        }
+        // SAFETY: structural pinning: `future` is never moved.
+        let this = unsafe { self.as_mut().get_unchecked_mut() };
+        let header = this.header;
+        let future = this.future.as_mut().expect("polled after its end");
+        // SAFETY: as above.
+        let future = unsafe { Pin::new_unchecked(future) };
+        // SAFETY: the header outlives the future.
+        let header = unsafe { header.as_ref() };
+        let polled = context::measured(header, || {
+            catch_unwind(AssertUnwindSafe(|| match header.rare.as_deref() {
+                None => future.poll(cx),
+                Some(rare) => {
+                    let _span = rare.span.as_ref().map(|span| span.enter());
+                    let _here = rare.tenant.as_ref().map(|tenant| tenant.enter());
+                    future.poll(cx)
+                }
+            }))
+        });
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(self.end(Ok(output))),
+            Err(panic) => {
+                let panicked = Err(JoinError::panicked(header.name().cloned(), panic));
+                Poll::Ready(self.end(panicked))
+            }
+        }
+    }
+}
+
+impl<F: Future> Drop for Tracked<F> {
+    fn drop(&mut self) {
+        let header = self.header();
+        header.anchor.shared.living(&header.anchor).remove(header.entry.load(Relaxed));
+    }
+}
+
+/// Makes a task, and puts it on the list of the living. Not scheduled yet.
+///
+/// # Safety
+/// If `F` or its output borrows, the caller sees to it that the task is gone before what it borrows; if `F` is
+/// not `Send`, that it is polled and dropped by one thread.
+pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinHandle<F::Output>) {
+    let anchor = header.anchor.clone();
+    let track = |header: &Header| Tracked { future: Some(future), header: NonNull::from(header) };
+    let schedule = async_task::WithInfo(context::schedule);
+    // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
+    let (ready, task) =
+        unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
+    let waker = ready.waker();
+    let entry = anchor.shared.living(&anchor).insert(waker, NonNull::from(ready.metadata()));
+    ready.metadata().entry.store(entry.unwrap_or(u32::MAX), Relaxed);
+    if entry.is_none() {
+        // The runtime shuts down: it ends before it begins.
+        ready.metadata().abort();
+    }
+    (ready, JoinHandle { task: Some(task) })
+}
+
+/// Waits for a task's end. Dropping it leaves the task alone.
+///
+/// Ready with what the task returned, or [`JoinError`] if it panicked or was aborted.
+#[must_use = "the task goes on by itself; `drop` the handle to say so"]
+pub struct JoinHandle<T> {
+    task: Option<Task<Outcome<T>, Header>>,
+}
+
+impl<T> JoinHandle<T> {
+    fn task(&self) -> &Task<Outcome<T>, Header> {
+        self.task.as_ref().expect("taken only when dropped")
+    }
+
+    /// Ends the task where it waits next; if it runs, when it comes back. One that ended already stays ended.
+    pub fn abort(&self) {
+        if let Some(handle) = self.abort_handle_if_living() {
+            handle.abort();
+        }
+    }
+
+    /// What can abort the task without the handle.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort_handle_if_living().unwrap_or(AbortHandle { task: None })
+    }
+
+    fn abort_handle_if_living(&self) -> Option<AbortHandle> {
+        let header = self.task().metadata();
+        let waker = header.anchor.shared.living(&header.anchor).waker(header.entry.load(Relaxed), header)?;
+        Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
+    }
+
+    /// Whether it ended.
+    pub fn is_finished(&self) -> bool {
+        self.task().is_finished()
+    }
+
+    /// As it was named.
+    pub fn name(&self) -> Option<&str> {
+        self.task().metadata().name().map(|name| &**name)
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Outcome<T>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
+        let task = self.task.as_mut().expect("taken only when dropped");
+        Pin::new(task).poll(cx)
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach();
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("name", &self.name())
+            .field("is_finished", &self.is_finished())
+            .finish()
+    }
+}
+
+/// Aborts a task; see [`JoinHandle::abort_handle`].
+#[derive(Clone)]
+pub struct AbortHandle {
+    /// The waker keeps the header alive. `None`: it had ended.
+    task: Option<(Waker, NonNull<Header>)>,
+}
+
+// SAFETY: the header is `Sync`.
+unsafe impl Send for AbortHandle {}
+// SAFETY: as above.
+unsafe impl Sync for AbortHandle {}
+
+impl AbortHandle {
+    /// As [`JoinHandle::abort`].
+    pub fn abort(&self) {
+        if let Some((waker, header)) = &self.task {
+            // SAFETY: the waker is a reference to the task; its header lives with it.
+            unsafe { header.as_ref() }.abort();
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").finish_non_exhaustive()
+    }
+}
+
+/// What a panic said, if it said something.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+}

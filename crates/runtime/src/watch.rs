@@ -1,0 +1,83 @@
+//! Watch: one worker that has nothing to do sees whether the others get on.
+//!
+//! Model.   While somebody runs, one of the workers that sleep sleeps with an alarm. When it rings it compares
+//!          which poll each worker is in with what it saw last time: the same one is a long poll. That worker is
+//!          *stuck*: what waits there may be taken, and the watcher serves its driver, until it comes back.
+//!          Where no poll was long in the last second the alarm rings seldom.
+//! Number.  A worker is stuck after two looks at most: 0.5 ms where polls are long, 20 ms where none was.
+//! Writers. `who`: workers that fall asleep or wake. `seen`: the watcher.
+
+use crate::shared::Shared;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
+use warmcore_terms::{CpuId, Nanos};
+
+/// Between two looks where polls were long lately.
+const OFTEN: Nanos = Nanos(250_000);
+
+/// Between two looks where none was.
+const SELDOM: Nanos = Nanos(10_000_000);
+
+/// Lately.
+const LATELY: Nanos = Nanos(1_000_000_000);
+
+const NOBODY: u32 = u32::MAX;
+
+/// See the head of this file.
+pub(crate) struct Watch {
+    who: AtomicU32,
+    /// When a poll was last long.
+    long_at: AtomicU64,
+    seen: Mutex<Vec<(u64, Nanos)>>,
+}
+
+impl Watch {
+    pub(crate) fn new(workers: usize) -> Self {
+        let seen = Mutex::new(vec![(0, Nanos(0)); workers]);
+        Self { who: AtomicU32::new(NOBODY), long_at: AtomicU64::new(0), seen }
+    }
+
+    /// A worker falls asleep: says when it is to wake to look, if it is the one.
+    pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
+        if shared.count_idle() >= shared.desks.len() {
+            return None;
+        }
+        self.who.compare_exchange(NOBODY, me.0, Relaxed, Relaxed).ok()?;
+        let long_at = self.long_at.load(Relaxed);
+        let is_often = long_at > 0 && now.0 < long_at + LATELY.0;
+        Some(Nanos(now.0 + if is_often { OFTEN.0 } else { SELDOM.0 }))
+    }
+
+    /// It woke.
+    pub(crate) fn end(&self, me: CpuId) {
+        let _ = self.who.compare_exchange(me.0, NOBODY, Relaxed, Relaxed);
+    }
+
+    /// Whether nobody watches.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.who.load(Relaxed) == NOBODY
+    }
+
+    /// Looks at all others. Serves the drivers of those that are stuck.
+    pub(crate) fn look(&self, shared: &Shared, me: CpuId, now: Nanos) {
+        let mut seen = lock(&self.seen);
+        for (i, desk) in shared.desks.iter().enumerate() {
+            if i == me.index() {
+                continue;
+            }
+            let polls = desk.says.polls.load(Relaxed);
+            let (before, since) = seen[i];
+            if polls != before || polls % 2 == 0 {
+                seen[i] = (polls, now);
+                continue;
+            }
+            if now.0 - since.0 >= OFTEN.0 / 2 {
+                self.long_at.store(now.0, Relaxed);
+                desk.is_stuck.store(true, Relaxed);
+            }
+        }
+        drop(seen);
+        for desk in shared.desks.iter().filter(|desk| desk.is_stuck.load(Relaxed)) {
+            desk.host.turn();
+        }
+    }
+}

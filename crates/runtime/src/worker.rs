@@ -1,0 +1,404 @@
+//! Worker: the loop that polls tasks, looks for more, and sleeps.
+//!
+//! Model.   Its inbox first, then its queue; every so many polls (as many as take 50 µs) it reads the clock, asks
+//!          its driver and looks at the shelf. Without work it falls asleep *first*, then looks everywhere, and
+//!          takes the sleep back if it finds something: who makes work after that look sees it asleep.
+//! Number.  Around a poll: the queue's lock, two stores, an exchange where the future was woken.
+//! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
+//! Writers. `Local`: its thread.
+
+use crate::context;
+use crate::metrics::Stats;
+use crate::shared::{Anchor, Desk, Pulled, Shared};
+use crate::spare::Spares;
+use crate::sync::{Ordering::*, fence, lock};
+use crate::task::{Header, Ready};
+use std::cell::Cell;
+use std::sync::Arc;
+use warmcore_place::{Distance, Policy, To, Waker};
+use warmcore_terms::{CpuId, Nanos};
+
+/// The driver is asked this often, if no poll takes longer.
+const TURN_EVERY: Nanos = Nanos(50_000);
+
+/// However short polls are, the driver is asked after so many.
+const POLLS_MAX: u32 = 128;
+
+/// One poll of so many is measured.
+const SAMPLE_MASK: u32 = 7;
+
+/// What is a worker's own.
+pub(crate) struct Local {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) me: CpuId,
+    pub(crate) anchor: Arc<Anchor>,
+    /// The clock as it was last read.
+    now: Cell<Nanos>,
+    dice: Cell<u32>,
+    /// Polls until the clock is read again, and how many that were.
+    left: Cell<u32>,
+    round: Cell<u32>,
+    round_began: Cell<Nanos>,
+    /// What wakes now comes from the driver.
+    in_driver: Cell<bool>,
+    /// From how many on that wait help is called.
+    crowd: Cell<u32>,
+    /// Another thread is this worker now.
+    is_replaced: Cell<bool>,
+    chain_max: u32,
+}
+
+impl Local {
+    fn new(shared: Arc<Shared>, me: CpuId) -> Self {
+        let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
+        let now = shared.desk(me).host.now();
+        let chain_max = shared.policy.chain_max();
+        Self {
+            shared,
+            me,
+            anchor,
+            now: Cell::new(now),
+            dice: Cell::new(me.0.wrapping_mul(0x9E37_79B9) | 1),
+            left: Cell::new(8),
+            round: Cell::new(8),
+            round_began: Cell::new(now),
+            in_driver: Cell::new(false),
+            crowd: Cell::new(2),
+            is_replaced: Cell::new(false),
+            chain_max,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn desk(&self) -> &Desk {
+        self.shared.desk(self.me)
+    }
+
+    /// The clock as it was last read: late by up to a round.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    fn read_clock(&self) -> Nanos {
+        self.now.set(self.desk().host.now());
+        self.now.get()
+    }
+
+    /// A task was woken on this thread.
+    #[inline]
+    pub(crate) fn wake(&self, ready: Ready, is_yield: bool) {
+        let header = ready.metadata();
+        if !is_yield {
+            header.wake(self.now());
+        }
+        if self.in_driver.get() {
+            return self.wake_in_driver(ready);
+        }
+        if header.home() == Some(self.me) {
+            return self.put_here(ready, is_yield);
+        }
+        self.wake_away(ready, is_yield);
+    }
+
+    #[cold]
+    fn wake_in_driver(&self, ready: Ready) {
+        let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
+        // Not into the queue: that would not end the sleep that this may be in.
+        self.shared.put(ready, placed);
+    }
+
+    fn wake_away(&self, ready: Ready, is_yield: bool) {
+        let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
+        match placed.to {
+            To::Cpu(cpu) if cpu == self.me => self.put_here(ready, is_yield),
+            _ => self.shared.put(ready, placed),
+        }
+    }
+
+    /// Into this worker's queue.
+    #[inline]
+    fn put_here(&self, ready: Ready, is_yield: bool) {
+        let desk = self.desk();
+        let mut queue = lock(&desk.queue);
+        if is_yield {
+            queue.push(ready)
+        } else {
+            queue.push_next(ready)
+        }
+        self.shared.say(desk, &queue, self.now());
+        let waiting = queue.len();
+        drop(queue);
+        if waiting >= self.crowd.get() {
+            self.call_help();
+        }
+    }
+
+    #[cold]
+    fn call_help(&self) {
+        self.shared.help(self.me, self.now());
+    }
+
+    /// Whether this poll is measured; when it began.
+    #[inline]
+    pub(crate) fn begin_sample(&self) -> Option<Nanos> {
+        let mut dice = self.dice.get();
+        dice ^= dice << 13;
+        dice ^= dice >> 17;
+        dice ^= dice << 5;
+        self.dice.set(dice);
+        (dice & SAMPLE_MASK == 0).then(|| self.desk().host.now())
+    }
+
+    pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
+        self.read_clock().0.saturating_sub(since.0)
+    }
+
+    #[cold]
+    pub(crate) fn tell_long_poll(&self, header: &Header) {
+        self.desk().is_stuck.store(false, Relaxed);
+        let worker = self.me.0;
+        let limit_ms = self.shared.long_poll.0 / 1_000_000;
+        match header.name() {
+            Some(task) => tracing::warn!(worker, %task, limit_ms, "long poll: others waited for it"),
+            None => tracing::warn!(worker, limit_ms, "long poll of a task without a name: others waited"),
+        }
+    }
+
+    /// Until the runtime is over, or another thread takes the worker.
+    fn run(&self) {
+        while !self.is_replaced.get() {
+            let desk = self.desk();
+            if desk.inbox.has_tasks() {
+                self.empty_inbox();
+            }
+            match self.next() {
+                Some((ready, is_shared)) => self.poll(ready, is_shared),
+                None => {
+                    if self.idle() == Idle::Over {
+                        return self.close();
+                    }
+                }
+            }
+        }
+    }
+
+    fn empty_inbox(&self) {
+        let desk = self.desk();
+        let mut queue = lock(&desk.queue);
+        desk.inbox.take().for_each(|ready| queue.push(ready));
+        self.shared.say(desk, &queue, self.now());
+        let waiting = queue.len();
+        drop(queue);
+        if waiting > self.crowd.get() {
+            self.call_help();
+        }
+    }
+
+    /// The next task; and whether tasks of several tenants wait, so that what each uses is to be measured.
+    #[inline]
+    fn next(&self) -> Option<(Ready, bool)> {
+        let desk = self.desk();
+        let mut queue = lock(&desk.queue);
+        let is_shared = queue.is_shared();
+        let ready = queue.pop(self.chain_max, || self.shared.turn_of(desk))?;
+        self.shared.say(desk, &queue, self.now());
+        Some((ready, is_shared))
+    }
+
+    #[inline]
+    fn poll(&self, ready: Ready, is_shared: bool) {
+        let desk = self.desk();
+        let header = ready.metadata();
+        let home = header.home();
+        if home != Some(self.me) {
+            self.count_move(home);
+            header.set_home(self.me);
+        } else {
+            Stats::add(&desk.stats.home, 1);
+        }
+        let share = is_shared.then(|| (crate::queue::Entry::share(&ready), desk.host.now()));
+        let polls = desk.says.polls.load(Relaxed);
+        desk.says.polls.store(polls + 1, Relaxed);
+        ready.run();
+        if self.is_replaced.get() {
+            return;
+        }
+        desk.says.polls.store(polls + 2, Relaxed);
+        if let Some((share, since)) = share {
+            let ran = self.read_clock().0.saturating_sub(since.0);
+            lock(&desk.queue).charge(share, ran);
+        }
+        let left = self.left.get() - 1;
+        self.left.set(left);
+        if left == 0 {
+            self.turn();
+        }
+    }
+
+    #[cold]
+    fn count_move(&self, home: Option<CpuId>) {
+        let stats = &self.desk().stats;
+        let number = match home.map(|home| self.shared.machine.distance(home, self.me)) {
+            None => &stats.first,
+            Some(Distance::Same | Distance::Core | Distance::Llc) => &stats.same_llc,
+            Some(Distance::Node) => &stats.other_llc,
+            Some(Distance::Socket | Distance::Machine) => &stats.other_node,
+        };
+        Stats::add(number, 1);
+    }
+
+    /// A round is over: the clock, the driver, the shelf.
+    #[cold]
+    fn turn(&self) {
+        let desk = self.desk();
+        let now = self.read_clock();
+        self.end_round(now.0.saturating_sub(self.round_began.get().0));
+        self.ask_driver();
+        self.round_began.set(self.read_clock());
+        let me = self.me;
+        let shelf = &self.shared.shelves[self.shared.machine.shard_of(me)];
+        if let Some(ready) = shelf.pop(|ready| self.shared.machine.allows(ready.metadata().allowed, me)) {
+            let mut queue = lock(&desk.queue);
+            queue.push(ready);
+            self.shared.say(desk, &queue, now);
+        }
+        if self.shared.watch.is_vacant() && self.shared.count_idle() > 0 {
+            self.shared.help(me, now);
+        }
+    }
+
+    /// What a poll takes on average, and how many make a round.
+    fn end_round(&self, took: u64) {
+        let says = &self.desk().says;
+        let round = self.round.get();
+        let average = (took / u64::from(round)).clamp(1, 1 << 30);
+        let old = u64::from(says.poll_ns.load(Relaxed));
+        let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
+        says.poll_ns.store(average as u32, Relaxed);
+        let round = (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32;
+        self.round.set(round);
+        self.left.set(round);
+        self.crowd.set(self.shared.policy.crowded(Nanos(average)));
+    }
+
+    fn ask_driver(&self) {
+        let desk = self.desk();
+        self.in_driver.set(true);
+        desk.host.turn();
+        self.in_driver.set(false);
+        Stats::add(&desk.stats.turns, 1);
+    }
+
+    /// Nothing waits here.
+    fn idle(&self) -> Idle {
+        let (desk, me) = (self.desk(), self.me);
+        if !desk.inbox.sleep() {
+            return Idle::Awake;
+        }
+        let shelf = &self.shared.shelves[self.shared.machine.shard_of(me)];
+        shelf.idle.fetch_add(1, Relaxed);
+        // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
+        // `Shared::help` and `kick_for_shelf` do both the other way round. One of the two sees the other.
+        fence(SeqCst);
+        let now = self.read_clock();
+        let outcome = self.sleep(now);
+        shelf.idle.fetch_sub(1, Relaxed);
+        desk.inbox.rouse();
+        // What it slept is not what its polls took.
+        let slept = self.now().0 - now.0;
+        self.round_began.set(Nanos(self.round_began.get().0 + slept));
+        outcome
+    }
+
+    fn sleep(&self, now: Nanos) -> Idle {
+        let (desk, me) = (self.desk(), self.me);
+        if self.shared.is_over.load(Acquire) {
+            return Idle::Over;
+        }
+        let until = match self.shared.pull(me, now) {
+            Pulled::Some { .. } => {
+                Stats::add(&desk.stats.pulls, 1);
+                return Idle::Awake;
+            }
+            Pulled::Until(at) => Some(at),
+            Pulled::Nothing => None,
+        };
+        let watch = self.shared.watch.begin(&self.shared, me, now);
+        let until = [until, watch].into_iter().flatten().min();
+        self.in_driver.set(true);
+        desk.host.park(until, &|| !desk.inbox.is_asleep());
+        self.in_driver.set(false);
+        let woke = self.read_clock();
+        Stats::add(&desk.stats.parks, 1);
+        Stats::add(&desk.stats.parked_ns, woke.0.saturating_sub(now.0));
+        if let Some(at) = watch {
+            self.shared.watch.end(me);
+            if woke >= at {
+                self.in_driver.set(true);
+                self.shared.watch.look(&self.shared, me, woke);
+                self.in_driver.set(false);
+            }
+        }
+        Idle::Awake
+    }
+
+    /// The runtime is over, and every task has ended.
+    fn close(&self) {
+        let desk = self.desk();
+        desk.says.is_gone.store(true, Relaxed);
+        desk.inbox.close().for_each(end);
+        loop {
+            let ready = lock(&desk.queue).pop(u32::MAX, || warmcore_place::Turn::Forth);
+            match ready {
+                Some(ready) => end(ready),
+                None => break,
+            }
+        }
+        desk.host.close();
+    }
+
+    /// The thread is going to block: another goes on as this worker. False: there is none to be had.
+    pub(crate) fn hand_on(&self) -> bool {
+        // Before the other begins: from then on the worker's numbers are that one's.
+        Stats::add(&self.desk().says.polls, 1);
+        self.desk().is_stuck.store(false, Relaxed);
+        if Spares::give(&self.shared, self.me).is_err() {
+            Stats::add(&self.desk().says.polls, 1);
+            return false;
+        }
+        self.is_replaced.set(true);
+        context::stop_being();
+        true
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Idle {
+    Awake,
+    Over,
+}
+
+/// Ends a task that nobody will run: its future is dropped here, and who waits for it hears that.
+pub(crate) fn end(ready: Ready) {
+    ready.metadata().abort();
+    ready.run();
+}
+
+/// A worker's thread, from its first to its last moment.
+pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
+    let mut next = Some(first);
+    while let Some(cpu) = next {
+        shared.pin(cpu);
+        let local = Local::new(shared.clone(), cpu);
+        shared.desk(cpu).host.within(&mut || {
+            let _being = context::be(&local);
+            local.run();
+        });
+        if !local.is_replaced.get() {
+            return;
+        }
+        drop(local);
+        next = shared.spares.wait();
+    }
+}
