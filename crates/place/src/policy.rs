@@ -38,9 +38,17 @@ pub trait Policy {
     }
 
     /// A task was put behind others on the CPU `at`, which runs: whom to kick, of those that sleep. The host
-    /// asks only if nobody is looking for work already. It asks again for the CPU that somebody has just
-    /// pulled from, if more wait there: who has found something no longer looks.
+    /// asks only if nobody is looking for work already. And it asks again whenever somebody who looked has
+    /// found something, wherever that was, and more wait, wherever they do: else the last who looks is content
+    /// with what was its own, and CPUs sleep on beside a queue.
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId>;
+
+    /// How many of those that wait on `other` are to come to `me`, where tasks wait as well. The host asks now and
+    /// then, and does it only if the answer was the same for as long as a move costs.
+    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+        let _ = (machine, view, me, other);
+        0
+    }
 
     /// In which order the next round goes, on a CPU whose tasks run for so long at a time.
     fn turn(&self, average_poll: Nanos) -> Turn {

@@ -81,14 +81,14 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 /// # });
 /// ```
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
-    let shared = context::with_worker(|worker| {
+    let is_handed_on = context::with_worker(|worker| {
         let local = worker?;
         // Where no thread is to be had the worker waits, and the watch finds it.
-        local.hand_on().then(|| local.shared.clone())
+        Some(local.hand_on())
     });
-    let Some(shared) = shared else { return act() };
-    // The other is pinned where this one was. If that fails the two share the CPU.
-    let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
-    let _entered = context::enter(shared);
+    if is_handed_on == Some(true) {
+        // The other is pinned where this one was. If that fails the two share the CPU.
+        let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
+    }
     act()
 }

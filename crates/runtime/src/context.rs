@@ -65,6 +65,11 @@ pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
     Entered { not_send: std::marker::PhantomData }
 }
 
+/// The thread is in no runtime any more, however often it entered one.
+pub(crate) fn leave_all() {
+    ENTERED.with(|entered| entered.borrow_mut().clear());
+}
+
 pub(crate) struct Entered {
     not_send: std::marker::PhantomData<*const ()>,
 }

@@ -5,18 +5,21 @@
 //!          the parked future ready by its waker, which writes to the driver's event descriptor. Waits shorter
 //!          than tokio's millisecond end by a timer descriptor on the same driver.
 //! Number.  To ask without waiting: 450 ns. To sleep and be kicked: 5 to 15 µs, the kernel's.
-//! Writers. The worker's thread parks; any thread kicks, and turns the driver of one that is in a long poll.
+//!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `driven` counts
+//!          both ways, so that one of them that runs for long is seen.
+//! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
+//!          long poll.
 
 use crate::host::Host;
 use std::future::poll_fn;
 use std::io;
-use std::sync::OnceLock;
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
-use warmcore_sys::clock;
+use warmcore_sys::{affinity, clock};
 use warmcore_sys::timer::Timer;
 use warmcore_terms::Nanos;
 
@@ -25,17 +28,33 @@ pub(crate) struct Tokio {
     /// `None`: closed.
     runtime: RwLock<Option<Runtime>>,
     /// Of the parked future; it is the same every time.
-    waker: OnceLock<Waker>,
+    waker: Waker,
     timer: RwLock<Option<AsyncFd<Timer>>>,
+    /// For when it is set. Under its lock, so that both say the same.
+    rings_at: Mutex<Nanos>,
+    driven: Arc<AtomicU64>,
+}
+
+/// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
+fn leave_the_workers_cpu() {
+    // Where that is refused the thread stays where it was started.
+    let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
 }
 
 impl Tokio {
     pub(crate) fn new(name: &str, blocking_threads_max: usize) -> io::Result<Self> {
+        let driven = Arc::new(AtomicU64::new(0));
+        let (waits, runs) = (driven.clone(), driven.clone());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .thread_name(format!("{name}-blocking"))
             .max_blocking_threads(blocking_threads_max)
+            .on_thread_start(leave_the_workers_cpu)
+            .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
+            .on_thread_unpark(move || _ = runs.fetch_add(1, Relaxed))
             .build()?;
+        // Nobody else is in the runtime: this is the waker of who drives it.
+        let waker = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
         let handle = runtime.handle().clone();
         let timer = {
             let _context = handle.enter();
@@ -43,12 +62,30 @@ impl Tokio {
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
         let (runtime, timer) = (RwLock::new(Some(runtime)), RwLock::new(Some(timer)));
-        Ok(Self { handle, runtime, waker: OnceLock::new(), timer })
+        Ok(Self { handle, runtime, waker, timer, rings_at: Mutex::new(Nanos(0)), driven })
+    }
+
+    /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
+    /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
+    fn ring_by(&self, timer: &Timer, at: Nanos) -> bool {
+        let mut rings_at = self.rings_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let now = self.now();
+        if *rings_at > now && *rings_at <= at {
+            return true;
+        }
+        let rest = at.0.saturating_sub(now.0);
+        // A timer that can't be set is as one that rings at once: the caller looks again.
+        let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
+        *rings_at = if is_set { at } else { Nanos(0) };
+        is_set
     }
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        runtime.as_ref().map(|runtime| runtime.block_on(future))
+        self.driven.fetch_add(1, Relaxed);
+        let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
+        self.driven.fetch_add(1, Relaxed);
+        output
     }
 }
 
@@ -59,20 +96,17 @@ impl Host for Tokio {
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
         let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let timer = timer.as_ref().zip(until);
-        if let Some((timer, until)) = timer {
-            let rest = until.0.saturating_sub(self.now().0);
-            // A timer that can't be set is as one that rings at once: the caller looks again.
-            if rest == 0 || timer.get_ref().set(Duration::from_nanos(rest)).is_err() {
-                return self.turn();
-            }
+        if let Some((timer, until)) = timer.as_ref().zip(until)
+            && !self.ring_by(timer.get_ref(), until)
+        {
+            return self.turn();
         }
         self.drive(poll_fn(|cx| {
-            self.waker.get_or_init(|| cx.waker().clone());
             if is_awake() {
                 return Poll::Ready(());
             }
-            match timer.map(|(timer, _)| timer.poll_read_ready(cx)) {
+            // Also without a time of its own: somebody else may set the alarm meanwhile.
+            match timer.as_ref().map(|timer| timer.poll_read_ready(cx)) {
                 None | Some(Poll::Pending) => Poll::Pending,
                 Some(Poll::Ready(rang)) => {
                     if let Ok(mut rang) = rang {
@@ -82,9 +116,6 @@ impl Host for Tokio {
                 }
             }
         }));
-        if let Some((timer, _)) = timer {
-            timer.get_ref().stop();
-        }
     }
 
     fn turn(&self) {
@@ -99,10 +130,20 @@ impl Host for Tokio {
     }
 
     fn kick(&self) {
-        // Without a waker nobody has parked yet; who is about to, looks at `is_awake` after it is set.
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
+        self.waker.wake_by_ref();
+    }
+
+    fn alarm(&self, at: Nanos) {
+        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(timer) = timer.as_ref()
+            && !self.ring_by(timer.get_ref(), at)
+        {
+            self.kick();
         }
+    }
+
+    fn driven(&self) -> u64 {
+        self.driven.load(Relaxed)
     }
 
     fn within(&self, act: &mut dyn FnMut()) {
@@ -120,9 +161,5 @@ impl Host for Tokio {
         if let Some(runtime) = runtime {
             runtime.shutdown_background();
         }
-    }
-
-    fn handle(&self) -> Option<tokio::runtime::Handle> {
-        Some(self.handle.clone())
     }
 }

@@ -23,6 +23,14 @@ pub(crate) trait Host: Send + Sync {
     /// What runs around everything a worker does: the driver's context is entered meanwhile.
     fn within(&self, act: &mut dyn FnMut());
 
+    /// Who sleeps in `park` comes back at this time at the latest. From any thread.
+    fn alarm(&self, at: Nanos);
+
+    /// How often the driver began or ended to run what is its own; odd: it does. What waits there waits for that.
+    fn driven(&self) -> u64 {
+        0
+    }
+
     /// Tasks that somebody spawned on the driver itself, not on this runtime.
     fn foreign_tasks(&self) -> usize {
         0
@@ -30,9 +38,4 @@ pub(crate) trait Host: Send + Sync {
 
     /// No more of the driver: it is closed, and what still blocks in it is left behind.
     fn close(&self);
-
-    /// Tokio's handle, where there is one.
-    fn handle(&self) -> Option<tokio::runtime::Handle> {
-        None
-    }
 }

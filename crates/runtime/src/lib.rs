@@ -4,12 +4,18 @@ mod block;
 mod context;
 mod driver;
 mod error;
+#[cfg(feature = "metrics")]
+pub mod export;
 mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod inbox;
 mod living;
 mod metrics;
+pub mod observe;
 mod queue;
 mod runtime;
+mod scope;
 mod shared;
 mod spare;
 mod spawn;
@@ -20,8 +26,9 @@ mod worker;
 
 pub use block::block_in_place;
 pub use error::{BuildError, JoinError};
-pub use metrics::{Metrics, WorkerMetrics, WorkerStats};
+pub use self::metrics::{Metrics, WorkerMetrics, WorkerStats};
 pub use runtime::{Builder, Handle, Runtime, Smt};
+pub use scope::{Scope, scope};
 pub use spawn::{Placement, Spawner, spawn, spawn_in, task, yield_now};
 pub use task::{AbortHandle, JoinHandle};
 pub use warmcore_place::PolicyKind;

@@ -61,6 +61,8 @@ stats! {
     first,
     /// Times that it found work elsewhere.
     pulls,
+    /// Tasks that it took from a neighbour that had more to do.
+    balanced,
     /// Times that it slept.
     parks,
     /// Nanoseconds that it slept.

@@ -22,6 +22,8 @@ pub(crate) struct Share {
 /// What a queue must know of a task.
 pub(crate) trait Entry {
     fn share(&self) -> Share;
+    /// Whether it may run on this worker alone.
+    fn is_pinned(&self) -> bool;
 }
 
 /// Virtual time: nanoseconds × this / weight.
@@ -29,6 +31,10 @@ const WEIGHT_UNIT: u64 = 100;
 
 /// Classes that nobody waits in are forgotten above so many.
 const CLASSES_KEPT: usize = 64;
+
+/// So many polls are measured after tasks of several tenants waited: who comes seldom is to find what the others
+/// used meanwhile on their account.
+const MEASURED: u32 = 1024;
 
 #[derive(Debug)]
 struct Class<T> {
@@ -74,6 +80,8 @@ impl<T> Class<T> {
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
+    /// The only one that waits, where nobody is `next`: it needs no class.
+    only: Option<T>,
     next: Option<T>,
     /// How often in a row `next` was served.
     chain: u32,
@@ -82,10 +90,14 @@ pub(crate) struct Queue<T> {
     /// first class is in it only if there are others.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
     len: u32,
+    /// How many of them are pinned.
+    pinned: u32,
     /// Classes in which somebody waits.
     busy: u32,
     /// The most that anybody had when he was served.
     vtime: u64,
+    /// Polls that are still measured since tasks of several tenants waited.
+    measured: u32,
 }
 
 type ClassId = usize;
@@ -93,13 +105,16 @@ type ClassId = usize;
 impl<T: Entry> Queue<T> {
     pub(crate) fn new() -> Self {
         Self {
+            only: None,
             next: None,
             chain: 0,
             classes: Vec::new(),
             waiting: BinaryHeap::new(),
             len: 0,
+            pinned: 0,
             busy: 0,
             vtime: 0,
+            measured: 0,
         }
     }
 
@@ -108,13 +123,33 @@ impl<T: Entry> Queue<T> {
         self.len
     }
 
-    /// Whether tasks of several tenants wait: then what each uses is to be measured.
+    /// How many of them could run elsewhere.
+    pub(crate) fn movable(&self) -> u32 {
+        self.len - self.pinned
+    }
+
+    /// Whether tasks of several tenants wait, or did lately: then what each uses is to be measured.
     pub(crate) fn is_shared(&self) -> bool {
-        self.busy > 1
+        self.measured > 0 || self.busy > 1
     }
 
     /// Behind all others of its tenant.
+    #[inline]
     pub(crate) fn push(&mut self, item: T) {
+        self.pinned += u32::from(item.is_pinned());
+        if self.len == 0 {
+            self.only = Some(item);
+            self.len = 1;
+            return;
+        }
+        if let Some(only) = self.only.take() {
+            self.len -= 1;
+            self.push_in_class(only);
+        }
+        self.push_in_class(item);
+    }
+
+    fn push_in_class(&mut self, item: T) {
         let share = item.share();
         let id = self.class(share);
         self.classes[id].later.push_back(item);
@@ -126,9 +161,14 @@ impl<T: Entry> Queue<T> {
 
     /// Before all others, if its turn allows; who was there goes behind all others of its tenant.
     pub(crate) fn push_next(&mut self, item: T) {
+        self.pinned += u32::from(item.is_pinned());
+        if let Some(only) = self.only.take() {
+            self.len -= 1;
+            self.push_in_class(only);
+        }
         if let Some(before) = self.next.replace(item) {
             self.len -= 1;
-            self.push(before);
+            self.push_in_class(before);
         }
         self.len += 1;
     }
@@ -164,8 +204,12 @@ impl<T: Entry> Queue<T> {
         let class = &mut self.classes[id];
         class.vtime = class.vtime.max(self.vtime);
         if self.busy == 2 {
-            // The one that was alone until now.
+            // The one that was alone until now: who comes new is before it where both had as much.
             self.waiting.clear();
+            let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
+            if let Some(alone) = alone {
+                self.classes[alone].vtime = self.classes[alone].vtime.max(self.vtime) + 1;
+            }
             let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
             self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime, id))));
         } else if self.busy > 2 {
@@ -176,18 +220,31 @@ impl<T: Entry> Queue<T> {
     /// The next one to run.
     #[inline]
     pub(crate) fn pop(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
+        let item = self.pop_any(chain_max, turn)?;
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+
+    #[inline]
+    fn pop_any(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
+        if let Some(only) = self.only.take() {
+            self.len = 0;
+            self.measured = self.measured.saturating_sub(1);
+            return Some(only);
+        }
         if let Some(next) = self.next.take() {
             self.len -= 1;
             if self.chain < chain_max && self.busy <= 1 {
                 self.chain += 1;
                 return Some(next);
             }
-            self.push(next);
+            self.push_in_class(next);
         }
         self.chain = 0;
         if self.len == 0 {
             return None;
         }
+        self.measured = if self.busy > 1 { MEASURED } else { self.measured.saturating_sub(1) };
         let id = self.pick();
         let class = &mut self.classes[id];
         let item = class.pop(turn)?;
@@ -237,6 +294,16 @@ impl<T: Entry> Queue<T> {
 
     /// Takes a task for another worker: one that would run last, of the tenant whose turn is next.
     pub(crate) fn take(&mut self, with_next: bool, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.take_any(with_next, may)?;
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+
+    fn take_any(&mut self, with_next: bool, may: impl Fn(&T) -> bool) -> Option<T> {
+        if self.only.as_ref().is_some_and(&may) {
+            self.len = 0;
+            return self.only.take();
+        }
         if with_next && self.next.as_ref().is_some_and(&may) {
             self.len -= 1;
             return self.next.take();

@@ -15,11 +15,12 @@ use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::living::Living;
 use crate::metrics::{Metrics, Stats, WorkerMetrics};
+use crate::observe;
 use crate::queue::Queue;
 use crate::shared::{Desk, Says, Shared, Shelf};
 use crate::spare::Spares;
 use crate::spawn::Spawner;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*, fence, lock};
 use crate::task::JoinHandle;
 use crate::watch::Watch;
 use std::fmt;
@@ -55,6 +56,7 @@ pub struct Builder {
     topology: Option<Topology>,
     blocking_threads_max: usize,
     long_poll: Duration,
+    observe: Option<bool>,
 }
 
 impl Default for Builder {
@@ -69,6 +71,7 @@ impl Default for Builder {
             topology: None,
             blocking_threads_max: 512,
             long_poll: Duration::from_millis(1),
+            observe: None,
         }
     }
 }
@@ -122,6 +125,12 @@ impl Builder {
         Self { long_poll: limit, ..self }
     }
 
+    /// Whether `warmcore top` can watch it: it opens a local socket, for this user alone, and a thread answers there.
+    /// If nothing is said, the environment's `WARMCORE_TOP=1` says yes. Where no socket can be made it runs unseen.
+    pub fn observe(self, observe: bool) -> Self {
+        Self { observe: Some(observe), ..self }
+    }
+
     /// Starts the workers. Fails without CPUs that it may use, threads or descriptors.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let io = |what: &str| {
@@ -161,11 +170,12 @@ impl Builder {
             false => vec![cpus.iter().copied().collect(); count],
         };
         let shared = shared(self.name, desks, machine, self.policy, self.long_poll, pin_to);
-        let runtime = Runtime { shared: Arc::new(shared) };
+        let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // Those that run are ended with the runtime if this fails.
             Spares::give(&runtime.shared, CpuId(worker as u32)).map_err(io("can't start a thread"))?;
         }
+        runtime.observer = observe::open(&runtime.shared, self.observe);
         Ok(runtime)
     }
 
@@ -232,6 +242,8 @@ pub(crate) fn shared(
 /// Workers, and the tasks that run on them. Dropping it shuts down, and waits for the polls that are under way.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
+    /// Dropped after the workers have ended.
+    observer: Option<observe::Observer>,
 }
 
 impl Runtime {
@@ -301,6 +313,19 @@ impl Runtime {
         let (shared, began) = (&self.shared, Instant::now());
         // A second time finds nobody.
         shared.is_closing.store(true, Release);
+        // ORDERING: SeqCst; with `Worker::sleep`, which says that it sleeps and then looks whether it is over.
+        let give_notice = || {
+            shared.is_over.store(true, SeqCst);
+            shared.spares.end();
+            fence(SeqCst);
+            (0..shared.desks.len()).for_each(|worker| _ = shared.rouse(CpuId(worker as u32)));
+        };
+        if shared.spares.is_mine() {
+            // Its own task drops it: that can't wait for itself. All that is left ends behind it.
+            shared.desks.iter().for_each(|desk| _ = desk.living.close());
+            give_notice();
+            return false;
+        }
         let is_late = || deadline.is_some_and(|deadline| began.elapsed() >= deadline);
         shared.desks.iter().for_each(|desk| _ = desk.living.close());
         let mut pause = Duration::from_micros(20);
@@ -308,12 +333,7 @@ impl Runtime {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
-        // ORDERING: Release; pairs with the Acquire in `Worker::sleep`.
-        shared.is_over.store(true, Release);
-        shared.spares.end();
-        for worker in 0..shared.desks.len() {
-            shared.rouse(CpuId(worker as u32));
-        }
+        give_notice();
         let threads = std::mem::take(&mut *lock(&shared.spares.threads));
         let mut all_ended = true;
         for thread in threads {
@@ -352,7 +372,7 @@ impl fmt::Debug for Runtime {
 /// Spawns on a runtime from anywhere. After its end tasks end at once.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Handle {
@@ -403,7 +423,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-fn metrics(shared: &Shared) -> Metrics {
+pub(crate) fn metrics(shared: &Shared) -> Metrics {
     let workers = shared.desks.iter().enumerate().map(|(i, desk)| {
         let cpu = CpuId(i as u32);
         let mut stats = desk.stats.read();

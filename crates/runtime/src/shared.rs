@@ -43,7 +43,7 @@ pub(crate) struct Desk {
 /// What a worker says of itself. Written by the worker; `waiting` and `since` under its queue's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Says {
-    /// How many wait in its queue.
+    /// How many wait in its queue that could run elsewhere.
     pub(crate) waiting: AtomicU32,
     /// Since when always somebody has.
     pub(crate) since: AtomicU64,
@@ -233,7 +233,7 @@ impl Shared {
 
     /// Under the lock of its queue: how many wait, and since when.
     pub(crate) fn say(&self, desk: &Desk, queue: &Queue<Ready>, now: Nanos) {
-        let (before, waiting) = (desk.says.waiting.load(Relaxed), queue.len());
+        let (before, waiting) = (desk.says.waiting.load(Relaxed), queue.movable());
         if before == 0 && waiting > 0 {
             desk.says.since.store(now.0, Relaxed);
         }
@@ -249,14 +249,14 @@ impl Shared {
                 Pull::Shard(shard) => {
                     if let Some(ready) = self.shelves[shard].pop(|_| true) {
                         self.keep(me, [ready], now);
-                        return Pulled::Some { from: None };
+                        return Pulled::Some;
                     }
                 }
                 Pull::From { cpu, at_most } => {
                     let taken = self.take(me, cpu, at_most.clamp(1, 256));
                     if !taken.is_empty() {
                         self.keep(me, taken, now);
-                        return Pulled::Some { from: Some(cpu) };
+                        return Pulled::Some;
                     }
                     // Those that wait there may not come here.
                     return Pulled::Until(Nanos(now.0 + 1_000_000));
@@ -300,6 +300,12 @@ impl Shared {
         taken
     }
 
+    /// Takes so many from `from`, if they may come.
+    pub(crate) fn fetch(&self, me: CpuId, from: CpuId, at_most: u32, now: Nanos) {
+        let taken = self.take(me, from, at_most.clamp(1, 256));
+        self.keep(me, taken, now);
+    }
+
     pub(crate) fn turn_of(&self, desk: &Desk) -> Turn {
         self.policy.turn(Nanos(desk.says.poll_ns.load(Relaxed).into()))
     }
@@ -308,9 +314,7 @@ impl Shared {
 /// What came of looking for work.
 pub(crate) enum Pulled {
     /// It is in the worker's queue.
-    Some {
-        from: Option<CpuId>,
-    },
+    Some,
     /// Look again then.
     Until(Nanos),
     Nothing,

@@ -71,6 +71,12 @@ impl Spares {
         }
     }
 
+    /// Whether the current thread is one of them.
+    pub(crate) fn is_mine(&self) -> bool {
+        let me = std::thread::current().id();
+        lock(&self.threads).iter().any(|thread| thread.thread().id() == me)
+    }
+
     /// All who wait go home.
     pub(crate) fn end(&self) {
         self.state().is_over = true;

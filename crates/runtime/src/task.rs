@@ -160,6 +160,11 @@ impl Entry for Ready {
             Some(tenant) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
         }
     }
+
+    #[inline]
+    fn is_pinned(&self) -> bool {
+        matches!(self.metadata().allowed, Allowed::Cpu(_))
+    }
 }
 
 // SAFETY: async-task's own pair; the header stays where it is.
@@ -180,6 +185,21 @@ unsafe impl Linked for Ready {
 
 /// What a task ends with.
 pub(crate) type Outcome<T> = Result<T, JoinError>;
+
+/// An outcome that nobody may ever ask for: if its drop panics, that is the end of the panic.
+pub(crate) struct Kept<T>(Option<Outcome<T>>);
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.0.take()
+            && std::mem::needs_drop::<T>() | outcome.is_err()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
+        {
+            // Who panics in a panic's drop would again.
+            std::mem::forget(panic);
+        }
+    }
+}
 
 /// A future as it is polled.
 struct Tracked<F: Future> {
@@ -213,13 +233,13 @@ impl<F: Future> Tracked<F> {
 }
 
 impl<F: Future> Future for Tracked<F> {
-    type Output = Outcome<F::Output>;
+    type Output = Kept<F::Output>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.header().is_aborted() {
             let aborted = Err(JoinError::aborted(self.header().name().cloned()));
-            return Poll::Ready(self.end(aborted));
+            return Poll::Ready(Kept(Some(self.end(aborted))));
         }
         // SAFETY: structural pinning: `future` is never moved.
         let this = unsafe { self.as_mut().get_unchecked_mut() };
@@ -241,10 +261,10 @@ impl<F: Future> Future for Tracked<F> {
         });
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(self.end(Ok(output))),
+            Ok(Poll::Ready(output)) => Poll::Ready(Kept(Some(self.end(Ok(output))))),
             Err(panic) => {
                 let panicked = Err(JoinError::panicked(header.name().cloned(), panic));
-                Poll::Ready(self.end(panicked))
+                Poll::Ready(Kept(Some(self.end(panicked))))
             }
         }
     }
@@ -284,11 +304,11 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinH
 /// Ready with what the task returned, or [`JoinError`] if it panicked or was aborted.
 #[must_use = "the task goes on by itself; `drop` the handle to say so"]
 pub struct JoinHandle<T> {
-    task: Option<Task<Outcome<T>, Header>>,
+    task: Option<Task<Kept<T>, Header>>,
 }
 
 impl<T> JoinHandle<T> {
-    fn task(&self) -> &Task<Outcome<T>, Header> {
+    fn task(&self) -> &Task<Kept<T>, Header> {
         self.task.as_ref().expect("taken only when dropped")
     }
 
@@ -327,7 +347,8 @@ impl<T> Future for JoinHandle<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
         let task = self.task.as_mut().expect("taken only when dropped");
-        Pin::new(task).poll(cx)
+        let mut kept = std::task::ready!(Pin::new(task).poll(cx));
+        Poll::Ready(kept.0.take().expect("an outcome is taken once"))
     }
 }
 

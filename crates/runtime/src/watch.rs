@@ -5,6 +5,8 @@
 //!          *stuck*: what waits there may be taken, and the watcher serves its driver, until it comes back.
 //!          Where no poll was long in the last second the alarm rings seldom.
 //! Number.  A worker is stuck after two looks at most: 0.5 ms where polls are long, 20 ms where none was.
+//!          It is the first that falls asleep while another runs; who goes to work while all others sleep sets
+//!          the alarm of one of them.
 //! Writers. `who`: workers that fall asleep or wake. `seen`: the watcher.
 
 use crate::shared::Shared;
@@ -25,6 +27,8 @@ const NOBODY: u32 = u32::MAX;
 /// See the head of this file.
 pub(crate) struct Watch {
     who: AtomicU32,
+    /// When it is to look.
+    at: AtomicU64,
     /// When a poll was last long.
     long_at: AtomicU64,
     seen: Mutex<Vec<(u64, Nanos)>>,
@@ -32,29 +36,53 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(workers: usize) -> Self {
-        let seen = Mutex::new(vec![(0, Nanos(0)); workers]);
-        Self { who: AtomicU32::new(NOBODY), long_at: AtomicU64::new(0), seen }
+        let (who, at, long_at) = (AtomicU32::new(NOBODY), AtomicU64::new(0), AtomicU64::new(0));
+        Self { who, at, long_at, seen: Mutex::new(vec![(0, Nanos(0)); workers]) }
+    }
+
+    fn next_look(&self, now: Nanos) -> Nanos {
+        let long_at = self.long_at.load(Relaxed);
+        let is_often = long_at > 0 && now.0 < long_at + LATELY.0;
+        let at = Nanos(now.0 + if is_often { OFTEN.0 } else { SELDOM.0 });
+        self.at.store(at.0, Relaxed);
+        at
     }
 
     /// A worker falls asleep: says when it is to wake to look, if it is the one.
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
         if shared.count_idle() >= shared.desks.len() {
+            self.end(me);
             return None;
         }
-        self.who.compare_exchange(NOBODY, me.0, Relaxed, Relaxed).ok()?;
-        let long_at = self.long_at.load(Relaxed);
-        let is_often = long_at > 0 && now.0 < long_at + LATELY.0;
-        Some(Nanos(now.0 + if is_often { OFTEN.0 } else { SELDOM.0 }))
+        let taken = self.who.compare_exchange(NOBODY, me.0, Relaxed, Relaxed);
+        (taken.is_ok() || taken == Err(me.0)).then(|| self.next_look(now))
     }
 
-    /// It woke.
+    /// It has other things to do.
     pub(crate) fn end(&self, me: CpuId) {
-        let _ = self.who.compare_exchange(me.0, NOBODY, Relaxed, Relaxed);
+        if self.who.load(Relaxed) == me.0 {
+            let _ = self.who.compare_exchange(me.0, NOBODY, Relaxed, Relaxed);
+        }
     }
 
-    /// Whether nobody watches.
-    pub(crate) fn is_vacant(&self) -> bool {
-        self.who.load(Relaxed) == NOBODY
+    /// A worker goes to work: if it was the one, or nobody is, one of those that sleep is to be. It is not woken
+    /// for it before its time.
+    pub(crate) fn appoint(&self, shared: &Shared, me: CpuId, now: Nanos) {
+        self.end(me);
+        if self.who.load(Relaxed) != NOBODY || shared.count_idle() == 0 {
+            return;
+        }
+        let Some(other) = shared.machine.others(me).find(|cpu| shared.desk(*cpu).inbox.is_asleep()) else {
+            return;
+        };
+        if self.who.compare_exchange(NOBODY, other.0, Relaxed, Relaxed).is_ok() {
+            shared.desk(other).host.alarm(self.next_look(now));
+        }
+    }
+
+    /// Whether this worker is the one, and it is time.
+    pub(crate) fn is_due(&self, me: CpuId, now: Nanos) -> bool {
+        self.who.load(Relaxed) == me.0 && now.0 >= self.at.load(Relaxed)
     }
 
     /// Looks at all others. Serves the drivers of those that are stuck.
@@ -64,10 +92,11 @@ impl Watch {
             if i == me.index() {
                 continue;
             }
-            let polls = desk.says.polls.load(Relaxed);
+            let (polls, driven) = (desk.says.polls.load(Relaxed), desk.host.driven());
+            let both = polls.wrapping_mul(1 << 32) ^ driven;
             let (before, since) = seen[i];
-            if polls != before || polls % 2 == 0 {
-                seen[i] = (polls, now);
+            if both != before || (polls % 2 == 0 && driven % 2 == 0) {
+                seen[i] = (both, now);
                 continue;
             }
             if now.0 - since.0 >= OFTEN.0 / 2 {
@@ -76,6 +105,8 @@ impl Watch {
             }
         }
         drop(seen);
+        // Who serves another's driver runs what was spawned there: somebody else is to watch meanwhile.
+        self.end(me);
         for desk in shared.desks.iter().filter(|desk| desk.is_stuck.load(Relaxed)) {
             desk.host.turn();
         }

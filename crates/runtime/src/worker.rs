@@ -9,7 +9,7 @@
 
 use crate::context;
 use crate::metrics::Stats;
-use crate::shared::{Anchor, Desk, Pulled, Shared};
+use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
 use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
 use crate::task::{Header, Ready};
@@ -26,6 +26,15 @@ const POLLS_MAX: u32 = 128;
 
 /// One poll of so many is measured.
 const SAMPLE_MASK: u32 = 7;
+
+/// Between two looks at a neighbour that may have more to do.
+const BALANCE_EVERY: Nanos = Nanos(1_000_000);
+
+/// As many looks in a row have to say so: longer than any move costs.
+const LOPSIDED_LOOKS: u32 = 3;
+
+/// Neighbours that are looked at: the nearest.
+const NEIGHBOURS: usize = 8;
 
 /// What is a worker's own.
 pub(crate) struct Local {
@@ -45,14 +54,17 @@ pub(crate) struct Local {
     crowd: Cell<u32>,
     /// Another thread is this worker now.
     is_replaced: Cell<bool>,
+    balance_at: Cell<Nanos>,
+    lopsided: Cell<u32>,
     chain_max: u32,
+    shard: usize,
 }
 
 impl Local {
     fn new(shared: Arc<Shared>, me: CpuId) -> Self {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
-        let chain_max = shared.policy.chain_max();
+        let (chain_max, shard) = (shared.policy.chain_max(), shared.machine.shard_of(me));
         Self {
             shared,
             me,
@@ -65,7 +77,10 @@ impl Local {
             in_driver: Cell::new(false),
             crowd: Cell::new(2),
             is_replaced: Cell::new(false),
+            balance_at: Cell::new(now),
+            lopsided: Cell::new(0),
             chain_max,
+            shard,
         }
     }
 
@@ -142,12 +157,7 @@ impl Local {
     /// Whether this poll is measured; when it began.
     #[inline]
     pub(crate) fn begin_sample(&self) -> Option<Nanos> {
-        let mut dice = self.dice.get();
-        dice ^= dice << 13;
-        dice ^= dice >> 17;
-        dice ^= dice << 5;
-        self.dice.set(dice);
-        (dice & SAMPLE_MASK == 0).then(|| self.desk().host.now())
+        (self.throw() & SAMPLE_MASK == 0).then(|| self.desk().host.now())
     }
 
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
@@ -171,6 +181,9 @@ impl Local {
             let desk = self.desk();
             if desk.inbox.has_tasks() {
                 self.empty_inbox();
+            }
+            if self.shelf().len() > 0 {
+                self.take_from_shelf();
             }
             match self.next() {
                 Some((ready, is_shared)) => self.poll(ready, is_shared),
@@ -248,24 +261,63 @@ impl Local {
         Stats::add(number, 1);
     }
 
-    /// A round is over: the clock, the driver, the shelf.
+    #[inline]
+    fn shelf(&self) -> &Shelf {
+        &self.shared.shelves[self.shard]
+    }
+
+    /// One task that belongs to nobody.
+    fn take_from_shelf(&self) {
+        let desk = self.desk();
+        if let Some(ready) =
+            self.shelf().pop(|ready| self.shared.machine.allows(ready.metadata().allowed, self.me))
+        {
+            let mut queue = lock(&desk.queue);
+            queue.push(ready);
+            self.shared.say(desk, &queue, self.now());
+        }
+    }
+
+    /// A round is over: the clock and the driver.
     #[cold]
     fn turn(&self) {
-        let desk = self.desk();
         let now = self.read_clock();
         self.end_round(now.0.saturating_sub(self.round_began.get().0));
         self.ask_driver();
         self.round_began.set(self.read_clock());
-        let me = self.me;
-        let shelf = &self.shared.shelves[self.shared.machine.shard_of(me)];
-        if let Some(ready) = shelf.pop(|ready| self.shared.machine.allows(ready.metadata().allowed, me)) {
-            let mut queue = lock(&desk.queue);
-            queue.push(ready);
-            self.shared.say(desk, &queue, now);
+        if self.desk().says.waiting.load(Relaxed) > 0 && self.shared.count_idle() > 0 {
+            self.shared.help(self.me, now);
         }
-        if self.shared.watch.is_vacant() && self.shared.count_idle() > 0 {
-            self.shared.help(me, now);
+        if now >= self.balance_at.get() {
+            self.balance(now);
         }
+    }
+
+    /// Looks at one of its neighbours, by chance: where more wait there than here, look after look, some come.
+    fn balance(&self, now: Nanos) {
+        self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
+        let near = self.shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near == 0 {
+            return;
+        }
+        let Some(other) = self.shared.machine.others(self.me).nth(self.throw() as usize % near) else { return };
+        let come = self.shared.policy.balance(&self.shared.machine, &*self.shared, self.me, other);
+        let looks = if come == 0 { 0 } else { self.lopsided.get() + 1 };
+        self.lopsided.set(looks);
+        if looks >= LOPSIDED_LOOKS {
+            self.lopsided.set(0);
+            Stats::add(&self.desk().stats.balanced, come.into());
+            self.shared.fetch(self.me, other, come, now);
+        }
+    }
+
+    fn throw(&self) -> u32 {
+        let mut dice = self.dice.get();
+        dice ^= dice << 13;
+        dice ^= dice >> 17;
+        dice ^= dice << 5;
+        self.dice.set(dice);
+        dice
     }
 
     /// What a poll takes on average, and how many make a round.
@@ -288,6 +340,17 @@ impl Local {
         desk.host.turn();
         self.in_driver.set(false);
         Stats::add(&desk.stats.turns, 1);
+        self.clear_stuck();
+    }
+
+    /// What ran in the driver for long has ended.
+    fn clear_stuck(&self) {
+        let desk = self.desk();
+        if desk.is_stuck.load(Relaxed) {
+            desk.is_stuck.store(false, Relaxed);
+            Stats::add(&desk.stats.long_polls, 1);
+            tracing::warn!(worker = self.me.0, "long poll of a task that was spawned on tokio: others waited");
+        }
     }
 
     /// Nothing waits here.
@@ -296,7 +359,7 @@ impl Local {
         if !desk.inbox.sleep() {
             return Idle::Awake;
         }
-        let shelf = &self.shared.shelves[self.shared.machine.shard_of(me)];
+        let shelf = self.shelf();
         shelf.idle.fetch_add(1, Relaxed);
         // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
         // `Shared::help` and `kick_for_shelf` do both the other way round. One of the two sees the other.
@@ -308,6 +371,10 @@ impl Local {
         // What it slept is not what its polls took.
         let slept = self.now().0 - now.0;
         self.round_began.set(Nanos(self.round_began.get().0 + slept));
+        let watch = &self.shared.watch;
+        if desk.inbox.has_tasks() || desk.says.waiting.load(Relaxed) > 0 {
+            watch.appoint(&self.shared, me, self.now());
+        }
         outcome
     }
 
@@ -317,7 +384,7 @@ impl Local {
             return Idle::Over;
         }
         let until = match self.shared.pull(me, now) {
-            Pulled::Some { .. } => {
+            Pulled::Some => {
                 Stats::add(&desk.stats.pulls, 1);
                 return Idle::Awake;
             }
@@ -332,13 +399,11 @@ impl Local {
         let woke = self.read_clock();
         Stats::add(&desk.stats.parks, 1);
         Stats::add(&desk.stats.parked_ns, woke.0.saturating_sub(now.0));
-        if let Some(at) = watch {
-            self.shared.watch.end(me);
-            if woke >= at {
-                self.in_driver.set(true);
-                self.shared.watch.look(&self.shared, me, woke);
-                self.in_driver.set(false);
-            }
+        self.clear_stuck();
+        if self.shared.watch.is_due(me, woke) {
+            self.in_driver.set(true);
+            self.shared.watch.look(&self.shared, me, woke);
+            self.in_driver.set(false);
         }
         Idle::Awake
     }
@@ -369,6 +434,8 @@ impl Local {
         }
         self.is_replaced.set(true);
         context::stop_being();
+        // For the rest of the poll the thread is in the runtime as any other that entered it: see `be_thread`.
+        std::mem::forget(context::enter(self.shared.clone()));
         true
     }
 }
@@ -399,6 +466,7 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
             return;
         }
         drop(local);
+        context::leave_all();
         next = shared.spares.wait();
     }
 }

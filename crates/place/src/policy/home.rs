@@ -9,10 +9,13 @@
 //!          from can be led about by wakers that know the rule, each move at twice its refill; wakers that
 //!          come by chance can't (`tests/ski_rental.rs`).
 //!          An idle CPU lets what waits elsewhere wait for as long as a move costs, counted from when somebody
-//!          began to wait there: by then the idling has cost as much as the move will. It lets a CPU that
-//!          was just kicked come to its own. A CPU in a long poll, or one that stops, is helped at once.
-//! Number.  A task of 16 µs a poll: refill 64 µs; it moves to a waker that finds its home asleep 7 times
-//!          in a row.
+//!          began to wait there: by then the idling has cost as much as the move will. And for one refill more:
+//!          a task that has just moved there keeps its new CPU for so long, and if those behind it moved on
+//!          for that, each move would bring about the next (`tests/conserve.rs`). A CPU in a
+//!          long poll, or one that stops, is helped at once.
+//! Number.  A task of 16 µs a poll: refill 64 µs; it moves to a waker that finds its home asleep 4 times
+//!          in a row. If it waits behind others, a CPU of its LLC takes it after 128 µs, one of another socket
+//!          after 320.
 //! Source.  Ours; hot windows and the scan from SIS_CACHE and SIS_UTIL.
 
 use super::Policy;
@@ -21,7 +24,11 @@ use crate::{Allowed, Distance, Machine, Placed, Pull, Turn, View, Wake, Wakee, W
 use warmcore_terms::{CpuId, Nanos};
 
 /// What it costs to wake a CPU that sleeps: a system call, an interrupt, the way out of idle.
-pub const KICK: Nanos = Nanos(10_000);
+pub const KICK: Nanos = Nanos(20_000);
+
+/// Who has nothing to do waits at least so long for a few that wait elsewhere: to sleep and look again costs more
+/// than they do.
+pub const PATIENCE: Nanos = Nanos(50_000);
 
 /// What it costs to hand a task to a CPU that runs: a few lines go over.
 pub const HAND_OVER: Nanos = Nanos(500);
@@ -67,8 +74,11 @@ impl Policy for Home {
                 }
                 let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
                 let refill = refill_over(view.refill_there(cpu), machine.distance(me, cpu));
-                // Who was kicked is on the way: to come first would waste the kick.
-                let wait = if view.is_idle(cpu) { refill.max(KICK) } else { refill };
+                // Many light ones are taken at once. Who was kicked is on the way: to come first would waste it.
+                let at_once = refill < KICK && is_crowd(waiting, refill) && !view.is_idle(cpu);
+                // And one refill for who has just moved there.
+                let patience = later(refill, view.refill_there(cpu)).max(PATIENCE);
+                let wait = if at_once { Nanos(0) } else { patience };
                 let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
                 if at <= now {
                     let is_light = refill < KICK || is_helpless;
@@ -86,8 +96,29 @@ impl Policy for Home {
         u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
     }
 
+    /// Many wait there, or some have for long.
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId> {
+        let (waiting, refill) = (view.backlog(at), view.refill_there(at));
+        let patience = later(refill, refill).max(PATIENCE);
+        let is_old = waiting > 0 && later(view.backlog_since(at), patience) <= now;
+        if !is_old && !is_crowd(waiting, refill) && !view.is_stuck(at) {
+            return None;
+        }
         find_idle(machine, view, at, now, &Wakee::default()).map(|found| found.cpu)
+    }
+
+    /// Twice as many wait there as here, and two more: light ones come until both have as many, of heavy ones one.
+    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+        let (here, there) = (view.backlog(me), view.backlog(other));
+        if there < here.saturating_mul(2).saturating_add(2) || !view.may_take(me, other) {
+            return 0;
+        }
+        let refill = refill_over(view.refill_there(other), machine.distance(me, other));
+        if refill < KICK { (there - here) / 2 } else { 1 }
+    }
+
+    fn chain_max(&self) -> u32 {
+        0
     }
 
     fn turn(&self, average_poll: Nanos) -> Turn {
@@ -97,6 +128,11 @@ impl Policy for Home {
     fn refill(&self, average_poll: Nanos) -> Nanos {
         Nanos(average_poll.0.saturating_mul(REFILL_PER_POLL).min(REFILL_MAX.0))
     }
+}
+
+/// So many wait, each of whom costs `refill` to move, that the last one waits longer than a kick and a move take.
+fn is_crowd(waiting: u32, refill: Nanos) -> bool {
+    refill.0.saturating_mul(waiting.into()) / REFILL_PER_POLL >= later(KICK, refill).0
 }
 
 /// A move over a distance costs so many times a move within an LLC.
@@ -143,7 +179,16 @@ fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> P
     if view.is_stuck(home) && allowed != Allowed::Cpu(home) {
         return place(machine, view, wake, home);
     }
+    if !is_idle && allowed == Allowed::Anywhere && is_light_among(refill, view.refill_there(home)) {
+        return place(machine, view, wake, home);
+    }
     stay
+}
+
+/// A light task behind heavy ones: whoever comes back from its poll first is to take it, as what it would wait
+/// for is more than what it carries.
+fn is_light_among(refill: Nanos, others: Nanos) -> bool {
+    others >= KICK && refill.0.saturating_mul(8) <= others.0
 }
 
 /// The wakee is new, or can't go home: an idle CPU near, or the queue that nobody owns.

@@ -127,6 +127,10 @@ impl Policy for PolicyKind {
         ask!(self, policy => policy.help(machine, view, at, now))
     }
 
+    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+        ask!(self, policy => policy.balance(machine, view, me, other))
+    }
+
     fn crowded(&self, average_poll: Nanos) -> u32 {
         ask!(self, policy => policy.crowded(average_poll))
     }

@@ -1,6 +1,8 @@
 //! What the tests of this crate share: machines, and facts that are simply stated.
 #![allow(dead_code)] // Each test uses a part.
 
+pub mod model;
+
 use warmcore_place::{Machine, View};
 use warmcore_terms::{CpuId, Nanos};
 use warmcore_topo::{MACHINES, Topology, machines};

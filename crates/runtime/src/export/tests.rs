@@ -1,0 +1,119 @@
+use super::*;
+use crate::Runtime;
+use ::metrics::{Counter, CounterFn, Gauge, GaugeFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Keeps what it is told.
+#[derive(Default)]
+struct Notes {
+    told: Arc<Mutex<BTreeMap<String, f64>>>,
+    described: Mutex<Vec<String>>,
+}
+
+struct Note(String, Arc<Mutex<BTreeMap<String, f64>>>);
+
+impl Note {
+    fn put(&self, value: f64) {
+        self.1.lock().unwrap().insert(self.0.clone(), value);
+    }
+}
+
+impl CounterFn for Note {
+    fn increment(&self, _: u64) {
+        panic!("{} is not absolute", self.0);
+    }
+
+    fn absolute(&self, value: u64) {
+        self.put(value as f64);
+    }
+}
+
+impl GaugeFn for Note {
+    fn increment(&self, _: f64) {
+        panic!("{} is not set", self.0);
+    }
+
+    fn decrement(&self, _: f64) {
+        panic!("{} is not set", self.0);
+    }
+
+    fn set(&self, value: f64) {
+        self.put(value);
+    }
+}
+
+impl Notes {
+    fn note(&self, key: &Key) -> Arc<Note> {
+        let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        Arc::new(Note(format!("{} {}", key.name(), labels.join(",")), self.told.clone()))
+    }
+
+    fn describe(&self, key: &KeyName, unit: Option<Unit>, text: &SharedString) {
+        assert!(unit.is_some() && text.ends_with('.') && !text.starts_with(' '), "{}: {text:?}", key.as_str());
+        self.described.lock().unwrap().push(key.as_str().to_owned());
+    }
+}
+
+impl Recorder for Notes {
+    fn describe_counter(&self, key: KeyName, unit: Option<Unit>, text: SharedString) {
+        assert!(key.as_str().ends_with("_total"));
+        self.describe(&key, unit, &text);
+    }
+
+    fn describe_gauge(&self, key: KeyName, unit: Option<Unit>, text: SharedString) {
+        self.describe(&key, unit, &text);
+    }
+
+    fn describe_histogram(&self, key: KeyName, _: Option<Unit>, _: SharedString) {
+        panic!("no histogram is told: {}", key.as_str());
+    }
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.note(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.note(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> ::metrics::Histogram {
+        panic!("no histogram is told: {}", key.name());
+    }
+}
+
+#[test]
+fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtimes() {
+    let notes = Notes::default();
+    let runtime = Runtime::builder().workers(2).name("orders").build().unwrap();
+    runtime.block_on(async {
+        for _ in 0..100 {
+            crate::spawn(crate::yield_now()).await.unwrap();
+        }
+    });
+    ::metrics::with_local_recorder(&notes, || {
+        describe_metrics();
+        record_now(&runtime.handle());
+    });
+    let (told, mut described) = (notes.told.lock().unwrap(), notes.described.into_inner().unwrap());
+    let mut names: Vec<_> = told.keys().map(|key| key.split(' ').next().unwrap().to_owned()).collect();
+    names.dedup();
+    described.sort();
+    assert_eq!(names, described);
+    assert_eq!(names.len(), NAMES.len());
+    assert!(told.keys().all(|key| key.contains("runtime=orders")), "{told:?}");
+    let polls = told.iter().filter(|(key, _)| key.contains("polls_total") && key.contains("distance="));
+    assert!(polls.map(|(_, n)| n).sum::<f64>() >= 200.0, "{told:?}");
+    let first = told.iter().filter(|(key, _)| key.ends_with("distance=first"));
+    assert_eq!(first.map(|(_, n)| n).sum::<f64>(), 100.0, "{told:?}");
+}
+
+#[test]
+fn recording_goes_on_until_it_is_aborted() {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let recording = record_metrics(&runtime.handle(), Duration::from_millis(1));
+    assert_eq!(recording.name(), Some("warmcore-metrics"));
+    recording.abort();
+    let ended = runtime.block_on(recording);
+    assert!(ended.is_err_and(|error| error.is_aborted()));
+}
