@@ -119,15 +119,17 @@ pub(crate) fn measured<T, E>(
     // Meanwhile the worker may have gone on elsewhere.
     with_worker(|worker| {
         let Some(local) = worker else { return };
-        if let Some(since) = since {
-            header.note_poll(local.end_sample(since));
-        }
-        let says = &local.desk().says;
-        if matches!(result, Ok(Poll::Pending))
-            && let Some(until) = header.sleep(local.now())
-            && until.0 > says.hot_until.load(Relaxed)
-        {
-            says.hot_until.store(until.0, Relaxed);
+        if matches!(result, Ok(Poll::Pending)) {
+            if let Some(since) = since {
+                header.note_poll(local.end_sample(since));
+                header.sleep(local.now());
+            }
+            let says = &local.desk().says;
+            if let Some(until) = header.usually_until(local.now())
+                && until.0 > says.hot_until.load(Relaxed)
+            {
+                says.hot_until.store(until.0, Relaxed);
+            }
         }
         if local.desk().is_stuck.load(Relaxed) {
             local.tell_long_poll(header);

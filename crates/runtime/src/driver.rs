@@ -13,14 +13,14 @@
 use crate::host::Host;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
-use warmcore_sys::{affinity, clock};
 use warmcore_sys::timer::Timer;
+use warmcore_sys::{affinity, clock};
 use warmcore_terms::Nanos;
 
 pub(crate) struct Tokio {
@@ -32,7 +32,21 @@ pub(crate) struct Tokio {
     timer: RwLock<Option<AsyncFd<Timer>>>,
     /// For when it is set. Under its lock, so that both say the same.
     rings_at: Mutex<Nanos>,
+    /// The parked future's waker while another thread drives: then it is not the driver's.
+    beside: Mutex<Option<Waker>>,
+    is_beside: AtomicBool,
     driven: Arc<AtomicU64>,
+}
+
+impl Drop for Tokio {
+    fn drop(&mut self) {
+        // Where no worker ever began: the thread that drops it may be inside another tokio.
+        self.close();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
@@ -53,8 +67,13 @@ impl Tokio {
             .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
             .on_thread_unpark(move || _ = runs.fetch_add(1, Relaxed))
             .build()?;
-        // Nobody else is in the runtime: this is the waker of who drives it.
-        let waker = runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+        // Nobody else is in the runtime: this is the waker of who drives it. On a thread of its own, as the caller
+        // may be inside another tokio.
+        let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+        let waker = std::thread::scope(|scope| {
+            let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
+            asks.join().map_err(|_| io::Error::other("tokio's runtime panicked"))
+        })?;
         let handle = runtime.handle().clone();
         let timer = {
             let _context = handle.enter();
@@ -62,13 +81,22 @@ impl Tokio {
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
         let (runtime, timer) = (RwLock::new(Some(runtime)), RwLock::new(Some(timer)));
-        Ok(Self { handle, runtime, waker, timer, rings_at: Mutex::new(Nanos(0)), driven })
+        Ok(Self {
+            handle,
+            runtime,
+            waker,
+            timer,
+            rings_at: Mutex::new(Nanos(0)),
+            beside: Mutex::new(None),
+            is_beside: AtomicBool::new(false),
+            driven,
+        })
     }
 
     /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
     /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
     fn ring_by(&self, timer: &Timer, at: Nanos) -> bool {
-        let mut rings_at = self.rings_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut rings_at = locked(&self.rings_at);
         let now = self.now();
         if *rings_at > now && *rings_at <= at {
             return true;
@@ -102,6 +130,13 @@ impl Host for Tokio {
             return self.turn();
         }
         self.drive(poll_fn(|cx| {
+            if !cx.waker().will_wake(&self.waker) {
+                *locked(&self.beside) = Some(cx.waker().clone());
+                self.is_beside.store(true, Relaxed);
+                // ORDERING: SeqCst; the waker is there before we look whether we are awake. Who wakes us says so
+                // first, and then looks for the waker: `kick`.
+                fence(SeqCst);
+            }
             if is_awake() {
                 return Poll::Ready(());
             }
@@ -112,6 +147,8 @@ impl Host for Tokio {
                     if let Ok(mut rang) = rang {
                         rang.clear_ready();
                     }
+                    // The kernel's clock and ours may differ by a little: it is not set any more, whatever ours says.
+                    *locked(&self.rings_at) = Nanos(0);
                     Poll::Ready(())
                 }
             }
@@ -131,6 +168,14 @@ impl Host for Tokio {
 
     fn kick(&self) {
         self.waker.wake_by_ref();
+        // ORDERING: SeqCst; see `park`.
+        fence(SeqCst);
+        if self.is_beside.load(Relaxed)
+            && let Some(waker) = locked(&self.beside).take()
+        {
+            self.is_beside.store(false, Relaxed);
+            waker.wake();
+        }
     }
 
     fn alarm(&self, at: Nanos) {

@@ -12,6 +12,7 @@ use crate::task::JoinHandle;
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::convert::Infallible;
 use std::time::Duration;
+use warmcore_tenant::Tenant;
 
 macro_rules! names {
     ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $unit:ident = $text:literal,)*) => {
@@ -62,6 +63,14 @@ names! {
     SHELF_DEPTH: describe_gauge Count = "shelf_depth",
     /// Tasks that are not gone yet.
     LIVING: describe_gauge Count = "living_tasks",
+    /// Ids that a tenant's tasks hold or that are kept for them.
+    TENANT_IDS: describe_gauge Count = "tenant_ids",
+    /// Entries into a tenant that found the CPU's id held by a thread that was preempted.
+    TENANT_OVERFLOWS: describe_counter Count = "tenant_overflows_total",
+    /// What is charged to a tenant's account, in the account's units: used, and in stocks.
+    TENANT_CHARGED: describe_gauge Count = "tenant_charged_units",
+    /// The limit of a tenant's account, if it has one.
+    TENANT_LIMIT: describe_gauge Count = "tenant_limit_units",
 }
 
 /// Says what the runtime's workers have done, to the exporter that is installed; again after each `period`, by a
@@ -85,6 +94,20 @@ pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallibl
 /// Says it once, now.
 pub fn record_now(handle: &Handle) {
     record(&handle.shared.name, &handle.metrics());
+}
+
+/// Says what a tenant's ids and its account are now. What its tasks ran for nobody counts yet.
+///
+/// **Touches** the account and each CPU's seat of the tenant, for reading.
+pub fn record_tenant(tenant: &Tenant) {
+    let (name, stats) = (tenant.name().to_owned(), tenant.stats());
+    gauge!(TENANT_IDS, "tenant" => name.clone()).set(f64::from(stats.in_use));
+    counter!(TENANT_OVERFLOWS, "tenant" => name.clone()).absolute(stats.overflows);
+    let Some(account) = tenant.account() else { return };
+    gauge!(TENANT_CHARGED, "tenant" => name.clone()).set(account.usage().charged as f64);
+    if account.limit() < u64::MAX {
+        gauge!(TENANT_LIMIT, "tenant" => name).set(account.limit() as f64);
+    }
 }
 
 fn record(runtime: &str, now: &Metrics) {

@@ -13,6 +13,9 @@ use crate::sync::{AtomicPtr, Ordering::*};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
+#[cfg(all(test, warmcore_loom))]
+mod loom;
+
 /// Something that can be in an inbox: owned, reachable by a thin pointer, with room for a link.
 ///
 /// # Safety

@@ -20,9 +20,11 @@ use crate::queue::Queue;
 use crate::shared::{Desk, Says, Shared, Shelf};
 use crate::spare::Spares;
 use crate::spawn::Spawner;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*, fence, lock};
+use crate::sync::threads::sleep;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use crate::task::JoinHandle;
 use crate::watch::Watch;
+use crate::worker;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +34,9 @@ use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_terms::{CpuId, CpuSet, Nanos};
 use warmcore_topo::Topology;
+
+#[cfg(all(test, shuttle))]
+mod shuttle;
 
 /// Whether SMT siblings get a worker each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -235,6 +240,7 @@ pub(crate) fn shared(
         spares: Spares::new(),
         long_poll: Nanos(long_poll.as_nanos() as u64),
         outside: Padded::new(AtomicU32::new(0)),
+        outside_wakes: Padded::new(AtomicU64::new(0)),
         pin_to: pin_to.into(),
     }
 }
@@ -320,33 +326,38 @@ impl Runtime {
             fence(SeqCst);
             (0..shared.desks.len()).for_each(|worker| _ = shared.rouse(CpuId(worker as u32)));
         };
+        let close_shelves = || shared.shelves.iter().flat_map(|shelf| shelf.close()).for_each(worker::end);
         if shared.spares.is_mine() {
             // Its own task drops it: that can't wait for itself. All that is left ends behind it.
             shared.desks.iter().for_each(|desk| _ = desk.living.close());
             give_notice();
+            close_shelves();
             return false;
         }
         let is_late = || deadline.is_some_and(|deadline| began.elapsed() >= deadline);
         shared.desks.iter().for_each(|desk| _ = desk.living.close());
         let mut pause = Duration::from_micros(20);
         while shared.count_living() > 0 && !is_late() {
-            std::thread::sleep(pause);
+            sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
         give_notice();
-        let threads = std::mem::take(&mut *lock(&shared.spares.threads));
         let mut all_ended = true;
-        for thread in threads {
-            while !thread.is_finished() && !is_late() && deadline.is_some() {
-                std::thread::sleep(Duration::from_micros(100));
+        // A task that blocks in place at its very end may start another thread meanwhile.
+        loop {
+            let threads = std::mem::take(&mut *lock(&shared.spares.threads));
+            if threads.is_empty() {
+                break;
             }
-            if deadline.is_none() || thread.is_finished() {
+            for thread in threads {
+                while !thread.is_finished() && deadline.is_some() && !is_late() {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
                 // A worker's thread panics only where the runtime is wrong; the text was printed.
-                all_ended &= thread.join().is_ok();
-            } else {
-                all_ended = false;
+                all_ended &= (deadline.is_none() || thread.is_finished()) && thread.join().is_ok();
             }
         }
+        close_shelves();
         all_ended
     }
 }
@@ -445,6 +456,6 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
         workers: workers.collect(),
         living: shared.count_living(),
         shelves: shared.shelves.iter().map(|shelf| shelf.len()).collect(),
-        outside_wakes: shared.outside.load(Relaxed).into(),
+        outside_wakes: shared.outside_wakes.load(Relaxed),
     }
 }

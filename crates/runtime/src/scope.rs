@@ -51,7 +51,7 @@ impl Inner {
         let count = taken.len();
         for job in taken.drain(..) {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
-                locked(&self.panic).get_or_insert(panic);
+                self.keep(panic);
             }
         }
         // ORDERING: AcqRel; who sees 0 (`Acquire` in `scope`) sees all that the jobs did.
@@ -59,6 +59,19 @@ impl Inner {
             self.caller.unpark();
         }
         count > 0
+    }
+
+    /// The first panic is the scope's. The others end here, also those that panic when they are dropped.
+    fn keep(&self, panic: Box<dyn Any + Send>) {
+        let mut first = locked(&self.panic);
+        if first.is_none() {
+            *first = Some(panic);
+            return;
+        }
+        drop(first);
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            std::mem::forget(again);
+        }
     }
 }
 
@@ -78,6 +91,8 @@ impl<'scope> Scope<'scope, '_> {
         let inner = &self.inner;
         inner.pending.fetch_add(1, Relaxed);
         locked(&inner.jobs).push_back(job);
+        // A job may start others while the caller waits for it, and the runtime may be at its end.
+        inner.caller.unpark();
         let runners = inner.runners.load(Relaxed);
         if runners < inner.shared.desks.len() {
             inner.runners.fetch_add(1, Relaxed);

@@ -59,7 +59,8 @@ pub(crate) struct Says {
 
 /// Tasks without a home.
 pub(crate) struct Shelf {
-    tasks: Mutex<VecDeque<Ready>>,
+    /// `None`: closed.
+    tasks: Mutex<Option<VecDeque<Ready>>>,
     /// Written under the lock.
     len: AtomicU32,
     /// Written by workers that fall asleep or wake.
@@ -80,7 +81,9 @@ pub(crate) struct Shared {
     pub(crate) watch: Padded<crate::watch::Watch>,
     pub(crate) spares: crate::spare::Spares,
     pub(crate) long_poll: Nanos,
+    /// Which worker's list the next task from outside is on.
     pub(crate) outside: Padded<AtomicU32>,
+    pub(crate) outside_wakes: Padded<AtomicU64>,
     /// Which CPUs each worker's thread may use.
     pub(crate) pin_to: Box<[warmcore_terms::CpuSet]>,
 }
@@ -144,7 +147,7 @@ impl Shared {
         let now = self.desks[0].host.now();
         ready.metadata().wake(now);
         let placed = self.place(ready.metadata(), now, Waker::Outside(here));
-        self.outside.fetch_add(1, Relaxed);
+        self.outside_wakes.fetch_add(1, Relaxed);
         self.put(ready, placed);
     }
 
@@ -152,10 +155,10 @@ impl Shared {
     pub(crate) fn put(&self, ready: Ready, placed: Placed) {
         match placed.to {
             To::Cpu(cpu) => self.hand_over(ready, cpu),
-            To::Shard(shard) => {
-                self.shelves[shard].push(ready);
-                self.kick_for_shelf(shard, placed.kick);
-            }
+            To::Shard(shard) => match self.shelves[shard].push(ready) {
+                Ok(()) => self.kick_for_shelf(shard, placed.kick),
+                Err(ready) => crate::worker::end(ready),
+            },
         }
     }
 
@@ -226,8 +229,11 @@ impl Shared {
         if self.count_idle() == 0 {
             return;
         }
-        if let Some(cpu) = self.policy.help(&self.machine, self, at, now) {
-            self.rouse(cpu);
+        // Who woke meanwhile sleeps no more, so this ends.
+        while let Some(cpu) = self.policy.help(&self.machine, self, at, now) {
+            if self.rouse(cpu) {
+                break;
+            }
         }
     }
 
@@ -256,6 +262,8 @@ impl Shared {
                     let taken = self.take(me, cpu, at_most.clamp(1, 256));
                     if !taken.is_empty() {
                         self.keep(me, taken, now);
+                        // Who waits there still is to be seen by the next one.
+                        self.help(cpu, now);
                         return Pulled::Some;
                     }
                     // Those that wait there may not come here.
@@ -265,7 +273,8 @@ impl Shared {
                 Pull::Nothing => return Pulled::Nothing,
             }
         }
-        Pulled::Nothing
+        // Others were faster each time; something may wait all the same.
+        Pulled::Until(now)
     }
 
     /// Puts tasks into the caller's own queue.
@@ -288,14 +297,17 @@ impl Shared {
         {
             taken.push(ready);
         }
+        let mut back = Vec::new();
         if is_stuck {
             // What was handed to it lies in its inbox until it comes back.
             for ready in desk.inbox.take() {
-                if may(&ready) { taken.push(ready) } else { queue.push(ready) }
+                if may(&ready) { taken.push(ready) } else { back.push(ready) }
             }
         }
         self.say(desk, &queue, Nanos(desk.says.since.load(Relaxed)));
         drop(queue);
+        // Not into its queue: it may have come back and fallen asleep meanwhile, which its inbox knows.
+        back.into_iter().for_each(|ready| self.hand_over(ready, from));
         desk.stats.pulled_away.fetch_add(taken.len() as u64, Relaxed);
         taken
     }
@@ -322,13 +334,23 @@ pub(crate) enum Pulled {
 
 impl Shelf {
     pub(crate) fn new() -> Self {
-        Self { tasks: Mutex::new(VecDeque::new()), len: AtomicU32::new(0), idle: AtomicU32::new(0) }
+        Self { tasks: Mutex::new(Some(VecDeque::new())), len: AtomicU32::new(0), idle: AtomicU32::new(0) }
     }
 
-    fn push(&self, ready: Ready) {
+    /// `Err`: closed.
+    fn push(&self, ready: Ready) -> Result<(), Ready> {
         let mut tasks = lock(&self.tasks);
+        let Some(tasks) = tasks.as_mut() else { return Err(ready) };
         tasks.push_back(ready);
         self.len.store(tasks.len() as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Nothing comes in any more; what was there is handed out.
+    pub(crate) fn close(&self) -> VecDeque<Ready> {
+        let tasks = lock(&self.tasks).take();
+        self.len.store(0, Relaxed);
+        tasks.unwrap_or_default()
     }
 
     /// The one that waits longest, of those that `may`.
@@ -337,6 +359,7 @@ impl Shelf {
             return None;
         }
         let mut tasks = lock(&self.tasks);
+        let tasks = tasks.as_mut()?;
         let at = tasks.iter().position(may)?;
         let ready = tasks.remove(at);
         self.len.store(tasks.len() as u32, Relaxed);

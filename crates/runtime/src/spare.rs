@@ -6,19 +6,19 @@
 //! Writers. Under the lock.
 
 use crate::shared::Shared;
-use crate::sync::{Mutex, lock};
+use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
+use crate::sync::{self, lock};
 use crate::worker;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar};
-use std::thread::{Builder, JoinHandle};
+use std::sync::Arc;
 use warmcore_terms::CpuId;
 
 pub(crate) struct Spares {
-    state: std::sync::Mutex<State>,
+    state: Mutex<State>,
     bell: Condvar,
     /// To be joined at the end.
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) threads: sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -30,10 +30,10 @@ struct State {
 
 impl Spares {
     pub(crate) fn new() -> Self {
-        Self { state: Default::default(), bell: Condvar::new(), threads: Mutex::new(Vec::new()) }
+        Self { state: Default::default(), bell: Condvar::new(), threads: sync::Mutex::new(Vec::new()) }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -73,7 +73,7 @@ impl Spares {
 
     /// Whether the current thread is one of them.
     pub(crate) fn is_mine(&self) -> bool {
-        let me = std::thread::current().id();
+        let me = current().id();
         lock(&self.threads).iter().any(|thread| thread.thread().id() == me)
     }
 

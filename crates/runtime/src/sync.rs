@@ -1,6 +1,9 @@
-//! The seam through which atomics and locks enter, so that loom and shuttle can stand in for them.
+//! The seam through which atomics, locks and threads enter, so that loom and shuttle can stand in for them.
+//!
+//! Loom's cfg is `warmcore_loom`: under `loom` itself tokio leaves its sockets out, and the driver needs them. Loom's
+//! models are of parts, and start no worker: threads and what they wait on stay the system's there.
 
-#[cfg(loom)]
+#[cfg(warmcore_loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
@@ -10,11 +13,71 @@ pub(crate) use shuttle::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(warmcore_loom, shuttle)))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
+
+/// Threads, and what they wait on.
+pub(crate) mod threads {
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::{
+        sync::{Condvar, Mutex, MutexGuard},
+        thread::{current, sleep},
+    };
+    #[cfg(not(shuttle))]
+    pub(crate) use std::{
+        sync::{Condvar, Mutex, MutexGuard},
+        thread::{Builder, JoinHandle, current, sleep},
+    };
+
+    #[cfg(shuttle)]
+    pub(crate) use model::{Builder, JoinHandle};
+
+    /// Shuttle's threads, with what they lack.
+    #[cfg(shuttle)]
+    mod model {
+        use shuttle::thread;
+        use std::io;
+
+        pub(crate) struct Builder(thread::Builder);
+
+        impl Builder {
+            pub(crate) fn new() -> Self {
+                Self(thread::Builder::new())
+            }
+
+            pub(crate) fn name(self, name: String) -> Self {
+                Self(self.0.name(name))
+            }
+
+            pub(crate) fn spawn<T: Send + 'static>(
+                self,
+                main: impl FnOnce() -> T + Send + 'static,
+            ) -> io::Result<JoinHandle<T>> {
+                self.0.spawn(main).map(JoinHandle)
+            }
+        }
+
+        pub(crate) struct JoinHandle<T>(thread::JoinHandle<T>);
+
+        impl<T> JoinHandle<T> {
+            pub(crate) fn thread(&self) -> &thread::Thread {
+                self.0.thread()
+            }
+
+            /// In a model who asks waits.
+            pub(crate) fn is_finished(&self) -> bool {
+                true
+            }
+
+            pub(crate) fn join(self) -> thread::Result<T> {
+                self.0.join()
+            }
+        }
+    }
+}
 
 /// Locks, also after a panic elsewhere: what is under a lock is whole between any two steps that could panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

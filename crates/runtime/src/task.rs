@@ -46,7 +46,7 @@ pub(crate) struct Header {
     debt_ns: AtomicU32,
     /// How long it sleeps, on average.
     sleep_ns: AtomicU32,
-    /// When it went to sleep.
+    /// When it went to sleep, if that sleep is measured. 0: it is not.
     slept_at: AtomicU64,
     state: AtomicU32,
     /// Where on the list of the living.
@@ -108,10 +108,14 @@ impl Header {
         self.poll_ns.store(if old == 0 { ns } else { (old - old / 8 + ns / 8).max(1) }, Relaxed);
     }
 
-    /// It goes to sleep. Says until when its worker is to be kept for it.
-    #[inline]
-    pub(crate) fn sleep(&self, now: Nanos) -> Option<Nanos> {
+    /// It goes to sleep, and is to be measured.
+    pub(crate) fn sleep(&self, now: Nanos) {
         self.slept_at.store(now.0, Relaxed);
+    }
+
+    /// Until when it sleeps, if it is as always: so long its worker is kept for it.
+    #[inline]
+    pub(crate) fn usually_until(&self, now: Nanos) -> Option<Nanos> {
         let average = self.sleep_ns.load(Relaxed);
         (average > 0).then(|| Nanos(now.0 + u64::from(average)))
     }
@@ -119,7 +123,14 @@ impl Header {
     /// It wakes.
     #[inline]
     pub(crate) fn wake(&self, now: Nanos) {
-        let since = Nanos(self.slept_at.load(Relaxed));
+        if self.slept_at.load(Relaxed) > 0 {
+            self.note_sleep(now);
+        }
+    }
+
+    #[cold]
+    fn note_sleep(&self, now: Nanos) {
+        let since = Nanos(self.slept_at.swap(0, Relaxed));
         let mut sleeps = Sleeps { since, average: Nanos(self.sleep_ns.load(Relaxed).into()) };
         sleeps.wake(now);
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);

@@ -14,6 +14,8 @@ use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
 use crate::task::{Header, Ready};
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use warmcore_place::{Distance, Policy, To, Waker};
 use warmcore_terms::{CpuId, Nanos};
@@ -39,6 +41,8 @@ const NEIGHBOURS: usize = 8;
 /// What is a worker's own.
 pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
+    /// Its own, in `shared`.
+    desk: NonNull<Desk>,
     pub(crate) me: CpuId,
     pub(crate) anchor: Arc<Anchor>,
     /// The clock as it was last read.
@@ -66,6 +70,7 @@ impl Local {
         let now = shared.desk(me).host.now();
         let (chain_max, shard) = (shared.policy.chain_max(), shared.machine.shard_of(me));
         Self {
+            desk: NonNull::from(shared.desk(me)),
             shared,
             me,
             anchor,
@@ -86,7 +91,8 @@ impl Local {
 
     #[inline]
     pub(crate) fn desk(&self) -> &Desk {
-        self.shared.desk(self.me)
+        // SAFETY: it is in `shared`, which keeps it, and is never moved there.
+        unsafe { self.desk.as_ref() }
     }
 
     /// The clock as it was last read: late by up to a round.
@@ -300,7 +306,9 @@ impl Local {
         if near == 0 {
             return;
         }
-        let Some(other) = self.shared.machine.others(self.me).nth(self.throw() as usize % near) else { return };
+        let Some(other) = self.shared.machine.others(self.me).nth(self.throw() as usize % near) else {
+            return;
+        };
         let come = self.shared.policy.balance(&self.shared.machine, &*self.shared, self.me, other);
         let looks = if come == 0 { 0 } else { self.lopsided.get() + 1 };
         self.lopsided.set(looks);
@@ -349,7 +357,10 @@ impl Local {
         if desk.is_stuck.load(Relaxed) {
             desk.is_stuck.store(false, Relaxed);
             Stats::add(&desk.stats.long_polls, 1);
-            tracing::warn!(worker = self.me.0, "long poll of a task that was spawned on tokio: others waited");
+            tracing::warn!(
+                worker = self.me.0,
+                "long poll of a task that was spawned on tokio: others waited"
+            );
         }
     }
 
@@ -359,15 +370,18 @@ impl Local {
         if !desk.inbox.sleep() {
             return Idle::Awake;
         }
+        if desk.is_stuck.load(Relaxed) {
+            desk.is_stuck.store(false, Relaxed);
+        }
         let shelf = self.shelf();
         shelf.idle.fetch_add(1, Relaxed);
+        let idling = Idling { desk, shelf };
         // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
         // `Shared::help` and `kick_for_shelf` do both the other way round. One of the two sees the other.
         fence(SeqCst);
         let now = self.read_clock();
         let outcome = self.sleep(now);
-        shelf.idle.fetch_sub(1, Relaxed);
-        desk.inbox.rouse();
+        drop(idling);
         // What it slept is not what its polls took.
         let slept = self.now().0 - now.0;
         self.round_began.set(Nanos(self.round_began.get().0 + slept));
@@ -413,18 +427,27 @@ impl Local {
         let desk = self.desk();
         desk.says.is_gone.store(true, Relaxed);
         desk.inbox.close().for_each(end);
-        loop {
-            let ready = lock(&desk.queue).pop(u32::MAX, || warmcore_place::Turn::Forth);
-            match ready {
-                Some(ready) => end(ready),
-                None => break,
-            }
+        while let Some(ready) = self.pop_any() {
+            end(ready);
         }
         desk.host.close();
+        // What the driver dropped may have woken others, here.
+        while let Some(ready) = self.pop_any() {
+            end(ready);
+        }
+    }
+
+    /// Whatever is left.
+    fn pop_any(&self) -> Option<Ready> {
+        lock(&self.desk().queue).pop(u32::MAX, || warmcore_place::Turn::Forth)
     }
 
     /// The thread is going to block: another goes on as this worker. False: there is none to be had.
     pub(crate) fn hand_on(&self) -> bool {
+        if self.in_driver.get() {
+            // The driver is held by this thread, and so is the worker's sleep.
+            return false;
+        }
         // Before the other begins: from then on the worker's numbers are that one's.
         Stats::add(&self.desk().says.polls, 1);
         self.desk().is_stuck.store(false, Relaxed);
@@ -437,6 +460,19 @@ impl Local {
         // For the rest of the poll the thread is in the runtime as any other that entered it: see `be_thread`.
         std::mem::forget(context::enter(self.shared.clone()));
         true
+    }
+}
+
+/// A worker that sleeps, or looks for work as one that does. However that ends, it is awake again.
+struct Idling<'a> {
+    desk: &'a Desk,
+    shelf: &'a Shelf,
+}
+
+impl Drop for Idling<'_> {
+    fn drop(&mut self) {
+        self.shelf.idle.fetch_sub(1, Relaxed);
+        self.desk.inbox.rouse();
     }
 }
 
@@ -460,7 +496,10 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
         let local = Local::new(shared.clone(), cpu);
         shared.desk(cpu).host.within(&mut || {
             let _being = context::be(&local);
-            local.run();
+            // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
+            while catch_unwind(AssertUnwindSafe(|| local.run())).is_err() {
+                local.in_driver.set(false);
+            }
         });
         if !local.is_replaced.get() {
             return;

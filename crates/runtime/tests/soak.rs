@@ -1,6 +1,9 @@
 //! Scratch.
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering::*},
+};
 use std::time::{Duration, Instant};
-use std::sync::{Arc, atomic::{AtomicU32, AtomicBool, Ordering::*}};
 use warmcore_runtime::*;
 
 #[test]
@@ -24,9 +27,16 @@ fn long_poll_from_idle() {
         let r2 = ran.clone();
         let h = rt.spawn(async move {
             let r3 = r2.clone();
-            drop(spawn(async move { r3.store(1, SeqCst); }));
+            drop(spawn(async move {
+                r3.store(1, SeqCst);
+            }));
             let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(500) { if r2.load(SeqCst) == 1 { return Some(began.elapsed()); } std::thread::yield_now(); }
+            while began.elapsed() < Duration::from_millis(500) {
+                if r2.load(SeqCst) == 1 {
+                    return Some(began.elapsed());
+                }
+                std::thread::yield_now();
+            }
             None
         });
         println!("{policy}: {:?}", rt.block_on(h).unwrap());
@@ -36,9 +46,15 @@ fn long_poll_from_idle() {
 #[test]
 fn block_in_place_in_tokio_task() {
     let rt = Runtime::builder().workers(1).build().unwrap();
-    let h = rt.spawn(async { tokio::spawn(async { block_in_place(|| std::thread::sleep(Duration::from_millis(50))) }).await.unwrap(); });
+    let h = rt.spawn(async {
+        tokio::spawn(async { block_in_place(|| std::thread::sleep(Duration::from_millis(50))) })
+            .await
+            .unwrap();
+    });
     let t = Instant::now();
-    while !h.is_finished() && t.elapsed() < Duration::from_secs(2) { std::thread::sleep(Duration::from_millis(1)); }
+    while !h.is_finished() && t.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     println!("first {}", h.is_finished());
     std::thread::sleep(Duration::from_millis(200));
     let done = Arc::new(AtomicBool::new(false));

@@ -131,7 +131,11 @@ impl Policy for Home {
 }
 
 /// So many wait, each of whom costs `refill` to move, that the last one waits longer than a kick and a move take.
+/// Of those that never ran nobody knows; they carry nothing, and two are a crowd.
 fn is_crowd(waiting: u32, refill: Nanos) -> bool {
+    if refill.0 == 0 {
+        return waiting > 1;
+    }
     refill.0.saturating_mul(waiting.into()) / REFILL_PER_POLL >= later(KICK, refill).0
 }
 

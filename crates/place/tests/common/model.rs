@@ -62,6 +62,11 @@ impl Task {
         }
     }
 
+    /// It may not run everywhere.
+    pub fn kept(self, allowed: Allowed) -> Self {
+        Self { allowed, ..self }
+    }
+
     /// It has been there before.
     pub fn at_home(self, cpu: u32) -> Self {
         Self { home: Some(CpuId(cpu)), average_poll: (self.poll.0 + self.poll.1) / 2, ..self }

@@ -86,6 +86,9 @@ impl Recorder for Notes {
 fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtimes() {
     let notes = Notes::default();
     let runtime = Runtime::builder().workers(2).name("orders").build().unwrap();
+    let account = warmcore_budget::host::Account::root("bytes").limit(1000).build();
+    let tenant = Tenant::builder().name("gold").account(&account).build();
+    let held = account.try_hold(10).unwrap();
     runtime.block_on(async {
         for _ in 0..100 {
             crate::spawn(crate::yield_now()).await.unwrap();
@@ -94,6 +97,7 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
     ::metrics::with_local_recorder(&notes, || {
         describe_metrics();
         record_now(&runtime.handle());
+        record_tenant(&tenant);
     });
     let (told, mut described) = (notes.told.lock().unwrap(), notes.described.into_inner().unwrap());
     let mut names: Vec<_> = told.keys().map(|key| key.split(' ').next().unwrap().to_owned()).collect();
@@ -101,7 +105,11 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
     described.sort();
     assert_eq!(names, described);
     assert_eq!(names.len(), NAMES.len());
-    assert!(told.keys().all(|key| key.contains("runtime=orders")), "{told:?}");
+    assert!(told.keys().all(|key| key.contains("runtime=orders") != key.contains("tenant=gold")), "{told:?}");
+    let of = |name: &str| told[&format!("warmcore_runtime_{name} tenant=gold")];
+    assert_eq!(of("tenant_limit_units"), 1000.0);
+    assert!((10.0..=1000.0).contains(&of("tenant_charged_units")), "{told:?}");
+    drop(held);
     let polls = told.iter().filter(|(key, _)| key.contains("polls_total") && key.contains("distance="));
     assert!(polls.map(|(_, n)| n).sum::<f64>() >= 200.0, "{told:?}");
     let first = told.iter().filter(|(key, _)| key.ends_with("distance=first"));

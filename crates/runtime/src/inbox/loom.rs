@@ -1,0 +1,207 @@
+//! What loom proves of the inbox. Run by `cargo xtask test`.
+
+use super::*;
+use ::loom::{
+    cell::UnsafeCell,
+    model,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    thread,
+};
+
+/// A task: who wrote `written` handed it over, who takes it reads it.
+struct Item {
+    number: usize,
+    written: UnsafeCell<usize>,
+    link: AtomicPtr<()>,
+}
+
+impl Item {
+    fn new(number: usize) -> Box<Self> {
+        let item = Box::new(Self { number, written: UnsafeCell::new(0), link: AtomicPtr::new(AWAKE) });
+        // SAFETY: nobody else has it.
+        item.written.with_mut(|written| unsafe { *written = number });
+        item
+    }
+
+    /// Loom fails here if who pushed it does not happen before who took it.
+    fn open(self: Box<Self>) -> usize {
+        // SAFETY: it is the caller's.
+        let written = self.written.with(|written| unsafe { *written });
+        assert_eq!(written, self.number);
+        self.number
+    }
+}
+
+// SAFETY: a box's own pair; the item stays where it is.
+unsafe impl Linked for Box<Item> {
+    fn into_raw(self) -> *mut () {
+        Box::into_raw(self).cast()
+    }
+
+    unsafe fn from_raw(raw: *mut ()) -> Self {
+        // SAFETY: as the caller says.
+        unsafe { Box::from_raw(raw.cast()) }
+    }
+
+    fn link(&self) -> &AtomicPtr<()> {
+        &self.link
+    }
+}
+
+fn open(taken: Taken<Box<Item>>) -> Vec<usize> {
+    taken.map(Item::open).collect()
+}
+
+/// A worker and how it sleeps: the kick is a count that only who kicks raises.
+struct Desk {
+    inbox: Inbox<Box<Item>>,
+    kicks: AtomicUsize,
+}
+
+impl Desk {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inbox: Inbox::new(), kicks: AtomicUsize::new(0) })
+    }
+
+    fn push(&self, number: usize) {
+        match self.inbox.push(Item::new(number)) {
+            Ok(true) => _ = self.kicks.fetch_add(1, Relaxed),
+            Ok(false) => {}
+            Err(_) => panic!("nobody closed it"),
+        }
+    }
+}
+
+/// Two push while the worker looks and falls asleep: nothing is lost, and who slept was kicked once.
+#[test]
+fn who_sleeps_is_kicked_once_and_nothing_is_lost() {
+    model(|| {
+        let desk = Desk::new();
+        let pushers = [1, 2].map(|number| {
+            let desk = desk.clone();
+            thread::spawn(move || desk.push(number))
+        });
+        let mut seen = open(desk.inbox.take());
+        let slept = desk.inbox.sleep();
+        pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
+        let kicks = desk.kicks.load(Relaxed);
+        let rest = open(desk.inbox.take());
+        if slept {
+            assert_eq!(kicks, usize::from(!rest.is_empty()), "one kick a sleep, if something came");
+        } else {
+            assert!(!rest.is_empty(), "it did not fall asleep though nothing came");
+            assert_eq!(kicks, 0);
+        }
+        seen.extend(rest);
+        seen.sort();
+        assert_eq!(seen, [1, 2]);
+    });
+}
+
+/// What one thread pushes comes out in its order, whoever pushes between.
+#[test]
+fn what_one_pushed_comes_in_its_order() {
+    model(|| {
+        let desk = Desk::new();
+        let pushers = [[1, 2], [11, 12]].map(|numbers| {
+            let desk = desk.clone();
+            thread::spawn(move || numbers.into_iter().for_each(|number| desk.push(number)))
+        });
+        let mut seen = open(desk.inbox.take());
+        pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
+        seen.extend(open(desk.inbox.take()));
+        for [first, second] in [[1, 2], [11, 12]] {
+            let at = |number| seen.iter().position(|seen| *seen == number).expect("lost");
+            assert!(at(first) < at(second), "{seen:?}");
+        }
+        assert_eq!(seen.len(), 4);
+    });
+}
+
+/// The worker and one that pulls take at the same time, while somebody pushes.
+#[test]
+fn two_that_take_share_what_came() {
+    model(|| {
+        let desk = Desk::new();
+        desk.push(1);
+        let pusher = thread::spawn({
+            let desk = desk.clone();
+            move || desk.push(2)
+        });
+        let puller = thread::spawn({
+            let desk = desk.clone();
+            move || open(desk.inbox.take())
+        });
+        let mut seen = open(desk.inbox.take());
+        pusher.join().unwrap();
+        seen.extend(puller.join().unwrap());
+        seen.extend(open(desk.inbox.take()));
+        seen.sort();
+        assert_eq!(seen, [1, 2]);
+    });
+}
+
+/// Closing hands out what came before; what comes after goes back to who pushed it. Nothing is in between.
+#[test]
+fn who_comes_too_late_keeps_what_he_has() {
+    model(|| {
+        let desk = Desk::new();
+        let pushers = [1, 2].map(|number| {
+            let desk = desk.clone();
+            thread::spawn(move || desk.inbox.push(Item::new(number)).err().map(Item::open))
+        });
+        let mut seen = open(desk.inbox.close());
+        for pusher in pushers {
+            seen.extend(pusher.join().unwrap());
+        }
+        seen.sort();
+        assert_eq!(seen, [1, 2]);
+        assert!(!desk.inbox.sleep() && !desk.inbox.rouse());
+    });
+}
+
+/// Two that rouse, and one that pushes: one of them all ended the sleep, and it sees why.
+#[test]
+fn one_of_all_who_rouse_ended_the_sleep() {
+    model(|| {
+        let desk = Desk::new();
+        assert!(desk.inbox.sleep());
+        let rouser = thread::spawn({
+            let desk = desk.clone();
+            move || usize::from(desk.inbox.rouse())
+        });
+        let pusher = thread::spawn({
+            let desk = desk.clone();
+            move || desk.push(1)
+        });
+        let mine = usize::from(desk.inbox.rouse());
+        let theirs = rouser.join().unwrap();
+        pusher.join().unwrap();
+        assert_eq!(mine + theirs + desk.kicks.load(Relaxed), 1);
+        assert!(!desk.inbox.is_asleep());
+        assert_eq!(open(desk.inbox.take()), [1]);
+    });
+}
+
+/// Who is roused sees what the other did before: here, that it is over.
+#[test]
+fn who_was_roused_sees_why() {
+    model(|| {
+        let (desk, why) = (Desk::new(), Arc::new(AtomicBool::new(false)));
+        assert!(desk.inbox.sleep());
+        let rouser = thread::spawn({
+            let (desk, why) = (desk.clone(), why.clone());
+            move || {
+                why.store(true, Relaxed);
+                assert!(desk.inbox.rouse());
+            }
+        });
+        if !desk.inbox.is_asleep() {
+            assert!(why.load(Relaxed));
+        }
+        rouser.join().unwrap();
+    });
+}

@@ -1,0 +1,1 @@
+//! What loom proves of the list of the living. Run by `cargo xtask test`.

@@ -1,0 +1,391 @@
+//! Rescue: what waits behind a long poll, or behind a closure that blocks, gets on.
+//!
+//! Model.   The poll, or the closure, ends only when the others have got on: a worker that nobody helps hangs the
+//!          test. So the order of events is asserted, and no time.
+//! Number.  Two workers, one of which is stuck; one worker for `block_in_place`, which needs no other.
+//! Source.  README.md of this crate; tokio#4941 has the slot that strands its task behind a long poll.
+
+mod limit;
+
+use limit::{as_task, ends, with_workers};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time;
+use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task, yield_now};
+
+/// A poll that is long.
+const HOG: Duration = Duration::from_millis(10);
+
+const SHORT: Duration = Duration::from_millis(1);
+
+/// Computes until `is_done`, and at least for so long; false if that never comes.
+fn hog_until(is_done: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < HOG || !is_done() {
+        if began.elapsed() > limit::HANGS_AFTER / 2 {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+/// An echo server and its client, on the driver of the worker that runs this, and as tasks that begin there.
+/// Counts how often something went there and back.
+async fn echo_here() -> Arc<AtomicU32> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = listener.local_addr().unwrap();
+    // The kernel connects before anybody accepts.
+    let mut client = TcpStream::connect(to).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    let rounds = Arc::new(AtomicU32::new(0));
+    let counted = rounds.clone();
+    drop(spawn(async move {
+        let mut byte = [0];
+        while server.read_exact(&mut byte).await.is_ok() && server.write_all(&byte).await.is_ok() {}
+    }));
+    drop(spawn(async move {
+        let mut byte = [0];
+        while client.write_all(&byte).await.is_ok() && client.read_exact(&mut byte).await.is_ok() {
+            counted.fetch_add(1, SeqCst);
+            // So that the next round waits for a timer of this driver, too.
+            time::sleep(SHORT).await;
+        }
+    }));
+    rounds
+}
+
+/// On the first worker's CPU, and nowhere else.
+fn first(runtime: &Runtime) -> Placement {
+    Placement::cpu(runtime.metrics().workers[0].cpu)
+}
+
+#[test]
+fn an_echo_gets_on_while_a_hog_polls_in_a_loop_on_the_worker_that_drives_it() {
+    with_workers(2, |runtime| {
+        let here = first(runtime);
+        let hog = runtime.task().on(here).spawn(async {
+            let rounds = echo_here().await;
+            for _ in 0..10 {
+                yield_now().await;
+                let before = rounds.load(SeqCst);
+                if !hog_until(|| rounds.load(SeqCst) >= before + 3) {
+                    return false;
+                }
+            }
+            true
+        });
+        assert!(runtime.block_on(hog).unwrap(), "the echo did not get on during a long poll");
+    });
+}
+
+#[test]
+fn a_long_poll_that_begins_while_all_sleep_is_watched() {
+    with_workers(2, |runtime| {
+        for _ in 0..5 {
+            // Long enough for all to fall asleep, which is what makes this hard; if they don't it is easier.
+            thread::sleep(HOG * 2);
+            let hog = runtime.spawn(async {
+                let is_rung = Arc::new(AtomicBool::new(false));
+                let ring = is_rung.clone();
+                drop(spawn(async move {
+                    time::sleep(SHORT).await;
+                    ring.store(true, SeqCst);
+                }));
+                yield_now().await;
+                yield_now().await;
+                hog_until(|| is_rung.load(SeqCst))
+            });
+            assert!(runtime.block_on(hog).unwrap(), "nobody served the timers of a worker in a long poll");
+        }
+    });
+}
+
+#[test]
+fn what_waits_in_the_queue_and_in_the_slot_of_a_stuck_worker_runs_elsewhere() {
+    with_workers(2, |runtime| {
+        let here = first(runtime);
+        let hog = runtime.task().on(here).spawn(async {
+            let ran = Arc::new(AtomicU32::new(0));
+            for _ in 0..20 {
+                let ran = ran.clone();
+                drop(spawn(async move { ran.fetch_add(1, SeqCst) }));
+            }
+            hog_until(|| ran.load(SeqCst) == 20)
+        });
+        assert!(runtime.block_on(hog).unwrap(), "tasks waited for a worker in a long poll");
+    });
+}
+
+#[test]
+fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
+    with_workers(2, |runtime| {
+        let here = first(runtime);
+        let (tell, hear) = tokio::sync::oneshot::channel();
+        let (go, wait) = tokio::sync::oneshot::channel::<()>();
+        let is_woken = Arc::new(AtomicBool::new(false));
+        let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
+        let hog = runtime.task().on(here).spawn(async move {
+            // Its home is here.
+            drop(spawn(async move {
+                wait.await.unwrap();
+                woken.store(true, SeqCst);
+            }));
+            yield_now().await;
+            yield_now().await;
+            tell.send(()).unwrap();
+            hog_until(|| hog_sees.load(SeqCst))
+        });
+        runtime.block_on(hear).unwrap();
+        go.send(()).unwrap();
+        assert!(runtime.block_on(hog).unwrap(), "a wake from outside waited for a worker in a long poll");
+    });
+}
+
+#[test]
+fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
+    // It runs inside the driver, which nobody else can serve meanwhile: sockets and timers there do wait. Tasks
+    // that wait for the worker alone must not.
+    with_workers(2, |runtime| {
+        let here = first(runtime);
+        let (go, wait) = tokio::sync::oneshot::channel::<()>();
+        let (tell, hear) = tokio::sync::oneshot::channel();
+        let is_woken = Arc::new(AtomicBool::new(false));
+        let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
+        let caller = runtime.task().on(here).spawn(async move {
+            // Its home is here.
+            drop(spawn(async move {
+                wait.await.unwrap();
+                woken.store(true, SeqCst);
+            }));
+            yield_now().await;
+            yield_now().await;
+            tokio::spawn(async move {
+                tell.send(()).unwrap();
+                hog_until(|| hog_sees.load(SeqCst))
+            })
+        });
+        runtime.block_on(hear).unwrap();
+        go.send(()).unwrap();
+        let foreign = runtime.block_on(caller).unwrap();
+        assert!(runtime.block_on(foreign).unwrap(), "a task waited for what tokio spawned");
+    });
+}
+
+#[test]
+fn block_in_place_strands_neither_its_workers_queue_nor_its_driver() {
+    for workers in [1, 2] {
+        as_task(workers, async {
+            let rounds = echo_here().await;
+            let ran = Arc::new(AtomicU32::new(0));
+            for _ in 0..20 {
+                let ran = ran.clone();
+                drop(spawn(async move { ran.fetch_add(1, SeqCst) }));
+            }
+            let before = rounds.load(SeqCst);
+            let got_on =
+                block_in_place(|| hog_until(|| rounds.load(SeqCst) >= before + 10 && ran.load(SeqCst) == 20));
+            assert!(got_on);
+        });
+    }
+}
+
+#[test]
+fn what_follows_block_in_place_is_in_the_runtime() {
+    for workers in [1, 2] {
+        let sum = as_task(workers, async {
+            let mut sum = 0;
+            for i in 0..10 {
+                let n = block_in_place(|| i);
+                // In the same poll, where the thread is no worker's any more.
+                assert!(Handle::try_current().is_some());
+                sum += spawn(async move { n }).await.unwrap();
+                sum += tokio::spawn(async move { n }).await.unwrap();
+                time::sleep(SHORT).await;
+            }
+            sum
+        });
+        assert_eq!(sum, 90);
+    }
+}
+
+#[test]
+fn many_block_in_place_at_once() {
+    for workers in [1, 2] {
+        with_workers(workers, |runtime| {
+            let barrier = Arc::new(Barrier::new(16));
+            for _ in 0..5 {
+                let tasks: Vec<_> = (0..16)
+                    .map(|_| {
+                        let barrier = barrier.clone();
+                        runtime.spawn(async move {
+                            // Ends only when all sixteen are there.
+                            block_in_place(|| barrier.wait().is_leader())
+                        })
+                    })
+                    .collect();
+                let leaders =
+                    tasks.into_iter().map(|task| u32::from(runtime.block_on(task).unwrap())).sum::<u32>();
+                assert_eq!(leaders, 1);
+            }
+        });
+    }
+}
+
+#[test]
+fn block_in_place_in_block_in_place_just_calls() {
+    assert_eq!(as_task(1, async { block_in_place(|| block_in_place(|| 7)) }), 7);
+}
+
+#[test]
+fn block_on_works_inside_block_in_place() {
+    let heard = as_task(1, async {
+        block_in_place(|| {
+            Handle::current().block_on(async {
+                time::sleep(SHORT).await;
+                spawn(async { 7 }).await.unwrap()
+            })
+        })
+    });
+    assert_eq!(heard, 7);
+}
+
+#[test]
+fn a_panic_in_block_in_place_costs_its_task_only() {
+    with_workers(1, |runtime| {
+        for _ in 0..3 {
+            let blocked = runtime.spawn(async { block_in_place(|| panic!("cold")) });
+            assert!(runtime.block_on(blocked).unwrap_err().is_panic());
+            assert_eq!(runtime.block_on(runtime.spawn(async { 7 })).unwrap(), 7);
+        }
+    });
+}
+
+#[test]
+fn a_wake_during_block_in_place_is_not_lost() {
+    as_task(1, async {
+        for _ in 0..50 {
+            let mut is_first = true;
+            std::future::poll_fn(|cx| {
+                if !std::mem::take(&mut is_first) {
+                    return Poll::Ready(());
+                }
+                let waker = cx.waker().clone();
+                // From another thread, while this poll is under way on a thread that is no worker any more.
+                block_in_place(|| thread::spawn(move || waker.wake()).join().unwrap());
+                Poll::Pending
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn dropping_a_runtime_waits_for_what_is_in_block_in_place() {
+    ends(|| {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let (begin, has_begun) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        drop(runtime.spawn(async move {
+            block_in_place(|| {
+                begin.send(()).unwrap();
+                thread::sleep(HOG);
+                over.store(true, SeqCst);
+            });
+        }));
+        has_begun.recv().unwrap();
+        drop(runtime);
+        assert!(is_over.load(SeqCst));
+    });
+}
+
+#[test]
+fn shutdown_does_not_wait_beyond_its_deadline() {
+    ends(|| {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let (begin, has_begun) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        drop(runtime.spawn(async move {
+            begin.send(()).unwrap();
+            block_in_place(|| wait.recv())
+        }));
+        has_begun.recv().unwrap();
+        assert!(!runtime.shutdown(HOG), "it is still there");
+        go.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_its_own_task_drops_ends() {
+    ends(|| {
+        for workers in [1, 2] {
+            let runtime = Arc::new(Runtime::builder().workers(workers).build().unwrap());
+            let (inside, (go, wait)) = (runtime.clone(), mpsc::channel::<()>());
+            let (tell, hear) = mpsc::channel();
+            let owner = task_that_drops(&runtime, inside, wait, tell);
+            drop(runtime);
+            go.send(()).unwrap();
+            hear.recv().unwrap();
+            drop(owner);
+        }
+    });
+}
+
+/// The last owner of the runtime is a task of its own.
+fn task_that_drops(
+    runtime: &Runtime,
+    inside: Arc<Runtime>,
+    wait: mpsc::Receiver<()>,
+    tell: mpsc::Sender<()>,
+) -> warmcore_runtime::JoinHandle<()> {
+    runtime.spawn(async move {
+        wait.recv().unwrap();
+        drop(inside);
+        tell.send(()).unwrap();
+    })
+}
+
+#[test]
+fn a_runtime_that_ends_inside_block_in_place_ends() {
+    ends(|| {
+        let runtime = Arc::new(Runtime::builder().workers(1).build().unwrap());
+        let (inside, (go, wait)) = (runtime.clone(), mpsc::channel::<()>());
+        let (tell, hear) = mpsc::channel();
+        drop(runtime.spawn(async move {
+            block_in_place(|| {
+                wait.recv().unwrap();
+                drop(inside);
+                tell.send(()).unwrap();
+            })
+        }));
+        drop(runtime);
+        go.send(()).unwrap();
+        hear.recv().unwrap();
+    });
+}
+
+#[test]
+fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
+    // What may run nowhere else can't be rescued, and comes when the hog goes.
+    with_workers(2, |runtime| {
+        let here = first(runtime);
+        let hog = runtime.task().on(here).spawn(async move {
+            let has_run = Arc::new(AtomicBool::new(false));
+            let run = has_run.clone();
+            let pinned = task().on(here).spawn(async move { run.store(true, SeqCst) });
+            hog_until(|| true);
+            let ran_meanwhile = has_run.load(SeqCst);
+            pinned.await.unwrap();
+            ran_meanwhile
+        });
+        let ran_meanwhile = runtime.block_on(hog).unwrap();
+        let cpus = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect::<Vec<_>>();
+        assert!(!ran_meanwhile || cpus[0] == cpus[1]);
+    });
+}
