@@ -103,7 +103,8 @@ impl Drop for Observer {
         let _ = fs::remove_file(&self.path);
         self.is_over.store(true, Relaxed);
         // Ends the wait for somebody who connects: Linux says so to who accepts.
-        let woken = self.listener.try_clone().map(UnixStream::from).and_then(|it| it.shutdown(Shutdown::Both));
+        let woken =
+            self.listener.try_clone().map(UnixStream::from).and_then(|it| it.shutdown(Shutdown::Both));
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
         }
@@ -212,13 +213,18 @@ pub fn list() -> Vec<Observable> {
     list_in(&folders())
 }
 
+/// Whether somebody listens. One that is stopped does, and answers later.
+fn is_open(one: &Observable) -> bool {
+    UnixStream::connect(&one.path).is_ok()
+}
+
 fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let found = entries.filter_map(|entry| {
         let (pid, runtime) = parse(entry.file_name().to_str()?)?;
         Some(Observable { pid, runtime, path: entry.path() })
     });
-    let mut found: Vec<_> = found.filter(Observable::is_genuine).filter(|one| one.ask().is_ok()).collect();
+    let mut found: Vec<_> = found.filter(Observable::is_genuine).filter(is_open).collect();
     found.sort();
     found
 }
@@ -245,7 +251,8 @@ fn line(shared: &Shared, began: Nanos) -> String {
 }
 
 fn write_worker(out: &mut String, worker: &WorkerMetrics) {
-    let WorkerMetrics { stats, cpu, llc, node, shard, is_idle, is_stuck, waiting, poll_ns, foreign_tasks } = worker;
+    let WorkerMetrics { stats, cpu, llc, node, shard, is_idle, is_stuck, waiting, poll_ns, foreign_tasks } =
+        worker;
     let _ = write!(
         out,
         "{{\"cpu\":{cpu},\"llc\":{llc},\"node\":{node},\"shard\":{shard},\"is_idle\":{is_idle},\

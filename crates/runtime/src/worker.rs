@@ -142,7 +142,7 @@ impl Local {
     fn put_here(&self, ready: Ready, is_yield: bool) {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
-        if is_yield {
+        if is_yield || self.chain_max == 0 {
             queue.push(ready)
         } else {
             queue.push_next(ready)

@@ -50,7 +50,11 @@ impl Notes {
     }
 
     fn describe(&self, key: &KeyName, unit: Option<Unit>, text: &SharedString) {
-        assert!(unit.is_some() && text.ends_with('.') && !text.starts_with(' '), "{}: {text:?}", key.as_str());
+        assert!(
+            unit.is_some() && text.ends_with('.') && !text.starts_with(' '),
+            "{}: {text:?}",
+            key.as_str()
+        );
         self.described.lock().unwrap().push(key.as_str().to_owned());
     }
 }

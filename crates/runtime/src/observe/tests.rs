@@ -41,7 +41,10 @@ fn two_runtimes_of_a_process_have_a_socket_each_and_a_name_that_is_free_is_taken
     let second = Observer::new(folder.path(), b.shared.clone()).unwrap();
     let found = list_in(&[folder.path().to_owned()]);
     assert_eq!(found.iter().map(|one| one.runtime).collect::<Vec<_>>(), [1, 2]);
-    assert!(found[0].ask().unwrap().contains("\"name\":\"a\"") && found[1].ask().unwrap().contains("\"name\":\"b\""));
+    assert!(
+        found[0].ask().unwrap().contains("\"name\":\"a\"")
+            && found[1].ask().unwrap().contains("\"name\":\"b\"")
+    );
     drop(first);
     let again = Observer::new(folder.path(), b.shared.clone()).unwrap();
     assert!(again.path.ends_with(name(std::process::id(), 1)), "{}", again.path.display());

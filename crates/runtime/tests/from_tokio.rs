@@ -1,0 +1,636 @@
+//! From tokio: what is different here, a test for each line of `docs/from-tokio.md`.
+//!
+//! Model.   The page names a test per line, and `each_line_has_its_test_and_each_test_its_line` holds the two
+//!          together. A test shows what happens here and, where that is short, what tokio does.
+//! Number.  One worker where order matters, two where tasks move.
+//! Source.  tokio's documentation.
+
+mod limit;
+
+use limit::{HANGS_AFTER, as_task, ends, with_workers};
+use std::cell::Cell;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::Poll;
+use std::thread::{self, ThreadId, available_parallelism};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::RuntimeFlavor;
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, LocalSet, coop, spawn_local};
+use tokio::time;
+use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, scope, spawn, task, yield_now};
+
+const SHORT: Duration = Duration::from_millis(2);
+
+/// Never reached.
+const LONG: Duration = Duration::from_secs(3600);
+
+const PAGE: &str = include_str!("../../../docs/from-tokio.md");
+
+const TESTS: &str = include_str!("from_tokio.rs");
+
+#[test]
+fn each_line_has_its_test_and_each_test_its_line() {
+    let is_test = |line: &&str| line.starts_with("fn ") && line.ends_with("() {");
+    let after = TESTS.lines().zip(TESTS.lines().skip(1)).filter(|(above, _)| *above == "#[test]");
+    let name = |line: &str| line["fn ".len()..].trim_end_matches("() {").to_owned();
+    let mut tests: Vec<_> = after.map(|(_, line)| line).filter(is_test).map(name).collect();
+    tests.retain(|test| test != "each_line_has_its_test_and_each_test_its_line");
+    // The last cell of each row of a table: a test's name, between back quotes.
+    let rows = PAGE.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
+    let cells = rows.map(|row| row.trim_end_matches(" |").rsplit(" | ").next().unwrap());
+    let mut lines: Vec<_> = cells.filter(|cell| *cell != "test").map(|c| c.trim_matches('`')).collect();
+    assert!(lines.len() > 20, "{lines:?}");
+    tests.sort();
+    lines.sort();
+    assert_eq!(lines, tests, "left: lines of docs/from-tokio.md; right: tests here");
+}
+
+/// A runtime with its own main thread is made by hand.
+#[test]
+fn main_makes_a_runtime() {
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let runtime = Runtime::new()?;
+        runtime.block_on(async {
+            assert_eq!(spawn(async { 7 }).await?, 7);
+            Ok(())
+        })
+    }
+    ends(|| main().unwrap());
+}
+
+#[test]
+fn a_runtime_lives_inside_tokios_main() {
+    ends(|| {
+        let tokios = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        tokios.unwrap().block_on(async {
+            let ours = Runtime::builder().workers(2).build().unwrap();
+            let here = tokio::spawn(async { 1 });
+            let there = ours.spawn(async { time::sleep(SHORT).await });
+            // Each awaits tasks of the other.
+            there.await.unwrap();
+            let both = ours.spawn(async { here.await.unwrap() + 1 });
+            assert_eq!(tokio::spawn(both).await.unwrap().unwrap(), 2);
+            // Tokio's own may not be dropped here.
+            drop(ours);
+        });
+    });
+}
+
+/// How many tasks each worker's driver has of those that tokio spawned.
+fn foreign_tasks() -> Vec<usize> {
+    let mut counts: Vec<_> = Handle::current().metrics().workers.iter().map(|w| w.foreign_tasks).collect();
+    counts.sort();
+    counts
+}
+
+#[test]
+fn tokio_spawn_stays_with_its_worker_and_spawn_does_not() {
+    as_task(2, async {
+        let foreign: Vec<_> = (0..4).map(|_| tokio::spawn(pending::<()>())).collect();
+        assert_eq!(foreign_tasks(), [0, 4]);
+        foreign.iter().for_each(|task| task.abort());
+        drop(spawn(pending::<()>()));
+        while foreign_tasks() != [0, 0] {
+            yield_now().await;
+        }
+        assert_eq!(Handle::current().metrics().living, 2);
+    });
+}
+
+#[test]
+fn join_set_spawns_by_tokio_unless_each_task_spawns_here() {
+    as_task(2, async {
+        let mut set = JoinSet::new();
+        for i in 0..10 {
+            set.spawn(async move { i });
+        }
+        assert_eq!(foreign_tasks(), [0, 10]);
+        assert_eq!(set.join_all().await.into_iter().sum::<i32>(), 45);
+        // The set keeps a small task that waits; the work itself goes where there is room. It isn't aborted with
+        // the set: that takes an `AbortHandle`.
+        let mut set = JoinSet::new();
+        for i in 0..10 {
+            let work = spawn(async move { i });
+            set.spawn(async move { work.await.unwrap() });
+        }
+        assert_eq!(set.join_all().await.into_iter().sum::<i32>(), 45);
+    });
+}
+
+#[test]
+fn a_local_set_works_in_block_on_and_not_in_a_task() {
+    with_workers(1, |runtime| {
+        let local = LocalSet::new();
+        let heard = runtime.block_on(local.run_until(async {
+            let shared = std::rc::Rc::new(Cell::new(0));
+            let sets = shared.clone();
+            let task = spawn_local(async move {
+                time::sleep(SHORT).await;
+                sets.set(spawn(async { 7 }).await.unwrap());
+            });
+            task.await.unwrap();
+            shared.get()
+        }));
+        assert_eq!(heard, 7);
+        // A set is not `Send`, so no task can own one; and without one there is nobody to spawn on.
+        let task = runtime.spawn(async { drop(spawn_local(async {})) });
+        assert!(runtime.block_on(task).unwrap_err().is_panic());
+    });
+}
+
+tokio::task_local! {
+    static NUMBER: u32;
+}
+
+#[test]
+fn task_locals_go_with_their_future_and_not_into_what_it_spawns() {
+    as_task(2, async {
+        let body = async {
+            for _ in 0..10 {
+                time::sleep(SHORT).await;
+                assert_eq!(NUMBER.get(), 7);
+            }
+            spawn(async { NUMBER.try_with(|_| ()).is_err() }).await.unwrap()
+        };
+        assert!(spawn(NUMBER.scope(7, body)).await.unwrap());
+    });
+}
+
+#[test]
+fn spawn_blocking_works_and_its_threads_may_use_every_cpu() {
+    with_workers(1, |runtime| {
+        let everywhere = available_parallelism().unwrap();
+        let there = runtime.spawn(async {
+            tokio::task::spawn_blocking(|| (thread::current().id(), available_parallelism().unwrap()))
+                .await
+                .unwrap()
+        });
+        let (thread, cpus) = runtime.block_on(there).unwrap();
+        let worker = runtime.block_on(runtime.spawn(async { thread::current().id() })).unwrap();
+        assert_ne!(thread, worker);
+        assert_eq!(cpus, everywhere);
+    });
+}
+
+#[test]
+fn what_is_started_from_a_pinned_worker_is_pinned_like_it() {
+    ends(|| {
+        let everywhere = available_parallelism().unwrap();
+        let cpus = || thread::spawn(|| available_parallelism().unwrap().get()).join().unwrap();
+        let pinned = Runtime::builder().pin(true).build().unwrap();
+        assert_eq!(pinned.block_on(pinned.spawn(async move { cpus() })).unwrap(), 1);
+        // As it was before `block_in_place` handed the worker on, or where workers are not pinned.
+        let freed = pinned.spawn(async move { block_in_place(cpus) });
+        assert_eq!(pinned.block_on(freed).unwrap(), everywhere.get());
+        let free = Runtime::builder().pin(false).build().unwrap();
+        assert_eq!(free.block_on(free.spawn(async move { cpus() })).unwrap(), everywhere.get());
+    });
+}
+
+#[test]
+fn tokios_block_in_place_just_calls() {
+    as_task(1, async {
+        let before = thread::current().id();
+        let ran = Arc::new(AtomicBool::new(false));
+        let runs = ran.clone();
+        drop(spawn(async move { runs.store(true, SeqCst) }));
+        tokio::task::block_in_place(|| {
+            assert_eq!(thread::current().id(), before);
+            assert!(!ran.load(SeqCst), "nobody else is this worker meanwhile");
+        });
+    });
+}
+
+#[test]
+fn our_block_in_place_hands_the_worker_on_even_the_only_one() {
+    as_task(1, async {
+        let (go, wait) = mpsc::channel();
+        drop(spawn(async move { go.send(7).unwrap() }));
+        assert_eq!(block_in_place(move || wait.recv().unwrap()), 7);
+    });
+}
+
+#[test]
+fn scope_borrows_where_tokio_wants_static() {
+    let sum = as_task(2, async {
+        let numbers: Vec<u32> = (0..100).collect();
+        let sum = AtomicU32::new(0);
+        scope(|scope| {
+            for part in numbers.chunks(10) {
+                let sum = &sum;
+                scope.spawn(move || _ = sum.fetch_add(part.iter().sum::<u32>(), SeqCst));
+            }
+        });
+        sum.into_inner()
+    });
+    assert_eq!(sum, 4950);
+}
+
+/// Polls a future to its end, and counts how often.
+async fn polls_of(future: impl Future<Output = ()>) -> u32 {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        polls += 1;
+        future.as_mut().poll(cx)
+    })
+    .await;
+    polls
+}
+
+#[test]
+fn tokios_budget_does_not_make_tasks_of_ours_yield() {
+    async fn drain() {
+        let (say, mut hear) = tokio::sync::mpsc::unbounded_channel();
+        (0..1000).for_each(|i| say.send(i).unwrap());
+        drop(say);
+        while hear.recv().await.is_some() {}
+    }
+    as_task(1, async {
+        assert_eq!(polls_of(drain()).await, 1, "it goes on while there is something to hear");
+        assert!(tokio::spawn(polls_of(drain())).await.unwrap() > 1, "tokio stops it every 128 messages");
+        assert!(!coop::has_budget_remaining() || polls_of(drain()).await == 1);
+    });
+}
+
+#[test]
+fn yield_now_is_how_a_task_lets_others_run() {
+    as_task(1, async {
+        let ran = Arc::new(AtomicBool::new(false));
+        for yields in [0, 1] {
+            let runs = ran.clone();
+            drop(spawn(async move { runs.store(true, SeqCst) }));
+            match yields {
+                0 => yield_now().await,
+                _ => tokio::task::yield_now().await,
+            }
+            assert!(ran.swap(false, SeqCst));
+        }
+    });
+}
+
+#[test]
+fn tokios_handle_is_of_one_worker_and_ours_of_all() {
+    with_workers(2, |runtime| {
+        let id = || async { tokio::runtime::Handle::current().id().to_string() };
+        let cpus: Vec<_> = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect();
+        if cpus[0] != cpus[1] {
+            let on = |cpu| runtime.task().on(Placement::cpu(cpu)).spawn(id());
+            let (one, other) = (runtime.block_on(on(cpus[0])), runtime.block_on(on(cpus[1])));
+            assert_ne!(one.unwrap(), other.unwrap());
+        }
+        let ours = runtime.block_on(runtime.spawn(async { Handle::current() })).unwrap();
+        let tasks: Vec<_> = (0..10).map(|i| ours.spawn(async move { i })).collect();
+        let sum: i32 = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).sum();
+        assert_eq!(sum, 45);
+    });
+}
+
+#[test]
+fn code_that_asserts_the_multi_thread_flavour_fails() {
+    as_task(2, async {
+        let flavour = tokio::runtime::Handle::current().runtime_flavor();
+        assert_eq!(flavour, RuntimeFlavor::CurrentThread);
+    });
+}
+
+#[test]
+fn tokios_runtime_metrics_know_one_driver_only() {
+    as_task(2, async {
+        let tokios = tokio::runtime::Handle::current().metrics();
+        drop(spawn(pending::<()>()));
+        assert_eq!(tokios.num_workers(), 1);
+        assert_eq!(tokios.num_alive_tasks(), 0);
+        let ours = Handle::current().metrics();
+        assert_eq!(ours.workers.len(), 2);
+        assert_eq!(ours.living, 2);
+        assert!(ours.total().polls + ours.total().first > 0);
+    });
+}
+
+#[test]
+fn tokios_task_ids_are_for_tokios_tasks() {
+    as_task(1, async {
+        assert!(tokio::task::try_id().is_none());
+        assert!(tokio::spawn(async { tokio::task::try_id() }).await.unwrap().is_some());
+        let named = task().name("orders").spawn(async {});
+        assert_eq!(named.name(), Some("orders"));
+        named.await.unwrap();
+    });
+}
+
+#[test]
+fn select_join_and_try_join_are_unchanged() {
+    as_task(2, async {
+        let one = tokio::select! {
+            biased;
+            () = pending() => 0,
+            one = async { 1 } => one,
+        };
+        let (two, three) = tokio::join!(async { 2 }, spawn(async { 3 }));
+        let four = tokio::try_join!(async { Ok::<_, ()>(4) }).unwrap().0;
+        assert_eq!([one, two, three.unwrap(), four], [1, 2, 3, 4]);
+    });
+}
+
+/// The CPUs of the first worker and of the last.
+fn ends_of(runtime: &Runtime) -> [Placement; 2] {
+    let workers = runtime.metrics().workers;
+    [workers[0].cpu, workers[workers.len() - 1].cpu].map(Placement::cpu)
+}
+
+#[test]
+fn a_timer_stays_on_the_driver_where_it_was_made() {
+    with_workers(2, |runtime| {
+        let [here, there] = ends_of(runtime);
+        let made = runtime.task().on(here).spawn(async { Box::pin(time::sleep(SHORT)) });
+        let sleep = runtime.block_on(made).unwrap();
+        // Rung from there, heard here.
+        runtime.block_on(runtime.task().on(there).spawn(sleep)).unwrap();
+    });
+}
+
+#[test]
+fn a_socket_stays_on_the_driver_where_it_was_made_until_it_is_taken_over() {
+    with_workers(2, |runtime| {
+        let [here, there] = ends_of(runtime);
+        let made = runtime.task().on(here).spawn(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            (one, listener.accept().await.unwrap().0)
+        });
+        let (mut one, mut other) = runtime.block_on(made).unwrap();
+        let echo = runtime.task().on(here).spawn(async move {
+            let mut byte = [0];
+            while other.read_exact(&mut byte).await.is_ok() {
+                other.write_all(&byte).await.unwrap();
+            }
+        });
+        let asked = runtime.task().on(there).spawn(async move {
+            for is_taken_over in [false, true] {
+                if is_taken_over {
+                    // From here on this worker drives it: what `http::serve` does with each connection.
+                    one = TcpStream::from_std(one.into_std().unwrap()).unwrap();
+                }
+                for i in 0..10 {
+                    one.write_all(&[i]).await.unwrap();
+                    assert_eq!(one.read_u8().await.unwrap(), i);
+                }
+            }
+        });
+        runtime.block_on(asked).unwrap();
+        runtime.block_on(echo).unwrap();
+    });
+}
+
+#[test]
+fn dropping_a_join_handle_leaves_the_task_alone() {
+    as_task(1, async {
+        let (say, hear) = oneshot::channel();
+        drop(spawn(async move {
+            yield_now().await;
+            say.send(7).unwrap();
+        }));
+        assert_eq!(hear.await, Ok(7));
+    });
+}
+
+#[test]
+fn abort_drops_the_future_and_the_error_says_is_aborted() {
+    as_task(2, async {
+        struct Dropped(Arc<AtomicBool>);
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        let guard = Dropped(is_dropped.clone());
+        let waits = spawn(async move {
+            let _guard = guard;
+            time::sleep(LONG).await;
+        });
+        yield_now().await;
+        waits.abort();
+        // Who hears of the end finds the future gone.
+        assert!(waits.await.unwrap_err().is_aborted());
+        assert!(is_dropped.load(SeqCst));
+        // One that has ended stays ended.
+        let ended = spawn(async { 7 });
+        while !ended.is_finished() {
+            yield_now().await;
+        }
+        ended.abort();
+        assert_eq!(ended.await.unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_panic_is_told_to_who_joins_and_to_nobody_else() {
+    with_workers(1, |runtime| {
+        let panics = runtime.spawn(async { panic!("cold") });
+        let error = runtime.block_on(panics).unwrap_err();
+        assert!(error.is_panic() && error.to_string().contains("cold"), "{error}");
+        assert_eq!(error.into_panic().downcast_ref(), Some(&"cold"));
+        assert_eq!(runtime.block_on(runtime.spawn(async { 7 })).unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_panic_while_an_output_is_dropped_costs_nothing_else() {
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            panic!("cold");
+        }
+    }
+    with_workers(1, |runtime| {
+        drop(runtime.spawn(async { Bad }));
+        drop(runtime.spawn(async { std::panic::panic_any(Bad) }));
+        assert_eq!(runtime.block_on(runtime.spawn(async { 7 })).unwrap(), 7);
+    });
+}
+
+#[test]
+fn the_task_woken_last_runs_first_and_there_is_no_promised_order() {
+    as_task(1, async {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..4)
+            .map(|i| {
+                let order = order.clone();
+                spawn(async move { order.lock().unwrap().push(i) })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let mut order = order.lock().unwrap().clone();
+        assert_eq!(order[0], 3);
+        // The others in either direction: `Builder::policy` says which.
+        order.sort();
+        assert_eq!(order, [0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_task_may_be_polled_by_another_thread_each_time_and_is_at_home_on_one() {
+    with_workers(2, |runtime| {
+        let task = runtime.spawn(async {
+            let mut threads: Vec<ThreadId> = Vec::new();
+            for _ in 0..100 {
+                threads.push(thread::current().id());
+                yield_now().await;
+            }
+            threads
+        });
+        let threads = runtime.block_on(task).unwrap();
+        let moves = threads.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        // Alone on two workers it has no reason to; a worker that is held up by others on the machine is one.
+        assert!(moves < 50, "{moves} moves in 100 polls");
+    });
+}
+
+#[test]
+fn shutdown_ends_tasks_then_workers_then_what_tokio_spawned() {
+    ends(|| {
+        struct Says(&'static str, Arc<Mutex<Vec<&'static str>>>);
+        impl Drop for Says {
+            fn drop(&mut self) {
+                self.1.lock().unwrap().push(self.0);
+            }
+        }
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let says = |what| Says(what, order.clone());
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let (foreign, ours) = (says("tokio's"), says("ours"));
+        let begun = runtime.spawn(async move {
+            drop(tokio::spawn(async move {
+                let _foreign = foreign;
+                pending::<()>().await;
+            }));
+            drop(spawn(async move {
+                let _ours = ours;
+                pending::<()>().await;
+            }));
+            time::sleep(SHORT).await;
+        });
+        runtime.block_on(begun).unwrap();
+        let handle = runtime.handle();
+        drop(runtime);
+        assert_eq!(*order.lock().unwrap(), ["ours", "tokio's"]);
+        // Afterwards a task ends before it begins.
+        let late = handle.spawn(async { 7 });
+        let tokios = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(tokios.block_on(late).unwrap_err().is_aborted());
+    });
+}
+
+#[test]
+fn dropping_a_runtime_waits_for_polls_and_not_for_spawn_blocking() {
+    ends(|| {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let (go, wait) = mpsc::channel::<()>();
+        let (begin, has_begun) = mpsc::channel();
+        drop(runtime.spawn(async move {
+            let blocking = tokio::task::spawn_blocking(move || wait.recv());
+            yield_now().await;
+            begin.send(()).unwrap();
+            thread::sleep(SHORT);
+            _ = blocking.await;
+        }));
+        has_begun.recv().unwrap();
+        // Returns, though the closure still waits for us.
+        drop(runtime);
+        let _ = go.send(());
+    });
+}
+
+#[test]
+fn shutdown_says_whether_all_ended_in_time() {
+    ends(|| {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        drop(runtime.spawn(pending::<()>()));
+        assert!(runtime.shutdown(LONG), "what waits ends at once");
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let (begin, has_begun) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        drop(runtime.spawn(async move {
+            begin.send(()).unwrap();
+            // A poll that never gives up control can't be ended by anybody.
+            let _ = wait.recv();
+        }));
+        has_begun.recv().unwrap();
+        assert!(!runtime.shutdown(SHORT));
+        go.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_may_be_dropped_in_a_task_even_in_its_own() {
+    ends(|| {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let inside = Arc::new(Runtime::builder().workers(1).build().unwrap());
+        let other = inside.clone();
+        runtime.block_on(runtime.spawn(async move { drop(other) })).unwrap();
+        let (tell, hear) = mpsc::channel();
+        let (own, (go, wait)) = (inside.clone(), mpsc::channel::<()>());
+        drop(inside.spawn(async move {
+            wait.recv().unwrap();
+            drop(own);
+            tell.send(()).unwrap();
+        }));
+        drop(inside);
+        go.send(()).unwrap();
+        hear.recv().unwrap();
+    });
+}
+
+#[test]
+fn block_on_panics_on_a_worker_and_tokios_handle_blocks_it() {
+    as_task(2, async {
+        let ours = spawn(async { Handle::current().block_on(async {}) }).await;
+        assert!(ours.unwrap_err().is_panic());
+        // Tokio sees no runtime of its own at work here, and does as told: the worker is in a long poll.
+        assert_eq!(tokio::runtime::Handle::current().block_on(async { 7 }), 7);
+        assert_eq!(block_in_place(|| Handle::current().block_on(async { 7 })), 7);
+    });
+}
+
+#[test]
+fn enter_takes_a_closure() {
+    with_workers(1, |runtime| {
+        assert!(Handle::try_current().is_none());
+        let task = runtime.enter(|| {
+            assert!(tokio::runtime::Handle::try_current().is_ok());
+            spawn(async { 7 })
+        });
+        assert!(tokio::runtime::Handle::try_current().is_err());
+        assert_eq!(runtime.block_on(task).unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_long_poll_is_seen_and_told() {
+    with_workers(2, |runtime| {
+        let handle = runtime.handle();
+        let hog = runtime.spawn(async move {
+            let began = Instant::now();
+            // Another worker looks, and finds this one stuck.
+            while !handle.metrics().workers.iter().any(|worker| worker.is_stuck) {
+                if began.elapsed() > HANGS_AFTER / 2 {
+                    return false;
+                }
+                // So that somebody is awake to look.
+                thread::sleep(SHORT);
+            }
+            true
+        });
+        assert!(runtime.block_on(hog).unwrap());
+        assert!(runtime.metrics().total().long_polls > 0);
+    });
+}
