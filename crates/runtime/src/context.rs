@@ -13,6 +13,7 @@ use crate::task::{Header, Ready};
 use crate::worker::Local;
 use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 use warmcore_terms::CpuId;
@@ -53,31 +54,49 @@ pub(crate) fn stop_being() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
-/// The runtime that the thread is in.
+/// The runtime that the thread is in: the one that it entered last, else the one that it works for.
 pub(crate) fn current() -> Option<Arc<Shared>> {
-    with_worker(|worker| worker.map(|local| local.shared.clone()))
-        .or_else(|| ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten())
+    let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
+    entered.or_else(|| with_worker(|worker| worker.map(|local| local.shared.clone())))
 }
 
 /// The thread is in this runtime until the guard is dropped.
 pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
-    ENTERED.with(|entered| entered.borrow_mut().push(shared));
-    Entered { not_send: std::marker::PhantomData }
-}
-
-/// The thread is in no runtime any more, however often it entered one.
-pub(crate) fn leave_all() {
-    ENTERED.with(|entered| entered.borrow_mut().clear());
+    let depth = ENTERED.with(|entered| {
+        let mut entered = entered.borrow_mut();
+        entered.push(shared);
+        entered.len() - 1
+    });
+    Entered { depth, not_send: std::marker::PhantomData }
 }
 
 pub(crate) struct Entered {
+    /// How many were entered before.
+    depth: usize,
     not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        ENTERED.with(|entered| entered.borrow_mut().pop());
+        // Not always the last: who blocks in place meanwhile is in its runtime until its poll ends.
+        let left = ENTERED.try_with(|entered| {
+            let mut entered = entered.borrow_mut();
+            (self.depth < entered.len()).then(|| entered.remove(self.depth))
+        });
+        drop(left);
     }
+}
+
+/// The thread is in no runtime any more, however often it entered one.
+pub(crate) fn leave_all() {
+    let all = ENTERED.with(|entered| std::mem::take(&mut *entered.borrow_mut()));
+    drop(all);
+}
+
+/// What a task that is spawned here, on the runtime that the thread is in, is found by.
+pub(crate) fn current_anchor() -> Option<Arc<Anchor>> {
+    let entered = ENTERED.try_with(|entered| entered.borrow().last().map(anchor)).ok().flatten();
+    entered.or_else(|| with_worker(|worker| worker.map(|local| local.anchor.clone())))
 }
 
 /// What a task that is spawned here is found by: this worker's list, or, from outside, one after the other.
@@ -132,8 +151,9 @@ pub(crate) fn measured<T, E>(
             }
         }
         if local.desk().is_stuck.load(Relaxed) {
-            local.tell_long_poll(header);
             Stats::add(&local.desk().stats.long_polls, 1);
+            // Who listens to traces may panic; the task that ran is not to die of it.
+            let _ = catch_unwind(AssertUnwindSafe(|| local.tell_long_poll(header)));
         }
     });
     result

@@ -33,6 +33,10 @@ names! {
     POLLS: describe_counter Count = "polls_total",
     /// Times that a worker without work found some elsewhere.
     PULLS: describe_counter Count = "pulls_total",
+    /// Wakes by a worker's tasks that went to another worker's queue.
+    SENT: describe_counter Count = "sent_total",
+    /// Tasks that a worker took from a neighbour that had more to do.
+    BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
     PULLED_AWAY: describe_counter Count = "pulled_away_total",
     /// Times that a worker fell asleep.
@@ -153,6 +157,8 @@ fn record_worker(runtime: &str, i: usize, worker: &WorkerMetrics) {
     }
     let counted = [
         (PULLS, stats.pulls),
+        (SENT, stats.sent),
+        (BALANCED, stats.balanced),
         (PULLED_AWAY, stats.pulled_away),
         (PARKS, stats.parks),
         (PARKED, stats.parked_ns),

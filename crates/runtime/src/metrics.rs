@@ -59,6 +59,8 @@ stats! {
     other_node,
     /// First polls.
     first,
+    /// Wakes by its tasks that went to another worker's queue.
+    sent,
     /// Times that it found work elsewhere.
     pulls,
     /// Tasks that it took from a neighbour that had more to do.

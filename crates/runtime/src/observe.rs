@@ -197,15 +197,32 @@ impl Observable {
         if line.ends_with('\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
+    /// Whether its process still runs. One that has ended, and that nobody has waited for, doesn't.
+    pub fn is_running(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The name before the state may hold anything, brackets too.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    }
+
     /// Whether the socket belongs to the process's user: in `/tmp` anybody may make one.
     fn is_genuine(&self) -> bool {
-        let owner = |path: &Path| fs::symlink_metadata(path).map(|meta| (meta.uid(), meta.file_type()));
-        let process = owner(Path::new(&format!("/proc/{}", self.pid)));
-        match (owner(&self.path), process) {
-            (Ok((socket, kind)), Ok((process, _))) => kind.is_socket() && socket == process,
-            _ => false,
-        }
+        self.owner().is_some_and(|socket| Some(socket) == owner(&self.pid.to_string()))
     }
+
+    /// Whether the socket belongs to this process's user.
+    fn is_ours(&self) -> bool {
+        self.owner().is_some_and(|socket| Some(socket) == owner("self"))
+    }
+
+    fn owner(&self) -> Option<u32> {
+        let meta = fs::symlink_metadata(&self.path).ok()?;
+        meta.file_type().is_socket().then(|| meta.uid())
+    }
+}
+
+/// Whose a process is.
+fn owner(process: &str) -> Option<u32> {
+    fs::metadata(Path::new("/proc").join(process)).ok().map(|meta| meta.uid())
 }
 
 /// All runtimes that this user can observe now, by process.
@@ -213,9 +230,18 @@ pub fn list() -> Vec<Observable> {
     list_in(&folders())
 }
 
-/// Whether somebody listens. One that is stopped does, and answers later.
+/// Whether somebody listens. One that is stopped does, and answers later. Where nobody does nobody ever will: the
+/// file is taken away, if that is allowed.
 fn is_open(one: &Observable) -> bool {
-    UnixStream::connect(&one.path).is_ok()
+    match UnixStream::connect(&one.path) {
+        Ok(_) => true,
+        Err(error) => {
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                let _ = fs::remove_file(&one.path);
+            }
+            false
+        }
+    }
 }
 
 fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
@@ -224,7 +250,11 @@ fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
         let (pid, runtime) = parse(entry.file_name().to_str()?)?;
         Some(Observable { pid, runtime, path: entry.path() })
     });
-    let mut found: Vec<_> = found.filter(Observable::is_genuine).filter(is_open).collect();
+    let mut found: Vec<_> = found
+        .filter(|one| one.is_ours() || one.is_genuine())
+        .filter(is_open)
+        .filter(Observable::is_genuine)
+        .collect();
     found.sort();
     found
 }
@@ -232,7 +262,7 @@ fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
 /// One line: what the runtime does.
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
-    let Metrics { workers, living, shelves, outside_wakes } = crate::runtime::metrics(shared);
+    let Metrics { workers, living, shelves, outside_wakes, .. } = crate::runtime::metrics(shared);
     let mut out = String::with_capacity(512 + 512 * workers.len());
     let pid = std::process::id();
     let (name, policy, up_ns) = (quoted(&shared.name), shared.policy, now.0.saturating_sub(began.0));
@@ -251,8 +281,19 @@ fn line(shared: &Shared, began: Nanos) -> String {
 }
 
 fn write_worker(out: &mut String, worker: &WorkerMetrics) {
-    let WorkerMetrics { stats, cpu, llc, node, shard, is_idle, is_stuck, waiting, poll_ns, foreign_tasks } =
-        worker;
+    let WorkerMetrics {
+        stats,
+        cpu,
+        llc,
+        node,
+        shard,
+        is_idle,
+        is_stuck,
+        waiting,
+        poll_ns,
+        foreign_tasks,
+        ..
+    } = worker;
     let _ = write!(
         out,
         "{{\"cpu\":{cpu},\"llc\":{llc},\"node\":{node},\"shard\":{shard},\"is_idle\":{is_idle},\

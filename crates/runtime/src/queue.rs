@@ -214,7 +214,17 @@ impl<T: Entry> Queue<T> {
             self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime, id))));
         } else if self.busy > 2 {
             self.waiting.push(Reverse((class.vtime, id)));
+            if self.waiting.len() > 4 * self.classes.len() {
+                self.forget_stale();
+            }
         }
+    }
+
+    /// A class that others emptied stays among those that wait, once for each time, until its turn comes.
+    #[cold]
+    fn forget_stale(&mut self) {
+        let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
+        self.waiting = busy.map(|(id, class)| Reverse((class.vtime, id))).collect();
     }
 
     /// The next one to run.

@@ -277,7 +277,7 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(self.shared.clone()).spawn(future)
+        Spawner::of(&self.shared).spawn(future)
     }
 
     /// Starts a task of a tenant: it runs with the tenant's ids, account and weight.
@@ -286,12 +286,12 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(self.shared.clone()).tenant(tenant).spawn(future)
+        Spawner::of(&self.shared).tenant(tenant).spawn(future)
     }
 
     /// Starts a task with a name, a tenant, a place.
     pub fn task(&self) -> Spawner {
-        Spawner::of(self.shared.clone())
+        Spawner::of(&self.shared)
     }
 
     /// To spawn from elsewhere, also after the runtime is gone.
@@ -404,12 +404,12 @@ impl Handle {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(self.shared.clone()).spawn(future)
+        Spawner::of(&self.shared).spawn(future)
     }
 
     /// As [`Runtime::task`].
     pub fn task(&self) -> Spawner {
-        Spawner::of(self.shared.clone())
+        Spawner::of(&self.shared)
     }
 
     /// As [`Runtime::metrics`].

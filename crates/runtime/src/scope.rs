@@ -97,7 +97,7 @@ impl<'scope> Scope<'scope, '_> {
         if runners < inner.shared.desks.len() {
             inner.runners.fetch_add(1, Relaxed);
             let runner = inner.clone();
-            let spawner = Spawner::of(inner.shared.clone());
+            let spawner = Spawner::of(&inner.shared);
             drop(spawner.spawn(async move {
                 while runner.run_some() {
                     yield_now().await;

@@ -99,6 +99,13 @@ impl Shared {
         }
     }
 
+    /// The worker with the fewest tasks, of those that are allowed.
+    pub(crate) fn least_loaded(&self, allowed: warmcore_place::Allowed) -> Option<CpuId> {
+        let may = |cpu: &CpuId| self.machine.allows(allowed, *cpu) && !self.is_offline(*cpu);
+        let workers = (0..self.desks.len() as u32).map(CpuId).filter(may);
+        workers.min_by_key(|cpu| self.desk(*cpu).living.count())
+    }
+
     pub(crate) fn living(&self, anchor: &Anchor) -> &Living {
         &self.desks[anchor.worker.index()].living
     }

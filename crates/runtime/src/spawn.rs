@@ -1,7 +1,7 @@
 //! Spawn: how a task begins, with a name, a tenant and a place.
 
 use crate::context;
-use crate::shared::Shared;
+use crate::shared::{Anchor, Shared};
 use crate::task::{Header, JoinHandle, Rare, make};
 use std::fmt;
 use std::future::poll_fn;
@@ -47,14 +47,20 @@ impl Placement {
 /// A task before it begins: [`Runtime::task`](crate::Runtime::task), [`task`].
 #[must_use = "`spawn` starts the task"]
 pub struct Spawner {
-    shared: Arc<Shared>,
+    /// Of the worker that spawns: to count references to it touches no line that all workers share.
+    anchor: Arc<Anchor>,
     rare: Option<Box<Rare>>,
     placement: Placement,
+    is_spread: bool,
 }
 
 impl Spawner {
-    pub(crate) fn of(shared: Arc<Shared>) -> Self {
-        Self { shared, rare: None, placement: Placement::Anywhere }
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+        Self::at(context::anchor(shared))
+    }
+
+    fn at(anchor: Arc<Anchor>) -> Self {
+        Self { anchor, rare: None, placement: Placement::Anywhere, is_spread: false }
     }
 
     fn rare(&mut self) -> &mut Rare {
@@ -85,6 +91,14 @@ impl Spawner {
         self
     }
 
+    /// It begins on the worker with the fewest tasks, of those where it may run, instead of near who spawns it. For
+    /// tasks that live long and have sockets of their own: a socket is driven by the worker on which it was made,
+    /// and a connection that is made inside its task (`TcpStream::from_std`) is driven where that task begins.
+    pub fn spread(mut self) -> Self {
+        self.is_spread = true;
+        self
+    }
+
     /// Starts it.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
@@ -93,17 +107,24 @@ impl Spawner {
         F::Output: Send + 'static,
     {
         let allowed = self.allowed();
-        let anchor = context::anchor(&self.shared);
+        let begins_on = self.is_spread.then(|| self.anchor.shared.least_loaded(allowed)).flatten();
+        let anchor = match begins_on {
+            Some(worker) => Arc::new(Anchor { shared: self.anchor.shared.clone(), worker }),
+            None => self.anchor,
+        };
         let header = Header::new(anchor, allowed, self.rare);
         // SAFETY: the future and its output are `Send` and `'static`.
         let (ready, handle) = unsafe { make(header, future) };
-        ready.schedule();
+        match begins_on {
+            Some(worker) => ready.metadata().anchor.clone().shared.hand_over(ready, worker),
+            None => ready.schedule(),
+        }
         handle
     }
 
     #[track_caller]
     fn allowed(&self) -> Allowed {
-        let machine = &self.shared.machine;
+        let machine = &self.anchor.shared.machine;
         let workers = || (0..machine.cpus() as u32).map(CpuId);
         let allowed = match self.placement {
             Placement::Anywhere => return Allowed::Anywhere,
@@ -150,7 +171,7 @@ where
 /// A task before it begins, on the runtime that this thread is in. Panics if it is in none.
 #[track_caller]
 pub fn task() -> Spawner {
-    Spawner::of(context::current().unwrap_or_else(|| panic!("{NO_RUNTIME}")))
+    Spawner::at(context::current_anchor().unwrap_or_else(|| panic!("{NO_RUNTIME}")))
 }
 
 /// Lets the tasks that wait on this worker run first.

@@ -24,7 +24,7 @@ pub(crate) mod threads {
     #[cfg(shuttle)]
     pub(crate) use shuttle::{
         sync::{Condvar, Mutex, MutexGuard},
-        thread::{current, sleep},
+        thread::current,
     };
     #[cfg(not(shuttle))]
     pub(crate) use std::{
@@ -33,13 +33,19 @@ pub(crate) mod threads {
     };
 
     #[cfg(shuttle)]
-    pub(crate) use model::{Builder, JoinHandle};
+    pub(crate) use model::{Builder, JoinHandle, sleep};
 
     /// Shuttle's threads, with what they lack.
     #[cfg(shuttle)]
     mod model {
         use shuttle::thread;
         use std::io;
+        use std::time::Duration;
+
+        /// Time passes: the others go on.
+        pub(crate) fn sleep(_time: Duration) {
+            thread::yield_now();
+        }
 
         pub(crate) struct Builder(thread::Builder);
 

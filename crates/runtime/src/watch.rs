@@ -4,13 +4,14 @@
 //!          which poll each worker is in with what it saw last time: the same one is a long poll. That worker is
 //!          *stuck*: what waits there may be taken, and the watcher serves its driver, until it comes back.
 //!          Where no poll was long in the last second the alarm rings seldom.
-//! Number.  A worker is stuck after two looks at most: 0.5 ms where polls are long, 20 ms where none was.
+//! Number.  A worker is stuck at the second look that finds it so, and not before the runtime's limit: 1.25 ms
+//!          where polls are long, 20 ms where none was.
 //!          It is the first that falls asleep while another runs; who goes to work while all others sleep sets
 //!          the alarm of one of them.
 //! Writers. `who`: workers that fall asleep or wake. `seen`: the watcher.
 
 use crate::shared::Shared;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Between two looks where polls were long lately.
@@ -54,8 +55,11 @@ impl Watch {
             self.end(me);
             return None;
         }
-        let taken = self.who.compare_exchange(NOBODY, me.0, Relaxed, Relaxed);
-        (taken.is_ok() || taken == Err(me.0)).then(|| self.next_look(now))
+        match self.who.compare_exchange(NOBODY, me.0, Relaxed, Relaxed) {
+            Ok(_) => Some(self.next_look(now)),
+            // Who wakes before its time and finds nothing to do does not put the look off.
+            Err(who) => (who == me.0).then(|| Nanos(self.at.load(Relaxed))),
+        }
     }
 
     /// It has other things to do.
@@ -68,15 +72,23 @@ impl Watch {
     /// A worker goes to work: if it was the one, or nobody is, one of those that sleep is to be. It is not woken
     /// for it before its time.
     pub(crate) fn appoint(&self, shared: &Shared, me: CpuId, now: Nanos) {
+        // ORDERING: SeqCst; that this one is awake was written before, who watches is read after. Below it is the
+        // other way round: one that wakes while it is appointed knows, or is known to be awake.
+        fence(SeqCst);
         self.end(me);
         if self.who.load(Relaxed) != NOBODY || shared.count_idle() == 0 {
             return;
         }
-        let Some(other) = shared.machine.others(me).find(|cpu| shared.desk(*cpu).inbox.is_asleep()) else {
-            return;
-        };
-        if self.who.compare_exchange(NOBODY, other.0, Relaxed, Relaxed).is_ok() {
+        for other in shared.machine.others(me).filter(|cpu| shared.desk(*cpu).inbox.is_asleep()) {
+            if self.who.compare_exchange(NOBODY, other.0, Relaxed, Relaxed).is_err() {
+                return;
+            }
             shared.desk(other).host.alarm(self.next_look(now));
+            fence(SeqCst);
+            if shared.desk(other).inbox.is_asleep() {
+                return;
+            }
+            self.end(other);
         }
     }
 
@@ -99,7 +111,8 @@ impl Watch {
                 seen[i] = (both, now);
                 continue;
             }
-            if now.0 - since.0 >= OFTEN.0 / 2 {
+            // Another watcher may have looked since this one read the clock.
+            if now.0.saturating_sub(since.0) >= shared.long_poll.0.max(OFTEN.0 / 2) {
                 self.long_at.store(now.0, Relaxed);
                 desk.is_stuck.store(true, Relaxed);
             }

@@ -27,7 +27,7 @@ const TURN_EVERY: Nanos = Nanos(50_000);
 const POLLS_MAX: u32 = 128;
 
 /// One poll of so many is measured.
-const SAMPLE_MASK: u32 = 7;
+const SAMPLE_MASK: u32 = 15;
 
 /// Between two looks at a neighbour that may have more to do.
 const BALANCE_EVERY: Nanos = Nanos(1_000_000);
@@ -133,7 +133,10 @@ impl Local {
         let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
         match placed.to {
             To::Cpu(cpu) if cpu == self.me => self.put_here(ready, is_yield),
-            _ => self.shared.put(ready, placed),
+            _ => {
+                Stats::add(&self.desk().stats.sent, 1);
+                self.shared.put(ready, placed);
+            }
         }
     }
 

@@ -59,7 +59,11 @@ fn what_a_dead_process_left_is_not_listed_and_its_name_is_used_again() {
     drop(UnixListener::bind(folder.path().join(name(std::process::id(), 1))).unwrap());
     fs::write(folder.path().join(name(std::process::id(), 7)), "").unwrap();
     fs::write(folder.path().join("warmcore-x.sock"), "").unwrap();
+    let left = folder.path().join(name(std::process::id(), 1));
+    assert!(left.exists());
     assert_eq!(list_in(&[folder.path().to_owned()]), []);
+    assert!(!left.exists(), "nobody will ever listen there again");
+    drop(UnixListener::bind(&left).unwrap());
     let _observer = Observer::new(folder.path(), runtime.shared.clone()).unwrap();
     assert_eq!(only(folder.path()).runtime, 1);
 }

@@ -1,1 +1,398 @@
-//! x
+//! Whole runtimes under shuttle's schedules: real tasks, workers, queues and policies; a host that only pretends.
+//!
+//! Model.   A host sleeps on a condition variable and has a clock that goes on whenever it is read. In half of the
+//!          models no alarm ever rings: whatever then waits in a worker's sleep is lost, and shuttle says so. In
+//!          the others every alarm rings at once, so that who sleeps looks, watches and pulls all the time.
+//! Number.  A minute in all. What failed is replayed by the schedule that shuttle prints: put it into `REPLAY`.
+//! Source.  Run by `cargo xtask test`.
+
+use super::*;
+use crate::spawn::{Placement, yield_now};
+use crate::sync::threads::Condvar;
+use ::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
+use ::shuttle::{Config, Runner, future::block_on, thread};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64 as PlainU64;
+use std::task::{Context, Poll, Waker};
+
+/// A schedule that failed, in place of all others.
+const REPLAY: Option<&str> = None;
+
+/// Schedules of each kind, of each model and policy.
+const SCHEDULES: usize = 500;
+
+/// Where threads are preempted, under PCT.
+const PREEMPTIONS: usize = 3;
+
+/// Whether alarms ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alarms {
+    Never,
+    AtOnce,
+}
+
+/// A host without a driver: what its "sockets" wake is woken where a driver would.
+struct Bed {
+    clock: Arc<PlainU64>,
+    alarms: Alarms,
+    state: Mutex<Sleep>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Sleep {
+    is_kicked: bool,
+    ready: Vec<Waker>,
+}
+
+impl Bed {
+    /// A socket of this host has something for who waits for it.
+    fn event(&self, waker: Waker) {
+        lock(&self.state).ready.push(waker);
+        self.bell.notify_one();
+    }
+
+    fn serve(&self) {
+        let ready = std::mem::take(&mut lock(&self.state).ready);
+        ready.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Host for Arc<Bed> {
+    fn now(&self) -> Nanos {
+        Nanos(self.clock.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
+        let rings = until.filter(|_| self.alarms == Alarms::AtOnce);
+        if let Some(at) = rings {
+            self.clock.fetch_max(at.0, std::sync::atomic::Ordering::Relaxed);
+            thread::yield_now();
+        }
+        loop {
+            self.serve();
+            let mut state = lock(&self.state);
+            if is_awake() || rings.is_some() {
+                return;
+            }
+            if !state.is_kicked && state.ready.is_empty() {
+                state = self.bell.wait(state).unwrap();
+            }
+            state.is_kicked = false;
+        }
+    }
+
+    fn turn(&self) {
+        self.serve();
+    }
+
+    fn kick(&self) {
+        lock(&self.state).is_kicked = true;
+        self.bell.notify_one();
+    }
+
+    fn within(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+
+    fn alarm(&self, _at: Nanos) {
+        if self.alarms == Alarms::AtOnce {
+            self.kick();
+        }
+    }
+
+    fn close(&self) {}
+}
+
+/// A runtime, and what its workers sleep in.
+struct Model {
+    runtime: Runtime,
+    beds: Vec<Arc<Bed>>,
+    /// Futures that are not gone.
+    futures: Arc<PlainU64>,
+}
+
+impl Model {
+    fn new(workers: usize, policy: PolicyKind, alarms: Alarms) -> Self {
+        let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 2\nsmt = 1\n";
+        let topology = Topology::from_machine(text, "drawn").unwrap();
+        let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).take(workers).collect();
+        let clock = Arc::new(PlainU64::new(1_000_000));
+        let bed = |_| {
+            let (state, bell) = (Mutex::default(), Condvar::new());
+            Arc::new(Bed { clock: clock.clone(), alarms, state, bell })
+        };
+        let beds: Vec<Arc<Bed>> = (0..workers).map(bed).collect();
+        let desks = beds.iter().map(|bed| desk(Box::new(bed.clone()))).collect();
+        let machine = Machine::new(&topology, &cpus);
+        let mut shared = shared("model".into(), desks, machine, policy, Duration::ZERO, Vec::new());
+        // On which CPU the real thread runs is not to matter.
+        shared.worker_on = Box::new([]);
+        let runtime = Runtime { shared: Arc::new(shared), observer: None };
+        for worker in 0..workers {
+            Spares::give(&runtime.shared, CpuId(worker as u32)).unwrap();
+        }
+        Self { runtime, beds, futures: Arc::default() }
+    }
+
+    /// Starts a task that is watched.
+    fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.runtime.spawn(Checked::new(&self.futures, future))
+    }
+
+    /// Drops the runtime: every thread ends, and no future is left.
+    fn end(self) {
+        let Self { runtime, futures, .. } = self;
+        drop(runtime);
+        assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
+    }
+}
+
+/// A future that sees who polls it: one thread at a time, and never after its end.
+struct Checked<F> {
+    future: Pin<Box<F>>,
+    is_polled: AtomicBool,
+    has_ended: bool,
+    living: Arc<PlainU64>,
+}
+
+impl<F> Checked<F> {
+    fn new(living: &Arc<PlainU64>, future: F) -> Self {
+        living.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let (future, is_polled) = (Box::pin(future), AtomicBool::new(false));
+        Self { future, is_polled, has_ended: false, living: living.clone() }
+    }
+}
+
+impl<F: Future> Future for Checked<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        assert!(!self.has_ended, "polled after its end");
+        assert!(!self.is_polled.swap(true, SeqCst), "polled by two at a time");
+        let polled = self.future.as_mut().poll(cx);
+        self.has_ended = polled.is_ready();
+        assert!(self.is_polled.swap(false, SeqCst), "polled by two at a time");
+        polled
+    }
+}
+
+impl<F> Drop for Checked<F> {
+    fn drop(&mut self) {
+        assert!(!self.is_polled.swap(true, SeqCst), "dropped while it is polled");
+        self.living.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// A door that somebody opens.
+#[derive(Default)]
+struct Door(Mutex<(bool, Vec<Waker>)>);
+
+impl Door {
+    fn open(&self) {
+        let wakers = {
+            let mut state = lock(&self.0);
+            state.0 = true;
+            std::mem::take(&mut state.1)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Opened by an event of a worker's driver.
+    fn open_by(&self, bed: &Bed) {
+        let wakers = {
+            let mut state = lock(&self.0);
+            state.0 = true;
+            std::mem::take(&mut state.1)
+        };
+        wakers.into_iter().for_each(|waker| bed.event(waker));
+    }
+
+    async fn pass(&self) {
+        poll_fn(|cx| {
+            let mut state = lock(&self.0);
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+fn check(model: fn(PolicyKind, Alarms)) {
+    for policy in PolicyKind::all() {
+        for alarms in [Alarms::Never, Alarms::AtOnce] {
+            let run = move || model(policy, alarms);
+            if let Some(schedule) = REPLAY {
+                let mut replay = ReplayScheduler::new_from_encoded(schedule);
+                replay.set_allow_incomplete();
+                Runner::new(replay, Config::default()).run(run);
+                continue;
+            }
+            println!("{policy}, alarms ring {alarms:?}");
+            Runner::new(RandomScheduler::new(SCHEDULES), Config::default()).run(run);
+            Runner::new(PctScheduler::new(PREEMPTIONS, SCHEDULES), Config::default()).run(run);
+        }
+    }
+}
+
+/// Spawned and woken from outside, from tasks and from a driver; some yield; all end, and all are joined.
+#[test]
+fn whoever_wakes_every_task_ends() {
+    check(|policy, alarms| {
+        let model = Model::new(2, policy, alarms);
+        let doors: [Arc<Door>; 3] = Default::default();
+        let waiting = doors.clone().map(|door| {
+            model.spawn(async move {
+                door.pass().await;
+                yield_now().await;
+                1
+            })
+        });
+        let opener = thread::spawn({
+            let door = doors[0].clone();
+            move || door.open()
+        });
+        let (by_task, by_driver, bed) = (doors[1].clone(), doors[2].clone(), model.beds[1].clone());
+        let inner = Checked::new(&model.futures, async move { by_driver.open_by(&bed) });
+        let chain = model.spawn(async move {
+            by_task.open();
+            crate::spawn(inner).await.unwrap();
+        });
+        for task in waiting {
+            assert_eq!(block_on(task).unwrap(), 1);
+        }
+        block_on(chain).unwrap();
+        opener.join().unwrap();
+        model.end();
+    });
+}
+
+/// Tasks that may run on one worker alone run there, and are not forgotten by who pulls.
+#[test]
+fn who_is_pinned_stays_and_ends() {
+    check(|policy, alarms| {
+        let model = Model::new(3, policy, alarms);
+        let tasks: Vec<_> = (0..3)
+            .map(|worker| {
+                let cpu = model.runtime.shared.machine.kernel_cpu(CpuId(worker));
+                let here = async move {
+                    for _ in 0..2 {
+                        let at = context::with_worker(|local| local.map(|local| local.me));
+                        assert_eq!(at, Some(CpuId(worker)));
+                        yield_now().await;
+                    }
+                };
+                let spawner = model.runtime.task().on(Placement::Cpu(cpu));
+                spawner.spawn(Checked::new(&model.futures, here))
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| block_on(task).unwrap());
+        model.end();
+    });
+}
+
+/// Aborted while it waits, runs or ends: it returned or was aborted, and is gone.
+#[test]
+fn abort_against_run() {
+    check(|policy, alarms| {
+        let model = Model::new(2, policy, alarms);
+        let door = Arc::new(Door::default());
+        let tasks: [_; 2] = std::array::from_fn(|_| {
+            let door = door.clone();
+            model.spawn(async move {
+                yield_now().await;
+                door.pass().await;
+            })
+        });
+        let handles = tasks.each_ref().map(JoinHandle::abort_handle);
+        let aborter = thread::spawn(move || handles.iter().for_each(crate::AbortHandle::abort));
+        door.open();
+        for task in tasks {
+            let aborted = block_on(task).err();
+            assert!(aborted.is_none_or(|error| error.is_aborted()));
+        }
+        aborter.join().unwrap();
+        assert_eq!(model.futures.load(std::sync::atomic::Ordering::SeqCst), 0);
+        model.end();
+    });
+}
+
+/// The runtime ends while tasks spawn, wait and are woken: every handle hears something, nothing is left.
+#[test]
+fn the_end_comes_to_all() {
+    check(|policy, alarms| {
+        let model = Model::new(2, policy, alarms);
+        let (door, never) = (Arc::new(Door::default()), Arc::new(Door::default()));
+        let waits = model.spawn({
+            let never = never.clone();
+            async move { never.pass().await }
+        });
+        let passes = model.spawn({
+            let door = door.clone();
+            async move { door.pass().await }
+        });
+        let futures = model.futures.clone();
+        let spawns = model.spawn(async move {
+            for _ in 0..2 {
+                drop(crate::spawn(Checked::new(&futures, yield_now())));
+                yield_now().await;
+            }
+        });
+        let (handle, futures) = (model.runtime.handle(), model.futures.clone());
+        let outside = thread::spawn(move || {
+            door.open();
+            let late = handle.spawn(Checked::new(&futures, yield_now()));
+            _ = block_on(late);
+        });
+        model.end();
+        assert!(block_on(waits).unwrap_err().is_aborted());
+        _ = block_on(passes);
+        _ = block_on(spawns);
+        outside.join().unwrap();
+        drop(never);
+    });
+}
+
+/// What is still in an inbox, a queue or on a shelf when all is over does not keep the runtime in memory.
+#[test]
+fn what_comes_after_the_end_is_gone_at_once() {
+    check(|policy, alarms| {
+        let model = Model::new(2, policy, alarms);
+        let (handle, shared) = (model.runtime.handle(), Arc::downgrade(&model.runtime.shared));
+        model.end();
+        let task = handle.spawn(async { unreachable!("it began") });
+        assert!(block_on(task).unwrap_err().is_aborted());
+        drop(handle);
+        assert_eq!(shared.strong_count(), 0, "something keeps the runtime");
+    });
+}
+
+/// A thread hands its worker on while others wake its tasks, and the runtime ends meanwhile or later.
+#[test]
+fn a_worker_goes_on_elsewhere() {
+    check(|policy, alarms| {
+        let model = Model::new(2, policy, alarms);
+        let door = Arc::new(Door::default());
+        let blocked = model.spawn({
+            let door = door.clone();
+            async move {
+                let handed_on = context::with_worker(|worker| worker.is_some_and(|local| local.hand_on()));
+                assert!(handed_on);
+                door.open();
+                yield_now().await;
+            }
+        });
+        let waits = model.spawn(async move { door.pass().await });
+        block_on(blocked).unwrap();
+        block_on(waits).unwrap();
+        model.end();
+    });
+}
