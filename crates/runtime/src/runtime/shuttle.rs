@@ -25,6 +25,9 @@ const SCHEDULES: usize = 500;
 /// Where threads are preempted, under PCT.
 const PREEMPTIONS: usize = 3;
 
+/// Who waits for the end gives way so often, and everybody else ought to have come to rest.
+const PATIENCE: usize = 20_000;
+
 /// Whether alarms ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Alarms {
@@ -148,6 +151,16 @@ impl Model {
     /// Drops the runtime: every thread ends, and no future is left.
     fn end(self) {
         let Self { runtime, futures, .. } = self;
+        let shared = &runtime.shared;
+        shared.desks.iter().for_each(|desk| _ = desk.living.close());
+        for _ in 0..PATIENCE {
+            if shared.count_living() == 0 {
+                break;
+            }
+            thread::yield_now();
+        }
+        let living = shared.count_living();
+        assert_eq!(living, 0, "tasks that nobody ends: {:?}", metrics(shared));
         drop(runtime);
         assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
     }
