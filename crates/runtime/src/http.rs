@@ -1,7 +1,7 @@
 //! HTTP: connections as tasks of this runtime, each with a tenant if it has one.
 //!
-//! Model.   `serve` accepts on one task and spawns a task per connection, which takes its socket to the driver of
-//!          the worker where it runs first. At the end nothing is accepted any more, idle connections close, busy
+//! Model.   `serve` accepts on one task and spawns a task per connection, which begins on the worker with the
+//!          fewest tasks and takes its socket to that worker's driver. At the end nothing is accepted any more, idle connections close, busy
 //!          ones finish the request that they are at; what is left at the deadline is cut. `Executor` is for what
 //!          hyper spawns by itself: streams of HTTP/2, connections of a client.
 //! Number.  A connection costs a task, and going to its own driver two system calls.
@@ -253,7 +253,7 @@ impl<L: Listener, S> Server<L, S> {
             };
             let (task, service, configure) = (executor.task(), service.clone(), configure.clone());
             let stage = stage.subscribe();
-            drop(task.spawn(connection::<L, S, B>(socket, service, executor, configure, stage)));
+            drop(task.spread().spawn(connection::<L, S, B>(socket, service, executor, configure, stage)));
         }
         drop(listener);
         let cut = finish(&stage, deadline).await;

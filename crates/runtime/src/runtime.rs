@@ -439,6 +439,8 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
         let cpu = CpuId(i as u32);
         let mut stats = desk.stats.read();
         stats.polls = desk.says.polls.load(Relaxed) / 2;
+        let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first;
+        stats.home = stats.polls.saturating_sub(moved);
         WorkerMetrics {
             stats,
             cpu: shared.machine.kernel_cpu(cpu).0,

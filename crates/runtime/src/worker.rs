@@ -26,8 +26,8 @@ const TURN_EVERY: Nanos = Nanos(50_000);
 /// However short polls are, the driver is asked after so many.
 const POLLS_MAX: u32 = 128;
 
-/// One poll of so many is measured.
-const SAMPLE_MASK: u32 = 15;
+/// One poll of 16 is measured, on average.
+const SAMPLE_MASK: u32 = 31;
 
 /// Between two looks at a neighbour that may have more to do.
 const BALANCE_EVERY: Nanos = Nanos(1_000_000);
@@ -58,17 +58,21 @@ pub(crate) struct Local {
     crowd: Cell<u32>,
     /// Another thread is this worker now.
     is_replaced: Cell<bool>,
+    /// Polls until one is measured.
+    until_sample: Cell<u32>,
     balance_at: Cell<Nanos>,
     lopsided: Cell<u32>,
     chain_max: u32,
-    shard: usize,
+    /// Its shard's, in `shared`.
+    shelf: NonNull<Shelf>,
 }
 
 impl Local {
     fn new(shared: Arc<Shared>, me: CpuId) -> Self {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
-        let (chain_max, shard) = (shared.policy.chain_max(), shared.machine.shard_of(me));
+        let chain_max = shared.policy.chain_max();
+        let shelf = NonNull::from(&*shared.shelves[shared.machine.shard_of(me)]);
         Self {
             desk: NonNull::from(shared.desk(me)),
             shared,
@@ -82,10 +86,11 @@ impl Local {
             in_driver: Cell::new(false),
             crowd: Cell::new(2),
             is_replaced: Cell::new(false),
+            until_sample: Cell::new(0),
             balance_at: Cell::new(now),
             lopsided: Cell::new(0),
             chain_max,
-            shard,
+            shelf,
         }
     }
 
@@ -166,7 +171,14 @@ impl Local {
     /// Whether this poll is measured; when it began.
     #[inline]
     pub(crate) fn begin_sample(&self) -> Option<Nanos> {
-        (self.throw() & SAMPLE_MASK == 0).then(|| self.desk().host.now())
+        let left = self.until_sample.get();
+        if left > 0 {
+            self.until_sample.set(left - 1);
+            return None;
+        }
+        // By chance: tasks that take turns are not to be measured in turn, too.
+        self.until_sample.set(self.throw() & SAMPLE_MASK);
+        Some(self.desk().host.now())
     }
 
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
@@ -236,8 +248,6 @@ impl Local {
         if home != Some(self.me) {
             self.count_move(home);
             header.set_home(self.me);
-        } else {
-            Stats::add(&desk.stats.home, 1);
         }
         let share = is_shared.then(|| (crate::queue::Entry::share(&ready), desk.host.now()));
         let polls = desk.says.polls.load(Relaxed);
@@ -272,7 +282,8 @@ impl Local {
 
     #[inline]
     fn shelf(&self) -> &Shelf {
-        &self.shared.shelves[self.shard]
+        // SAFETY: as `desk`.
+        unsafe { self.shelf.as_ref() }
     }
 
     /// One task that belongs to nobody.

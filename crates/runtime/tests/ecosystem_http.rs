@@ -164,6 +164,28 @@ fn our_serve_spawns_connections_here_and_none_on_tokio() {
 }
 
 #[test]
+fn connections_begin_on_every_worker() {
+    as_task(2, async {
+        let (listener, at) = listen().await;
+        let app = Router::new().route("/", get(|| async { format!("{:?}", std::thread::current().id()) }));
+        let (server, end) = serve(listener, app, LONG);
+        // All stay open, or the next one would find their worker empty again.
+        let mut open = Vec::new();
+        let mut threads = std::collections::BTreeSet::new();
+        for _ in 0..16 {
+            let client = pool();
+            threads.insert(fetch(&client, at, "/").await.1);
+            open.push(client);
+        }
+        assert!(threads.len() >= 2, "{threads:?}");
+        drop(open);
+        end.send(()).unwrap();
+        let ended = server.await.unwrap();
+        assert_eq!((ended.connections, ended.cut), (16, 0));
+    });
+}
+
+#[test]
 fn tower_services_in_layers_are_served() {
     as_task(2, async {
         let (listener, at) = listen().await;
