@@ -1,4 +1,4 @@
-//! Repository chores: `cargo xtask test`, `cargo xtask peers`.
+//! Repository chores: `cargo xtask test [--all]`, `cargo xtask peers`.
 //!
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
@@ -10,15 +10,17 @@ use std::process::Command;
 use std::time::Instant;
 
 const HELP: &str = "\
-cargo xtask test    format, clippy, every test on every backend, loom models, docs
+cargo xtask test    format, clippy, every test on every backend, loom and shuttle models, docs
+      --all         also the libraries of tokio's that build long, and a soak of a billion wakes
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
 fn main() -> anyhow::Result<()> {
-    let mut args = std::env::args().skip(1);
-    match (args.next().as_deref(), args.next()) {
-        (Some("test"), None) => test(),
-        (Some("peers"), None) => peers(),
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["test"] => test(&[]),
+        ["test", "--all"] => test(MORE),
+        ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");
             std::process::exit(2);
@@ -95,6 +97,16 @@ const STEPS: &[Step] = &[
     },
 ];
 
+/// With `--all`.
+const MORE: &[Step] = &[
+    step("tokio's libraries", "test --release --manifest-path peers/ecosystem/Cargo.toml"),
+    step("adapter", "test --release --manifest-path adapters/datafusion/Cargo.toml"),
+    Step {
+        env: &[("WARMCORE_SOAK", "1000000000")],
+        ..step("soak", "test --release -p warmcore-runtime --test soak")
+    },
+];
+
 /// Checked only where the target is installed: nothing here downloads.
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -126,11 +138,11 @@ impl Counts {
     }
 }
 
-fn test() -> anyhow::Result<()> {
+fn test(more: &[Step]) -> anyhow::Result<()> {
     let (root, began) = (root(), Instant::now());
     let (mut total, mut failed) = (Counts::default(), Vec::new());
     let rseq = has_rseq(&root)?;
-    for step in STEPS {
+    for step in STEPS.iter().chain(more) {
         if step.needs_rseq && !rseq {
             println!(
                 "skip  {:<22} this system runs no restartable sequences: `warmcore doctor` says why",

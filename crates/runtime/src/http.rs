@@ -1,9 +1,9 @@
 //! HTTP: connections as tasks of this runtime, each with a tenant if it has one.
 //!
 //! Model.   `serve` accepts on one task and spawns a task per connection, which begins on the worker with the
-//!          fewest tasks and takes its socket to that worker's driver. At the end nothing is accepted any more, idle connections close, busy
-//!          ones finish the request that they are at; what is left at the deadline is cut. `Executor` is for what
-//!          hyper spawns by itself: streams of HTTP/2, connections of a client.
+//!          fewest tasks and takes its socket to that worker's driver. At the end nothing is accepted any more, idle
+//!          connections close, busy ones finish the request that they are at; what is left at the deadline is cut.
+//!          `Executor` is for what hyper spawns by itself: streams of HTTP/2, connections of a client.
 //! Number.  A connection costs a task, and going to its own driver two system calls.
 //! Writers. The stage: the accepting task. Connections read it.
 //! Source.  `axum::serve`, which spawns by `tokio::spawn`: all its connections stay on the worker that accepts.

@@ -58,6 +58,8 @@ pub(crate) struct Local {
     crowd: Cell<u32>,
     /// Another thread is this worker now.
     is_replaced: Cell<bool>,
+    /// It comes from a sleep, and has not polled since.
+    was_idle: Cell<bool>,
     /// Polls until one is measured.
     until_sample: Cell<u32>,
     balance_at: Cell<Nanos>,
@@ -86,6 +88,7 @@ impl Local {
             in_driver: Cell::new(false),
             crowd: Cell::new(2),
             is_replaced: Cell::new(false),
+            was_idle: Cell::new(true),
             until_sample: Cell::new(0),
             balance_at: Cell::new(now),
             lopsided: Cell::new(0),
@@ -207,7 +210,13 @@ impl Local {
                 self.take_from_shelf();
             }
             match self.next() {
-                Some((ready, is_shared)) => self.poll(ready, is_shared),
+                Some((ready, is_shared)) => {
+                    if self.was_idle.replace(false) {
+                        // From here on somebody else is to watch.
+                        self.shared.watch.appoint(&self.shared, self.me, self.now());
+                    }
+                    self.poll(ready, is_shared);
+                }
                 None => {
                     if self.idle() == Idle::Over {
                         return self.close();
@@ -380,7 +389,7 @@ impl Local {
 
     /// Nothing waits here.
     fn idle(&self) -> Idle {
-        let (desk, me) = (self.desk(), self.me);
+        let desk = self.desk();
         if !desk.inbox.sleep() {
             return Idle::Awake;
         }
@@ -399,10 +408,7 @@ impl Local {
         // What it slept is not what its polls took.
         let slept = self.now().0 - now.0;
         self.round_began.set(Nanos(self.round_began.get().0 + slept));
-        let watch = &self.shared.watch;
-        if desk.inbox.has_tasks() || desk.says.waiting.load(Relaxed) > 0 {
-            watch.appoint(&self.shared, me, self.now());
-        }
+        self.was_idle.set(true);
         outcome
     }
 

@@ -165,15 +165,15 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
             }));
             yield_now().await;
             yield_now().await;
-            tokio::spawn(async move {
+            let foreign = tokio::spawn(async move {
                 tell.send(()).unwrap();
                 hog_until(|| hog_sees.load(SeqCst))
-            })
+            });
+            foreign.await.unwrap()
         });
         runtime.block_on(hear).unwrap();
         go.send(()).unwrap();
-        let foreign = runtime.block_on(caller).unwrap();
-        assert!(runtime.block_on(foreign).unwrap(), "a task waited for what tokio spawned");
+        assert!(runtime.block_on(caller).unwrap(), "a task waited for what tokio spawned");
     });
 }
 
