@@ -49,6 +49,7 @@ const fn step(name: &'static str, args: &'static str) -> Step {
 const STEPS: &[Step] = &[
     step("format", "fmt --all --check"),
     step("format of the peers", "fmt --manifest-path peers/Cargo.toml --check"),
+    step("format of tokio's libraries", "fmt --manifest-path peers/ecosystem/Cargo.toml --check"),
     step("format of the adapter", "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
     step("clippy", "clippy --workspace --all-targets -- -D warnings"),
     step("all tests, debug", "test --workspace"),
@@ -91,6 +92,16 @@ const STEPS: &[Step] = &[
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
         ..step("loom models", "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib")
     },
+    // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models have a flag of their own.
+    Step {
+        env: &[("RUSTFLAGS", "--cfg warmcore_loom"), ("CARGO_TARGET_DIR", "target/warmcore_loom")],
+        ..step("runtime's loom models", "test --release -p warmcore-runtime --lib -- loom")
+    },
+    Step {
+        env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
+        ..step("shuttle models", "test --release -p warmcore-runtime --lib -- shuttle")
+    },
+    step("without the runtime", "check -p warmcore --no-default-features"),
     Step {
         env: &[("RUSTDOCFLAGS", "-D warnings")],
         ..step("docs", "doc --workspace --no-deps --document-private-items")

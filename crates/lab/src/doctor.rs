@@ -3,6 +3,8 @@
 //! Model.   One finding per thing that Warmcore uses; each is a fact, a state and, if it could be
 //!          better, the next step. It changes nothing and always ends well.
 
+mod runtime;
+
 use crate::host;
 use crate::report::{Finding, State};
 use std::path::PathBuf;
@@ -49,6 +51,7 @@ pub fn findings() -> Vec<Finding> {
     match Topology::this_machine() {
         Ok(topology) => {
             found.push(quota(&topology));
+            found.extend(runtime::findings(&topology));
             found.extend(isolation(&topology));
         }
         Err(error) => found.push(finding(

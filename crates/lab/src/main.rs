@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_lab::{doctor, measure, run, survey, topo};
+use warmcore_lab::{doctor, measure, run, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -26,6 +26,8 @@ enum Command {
     Run(run::Args),
     /// Measures everything and writes one page with pictures
     Report(survey::Args),
+    /// Shows what a running process does: its workers, by last-level cache
+    Top(top::Args),
     /// Says what this system offers, what limits it, and what to do
     Doctor(doctor::Args),
     /// Runs what needs a process of its own; `run` calls it
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         // Doctor is for systems where the forced mode is an error; it says so itself.
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
+        Command::Top(args) => top::command(args),
         Command::Run(args) => with_mode().and_then(|()| run::command(args)),
         Command::RunPart(args) => with_mode().and_then(|()| run::part::command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),

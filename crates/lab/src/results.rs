@@ -22,7 +22,7 @@ pub const NOISY_ABOVE: f64 = 0.10;
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What ran: `percpu`, `false-sharing`, `cid`, `budget`, `topo-probe`, `peers`.
+    /// What ran: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
@@ -80,7 +80,7 @@ pub struct Row {
     pub variant: String,
     /// `time`, `ratio`, `resident`, or what else was timed or counted: `writer time`, `own area`.
     pub metric: String,
-    /// `ns`, `x`, `pages`, `%`, `cycles`, or what was counted: `units`, `refusals`.
+    /// `ns`, `x`, `pages`, `%`, `cycles`, `k/s`, `ms`, or what was counted: `units`, `refusals`.
     pub unit: String,
     /// A quarter of the slices were at or below this.
     pub p25: f64,

@@ -4,12 +4,16 @@
 //!          the rows of the cases that were finished.
 //! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
 //!          75 s, most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third.
+//!          `wake` takes eight minutes, most of them for the 36 kinds of warm sets; with `--quick` one and a half.
+//!          `http` takes five minutes, with `--quick` one.
 
 pub mod budget;
 pub mod cid;
 pub mod false_sharing;
+pub mod http;
 pub mod part;
 pub mod percpu;
+pub mod wake;
 
 use crate::measure::{Effort, INTERRUPTED, Place};
 use crate::results::{Results, Row};
@@ -29,10 +33,14 @@ pub enum What {
     Cid,
     /// What a limit costs, and what taking back unused units costs who holds them
     Budget,
+    /// What our runtime makes of tasks that wake each other, beside tokio, smol, rayon and Go
+    Wake,
+    /// What our runtime makes of HTTP servers, beside tokio and smol
+    Http,
 }
 
 impl What {
-    /// All of them, in the order of a report.
+    /// Those that a report holds, in its order. `wake` and `http` take minutes and have no page in it yet.
     pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
     /// As on the command line.
@@ -42,6 +50,8 @@ impl What {
             Self::FalseSharing => "false-sharing",
             Self::Cid => "cid",
             Self::Budget => "budget",
+            Self::Wake => "wake",
+            Self::Http => "http",
         }
     }
 }
@@ -85,6 +95,8 @@ pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> any
         What::FalseSharing => false_sharing::CASES,
         What::Cid => cid::CASES,
         What::Budget => budget::CASES,
+        What::Wake => wake::CASES,
+        What::Http => http::CASES,
     };
     let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));

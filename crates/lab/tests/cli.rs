@@ -50,7 +50,7 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     let help = well(&mut warmcore(&["run", "--help"]));
-    for word in ["percpu", "false-sharing", "cid", "budget", "--json"] {
+    for word in ["percpu", "false-sharing", "cid", "budget", "wake", "http", "--json"] {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("run-part"), "{help}");
@@ -123,6 +123,78 @@ fn budgets_are_measured_where_they_must_hold_and_where_two_cpus_are_needed() {
             assert!(row.median == 0.0 && row.target.as_ref().unwrap().met, "{row:?}");
         }
     }
+}
+
+#[test]
+fn runtimes_are_raced_and_weighed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let two = warmcore_sys::affinity::allowed().unwrap().len() > 1;
+    for (case, metrics) in [
+        ("spawn.task", &["spawned and joined", "ratio"][..]),
+        ("pingpong.channel.1", &["round trips", "p50", "p99", "p99.9", "ratio, p99"]),
+        ("warm.yield.chase", &["touches", "moved", "ratio, geometric mean of all"]),
+        ("idle", &["CPU per second"]),
+    ] {
+        well(warmcore(&["run", "wake", "--quick", "--case", case, "--json"]).arg(&path));
+        let results = read(&path);
+        assert_eq!(results.what, "wake");
+        if !two && case != "spawn.task" && case != "idle" {
+            assert!(results.rows.is_empty(), "without a second CPU it is left out");
+            continue;
+        }
+        for metric in metrics {
+            let rows: Vec<_> = results.rows.iter().filter(|r| r.metric == *metric).collect();
+            assert!(!rows.is_empty(), "{case} has no {metric}");
+            for row in rows {
+                assert!(row.case.starts_with(case) && row.n > 0 && row.min <= row.median, "{row:?}");
+            }
+        }
+        for variant in ["warmcore", "tokio", "tokio pinned", "tokio per core", "smol"] {
+            assert!(results.rows.iter().any(|r| r.variant == variant), "{case}: {variant} is missing");
+        }
+        assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
+    }
+    // Without Go, its variant is left out, and said so.
+    let mut without = warmcore(&["run", "wake", "--quick", "--case", "storm", "--json"]);
+    let output = without.arg(&path).env("PATH", folder.path()).output().unwrap();
+    let (_, err) = text(&output);
+    assert!(output.status.success() && err.contains("Go is left out"), "{err}");
+    assert!(read(&path).rows.iter().all(|r| r.variant != "go" && r.over.as_deref() != Some("go")));
+    let error = badly(&mut warmcore(&["run", "wake", "--case", "nonsense"]));
+    assert!(error.contains("pingpong.oneshot.16") && error.contains("noisy.20us"), "{error}");
+}
+
+#[test]
+fn servers_answer_rightly_on_every_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    for (case, metrics) in [
+        (
+            "state.8",
+            &["requests", "p50", "p99", "p99.9", "CPU per 100k requests", "errors", "ratio, p99"][..],
+        ),
+        ("soak", &["errors"]),
+    ] {
+        let output =
+            warmcore(&["run", "http", "--quick", "--case", case, "--json"]).arg(&path).output().unwrap();
+        let (_, err) = text(&output);
+        assert!(output.status.success() && err.contains("our own generator"), "{err}");
+        let results = read(&path);
+        assert_eq!(results.what, "http");
+        for metric in metrics {
+            let rows: Vec<_> = results.rows.iter().filter(|r| r.metric == *metric).collect();
+            assert!(!rows.is_empty(), "{case} has no {metric}");
+            assert!(rows.iter().all(|r| r.case == case && r.n > 0 && r.min <= r.median), "{rows:?}");
+        }
+        for variant in ["warmcore", "tokio", "tokio pinned", "tokio per core", "smol"] {
+            let errors = results.rows.iter().find(|r| r.variant == variant && r.metric == "errors").unwrap();
+            assert!(errors.max == 0.0, "{errors:?}");
+        }
+        assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
+    }
+    let error = badly(&mut warmcore(&["run", "http", "--case", "nonsense"]));
+    assert!(error.contains("hello.64") && error.contains("soak"), "{error}");
 }
 
 /// Interrupts a run after some seconds: later, if its first case was not finished by then, since others

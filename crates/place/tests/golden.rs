@@ -235,8 +235,10 @@ fn every_policy_says_what_the_files_say() {
                 if answer != *expected {
                     let (of_case, new) = (rewritten.find(&case.why).unwrap(), line(policy, &answer));
                     let old = line(policy, expected);
-                    let at = of_case + rewritten[of_case..].find(&old).expect("written as we write it");
-                    rewritten.replace_range(at..at + old.len(), &new);
+                    // A line that is not written as we write it is changed by hand.
+                    if let Some(at) = rewritten[of_case..].find(&old).map(|at| of_case + at) {
+                        rewritten.replace_range(at..at + old.len(), &new);
+                    }
                     writeln!(diff, "  the file  {}", line(policy, expected)).unwrap();
                     writeln!(diff, "  it says   {}", line(policy, &answer)).unwrap();
                 }

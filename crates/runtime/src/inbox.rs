@@ -7,6 +7,7 @@
 //! Number.  A push is one compare-and-swap, on a line that the worker reads before every poll.
 //! Protocol. Release by who pushes, Acquire by who takes: who takes a task sees it as it was pushed. Taking swaps
 //!          the whole stack, so nobody ever follows a link that another may free.
+//!          README.md, "Notes on sleeping"; models: `inbox/loom.rs`.
 //! Writers. Any thread: `push`, `rouse`, `take`; the worker: `sleep`, `close`.
 
 use crate::sync::{AtomicPtr, Ordering::*};
@@ -78,10 +79,11 @@ impl<T: Linked> Inbox<T> {
 
     /// The worker falls asleep. False: something came; it must not.
     ///
-    /// ORDERING: SeqCst; who sleeps then looks for work elsewhere, who makes work there then looks who sleeps.
-    /// Both have a SeqCst fence between the two (`Worker::idle`, `Shared::help`).
+    /// ORDERING: Relaxed; who sleeps then looks for work elsewhere, who makes work there then looks who sleeps, and
+    /// both have a SeqCst fence between the two (`Worker::idle`, `Shared::help`). Loom:
+    /// `who_falls_asleep_sees_the_work_or_is_roused_for_it`.
     pub(crate) fn sleep(&self) -> bool {
-        self.top.compare_exchange(AWAKE, ASLEEP, SeqCst, Relaxed).is_ok()
+        self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
     }
 
     /// Wakes the worker, if it sleeps. True: it did, and the caller must kick it, unless it is the worker.

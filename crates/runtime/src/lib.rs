@@ -24,9 +24,9 @@ mod task;
 mod watch;
 mod worker;
 
+pub use self::metrics::{Metrics, WorkerMetrics, WorkerStats};
 pub use block::block_in_place;
 pub use error::{BuildError, JoinError};
-pub use self::metrics::{Metrics, WorkerMetrics, WorkerStats};
 pub use runtime::{Builder, Handle, Runtime, Smt};
 pub use scope::{Scope, scope};
 pub use spawn::{Placement, Spawner, spawn, spawn_in, task, yield_now};

@@ -10,9 +10,6 @@ use crate::task::Header;
 use std::ptr::NonNull;
 use std::task::Waker;
 
-#[cfg(all(test, warmcore_loom))]
-mod loom;
-
 const END: u32 = u32::MAX;
 
 enum Slot {

@@ -12,6 +12,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use warmcore_place::Turn;
 
+#[cfg(test)]
+mod tests;
+
 /// Whose a task is: the tenant's serial number (0: nobody's) and weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {

@@ -441,6 +441,10 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
         stats.polls = desk.says.polls.load(Relaxed) / 2;
         let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first;
         stats.home = stats.polls.saturating_sub(moved);
+        let asleep_since = desk.says.asleep_since.load(Relaxed);
+        if asleep_since > 0 {
+            stats.parked_ns += desk.host.now().0.saturating_sub(asleep_since);
+        }
         WorkerMetrics {
             stats,
             cpu: shared.machine.kernel_cpu(cpu).0,

@@ -53,11 +53,16 @@ pub(crate) struct Says {
     pub(crate) poll_ns: AtomicU32,
     /// Until when it is kept for a task that sleeps shortly.
     pub(crate) hot_until: AtomicU64,
+    /// Since when it sleeps; 0: it does not.
+    pub(crate) asleep_since: AtomicU64,
     /// It takes no more work.
     pub(crate) is_gone: AtomicBool,
 }
 
-/// Tasks without a home.
+/// From a shelf so many are taken at once, at most.
+const SHARE_MAX: usize = 32;
+
+/// Tasks without a home. They may run anywhere: what may not is on no shelf.
 pub(crate) struct Shelf {
     /// `None`: closed.
     tasks: Mutex<Option<VecDeque<Ready>>>,
@@ -65,6 +70,9 @@ pub(crate) struct Shelf {
     len: AtomicU32,
     /// Written by workers that fall asleep or wake.
     pub(crate) idle: AtomicU32,
+    /// One of the shard's workers was woken for what lies here, and has not looked yet: one at a time. Written by
+    /// who wakes it, and by workers that wake.
+    pub(crate) is_called: AtomicBool,
 }
 
 pub(crate) struct Shared {
@@ -137,7 +145,7 @@ impl Shared {
         let placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         header.set_debt(placed.debt);
         if placed.hot_kept > 0 || placed.hot_broken {
-            let at = if let To::Cpu(cpu) = placed.to { cpu } else { CpuId(0) };
+            let at = placed.kick.unwrap_or(CpuId(0));
             let stats = &self.desk(at).stats;
             stats.hot_kept.fetch_add(placed.hot_kept.into(), Relaxed);
             stats.hot_broken.fetch_add(placed.hot_broken.into(), Relaxed);
@@ -174,7 +182,13 @@ impl Shared {
         let desk = self.desk(cpu);
         match desk.inbox.push(ready) {
             Ok(false) => {}
-            Ok(true) => self.kick(cpu),
+            Ok(true) => {
+                self.kick(cpu);
+                if desk.host.driven() % 2 == 1 {
+                    // It sleeps no more, but runs what somebody spawned on its driver: nobody knows for how long.
+                    self.watch.appoint(self, cpu, desk.host.now());
+                }
+            }
             Err(ready) => self.put_elsewhere(ready, cpu),
         }
     }
@@ -216,17 +230,25 @@ impl Shared {
         slept
     }
 
-    fn kick_for_shelf(&self, shard: usize, first: Option<CpuId>) {
-        // ORDERING: SeqCst; the shelf's length was written before, who sleeps is read after: `Worker::idle` does
-        // both the other way round. One of the two sees the other.
+    /// Something lies on a shelf: one of those that sleep is to look, its own first.
+    pub(crate) fn kick_for_shelf(&self, shard: usize, first: Option<CpuId>) {
+        // ORDERING: SeqCst; the shelf's length was written before, who sleeps, and whether one was called, is read
+        // after: `Worker::idle` does both the other way round. One of the two sees the other.
         fence(SeqCst);
-        if first.is_some_and(|cpu| self.rouse(cpu)) {
-            return;
+        let shelf = &self.shelves[shard];
+        let cpus = self.machine.cpus_of(shard);
+        if shelf.idle.load(Relaxed) > 0 {
+            if shelf.is_called.swap(true, SeqCst) {
+                return;
+            }
+            let mut all = first.into_iter().chain(cpus.iter().copied());
+            if all.any(|cpu| self.rouse(cpu)) {
+                return;
+            }
+            shelf.is_called.store(false, SeqCst);
         }
-        let near = self.machine.cpus_of(shard).first().copied().unwrap_or(CpuId(0));
-        let _ = std::iter::once(near)
-            .chain(self.machine.others(near))
-            .find(|cpu| self.desk(*cpu).inbox.is_asleep() && self.rouse(*cpu));
+        let near = cpus.first().copied().unwrap_or(CpuId(0));
+        let _ = std::iter::once(near).chain(self.machine.others(near)).find(|cpu| self.rouse(*cpu));
     }
 
     /// More wait at `at` than it will get to soon: somebody who sleeps is to look.
@@ -260,8 +282,9 @@ impl Shared {
         for _ in 0..self.desks.len().min(64) + 1 {
             match self.policy.pull(&self.machine, self, me, now) {
                 Pull::Shard(shard) => {
-                    if let Some(ready) = self.shelves[shard].pop(|_| true) {
-                        self.keep(me, [ready], now);
+                    let popped = self.shelves[shard].pop(self.machine.cpus_of(shard).len());
+                    if !popped.is_empty() {
+                        self.keep(me, popped, now);
                         return Pulled::Some;
                     }
                 }
@@ -341,7 +364,12 @@ pub(crate) enum Pulled {
 
 impl Shelf {
     pub(crate) fn new() -> Self {
-        Self { tasks: Mutex::new(Some(VecDeque::new())), len: AtomicU32::new(0), idle: AtomicU32::new(0) }
+        Self {
+            tasks: Mutex::new(Some(VecDeque::new())),
+            len: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            is_called: AtomicBool::new(false),
+        }
     }
 
     /// `Err`: closed.
@@ -360,17 +388,17 @@ impl Shelf {
         tasks.unwrap_or_default()
     }
 
-    /// The one that waits longest, of those that `may`.
-    pub(crate) fn pop(&self, may: impl Fn(&Ready) -> bool) -> Option<Ready> {
+    /// Those that wait longest: a share for one of so many workers.
+    pub(crate) fn pop(&self, workers: usize) -> Vec<Ready> {
         if self.len.load(Relaxed) == 0 {
-            return None;
+            return Vec::new();
         }
         let mut tasks = lock(&self.tasks);
-        let tasks = tasks.as_mut()?;
-        let at = tasks.iter().position(may)?;
-        let ready = tasks.remove(at);
+        let Some(tasks) = tasks.as_mut() else { return Vec::new() };
+        let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX);
+        let popped = tasks.drain(..share).collect();
         self.len.store(tasks.len() as u32, Relaxed);
-        ready
+        popped
     }
 
     pub(crate) fn len(&self) -> u32 {

@@ -38,6 +38,9 @@ const LOPSIDED_LOOKS: u32 = 3;
 /// Neighbours that are looked at: the nearest.
 const NEIGHBOURS: usize = 8;
 
+/// A worker that panics outside of tasks so often is broken.
+const UNWOUND_MAX: u32 = 1000;
+
 /// What is a worker's own.
 pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
@@ -121,26 +124,28 @@ impl Local {
         if !is_yield {
             header.wake(self.now());
         }
-        if self.in_driver.get() {
-            return self.wake_in_driver(ready);
+        if header.home() != Some(self.me) {
+            return self.wake_away(ready, is_yield);
         }
-        if header.home() == Some(self.me) {
-            return self.put_here(ready, is_yield);
+        if self.in_driver.get() && self.desk().inbox.is_asleep() {
+            // It sleeps in the driver that woke the task: what goes into the queue would not end that.
+            return self.wake_myself(ready);
         }
-        self.wake_away(ready, is_yield);
+        self.put_here(ready, is_yield);
     }
 
-    #[cold]
-    fn wake_in_driver(&self, ready: Ready) {
-        let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
-        // Not into the queue: that would not end the sleep that this may be in.
-        self.shared.put(ready, placed);
+    fn wake_myself(&self, ready: Ready) {
+        match self.desk().inbox.push(ready) {
+            Ok(false) => {}
+            Ok(true) => self.desk().host.kick(),
+            Err(ready) => end(ready),
+        }
     }
 
     fn wake_away(&self, ready: Ready, is_yield: bool) {
         let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
         match placed.to {
-            To::Cpu(cpu) if cpu == self.me => self.put_here(ready, is_yield),
+            To::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => self.put_here(ready, is_yield),
             _ => {
                 Stats::add(&self.desk().stats.sent, 1);
                 self.shared.put(ready, placed);
@@ -295,15 +300,21 @@ impl Local {
         unsafe { self.shelf.as_ref() }
     }
 
-    /// One task that belongs to nobody.
+    /// Some that belong to nobody. If more are left somebody else is to come for them.
+    #[cold]
     fn take_from_shelf(&self) {
-        let desk = self.desk();
-        if let Some(ready) =
-            self.shelf().pop(|ready| self.shared.machine.allows(ready.metadata().allowed, self.me))
-        {
-            let mut queue = lock(&desk.queue);
-            queue.push(ready);
-            self.shared.say(desk, &queue, self.now());
+        let (desk, machine) = (self.desk(), &self.shared.machine);
+        let shard = machine.shard_of(self.me);
+        let popped = self.shelf().pop(machine.cpus_of(shard).len());
+        if popped.is_empty() {
+            return;
+        }
+        let mut queue = lock(&desk.queue);
+        popped.into_iter().for_each(|ready| queue.push(ready));
+        self.shared.say(desk, &queue, self.now());
+        drop(queue);
+        if self.shelf().len() > 0 && self.shelf().idle.load(Relaxed) > 0 {
+            self.shared.kick_for_shelf(shard, None);
         }
     }
 
@@ -357,6 +368,8 @@ impl Local {
         let round = self.round.get();
         let average = (took / u64::from(round)).clamp(1, 1 << 30);
         let old = u64::from(says.poll_ns.load(Relaxed));
+        // A round in which the system gave the CPU to somebody else says little.
+        let average = if old == 0 { average } else { average.min(old * 4) };
         let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
         says.poll_ns.store(average as u32, Relaxed);
         let round = (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32;
@@ -428,7 +441,9 @@ impl Local {
         let watch = self.shared.watch.begin(&self.shared, me, now);
         let until = [until, watch].into_iter().flatten().min();
         self.in_driver.set(true);
+        desk.says.asleep_since.store(now.0, Relaxed);
         desk.host.park(until, &|| !desk.inbox.is_asleep());
+        desk.says.asleep_since.store(0, Relaxed);
         self.in_driver.set(false);
         let woke = self.read_clock();
         Stats::add(&desk.stats.parks, 1);
@@ -493,6 +508,13 @@ impl Drop for Idling<'_> {
     fn drop(&mut self) {
         self.shelf.idle.fetch_sub(1, Relaxed);
         self.desk.inbox.rouse();
+        // ORDERING: SeqCst; that it is awake was written before, whether it was called, and what lies on the shelf,
+        // is read after: `Shared::kick_for_shelf` does both the other way round.
+        fence(SeqCst);
+        if self.shelf.is_called.load(Relaxed) {
+            self.shelf.is_called.store(false, SeqCst);
+            fence(SeqCst);
+        }
     }
 }
 
@@ -517,8 +539,17 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
         shared.desk(cpu).host.within(&mut || {
             let _being = context::be(&local);
             // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
+            let mut unwound = 0;
             while catch_unwind(AssertUnwindSafe(|| local.run())).is_err() {
                 local.in_driver.set(false);
+                unwound += 1;
+                if unwound > UNWOUND_MAX {
+                    eprintln!(
+                        "worker {cpu} of {}: {unwound} panics outside tasks; it can't go on",
+                        shared.name
+                    );
+                    std::process::abort();
+                }
             }
         });
         if !local.is_replaced.get() {

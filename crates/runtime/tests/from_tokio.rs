@@ -13,7 +13,6 @@ use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::Poll;
 use std::thread::{self, ThreadId, available_parallelism};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -348,8 +347,8 @@ fn ends_of(runtime: &Runtime) -> [Placement; 2] {
 fn a_timer_stays_on_the_driver_where_it_was_made() {
     with_workers(2, |runtime| {
         let [here, there] = ends_of(runtime);
-        let made = runtime.task().on(here).spawn(async { Box::pin(time::sleep(SHORT)) });
-        let sleep = runtime.block_on(made).unwrap();
+        let made = runtime.task().on(here).spawn(async { (Box::pin(time::sleep(SHORT)),) });
+        let (sleep,) = runtime.block_on(made).unwrap();
         // Rung from there, heard here.
         runtime.block_on(runtime.task().on(there).spawn(sleep)).unwrap();
     });

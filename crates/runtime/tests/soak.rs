@@ -1,66 +1,269 @@
-//! Scratch.
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering::*},
-};
-use std::time::{Duration, Instant};
-use warmcore_runtime::*;
+//! Soak: real threads, everything at once, and nothing is lost, run twice at a time, or left behind.
+//!
+//! Model.   Rounds. Each makes a runtime of some policy and some number of workers, and gives it tasks of every
+//!          kind: they yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by
+//!          budgets, are aborted; threads from outside wake some. The process' threads are moved about between the
+//!          CPUs meanwhile. Every task is joined. At the end what the process holds is as at the beginning.
+//! Number.  2 million wakes in some seconds; `WARMCORE_SOAK=1000000000` for a long night.
 
-#[test]
-fn spawn_after_the_end_ends() {
-    for policy in PolicyKind::all() {
-        let rt = Runtime::builder().workers(2).policy(policy).build().unwrap();
-        let handle = rt.handle();
-        drop(rt);
-        let join = handle.spawn(async { 1 });
-        std::thread::sleep(Duration::from_millis(20));
-        println!("{policy}: finished {}", join.is_finished());
+#![cfg(target_os = "linux")]
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use warmcore_budget::Account;
+use warmcore_runtime::{JoinHandle, PolicyKind, Runtime, block_in_place, yield_now};
+use warmcore_tenant::Tenant;
+
+/// Memory that the process may hold more at the end: what allocators and thread stacks keep.
+const RSS_GROWTH_MAX_KIB: u64 = 64 * 1024;
+
+static LIVING: AtomicU64 = AtomicU64::new(0);
+static POLLS: AtomicU64 = AtomicU64::new(0);
+
+/// A future that sees who polls it: one thread at a time.
+struct Checked<F> {
+    future: Pin<Box<F>>,
+    is_polled: AtomicBool,
+}
+
+fn checked<F: Future>(future: F) -> Checked<F> {
+    LIVING.fetch_add(1, Relaxed);
+    Checked { future: Box::pin(future), is_polled: AtomicBool::new(false) }
+}
+
+impl<F: Future> Future for Checked<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        struct Out<'a>(&'a AtomicBool);
+        impl Drop for Out<'_> {
+            fn drop(&mut self) {
+                assert!(self.0.swap(false, Relaxed), "polled by two at a time");
+            }
+        }
+        POLLS.fetch_add(1, Relaxed);
+        let this = &mut *self;
+        assert!(!this.is_polled.swap(true, Relaxed), "polled by two at a time");
+        let _out = Out(&this.is_polled);
+        this.future.as_mut().poll(cx)
     }
 }
 
-#[test]
-fn long_poll_from_idle() {
-    for policy in PolicyKind::all() {
-        let rt = Runtime::builder().workers(2).policy(policy).build().unwrap();
-        std::thread::sleep(Duration::from_millis(50));
-        let ran = Arc::new(AtomicU32::new(0));
-        let r2 = ran.clone();
-        let h = rt.spawn(async move {
-            let r3 = r2.clone();
-            drop(spawn(async move {
-                r3.store(1, SeqCst);
-            }));
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(500) {
-                if r2.load(SeqCst) == 1 {
-                    return Some(began.elapsed());
+impl<F> Drop for Checked<F> {
+    fn drop(&mut self) {
+        assert!(!*self.is_polled.get_mut(), "dropped while it is polled");
+        LIVING.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Dice that differ by seed alone.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (x ^ (x >> 27)) % end
+    }
+}
+
+/// Where tasks wait until somebody rings; a bell that rang is not forgotten.
+#[derive(Default)]
+struct Bell(Mutex<(u64, Vec<Waker>)>);
+
+impl Bell {
+    fn ring(&self) {
+        let wakers = {
+            let mut state = self.0.lock().unwrap();
+            state.0 += 1;
+            std::mem::take(&mut state.1)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wait(&self, after: u64) -> u64 {
+        poll_fn(|cx| {
+            let mut state = self.0.lock().unwrap();
+            if state.0 > after {
+                return Poll::Ready(state.0);
+            }
+            state.1.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn count(folder: &str) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn rss_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Waits until threads and descriptors are as few as before: what ended may still be on its way out.
+fn settle(threads: usize, fds: usize) -> (usize, usize) {
+    for _ in 0..500 {
+        if count("/proc/self/task") <= threads && count("/proc/self/fd") <= fds {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+/// Whether the process may open so many files.
+fn can_open(files: u64) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit`.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur >= files }
+}
+
+/// Moves every thread of the process somewhere else.
+fn shake(dice: &mut Dice) {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+    for task in tasks.flatten().take(64) {
+        let Some(thread) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let mask: u64 = if dice.below(3) == 0 { 1 << dice.below(cpus.min(64)) } else { u64::MAX };
+        // SAFETY: the kernel reads eight bytes. A thread that is gone, or CPUs that are not there, it refuses.
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread, 8usize, &raw const mask) };
+    }
+}
+
+/// One runtime, from its beginning to its end.
+fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
+    let mut dice = Dice(seed);
+    let runtime = Runtime::builder().name("soak").workers(workers).policy(policy).build().unwrap();
+    let account = Account::root("soak").limit(64).build();
+    let tenants =
+        [Tenant::builder().name("free").build(), Tenant::builder().name("poor").account(&account).build()];
+    let bell = Arc::new(Bell::default());
+    let tasks_count = 32;
+    let each = (wakes / tasks_count).max(4);
+    let mut tasks: Vec<(u64, JoinHandle<u64>)> = Vec::new();
+    for i in 0..tasks_count {
+        let kind = dice.below(10);
+        let bell = bell.clone();
+        let account = account.clone();
+        let future = checked(async move {
+            let mut done = 0;
+            let mut heard = 0;
+            while done < each {
+                done += 1;
+                match (kind, done % 64) {
+                    (0, 0) => tokio::time::sleep(Duration::from_micros(100)).await,
+                    (1, 1) if done > each / 2 => panic!("as planned"),
+                    (2, 0) if done < 256 => block_in_place(|| std::thread::sleep(Duration::from_micros(50))),
+                    (3, _) => _ = warmcore_runtime::spawn(checked(yield_now())).await,
+                    (4, _) => {
+                        bell.ring();
+                        yield_now().await;
+                    }
+                    (5, _) => heard = bell.wait(heard).await,
+                    (6, 0) => assert!(account.try_charge(1 << 12).is_err(), "it does not fit"),
+                    (7, 0) => drop(tokio::spawn(async { tokio::task::yield_now().await })),
+                    _ => yield_now().await,
+                }
+            }
+            done
+        });
+        let tenant = &tenants[(i % 2) as usize];
+        let task = if i % 3 == 0 { runtime.spawn_in(tenant, future) } else { runtime.spawn(future) };
+        tasks.push((kind, task));
+    }
+    // From outside: rings as long as anybody may wait for it, and aborts some that wait or run.
+    let is_over = Arc::new(AtomicBool::new(false));
+    let outside = std::thread::spawn({
+        let (bell, is_over, mut dice) = (bell.clone(), is_over.clone(), Dice(seed ^ 1));
+        move || {
+            while !is_over.load(Relaxed) {
+                bell.ring();
+                if dice.below(50) == 0 {
+                    shake(&mut dice);
                 }
                 std::thread::yield_now();
             }
-            None
-        });
-        println!("{policy}: {:?}", rt.block_on(h).unwrap());
+        }
+    });
+    tasks.iter().filter(|(kind, _)| *kind == 9).for_each(|(_, task)| task.abort());
+    for (kind, task) in tasks {
+        match runtime.block_on(task) {
+            Ok(done) => assert_eq!(done, each),
+            Err(error) if kind == 1 => assert!(error.is_panic(), "{error}"),
+            Err(error) => assert!(kind == 9 && error.is_aborted(), "{error}"),
+        }
     }
+    is_over.store(true, Relaxed);
+    outside.join().unwrap();
+    // Some are left where they wait: the end finds them.
+    for _ in 0..8 {
+        let bell = bell.clone();
+        drop(runtime.spawn(checked(async move { bell.wait(u64::MAX).await })));
+    }
+    drop(runtime);
 }
 
 #[test]
-fn block_in_place_in_tokio_task() {
-    let rt = Runtime::builder().workers(1).build().unwrap();
-    let h = rt.spawn(async {
-        tokio::spawn(async { block_in_place(|| std::thread::sleep(Duration::from_millis(50))) })
-            .await
-            .unwrap();
-    });
-    let t = Instant::now();
-    while !h.is_finished() && t.elapsed() < Duration::from_secs(2) {
-        std::thread::sleep(Duration::from_millis(1));
+fn everything_at_once_and_nothing_is_left() {
+    // What is planned is not to fill the screen.
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if info.payload_as_str() != Some("as planned") {
+            before(info);
+        }
+    }));
+    let wakes: u64 =
+        std::env::var("WARMCORE_SOAK").map_or(2_000_000, |n| n.parse().expect("a number of wakes"));
+    // The first round makes what a process makes once.
+    round(2, PolicyKind::Home, 0, 1000);
+    let (threads, fds) = (count("/proc/self/task"), count("/proc/self/fd"));
+    let (mut rss, mut seed) = (0, 0);
+    while POLLS.load(Relaxed) < wakes {
+        for policy in PolicyKind::all() {
+            for workers in [1, 2, 7] {
+                seed += 1;
+                round(workers, policy, seed, (wakes / 30).clamp(1000, 200_000));
+            }
+        }
+        if rss == 0 {
+            rss = rss_kib();
+        }
     }
-    println!("first {}", h.is_finished());
-    std::thread::sleep(Duration::from_millis(200));
-    let done = Arc::new(AtomicBool::new(false));
-    let d = done.clone();
-    drop(rt.spawn(async move { d.store(true, SeqCst) }));
-    std::thread::sleep(Duration::from_millis(500));
-    println!("second {}", done.load(SeqCst));
-    std::mem::forget(rt);
+    let rss_after = rss_kib();
+    println!("{} polls, {seed} runtimes, {rss} KiB, then {rss_after}", POLLS.load(Relaxed));
+    assert_eq!(LIVING.load(Relaxed), 0, "futures are left");
+    let left = settle(threads, fds);
+    assert!(left.0 <= threads && left.1 <= fds, "threads or descriptors are left: {left:?}");
+    assert!(rss_after < rss + RSS_GROWTH_MAX_KIB, "{rss} KiB, then {rss_after}");
+
+    // A thousand workers on whatever CPUs there are, where the process may open as many files.
+    if can_open(8192) {
+        for policy in PolicyKind::all() {
+            seed += 1;
+            round(1024, policy, seed, 10_000);
+        }
+        assert_eq!(LIVING.load(Relaxed), 0, "futures are left");
+    }
+
+    // Made and dropped, with something to do.
+    for i in 0..1000u64 {
+        let runtime = Runtime::builder().workers(1 + i as usize % 3).build().unwrap();
+        let task = runtime.spawn(checked(yield_now()));
+        if i % 2 == 0 {
+            runtime.block_on(task).unwrap();
+        }
+    }
+    assert_eq!(LIVING.load(Relaxed), 0, "futures are left");
+    let left = settle(threads, fds);
+    assert!(left.0 <= threads && left.1 <= fds, "threads or descriptors are left: {left:?}");
 }

@@ -4,6 +4,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`runtime`](mod@runtime) | a task runtime whose tasks come home to the core that holds their data; tokio's sockets and timers work on it |
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
 //! | [`tenant`] | ids and data for groups of tasks: as many as run, on the cores where they ran |
 //! | [`budget`] | limits in a tree, spent per CPU and drained from afar; an allocator that charges tenants |
@@ -30,21 +31,44 @@
 //! }
 //! ```
 //!
+//! Tasks; what a program awaits of tokio, hyper or axum, it awaits here:
+//!
+//! ```
+//! #[warmcore::main(workers = 2)]
+//! async fn main() {
+//!     let answer = warmcore::spawn(async { 42 }).await;
+//!     assert_eq!(answer.expect("it does not panic"), 42);
+//! }
+//! ```
+//!
+//! Feature `runtime`, on by default; `http` and `metrics` add [`runtime`](mod@runtime)'s modules of these names.
+//!
 //! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
 pub use warmcore_line as line;
 pub use warmcore_percpu as percpu;
+#[cfg(feature = "runtime")]
+pub use warmcore_runtime as runtime;
 pub use warmcore_tenant as tenant;
 pub use warmcore_terms as terms;
 pub use warmcore_topo as topo;
+
+#[cfg(feature = "runtime")]
+pub use warmcore_runtime::{
+    Handle, PolicyKind, Runtime, block_in_place, scope, spawn, spawn_in, task, yield_now,
+};
+#[cfg(feature = "runtime")]
+pub use warmcore_runtime_derive::{main, test};
 
 /// What most programs use.
 pub mod prelude {
     pub use warmcore_budget::{Account, Charge, OverBudget};
     pub use warmcore_line::{Line, Padded};
     pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
+    #[cfg(feature = "runtime")]
+    pub use warmcore_runtime::{Handle, JoinHandle, Placement, Runtime};
     pub use warmcore_tenant::Tenant;
     pub use warmcore_terms::{Cid, CpuId, CpuSet, LlcId, NodeId};
     pub use warmcore_topo::Topology;

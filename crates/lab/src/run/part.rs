@@ -4,8 +4,8 @@
 //!          the command line of this same program and answers with JSON on its stdout.
 //! Number.  Starting one takes about 10 ms, half of it to calibrate the clock.
 
-use super::budget;
 use super::cid::{intermittent, memory};
+use super::{budget, http, wake};
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
@@ -25,6 +25,12 @@ pub enum Part {
     Memory(memory::Many),
     /// What accounts take of memory.
     Accounts(budget::memory::Many),
+    /// What a runtime uses of the CPU while it has nothing to do.
+    WakeIdle(wake::timers::Idle),
+    /// What waiting tasks take of memory.
+    WakeMemory(wake::memory::Waiting),
+    /// Requests to servers, for as long as there are commands on stdin.
+    HttpLoad,
 }
 
 /// Arguments of the hidden command.
@@ -40,6 +46,9 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         Part::Round(round) => serde_json::to_string(&round.run()?)?,
         Part::Memory(many) => serde_json::to_string(&many.bytes_each()?)?,
         Part::Accounts(many) => serde_json::to_string(&many.take()?)?,
+        Part::WakeIdle(idle) => serde_json::to_string(&idle.watch())?,
+        Part::WakeMemory(waiting) => serde_json::to_string(&waiting.bytes_each()?)?,
+        Part::HttpLoad => return http::load::serve(),
     };
     println!("{answer}");
     Ok(())

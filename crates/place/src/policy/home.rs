@@ -20,7 +20,7 @@
 
 use super::Policy;
 use super::near::{Found, find_idle, may, origin, shared, takes};
-use crate::{Allowed, Distance, Machine, Placed, Pull, Turn, View, Wake, Wakee, Waker};
+use crate::{Allowed, Distance, Machine, Placed, Pull, To, Turn, View, Wake, Wakee, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What it costs to wake a CPU that sleeps: a system call, an interrupt, the way out of idle.
@@ -198,7 +198,12 @@ fn is_light_among(refill: Nanos, others: Nanos) -> bool {
 /// The wakee is new, or can't go home: an idle CPU near, or the queue that nobody owns.
 fn place(machine: &Machine, view: &impl View, wake: &Wake, near: CpuId) -> Placed {
     match find_idle(machine, view, near, wake.now, &wake.wakee) {
-        Some(Found { cpu, hot_kept, hot_broken }) => Placed { hot_kept, hot_broken, ..Placed::on(cpu, true) },
+        Some(Found { cpu, hot_kept, hot_broken }) => {
+            let there = Placed { hot_kept, hot_broken, ..Placed::on(cpu, true) };
+            // One without data is for whoever comes first; of a burst of them the first kick serves all.
+            let is_anybodys = wake.wakee.home.is_none() && wake.wakee.allowed == Allowed::Anywhere;
+            if is_anybodys { Placed { to: To::Shard(machine.shard_of(cpu)), ..there } } else { there }
+        }
         None => shared(machine, view, near, wake.wakee.allowed, None),
     }
 }

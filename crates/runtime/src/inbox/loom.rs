@@ -1,13 +1,11 @@
 //! What loom proves of the inbox. Run by `cargo xtask test`.
 
 use super::*;
+use crate::sync::fence;
 use ::loom::{
     cell::UnsafeCell,
     model,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     thread,
 };
 
@@ -27,7 +25,7 @@ impl Item {
     }
 
     /// Loom fails here if who pushed it does not happen before who took it.
-    fn open(self: Box<Self>) -> usize {
+    fn open(&self) -> usize {
         // SAFETY: it is the caller's.
         let written = self.written.with(|written| unsafe { *written });
         assert_eq!(written, self.number);
@@ -52,7 +50,7 @@ unsafe impl Linked for Box<Item> {
 }
 
 fn open(taken: Taken<Box<Item>>) -> Vec<usize> {
-    taken.map(Item::open).collect()
+    taken.map(|item| item.open()).collect()
 }
 
 /// A worker and how it sleeps: the kick is a count that only who kicks raises.
@@ -151,7 +149,7 @@ fn who_comes_too_late_keeps_what_he_has() {
         let desk = Desk::new();
         let pushers = [1, 2].map(|number| {
             let desk = desk.clone();
-            thread::spawn(move || desk.inbox.push(Item::new(number)).err().map(Item::open))
+            thread::spawn(move || desk.inbox.push(Item::new(number)).err().map(|item| item.open()))
         });
         let mut seen = open(desk.inbox.close());
         for pusher in pushers {
@@ -190,18 +188,66 @@ fn one_of_all_who_rouse_ended_the_sleep() {
 #[test]
 fn who_was_roused_sees_why() {
     model(|| {
-        let (desk, why) = (Desk::new(), Arc::new(AtomicBool::new(false)));
+        let (desk, why) = (Desk::new(), Arc::new(UnsafeCell::new(false)));
         assert!(desk.inbox.sleep());
         let rouser = thread::spawn({
             let (desk, why) = (desk.clone(), why.clone());
             move || {
-                why.store(true, Relaxed);
+                // SAFETY: who sleeps does not look before it is roused; loom checks it.
+                why.with_mut(|why| unsafe { *why = true });
                 assert!(desk.inbox.rouse());
             }
         });
-        if !desk.inbox.is_asleep() {
-            assert!(why.load(Relaxed));
+        while desk.inbox.is_asleep() {
+            thread::yield_now();
         }
+        // SAFETY: as above.
+        assert!(why.with(|why| unsafe { *why }));
         rouser.join().unwrap();
+    });
+}
+
+/// `Worker::idle` against `Shared::help`, `kick_for_shelf` and `Runtime::end`: who sleeps, then looks; who makes
+/// work (or an end), then looks who sleeps. One of the two sees the other. Both fences are needed.
+#[test]
+fn who_falls_asleep_sees_the_work_or_is_roused_for_it() {
+    model(|| {
+        let desk = Desk::new();
+        let (idle, waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let helper = thread::spawn({
+            let (desk, idle, waiting) = (desk.clone(), idle.clone(), waiting.clone());
+            move || {
+                waiting.store(1, Relaxed);
+                fence(SeqCst);
+                idle.load(Relaxed) > 0 && desk.inbox.is_asleep() && desk.inbox.rouse()
+            }
+        });
+        assert!(desk.inbox.sleep());
+        idle.fetch_add(1, Relaxed);
+        fence(SeqCst);
+        let has_seen = waiting.load(Relaxed) > 0;
+        let is_roused = helper.join().unwrap();
+        assert!(has_seen || is_roused, "it sleeps beside work, and nobody knows");
+    });
+}
+
+/// The watch: who wakes while it is appointed sees that it is, or who appointed it sees that it is awake.
+#[test]
+fn who_wakes_while_it_is_appointed_is_not_the_watcher_unawares() {
+    model(|| {
+        let (desk, who) = (Desk::new(), Arc::new(AtomicUsize::new(0)));
+        assert!(desk.inbox.sleep());
+        let appointer = thread::spawn({
+            let (desk, who) = (desk.clone(), who.clone());
+            move || {
+                who.store(1, Relaxed);
+                fence(SeqCst);
+                !desk.inbox.is_asleep()
+            }
+        });
+        assert!(desk.inbox.rouse());
+        fence(SeqCst);
+        let knows = who.load(Relaxed) == 1;
+        assert!(appointer.join().unwrap() || knows, "it works, and all take it for the watcher");
     });
 }

@@ -150,7 +150,14 @@ impl Model {
 
     /// Drops the runtime: every thread ends, and no future is left.
     fn end(self) {
-        let Self { runtime, futures, .. } = self;
+        let futures = self.futures.clone();
+        self.end_beside_others();
+        assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
+    }
+
+    /// As `end`, where others may still be about to spawn.
+    fn end_beside_others(self) {
+        let Self { runtime, .. } = self;
         let shared = &runtime.shared;
         shared.desks.iter().for_each(|desk| _ = desk.living.close());
         for _ in 0..PATIENCE {
@@ -162,7 +169,6 @@ impl Model {
         let living = shared.count_living();
         assert_eq!(living, 0, "tasks that nobody ends: {:?}", metrics(shared));
         drop(runtime);
-        assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
     }
 }
 
@@ -242,7 +248,12 @@ impl Door {
 fn check(model: fn(PolicyKind, Alarms)) {
     for policy in PolicyKind::all() {
         for alarms in [Alarms::Never, Alarms::AtOnce] {
-            let run = move || model(policy, alarms);
+            let runs = Arc::new(PlainU64::new(0));
+            let counted = runs.clone();
+            let run = move || {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                model(policy, alarms);
+            };
             if let Some(schedule) = REPLAY {
                 let mut replay = ReplayScheduler::new_from_encoded(schedule);
                 replay.set_allow_incomplete();
@@ -250,8 +261,9 @@ fn check(model: fn(PolicyKind, Alarms)) {
                 continue;
             }
             println!("{policy}, alarms ring {alarms:?}");
-            Runner::new(RandomScheduler::new(SCHEDULES), Config::default()).run(run);
+            Runner::new(RandomScheduler::new(SCHEDULES), Config::default()).run(run.clone());
             Runner::new(PctScheduler::new(PREEMPTIONS, SCHEDULES), Config::default()).run(run);
+            assert_eq!(runs.load(std::sync::atomic::Ordering::Relaxed), 2 * SCHEDULES as u64);
         }
     }
 }
@@ -360,17 +372,19 @@ fn the_end_comes_to_all() {
             }
         });
         let (handle, futures) = (model.runtime.handle(), model.futures.clone());
+        let all = futures.clone();
         let outside = thread::spawn(move || {
             door.open();
             let late = handle.spawn(Checked::new(&futures, yield_now()));
             _ = block_on(late);
         });
-        model.end();
+        model.end_beside_others();
         assert!(block_on(waits).unwrap_err().is_aborted());
         _ = block_on(passes);
         _ = block_on(spawns);
         outside.join().unwrap();
         drop(never);
+        assert_eq!(all.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
     });
 }
 

@@ -1,0 +1,273 @@
+//! Host: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
+//!
+//! Model.   A host is made at its first use and lives as long as the process, parked while others run. It has
+//!          a worker for each CPU that the process may use. Every host spawns, joins, yields and sleeps
+//!          the way its own users do; channels are tokio's everywhere, which work on any executor.
+//! Number.  All hosts together are some twenty threads, and all but two are asleep at any time.
+//! Source.  tokio's and smol's own documentation for the ways.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use warmcore_sys::affinity;
+use warmcore_terms::CpuId;
+
+/// On whose behalf a task runs, where a host can tell tenants apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenancy {
+    /// Computes as much as it gets.
+    Hogs,
+    /// Wants to be woken soon.
+    Quick,
+}
+
+/// A runtime, as the cases use it.
+pub trait Host: Copy + Send + Sync + 'static {
+    /// A task that can be waited for.
+    type Join<T: Send + 'static>: Send + 'static;
+
+    /// Runs a future from a thread that is no worker.
+    fn block_on<F: Future>(self, future: F) -> F::Output;
+
+    /// Spawns from a task, or from a future in `block_on`.
+    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static;
+
+    /// Spawns one of a group from outside; a host that never moves tasks spreads them by `number`.
+    fn spawn_nth<F>(self, number: usize, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static;
+
+    /// As [`Host::spawn_nth`], on behalf of somebody.
+    fn spawn_for<F>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.spawn_nth(number, future)
+    }
+
+    /// What the task returned.
+    fn join<T: Send + 'static>(task: Self::Join<T>) -> impl Future<Output = T> + Send;
+
+    /// Lets others run.
+    fn yield_now() -> impl Future<Output = ()> + Send;
+
+    /// Waits for a time.
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Runs jobs that borrow, from outside, and waits for all.
+    fn scope(self, _jobs: usize, _job: &(dyn Fn(usize) + Sync)) {
+        unreachable!("not raced: it has no scope")
+    }
+
+    /// What all tasks returned, in their order.
+    fn join_all<T: Send + 'static>(self, tasks: Vec<Self::Join<T>>) -> Vec<T> {
+        self.block_on(async {
+            let mut all = Vec::with_capacity(tasks.len());
+            for task in tasks {
+                all.push(Self::join(task).await);
+            }
+            all
+        })
+    }
+}
+
+/// The CPUs that this process may use: a worker for each.
+pub fn cpus() -> &'static [CpuId] {
+    static CPUS: OnceLock<Vec<CpuId>> = OnceLock::new();
+    CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
+}
+
+/// The number of the thread that asks, counted in the order in which threads first ask.
+pub fn me() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static ME: u32 = NEXT.fetch_add(1, Relaxed));
+    ME.with(|me| *me)
+}
+
+/// Tokio's runtime of several threads.
+#[derive(Clone, Copy)]
+pub struct Tokio(&'static tokio::runtime::Runtime);
+
+impl Tokio {
+    /// As its users make it.
+    pub fn get() -> Self {
+        static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+        Self(RUNTIME.get_or_init(|| build_tokio(false)))
+    }
+
+    /// With a CPU for each worker.
+    pub fn pinned() -> Self {
+        static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+        Self(RUNTIME.get_or_init(|| build_tokio(true)))
+    }
+}
+
+fn build_tokio(is_pinned: bool) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(cpus().len()).enable_all();
+    if is_pinned {
+        let next = AtomicUsize::new(0);
+        builder.on_thread_start(move || {
+            // Not pinned, it is the other variant over again; `doctor` says where pinning fails.
+            let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
+        });
+    }
+    builder.build().expect("threads and an epoll instance can be had")
+}
+
+impl Host for Tokio {
+    type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        self.0.block_on(future)
+    }
+
+    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        tokio::spawn(future)
+    }
+
+    fn spawn_nth<F>(self, _: usize, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0.spawn(future)
+    }
+
+    async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
+        task.await.expect("a task of a case neither panics nor is aborted")
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        tokio::task::yield_now()
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(time)
+    }
+}
+
+/// One of tokio's single-threaded runtimes on each CPU: tasks never move.
+#[derive(Clone, Copy)]
+pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
+
+impl TokioPerCore {
+    /// A pinned thread for each.
+    pub fn get() -> Self {
+        static HANDLES: OnceLock<Vec<tokio::runtime::Handle>> = OnceLock::new();
+        let start = |&cpu: &CpuId| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("an epoll instance can be had");
+            let handle = runtime.handle().clone();
+            let work = move || {
+                let _ = affinity::pin(cpu);
+                runtime.block_on(std::future::pending::<()>());
+            };
+            std::thread::Builder::new().name("per-core".into()).spawn(work).expect("a thread can be had");
+            handle
+        };
+        Self(HANDLES.get_or_init(|| cpus().iter().map(start).collect()))
+    }
+}
+
+impl Host for TokioPerCore {
+    type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        self.0[0].block_on(future)
+    }
+
+    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        tokio::spawn(future)
+    }
+
+    fn spawn_nth<F>(self, number: usize, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0[number % self.0.len()].spawn(future)
+    }
+
+    async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
+        Tokio::join(task).await
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        tokio::task::yield_now()
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(time)
+    }
+}
+
+/// Smol's executor, on a thread for each CPU.
+#[derive(Clone, Copy)]
+pub struct Smol(&'static smol::Executor<'static>);
+
+impl Smol {
+    /// As its own global one is made.
+    pub fn get() -> Self {
+        static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
+        static THREADS: OnceLock<()> = OnceLock::new();
+        let executor = EXECUTOR.get_or_init(smol::Executor::new);
+        THREADS.get_or_init(|| {
+            for _ in cpus() {
+                let work = || smol::block_on(executor.run(std::future::pending::<()>()));
+                std::thread::Builder::new().name("smol".into()).spawn(work).expect("a thread can be had");
+            }
+        });
+        Self(executor)
+    }
+}
+
+impl Host for Smol {
+    type Join<T: Send + 'static> = smol::Task<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        smol::block_on(future)
+    }
+
+    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0.spawn(future)
+    }
+
+    fn spawn_nth<F>(self, _: usize, future: F) -> Self::Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0.spawn(future)
+    }
+
+    fn join<T: Send + 'static>(task: Self::Join<T>) -> impl Future<Output = T> + Send {
+        task
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        smol::future::yield_now()
+    }
+
+    async fn sleep(time: Duration) {
+        smol::Timer::after(time).await;
+    }
+}

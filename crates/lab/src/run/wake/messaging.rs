@@ -1,0 +1,71 @@
+//! Messaging: groups in which each of 20 senders sends to each of 20 receivers, as hackbench does.
+//!
+//! Model.   A receiver has one bounded channel; a sender goes round the receivers of its group, one message
+//!          each, until told to stop. Counted are messages received.
+//! Number.  16 groups are 640 tasks and 320 channels; a message is 100 bytes, as hackbench's.
+//! Source.  hackbench, from rt-tests: its groups, its numbers, its size of a message.
+
+use super::race::{Counts, Metric, Plan, Slice, rate};
+use super::*;
+use crate::results::Bound;
+use crate::run::Ask;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+const SIDE: usize = 20;
+const BYTES: usize = 100;
+/// Messages that a channel holds: a socket holds about as many.
+const HELD: usize = 64;
+
+pub(super) struct Messaging {
+    pub(super) groups: usize,
+}
+
+async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) {
+    while !counts.is_over() {
+        for receiver in &receivers {
+            if receiver.send([1; BYTES]).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn receive(mut messages: mpsc::Receiver<[u8; BYTES]>, counts: Arc<Counts>) {
+    while let Some(message) = messages.recv().await {
+        counts.add(u64::from(std::hint::black_box(message)[0]));
+    }
+}
+
+impl Slice for Messaging {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("messages")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let (counts, mut tasks) = (Arc::new(Counts::new()), Vec::new());
+        for _ in 0..self.groups {
+            let (senders, receivers): (Vec<_>, Vec<_>) = (0..SIDE).map(|_| mpsc::channel(HELD)).unzip();
+            for messages in receivers {
+                tasks.push(host.spawn_nth(tasks.len(), receive(messages, counts.clone())));
+            }
+            for _ in 0..SIDE {
+                tasks.push(host.spawn_nth(tasks.len(), send(senders.clone(), counts.clone())));
+            }
+        }
+        let rate = counts.watch(plan);
+        host.join_all(tasks);
+        vec![rate]
+    }
+
+    fn go(&self) -> String {
+        format!("messaging {} {SIDE} {HELD}", self.groups)
+    }
+}
+
+pub(super) fn run(ask: &Ask, groups: usize) -> anyhow::Result<Option<Vec<Row>>> {
+    let slice = Messaging { groups };
+    let Some(race) = race::whole(ask, &all(), &slice, Plan::busy(ask.effort))? else { return Ok(None) };
+    let promise = race.promise("messages", Who::Tokio, Bound::AtLeast, 1.0);
+    Ok(Some(race.rows(&[], vec![promise])))
+}

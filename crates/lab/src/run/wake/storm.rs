@@ -1,0 +1,42 @@
+//! Storm: a thousand tasks that only yield.
+//!
+//! Model.   Every task yields until told to stop. Counted are polls: what a turn of the queues costs.
+//! Number.  10 M/s on two workers is 200 ns a turn, with the count in it.
+
+use super::race::{Counts, Metric, Plan, Slice, rate};
+use super::*;
+use crate::run::Ask;
+use std::sync::Arc;
+
+const TASKS: usize = 1000;
+
+pub(super) struct Storm;
+
+impl Slice for Storm {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("yields")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let counts = Arc::new(Counts::new());
+        let task = |counts: Arc<Counts>| async move {
+            while !counts.is_over() {
+                counts.add(1);
+                H::yield_now().await;
+            }
+        };
+        let tasks = (0..TASKS).map(|number| host.spawn_nth(number, task(counts.clone()))).collect();
+        let rate = counts.watch(plan);
+        host.join_all(tasks);
+        vec![rate]
+    }
+
+    fn go(&self) -> String {
+        format!("storm {TASKS}")
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(race) = race::whole(ask, EACH, &Storm, Plan::busy(ask.effort))? else { return Ok(None) };
+    Ok(Some(race.rows(&[], vec![])))
+}

@@ -1,0 +1,53 @@
+use super::race::{Plan, Slice, run};
+use super::*;
+
+#[test]
+fn cases_are_named_once() {
+    let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), CASES.len());
+}
+
+/// One short slice of everybody: it ends, and comes to a number for each metric.
+fn runs_on(who: &[Who], slice: &impl Slice) {
+    let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
+    let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("nobody interrupts a test");
+    let rows = race.rows(&[], vec![]);
+    for metric in slice.metrics() {
+        let measured = rows.iter().filter(|row| row.metric == metric.name && row.median.is_finite()).count();
+        assert!(measured + usize::from(!go::is_there()) >= who.len(), "{}: {rows:?}", metric.name);
+    }
+}
+
+#[test]
+fn every_case_ends_on_every_runtime() {
+    for from in [spawn::From::Task, spawn::From::One] {
+        runs_on(EACH, &spawn::Spawn(from));
+    }
+    runs_on(&EACH[..EACH.len() - 1], &spawn::Spawn(spawn::From::Outside));
+    runs_on(&[Who::Rayon], &spawn::Spawn(spawn::From::Task));
+    for through in [pingpong::Through::Channel, pingpong::Through::Oneshot] {
+        runs_on(&all(), &pingpong::PingPong { through, pairs: 3 });
+    }
+    runs_on(EACH, &parked::Parked);
+    runs_on(&all(), &messaging::Messaging { groups: 2 });
+    for between in [Between::Yield, Between::Message, Between::Sleep] {
+        runs_on(&all(), &warm::Warm::new(between, Touch::Chase, (4, 16)));
+    }
+    runs_on(EACH, &storm::Storm);
+    runs_on(EACH, &noisy::Noisy { poll: Duration::from_micros(20) });
+    runs_on(EACH, &timers::Timers);
+    runs_on(&[Who::OURS, Who::Rayon, Who::Alone], &scope::Scope);
+}
+
+#[test]
+fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
+    let part = |text: &str| serde_json::from_str::<crate::run::part::Part>(text).unwrap();
+    assert!(matches!(
+        part(r#"{"WakeMemory":{"who":"Smol","tasks":7}}"#),
+        crate::run::part::Part::WakeMemory(_)
+    ));
+    let idle = timers::Idle { who: Who::Tokio, spans: 2, span_ms: 10 };
+    assert!(idle.watch().iter().all(|ms| ms.is_finite() && *ms >= 0.0));
+}

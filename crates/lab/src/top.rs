@@ -1,0 +1,255 @@
+//! `warmcore top`: what the workers of a running process do, by last-level cache.
+//!
+//! Model.   The process answers on a socket (`warmcore_runtime::observe`). Two [`snapshot`]s make a look: what was
+//!          counted between them, per second. [`draw`] puts a look into the cells of a screen of any size, or of
+//!          none: `--once` prints the same cells as text.
+//! Number.  A look a second. It costs the process 10 µs a worker, on a thread that is no worker.
+
+mod draw;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use snapshot::{Look, Rates, Snapshot, Worker};
+
+use anyhow::{Context, bail};
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal;
+use ratatui::layout::Rect;
+use std::io::{ErrorKind, IsTerminal, stdout};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use warmcore_runtime::observe::{self, Observable};
+
+/// Arguments of `warmcore top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HOW)]
+pub struct Args {
+    /// Which process; PID.2 is its second runtime. Needed only where several can be watched
+    #[arg(value_name = "PID")]
+    process: Option<String>,
+    /// Prints one snapshot as JSON (docs/json.md), and ends
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
+    /// Prints one frame as text, and ends
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    every: f64,
+}
+
+const HOW: &str = "\
+A process can be watched if its runtime was built with `Runtime::builder().observe(true)`, or if it was
+started with WARMCORE_TOP=1 in its environment:
+
+    WARMCORE_TOP=1 ./server &
+    warmcore top
+
+It then opens a socket that its own user alone can connect to.";
+
+/// A frame that goes to no terminal is so wide.
+const PLAIN_WIDTH: u16 = 100;
+
+/// Whether there is something new is looked at so often; keys are seen at once.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// `warmcore top`.
+pub fn command(args: &Args) -> anyhow::Result<()> {
+    if !(0.05..=3600.0).contains(&args.every) {
+        bail!("a look every {} seconds; 0.05 to 3600 are possible", args.every);
+    }
+    let every = Duration::from_secs_f64(args.every);
+    let which = choose(args.process.as_deref(), observe::list())?;
+    if args.json {
+        print!("{}", ask(&which)?);
+        return Ok(());
+    }
+    let first = Snapshot::parse(&ask(&which)?)?;
+    if args.once {
+        std::thread::sleep(every);
+        let look = Look::between(&first, Snapshot::parse(&ask(&which)?)?);
+        let width = terminal::size().map_or(PLAIN_WIDTH, |(width, _)| width);
+        print!("{}", plain(&look, if stdout().is_terminal() { width } else { PLAIN_WIDTH }));
+        return Ok(());
+    }
+    if !stdout().is_terminal() {
+        bail!("the output is no terminal; `--once` prints one frame as text, `--json` one snapshot");
+    }
+    if let Some(end) = ratatui::run(|terminal| watch(terminal, &which, first, every))? {
+        println!("{end}");
+    }
+    Ok(())
+}
+
+/// The one that is meant.
+fn choose(said: Option<&str>, found: Vec<Observable>) -> anyhow::Result<Observable> {
+    let Some(said) = said else {
+        return match found.len() {
+            0 => bail!("no process here can be watched\n\n{HOW}\n{}", looked_in()),
+            1 => Ok(found.into_iter().next().expect("there is one")),
+            _ => {
+                let lines: Vec<String> = found.iter().map(describe).collect();
+                bail!("several can be watched; say which:\n{}", lines.join("\n"))
+            }
+        };
+    };
+    let (pid, runtime) = said.split_once('.').unwrap_or((said, "1"));
+    let (Ok(pid), Ok(runtime)) = (pid.parse::<u32>(), runtime.parse::<u32>()) else {
+        bail!("`{said}` is no process; say its number, as in `warmcore top 1234`");
+    };
+    let of_it: Vec<_> = found.into_iter().filter(|one| one.pid == pid).collect();
+    if of_it.is_empty() {
+        if !Path::new("/proc").join(pid.to_string()).exists() {
+            bail!("there is no process {pid}");
+        }
+        bail!("process {pid} can't be watched by this user\n\n{HOW}\n{}", looked_in());
+    }
+    let count = of_it.len();
+    let wanted = of_it.into_iter().find(|one| one.runtime == runtime);
+    wanted.with_context(|| {
+        format!("process {pid} has no runtime {runtime} that can be watched; it has {count}")
+    })
+}
+
+fn looked_in() -> String {
+    let folders: Vec<String> = observe::folders().iter().map(|path| path.display().to_string()).collect();
+    format!("Looked for sockets in {}.", folders.join(" and "))
+}
+
+fn describe(one: &Observable) -> String {
+    let name = ask(one).and_then(|line| Snapshot::parse(&line));
+    let name = name.map_or(String::new(), |it| format!("  {} ({} workers)", it.name, it.workers.len()));
+    match one.runtime {
+        1 => format!("    warmcore top {}{name}", one.pid),
+        runtime => format!("    warmcore top {}.{runtime}{name}", one.pid),
+    }
+}
+
+fn ask(which: &Observable) -> anyhow::Result<String> {
+    which.ask().map_err(|error| match gone(which, &error) {
+        Some(text) => anyhow::Error::msg(text),
+        None => anyhow::Error::new(error).context(format!("process {} does not answer", which.pid)),
+    })
+}
+
+/// What an error means, if it means that there is nothing to watch any more.
+fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
+    use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    let pid = which.pid;
+    match error.kind() {
+        NotFound | ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof => {
+            Some(match which.is_running() {
+                true => format!("the runtime has ended; process {pid} still runs"),
+                false => format!("process {pid} has ended"),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The same cells as on a screen that is high enough, as text.
+fn plain(look: &Look, width: u16) -> String {
+    let area = Rect::new(0, 0, width, draw::height(look));
+    let mut cells = Buffer::empty(area);
+    draw::draw(look, &draw::View::default(), area, &mut cells);
+    let rows = (0..area.height).map(|y| {
+        let row: String = (0..width).map(|x| cells[(x, y)].symbol()).collect();
+        format!("{}\n", row.trim_end())
+    });
+    rows.collect()
+}
+
+/// Until the user has seen enough. Says what became of the process, if it ended.
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    which: &Observable,
+    first: Snapshot,
+    every: Duration,
+) -> anyhow::Result<Option<String>> {
+    let answers = ask_on(which.clone(), every);
+    let mut view = draw::View { is_live: true, ..draw::View::default() };
+    let mut look = Look::between(&first.clone(), first);
+    loop {
+        terminal.draw(|frame| {
+            let area = frame.area();
+            view.scroll = view.scroll.min(draw::scroll_max(&look, area));
+            draw::draw(&look, &view, area, frame.buffer_mut());
+        })?;
+        let mut is_same = true;
+        while is_same {
+            if event::poll(GLANCE)? {
+                let page = terminal.size()?.height.saturating_sub(5).max(1);
+                match act(&event::read()?) {
+                    Act::Quit => return Ok(view.end),
+                    Act::Up => view.scroll = view.scroll.saturating_sub(1),
+                    Act::Down => view.scroll = view.scroll.saturating_add(1),
+                    Act::PageUp => view.scroll = view.scroll.saturating_sub(page),
+                    Act::PageDown => view.scroll = view.scroll.saturating_add(page),
+                    Act::Nothing => {}
+                }
+                is_same = false;
+            }
+            while let Ok(answer) = answers.try_recv() {
+                is_same = false;
+                match answer {
+                    Ok(line) => {
+                        look = Look::between(&look.now, Snapshot::parse(&line)?);
+                        view.note = None;
+                    }
+                    Err(error) => match gone(which, &error) {
+                        Some(end) => view.end = Some(end),
+                        None => view.note = Some(format!("process {} does not answer", which.pid)),
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// Asks on a thread of its own, which a process that is stopped may keep waiting; keys and sizes don't wait with it.
+fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String>> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        // The second look comes soon: the first shows no rates.
+        std::thread::sleep(every.min(Duration::from_millis(200)));
+        loop {
+            let answer = which.ask();
+            let is_over = answer.as_ref().is_err_and(|error| gone(&which, error).is_some());
+            if tell.send(answer).is_err() || is_over {
+                return;
+            }
+            std::thread::sleep(every);
+        }
+    });
+    told
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    Quit,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    /// Drawn again all the same: the screen may have another size.
+    Nothing,
+}
+
+fn act(event: &Event) -> Act {
+    let Event::Key(key) = event else { return Act::Nothing };
+    if key.kind == KeyEventKind::Release {
+        return Act::Nothing;
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => Act::Quit,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Act::Quit,
+        KeyCode::Up | KeyCode::Char('k') => Act::Up,
+        KeyCode::Down | KeyCode::Char('j') => Act::Down,
+        KeyCode::PageUp => Act::PageUp,
+        KeyCode::PageDown | KeyCode::Char(' ') => Act::PageDown,
+        _ => Act::Nothing,
+    }
+}

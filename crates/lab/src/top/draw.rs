@@ -1,0 +1,286 @@
+//! Draw: a look as cells.
+//!
+//! Model.   Two lines of the whole, a line per last-level cache with a line per worker below it, and a last line
+//!          for what can be done. Columns leave in the order of what they tell least when the screen is narrow; the
+//!          bar takes what the numbers leave. Colours only repeat what a letter says.
+//! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance.
+
+use super::snapshot::{Look, Rates, Worker};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+/// How a look is shown.
+#[derive(Debug, Clone, Default)]
+pub(super) struct View {
+    /// So many of the workers' lines are above the screen.
+    pub(super) scroll: u16,
+    /// On a terminal, where keys do something.
+    pub(super) is_live: bool,
+    /// What is to be known about these numbers.
+    pub(super) note: Option<String>,
+    /// What became of the process.
+    pub(super) end: Option<String>,
+}
+
+/// Lines above the list of workers.
+const HEAD: u16 = 4;
+
+struct Column {
+    title: &'static str,
+    width: usize,
+    value: fn(&Worker, &Rates) -> String,
+}
+
+const fn column(title: &'static str, width: usize, value: fn(&Worker, &Rates) -> String) -> Column {
+    Column { title, width, value }
+}
+
+const BUSY: Column = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
+const WAITING: Column = column("wait", 6, |worker, _| short(worker.waiting.into()));
+const HOME: Column = column("home/s", 8, |_, rates| short(rates.home));
+
+/// To be shown where there is room for 40 columns and a bar.
+const NARROW: &[Column] = &[
+    BUSY,
+    WAITING,
+    HOME,
+    column("away/s", 8, |_, rates| short(rates.same_llc + rates.other_llc + rates.other_node)),
+];
+
+/// For 80.
+const MIDDLE: &[Column] = &[
+    BUSY,
+    WAITING,
+    HOME,
+    column("LLC/s", 7, |_, rates| short(rates.same_llc)),
+    column("far/s", 7, |_, rates| short(rates.other_llc)),
+    column("node/s", 8, |_, rates| short(rates.other_node)),
+    column("pulls/s", 9, |_, rates| short(rates.pulls)),
+    column("long/s", 8, |_, rates| short(rates.long_polls)),
+];
+
+/// For more.
+const WIDE: &[Column] = &[
+    BUSY,
+    column("waiting", 9, WAITING.value),
+    column("poll", 9, |worker, _| time(worker.poll_ns.into())),
+    HOME,
+    column("same LLC/s", 12, |_, rates| short(rates.same_llc)),
+    column("other LLC/s", 13, |_, rates| short(rates.other_llc)),
+    column("other node/s", 14, |_, rates| short(rates.other_node)),
+    column("first/s", 9, |_, rates| short(rates.first)),
+    column("pulls/s", 9, |_, rates| short(rates.pulls)),
+    column("long/s", 8, |_, rates| short(rates.long_polls)),
+];
+
+fn width_of(columns: &[Column]) -> usize {
+    columns.iter().map(|column| column.width).sum()
+}
+
+/// "cpu 383 ! " before the bar.
+const LABEL: usize = 8;
+const BAR_MIN: usize = 4;
+const BAR_MAX: usize = 32;
+
+fn columns(width: usize) -> &'static [Column] {
+    let fits = |columns: &&&[Column]| LABEL + BAR_MIN + width_of(columns) <= width;
+    [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
+}
+
+/// So high is a screen that shows everything.
+pub(super) fn height(look: &Look) -> u16 {
+    let lines = look.now.workers.len() + look.llcs().len();
+    HEAD + lines.min(4000) as u16
+}
+
+/// The furthest that scrolling makes sense.
+pub(super) fn scroll_max(look: &Look, area: Rect) -> u16 {
+    (height(look) + 1).saturating_sub(area.height)
+}
+
+/// Draws it.
+pub(super) fn draw(look: &Look, view: &View, area: Rect, cells: &mut Buffer) {
+    let width = area.width as usize;
+    let foot = u16::from(view.is_live).min(area.height);
+    let mut lines = head(look, width);
+    lines.extend(body(look, width).into_iter().skip(view.scroll.into()));
+    let shown = area.height - foot;
+    let hidden = lines.len().saturating_sub(shown.into());
+    for (line, y) in lines.iter().zip(area.y..area.y + shown) {
+        cells.set_line(area.x, y, line, area.width);
+    }
+    if foot > 0 {
+        cells.set_line(area.x, area.bottom() - 1, &foot_line(view, hidden), area.width);
+    }
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+/// As many of the parts as fit, with dots between them.
+fn fitting(parts: &[String], width: usize) -> String {
+    let mut out = String::new();
+    for part in parts {
+        let dot = if out.is_empty() { "" } else { " · " };
+        if !out.is_empty() && out.chars().count() + dot.chars().count() + part.chars().count() > width {
+            break;
+        }
+        out.push_str(dot);
+        out.push_str(part);
+    }
+    out
+}
+
+fn many(n: u64, what: &str) -> String {
+    format!("{} {what}{}", short(n as f64), if n == 1 { "" } else { "s" })
+}
+
+fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
+    let (now, total) = (&look.now, look.total());
+    let whole = [
+        format!("{} ({})", printable(&now.name), now.pid),
+        format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
+        many(now.living, "task"),
+        format!("policy {}", now.policy),
+        format!("up {}", time(now.up_ns as f64)),
+    ];
+    let away = total.same_llc + total.other_llc + total.other_node;
+    // A first poll has no home to come back to.
+    let again = total.home + away;
+    let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
+    let foreign: u64 = now.workers.iter().map(|worker| worker.foreign_tasks).sum();
+    let mut wakes = vec![format!("{} polls/s", short(total.polls))];
+    match width {
+        ..60 => wakes.extend([format!("home {}", share(total.home)), format!("away {}", share(away))]),
+        _ => wakes.extend([
+            format!("home {}", share(total.home)),
+            format!("same LLC {}", share(total.same_llc)),
+            format!("other LLC {}", share(total.other_llc)),
+            format!("other node {}", share(total.other_node)),
+        ]),
+    }
+    wakes.push(format!("{}/s first", short(total.first)));
+    wakes.push(format!("{} wakes/s from outside", short(look.outside_wakes)));
+    if foreign > 0 {
+        wakes.push(format!("{} of tokio's", many(foreign, "task")));
+    }
+    let columns = columns(width);
+    let mut titles = format!("{:bar$}", "", bar = LABEL + bar_width(columns, width));
+    for Column { title, width, .. } in columns {
+        titles.push_str(&format!("{title:>width$}"));
+    }
+    vec![
+        Line::styled(fitting(&whole, width), bold()),
+        Line::raw(fitting(&wakes, width)),
+        Line::raw(""),
+        Line::styled(titles, dim()),
+    ]
+}
+
+fn bar_width(columns: &[Column], width: usize) -> usize {
+    width.saturating_sub(LABEL + width_of(columns)).min(BAR_MAX)
+}
+
+fn body(look: &Look, width: usize) -> Vec<Line<'static>> {
+    let columns = columns(width);
+    let mut lines = Vec::new();
+    for (llc, workers) in look.llcs() {
+        lines.push(llc_line(look, llc, &workers, width));
+        for i in workers {
+            lines.push(worker_line(&look.now.workers[i], &look.rates[i], columns, width));
+        }
+    }
+    lines
+}
+
+fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'static> {
+    let busy: f64 = workers.iter().map(|i| look.rates[*i].busy).sum();
+    let here = || workers.iter().map(|i| &look.now.workers[*i]);
+    let shards: std::collections::BTreeSet<usize> = here().map(|worker| worker.shard).collect();
+    let shelf: u32 = shards.iter().filter_map(|shard| look.now.shelves.get(*shard)).sum();
+    let node = here().next().map_or(0, |worker| worker.node);
+    let parts = [
+        format!("LLC {llc}"),
+        format!("{busy:.1} of {} busy", workers.len()),
+        format!("shelf {shelf}"),
+        format!("node {node}"),
+    ];
+    Line::styled(fitting(&parts, width), bold())
+}
+
+fn worker_line(worker: &Worker, rates: &Rates, columns: &[Column], width: usize) -> Line<'static> {
+    let (mark, color) = match () {
+        _ if worker.is_stuck => ('!', Color::Red),
+        _ if rates.busy >= 0.9 => (' ', Color::Yellow),
+        _ if worker.is_idle => ('z', Color::Green),
+        _ => (' ', Color::Green),
+    };
+    let numbers: String = columns
+        .iter()
+        .map(|column| format!("{:>width$}", (column.value)(worker, rates), width = column.width))
+        .collect();
+    let (full, empty) = bar(rates.busy, bar_width(columns, width));
+    Line::from(vec![
+        Span::raw(format!("{:>5} {mark} ", worker.cpu)),
+        Span::styled(full, Style::new().fg(color)),
+        Span::styled(empty, dim()),
+        Span::raw(numbers),
+    ])
+}
+
+/// The filled and the empty part of a bar, to an eighth of a cell.
+fn bar(share: f64, width: usize) -> (String, String) {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share * 8.0 * width as f64).round() as usize;
+    let (full, rest) = (eighths / 8, EIGHTHS[eighths % 8]);
+    let filled = full + usize::from(!rest.is_empty());
+    ("█".repeat(full) + rest, "·".repeat(width.saturating_sub(filled)))
+}
+
+fn foot_line(view: &View, hidden: usize) -> Line<'static> {
+    match view.end.as_ref().or(view.note.as_ref()) {
+        Some(text) => Line::styled(format!("{text}; q quits"), bold().fg(Color::Red)),
+        None if hidden > 0 => Line::styled(format!("q quits · ↓ {hidden} more lines"), dim()),
+        None if view.scroll > 0 => Line::styled("q quits · ↑ more lines", dim()),
+        None => Line::styled("q quits · z sleeps · ! in a long poll", dim()),
+    }
+}
+
+/// A name as one line shows it.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// At most five letters.
+fn short(n: f64) -> String {
+    match n {
+        ..0.05 => "0".into(),
+        ..9.95 if n.fract() < 0.05 || n.fract() > 0.95 => format!("{n:.0}"),
+        ..9.95 => format!("{n:.1}"),
+        ..999.5 => format!("{n:.0}"),
+        ..9_950.0 => format!("{:.1}k", n / 1e3),
+        ..999_500.0 => format!("{:.0}k", n / 1e3),
+        ..9_950_000.0 => format!("{:.1}M", n / 1e6),
+        _ => format!("{:.0}M", n / 1e6),
+    }
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        ..1e3 => format!("{ns:.0} ns"),
+        ..9.95e3 => format!("{:.1} µs", ns / 1e3),
+        ..1e6 => format!("{:.0} µs", ns / 1e3),
+        ..9.95e6 => format!("{:.1} ms", ns / 1e6),
+        ..1e9 => format!("{:.0} ms", ns / 1e6),
+        ..120e9 => format!("{:.0} s", ns / 1e9),
+        ..7200e9 => format!("{:.0} min", ns / 60e9),
+        _ => format!("{:.0} h", ns / 3600e9),
+    }
+}

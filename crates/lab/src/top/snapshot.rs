@@ -1,0 +1,161 @@
+//! Snapshot: what a process said of its runtime, and what it did between two.
+//!
+//! Model.   A worker is busy when it doesn't sleep. A sleep is counted when it ends, so one that lasts through a
+//!          whole look is known by nothing having happened; of one that began before the look too much is
+//!          counted, of one that goes on too little.
+//! Number.  With sleeps up to 10 ms and a look a second, busy is wrong by at most 1 % of a CPU.
+//! Source.  docs/json.md, "top".
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use warmcore_runtime::observe::SCHEMA;
+
+/// What a process said of one of its runtimes.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Snapshot {
+    /// The process.
+    pub pid: u32,
+    /// The runtime's name.
+    pub name: String,
+    /// Its policy's name.
+    pub policy: String,
+    /// The process's clock.
+    pub at_ns: u64,
+    /// How long the runtime has been there.
+    pub up_ns: u64,
+    /// Tasks that are not gone yet.
+    pub living: u64,
+    /// Wakes by threads that are no workers.
+    pub outside_wakes: u64,
+    /// Tasks that wait for whoever is free first, by shard.
+    pub shelves: Vec<u32>,
+    /// By worker.
+    pub workers: Vec<Worker>,
+}
+
+/// What one worker has done so far, and what it does now.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[expect(missing_docs, reason = "docs/json.md says them; a test holds the page and the code together")]
+pub struct Worker {
+    pub cpu: u32,
+    pub llc: u32,
+    pub node: u32,
+    pub shard: usize,
+    pub is_idle: bool,
+    pub is_stuck: bool,
+    pub waiting: u32,
+    pub poll_ns: u32,
+    pub foreign_tasks: u64,
+    pub polls: u64,
+    pub home: u64,
+    pub same_llc: u64,
+    pub other_llc: u64,
+    pub other_node: u64,
+    pub first: u64,
+    pub pulls: u64,
+    pub parks: u64,
+    pub parked_ns: u64,
+    pub long_polls: u64,
+}
+
+impl Snapshot {
+    /// Reads what the process said.
+    pub fn parse(line: &str) -> anyhow::Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let Version { schema } = serde_json::from_str(line).context("the answer has no version")?;
+        if schema != SCHEMA {
+            bail!(
+                "the process speaks version {schema}, and this command version {SCHEMA}: use the `warmcore` of \
+                 the version that the process was built with"
+            );
+        }
+        serde_json::from_str(line).context("the answer is not what its version says")
+    }
+}
+
+/// What a worker did per second, and how much of the time it was busy.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[expect(missing_docs, reason = "as in `Worker`")]
+pub struct Rates {
+    /// From 0 to 1.
+    pub busy: f64,
+    pub polls: f64,
+    pub home: f64,
+    pub same_llc: f64,
+    pub other_llc: f64,
+    pub other_node: f64,
+    pub first: f64,
+    pub pulls: f64,
+    pub long_polls: f64,
+}
+
+/// A runtime now, and its rates since the look before.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// What it said.
+    pub now: Snapshot,
+    /// By worker.
+    pub rates: Vec<Rates>,
+    /// Per second.
+    pub outside_wakes: f64,
+}
+
+impl Look {
+    /// The later one, and what happened since the earlier one. Of the same moment, or of another runtime: nothing.
+    pub fn between(before: &Snapshot, now: Snapshot) -> Self {
+        let ns = now.at_ns.saturating_sub(before.at_ns);
+        let per_second = |before: u64, now: u64| match ns {
+            0 => 0.0,
+            _ => now.saturating_sub(before) as f64 * 1e9 / ns as f64,
+        };
+        let rates = now.workers.iter().enumerate().map(|(i, now)| {
+            let Some(before) = before.workers.get(i) else { return Rates::default() };
+            let is_same = now.parks == before.parks && now.polls == before.polls;
+            let slept = now.parked_ns.saturating_sub(before.parked_ns);
+            let busy = match () {
+                _ if ns == 0 || (is_same && now.is_idle) => 0.0,
+                _ => (1.0 - slept as f64 / ns as f64).clamp(0.0, 1.0),
+            };
+            Rates {
+                busy,
+                polls: per_second(before.polls, now.polls),
+                home: per_second(before.home, now.home),
+                same_llc: per_second(before.same_llc, now.same_llc),
+                other_llc: per_second(before.other_llc, now.other_llc),
+                other_node: per_second(before.other_node, now.other_node),
+                first: per_second(before.first, now.first),
+                pulls: per_second(before.pulls, now.pulls),
+                long_polls: per_second(before.long_polls, now.long_polls),
+            }
+        });
+        let rates = rates.collect();
+        Self { rates, outside_wakes: per_second(before.outside_wakes, now.outside_wakes), now }
+    }
+
+    /// All workers together; busy is how many CPUs.
+    pub fn total(&self) -> Rates {
+        self.rates.iter().fold(Rates::default(), |sum, it| Rates {
+            busy: sum.busy + it.busy,
+            polls: sum.polls + it.polls,
+            home: sum.home + it.home,
+            same_llc: sum.same_llc + it.same_llc,
+            other_llc: sum.other_llc + it.other_llc,
+            other_node: sum.other_node + it.other_node,
+            first: sum.first + it.first,
+            pulls: sum.pulls + it.pulls,
+            long_polls: sum.long_polls + it.long_polls,
+        })
+    }
+
+    /// The last-level caches, each with its workers, in the order of their numbers.
+    pub fn llcs(&self) -> Vec<(u32, Vec<usize>)> {
+        let mut llcs = std::collections::BTreeMap::<u32, Vec<usize>>::new();
+        for (i, worker) in self.now.workers.iter().enumerate() {
+            llcs.entry(worker.llc).or_default().push(i);
+        }
+        llcs.into_iter().collect()
+    }
+}

@@ -1,0 +1,197 @@
+use super::draw::{View, draw, scroll_max};
+use super::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyEvent;
+
+/// A machine of two nodes with two caches each, of which the third has nobody; a second between two snapshots.
+fn look() -> Look {
+    let worker = |cpu: u32, llc: u32, node: u32| Worker {
+        cpu,
+        llc,
+        node,
+        shard: llc as usize,
+        poll_ns: 4_200,
+        ..Worker::default()
+    };
+    let before = Snapshot {
+        pid: 4321,
+        name: "orders".into(),
+        policy: "home".into(),
+        at_ns: 5_000_000_000,
+        up_ns: 3_600_000_000_000,
+        living: 1_234,
+        outside_wakes: 100,
+        shelves: vec![0, 3, 0, 1],
+        workers: vec![worker(0, 0, 0), worker(1, 0, 0), worker(8, 1, 0), worker(9, 1, 0), worker(192, 3, 1)],
+    };
+    let mut now = before.clone();
+    (now.at_ns, now.outside_wakes) = (6_000_000_000, 150);
+    let slept_ns = [0, 250_000_000, 660_000_000, 0, 1_500_000_000];
+    for (i, worker) in now.workers.iter_mut().enumerate() {
+        worker.parked_ns += slept_ns[i];
+        worker.parks += u64::from(slept_ns[i] > 0) * 40;
+    }
+    let busy = &mut now.workers[0];
+    (busy.polls, busy.home, busy.same_llc, busy.other_llc, busy.other_node, busy.first) =
+        (123_456, 120_000, 2_000, 400, 56, 1_000);
+    (busy.waiting, busy.pulls) = (17, 310);
+    let next = &mut now.workers[1];
+    (next.polls, next.home, next.foreign_tasks) = (9_999, 9_999, 3);
+    // In a long poll, and one that sleeps.
+    let stuck = &mut now.workers[2];
+    (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.home) = (true, 2, 12, 12);
+    (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
+    Look::between(&before, now)
+}
+
+fn screen(look: &Look, view: &View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(look, view, frame.area(), frame.buffer_mut())).unwrap();
+    let cells = terminal.backend().buffer();
+    let row = |y| (0..width).map(|x| cells[(x, y)].symbol()).collect::<String>();
+    (0..height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
+}
+
+fn live() -> View {
+    View { is_live: true, ..View::default() }
+}
+
+/// With `UPDATE` in the environment the file is written anew; read the diff.
+fn compare(file: &str, drawn: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top").join(file);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, drawn).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(drawn, kept, "\n{drawn}\nis not {file}:\n{kept}");
+}
+
+#[test]
+fn a_wide_screen_shows_everything() {
+    compare("wide.txt", &screen(&look(), &live(), 132, 14));
+}
+
+#[test]
+fn eighty_columns_show_every_distance() {
+    compare("80.txt", &screen(&look(), &live(), 80, 14));
+}
+
+#[test]
+fn forty_columns_show_who_is_busy_and_what_leaves_home() {
+    compare("40.txt", &screen(&look(), &live(), 40, 14));
+}
+
+#[test]
+fn no_size_is_too_small_and_none_writes_outside() {
+    let look = look();
+    for width in 0..140 {
+        for height in [0, 1, 2, 3, 5, 8, 40] {
+            let view = View { scroll: height, ..live() };
+            let area = Rect::new(0, 0, width, height);
+            draw(&look, &view, area, &mut Buffer::empty(area));
+        }
+        for line in plain(&look, width).lines() {
+            assert!(line.chars().count() <= width.into(), "{line:?} is wider than {width}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_scrolled_to() {
+    let look = look();
+    let small = Rect::new(0, 0, 80, 7);
+    let top = screen(&look, &live(), 80, 7);
+    assert!(top.contains("LLC 0") && !top.contains("  192 "), "{top}");
+    assert!(top.contains("q quits · ↓ 6 more lines"), "{top}");
+    let end = screen(&look, &View { scroll: scroll_max(&look, small), ..live() }, 80, 7);
+    assert!(end.contains("  192 z") && end.contains("orders (4321)"), "{end}");
+    assert!(end.contains("q quits · ↑ more lines"), "{end}");
+    assert_eq!(scroll_max(&look, Rect::new(0, 0, 80, 40)), 0);
+}
+
+#[test]
+fn the_end_of_a_process_is_said_in_words_under_its_last_numbers() {
+    let view = View { end: Some("process 4321 has ended".into()), ..live() };
+    let drawn = screen(&look(), &view, 80, 14);
+    assert!(drawn.ends_with("process 4321 has ended; q quits\n"), "{drawn}");
+    assert!(drawn.contains("polls/s"), "{drawn}");
+}
+
+#[test]
+fn a_sleep_that_lasts_is_idle_and_more_sleep_than_time_is_idle_too() {
+    let look = look();
+    let busy: Vec<f64> = look.rates.iter().map(|rates| (rates.busy * 100.0).round()).collect();
+    assert_eq!(busy, [100.0, 75.0, 34.0, 0.0, 0.0]);
+    let same = Look::between(&look.now, look.now.clone());
+    assert!(same.rates.iter().all(|rates| *rates == Rates::default()), "{same:?}");
+}
+
+#[test]
+fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
+    let look = look();
+    let mut older = look.now.clone();
+    older.at_ns += 1_000_000_000;
+    older.workers.truncate(2);
+    older.workers.iter_mut().for_each(|worker| (worker.polls, worker.home) = (0, 0));
+    let total = Look::between(&look.now, older).total();
+    assert_eq!((total.polls, total.home), (0.0, 0.0));
+}
+
+#[test]
+fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
+    let error = Snapshot::parse(r#"{"schema":2,"what":"top"}"#).unwrap_err().to_string();
+    assert!(error.contains("version 2") && error.contains("version 1"), "{error}");
+    assert!(Snapshot::parse("").is_err());
+    let line = r#"{"schema":1,"what":"top","pid":1,"name":"a","policy":"home","at_ns":1,"up_ns":1,"living":0,
+        "outside_wakes":0,"shelves":[],"workers":[],"new":{}}"#;
+    assert_eq!(Snapshot::parse(line).unwrap().name, "a");
+}
+
+#[test]
+fn a_name_from_another_process_does_not_reach_the_terminal_as_it_is() {
+    let mut look = look();
+    look.now.name = "a\u{1b}[2J\nb".into();
+    let drawn = plain(&look, 80);
+    assert!(!drawn.contains('\u{1b}') && drawn.starts_with("a [2J b (4321)"), "{drawn:?}");
+}
+
+#[test]
+fn keys_do_what_the_last_line_says() {
+    let key = |code| Event::Key(KeyEvent::from(code));
+    assert_eq!(act(&key(KeyCode::Char('q'))), Act::Quit);
+    assert_eq!(act(&key(KeyCode::Esc)), Act::Quit);
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(act(&Event::Key(interrupt)), Act::Quit);
+    assert_eq!(act(&key(KeyCode::Char('c'))), Act::Nothing);
+    assert_eq!(act(&key(KeyCode::Down)), Act::Down);
+    assert_eq!(act(&Event::Resize(10, 10)), Act::Nothing);
+}
+
+/// docs/json.md describes what a process says; its section and what one really says must agree.
+#[test]
+fn the_schema_in_the_docs_is_the_schema() {
+    let docs = include_str!("../../../../docs/json.md");
+    let told = |heading: &str| {
+        let section = docs.split_once(heading).unwrap_or_else(|| panic!("no section{heading}")).1;
+        let section = section.split_once("\n#").map_or(section, |(section, _)| section);
+        let fields =
+            section.lines().filter_map(|l| l.strip_prefix("| `")?.split_once('`').map(|(field, _)| field));
+        fields.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    let text = said();
+    let said: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let fields = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(told("\n## top\n"), fields(&said));
+    assert_eq!(told("\n### Worker\n"), fields(&said["workers"][0]));
+    Snapshot::parse(&text).unwrap();
+}
+
+/// What a runtime of this process says.
+fn said() -> String {
+    let runtime = warmcore_runtime::Runtime::builder().workers(1).name("said").observe(true).build().unwrap();
+    let ours = observe::list().into_iter().filter(|one| one.pid == std::process::id());
+    let text = ours.filter_map(|one| one.ask().ok()).find(|text| text.contains("\"name\":\"said\""));
+    drop(runtime);
+    text.expect("it is listed")
+}

@@ -1,0 +1,185 @@
+//! `warmcore top` on a real process, over its socket: this test's own program, started once more.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+use warmcore_runtime::{Runtime, spawn, yield_now};
+
+/// In the environment of the process that is watched: what is done there.
+const ROLE: &str = "WARMCORE_TEST_ROLE";
+
+/// Not a test: what the watched process runs. Elsewhere it does nothing.
+#[test]
+fn watched_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut builder = Runtime::builder().workers(2).name("orders");
+    if role == "builder" {
+        builder = builder.observe(true);
+    }
+    let runtime = builder.build().unwrap();
+    let second = (role == "two").then(|| Runtime::builder().workers(1).name("second").build().unwrap());
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            runtime.spawn(async {
+                loop {
+                    spawn(async {}).await.unwrap();
+                    yield_now().await;
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    println!("\nready");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    // The runtime goes, the process stays until it is told again.
+    drop((tasks, second, runtime));
+    println!("\ngone");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+struct Watched {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Watched {
+    fn start(role: &str, folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "watched_process", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env("XDG_RUNTIME_DIR", folder).env_remove("WARMCORE_TOP");
+        if role != "builder" && role != "unseen" {
+            command.env("WARMCORE_TOP", "1");
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut watched = Self { child, out };
+        watched.wait_for("ready");
+        watched
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while line.trim() != word {
+            line.clear();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
+        }
+    }
+
+    fn tell(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn top(folder: &TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmcore"));
+    command.arg("top").args(args).env("XDG_RUNTIME_DIR", folder.path());
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn well(folder: &TempDir, args: &[&str]) -> String {
+    let output = top(folder, args);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {err}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn badly(folder: &TempDir, args: &[&str]) -> String {
+    let output = top(folder, args);
+    assert!(!output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(!err.contains("panicked"), "{err}");
+    err
+}
+
+#[test]
+fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut watched = Watched::start("builder", folder.path());
+    let pid = watched.pid().to_string();
+    let frame = well(&folder, &["--once", "--every", "0.2", &pid]);
+    assert!(frame.starts_with(&format!("orders ({pid}) · ")), "{frame}");
+    for word in ["LLC 0", "home/s", "polls/s", "policy home", "of 2 CPUs busy"] {
+        assert!(frame.contains(word), "no {word} in\n{frame}");
+    }
+    let said = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (before, after) = (said(&well(&folder, &["--json", &pid])), said(&well(&folder, &["--json", &pid])));
+    assert_eq!(
+        (&before["schema"], &before["what"], &before["name"]),
+        (&1.into(), &"top".into(), &"orders".into())
+    );
+    assert_eq!(before["workers"].as_array().unwrap().len(), 2);
+    let polls = |said: &serde_json::Value| {
+        said["workers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|worker| worker["polls"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert!(polls(&after) >= polls(&before) && polls(&after) > 0);
+    watched.tell();
+    watched.wait_for("gone");
+    let text = badly(&folder, &["--once", &pid]);
+    assert!(text.contains(&format!("process {pid} can't be watched")), "{text}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a socket was left behind");
+    drop(watched);
+    assert!(badly(&folder, &[&pid]).contains(&format!("there is no process {pid}")));
+}
+
+#[test]
+fn the_environment_makes_a_process_observable_and_its_second_runtime_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let watched = Watched::start("two", folder.path());
+    let (first, second) = (format!("{}", watched.pid()), format!("{}.2", watched.pid()));
+    let names = [&first, &second].map(|which| {
+        let frame = well(&folder, &["--once", "--every", "0.1", which]);
+        frame.split(' ').next().unwrap().to_owned()
+    });
+    assert_eq!(names, ["orders", "second"]);
+    let text = badly(&folder, &["--json", &format!("{first}.3")]);
+    assert!(text.contains("no runtime 3") && text.contains("it has 2"), "{text}");
+    // What a killed process leaves behind is not shown.
+    drop(watched);
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() > 0);
+    assert!(badly(&folder, &["--once", &first]).contains("there is no process"));
+}
+
+#[test]
+fn who_can_t_be_watched_is_told_how_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let watched = Watched::start("unseen", folder.path());
+    let text = badly(&folder, &["--once", &watched.pid().to_string()]);
+    for word in ["can't be watched", "observe(true)", "WARMCORE_TOP=1", &folder.path().display().to_string()]
+    {
+        assert!(text.contains(word), "no {word} in\n{text}");
+    }
+    for (args, word) in [
+        (&["--once", "orders"][..], "`orders` is no process"),
+        (&["--once", "--every", "0"], "0.05 to 3600"),
+        (&["--once", "--json"], "cannot be used with"),
+    ] {
+        let text = badly(&folder, args);
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn without_a_terminal_it_says_what_else_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let watched = Watched::start("builder", folder.path());
+    let text = badly(&folder, &[&watched.pid().to_string()]);
+    assert!(text.contains("no terminal") && text.contains("--once") && text.contains("--json"), "{text}");
+}

@@ -1,0 +1,318 @@
+//! runtime-derive: `#[warmcore::main]` and `#[warmcore::test]`, for the facade to re-export.
+//!
+//! Model.   The function stays what it was, async and with its own return type, inside of one that is not async,
+//!          makes a runtime and blocks on it. So the compiler checks the body where it stands, and underlines
+//!          what the user wrote. Attributes go to the outer one. What can be seen in the source (an argument, a
+//!          policy that is none) is an error here, at its word.
+//! Number.  A test has two workers if it says nothing: the least with which two tasks can run at once.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::spanned::Spanned;
+use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote};
+
+/// What a policy is called, and its variant of `warmcore_place::PolicyKind`.
+const POLICIES: [(&str, &str); 5] = [
+    ("home", "Home"),
+    ("shared-queue", "SharedQueue"),
+    ("prev-cpu", "PrevCpu"),
+    ("global-fifo", "GlobalFifo"),
+    ("work-steal", "WorkSteal"),
+];
+
+/// The most workers that a runtime takes.
+const WORKERS_MAX: usize = 4096;
+
+/// Runs an `async fn main` on a Warmcore runtime. The function's own body runs on the main thread; what it spawns
+/// runs on the workers. `main` may return whatever a `main` may, so `?` works.
+///
+/// ```ignore
+/// #[warmcore::main]
+/// async fn main() -> std::io::Result<()> {
+///     let answer = warmcore::spawn(async { 42 }).await.expect("it does not panic");
+///     assert_eq!(answer, 42);
+///     Ok(())
+/// }
+/// ```
+///
+/// | argument | meaning | if nothing is said |
+/// |---|---|---|
+/// | `workers = 4` | how many workers | one per CPU that the process may use |
+/// | `policy = "home"` | where wakes go: `home`, `shared-queue`, `prev-cpu`, `global-fifo`, `work-steal` | `home` |
+/// | `name = "orders"` | what the threads are called | `warmcore` |
+/// | `crate = ::warmcore` | where `Runtime` and `PolicyKind` are found, for crates that re-export them | `::warmcore` |
+///
+/// Panics where no runtime can be made, with the reason. To say more, or to handle that, use `Runtime::builder()`.
+#[proc_macro_attribute]
+pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    expand(Kind::Main, args.into(), item.into()).into()
+}
+
+/// Runs an `async fn` as a test, on a Warmcore runtime of its own with two workers, or as many as it says. It takes
+/// what [`macro@main`] takes. `#[should_panic]`, `#[ignore]` and the like work; a test may return a `Result`.
+///
+/// ```ignore
+/// #[warmcore::test(workers = 4, policy = "work-steal")]
+/// async fn what_a_task_returns_arrives() {
+///     assert_eq!(warmcore::spawn(async { 42 }).await.unwrap(), 42);
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn test(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    expand(Kind::Test, args.into(), item.into()).into()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Main,
+    Test,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        if self == Self::Main { "main" } else { "test" }
+    }
+}
+
+/// What stands in the brackets.
+struct Args {
+    krate: Path,
+    workers: Option<LitInt>,
+    policy: Option<Ident>,
+    name: Option<LitStr>,
+}
+
+impl Args {
+    fn none() -> Self {
+        Self { krate: parse_quote!(::warmcore), workers: None, policy: None, name: None }
+    }
+}
+
+impl Parse for Args {
+    fn parse(input: ParseStream) -> Result<Self> {
+        let (mut args, mut seen) = (Self::none(), Vec::<Ident>::new());
+        while !input.is_empty() {
+            // `crate` is a keyword.
+            let word = Ident::parse_any(input)?;
+            if seen.contains(&word) {
+                return Err(Error::new(word.span(), format!("`{word}` is said twice; remove one")));
+            }
+            if !["workers", "policy", "name", "crate"].contains(&word.to_string().as_str()) {
+                return Err(unknown(&word));
+            }
+            if !input.peek(Token![=]) {
+                let text = format!("`{word}` needs a value: {}", example(&word));
+                return Err(Error::new(word.span(), text));
+            }
+            input.parse::<Token![=]>()?;
+            if word == "workers" {
+                args.workers = Some(workers(input)?);
+            } else if word == "policy" {
+                args.policy = Some(policy(&text(input, &word)?)?);
+            } else if word == "name" {
+                args.name = Some(name(text(input, &word)?)?);
+            } else {
+                args.krate = input.call(Path::parse_mod_style).map_err(|error| {
+                    Error::new(error.span(), "`crate` needs a path, without quotes: `crate = ::warmcore`")
+                })?;
+            }
+            seen.push(word);
+            if input.is_empty() {
+                break;
+            }
+            input.parse::<Token![,]>()?;
+        }
+        Ok(args)
+    }
+}
+
+fn example(word: &Ident) -> &'static str {
+    match word.to_string().as_str() {
+        "workers" => "`workers = 4`",
+        "policy" => "`policy = \"home\"`",
+        "name" => "`name = \"orders\"`",
+        _ => "`crate = ::warmcore`",
+    }
+}
+
+fn unknown(word: &Ident) -> Error {
+    let hint = match word.to_string().as_str() {
+        "worker_threads" | "threads" | "worker" => "; how many workers is `workers = 4`",
+        "flavor" => "; there is one flavor, so remove it",
+        "start_paused" => "; time is tokio's own and can't be stopped here, so remove it",
+        _ => "; there are `workers`, `policy`, `name` and `crate`",
+    };
+    Error::new(word.span(), format!("unknown argument `{word}`{hint}"))
+}
+
+fn workers(input: ParseStream) -> Result<LitInt> {
+    let number: LitInt = input
+        .parse()
+        .map_err(|error| Error::new(error.span(), "how many workers is a number: `workers = 4`"))?;
+    match number.base10_parse::<usize>() {
+        Ok(1..=WORKERS_MAX) => {
+            // Its suffix, if it has one, is not the builder's.
+            Ok(LitInt::new(number.base10_digits(), number.span()))
+        }
+        _ => {
+            let text = format!("{number} workers; 1 to {WORKERS_MAX} are possible");
+            Err(Error::new(number.span(), text))
+        }
+    }
+}
+
+fn text(input: ParseStream, word: &Ident) -> Result<LitStr> {
+    input.parse().map_err(|error| {
+        Error::new(error.span(), format!("`{word}` is a string; put it in quotes: {}", example(word)))
+    })
+}
+
+fn policy(literal: &LitStr) -> Result<Ident> {
+    let said = literal.value();
+    match POLICIES.iter().find(|(name, _)| *name == said) {
+        Some((_, variant)) => Ok(format_ident!("{variant}")),
+        None => {
+            let names = POLICIES.map(|(name, _)| name).join(", ");
+            Err(Error::new(literal.span(), format!("no policy `{said}`; choose one of {names}")))
+        }
+    }
+}
+
+fn name(literal: LitStr) -> Result<LitStr> {
+    let said = literal.value();
+    if said.is_empty() {
+        return Err(Error::new(
+            literal.span(),
+            "an empty name; remove it, or say what the threads are called",
+        ));
+    }
+    if said.contains('\0') {
+        return Err(Error::new(literal.span(), "a thread's name holds no zero byte"));
+    }
+    Ok(literal)
+}
+
+/// What the attribute becomes. With a mistake in it, the errors and the function all the same, so that whoever
+/// calls it is not told that there is none.
+fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
+    let function: ItemFn = match syn::parse2(item.clone()) {
+        Ok(function) => function,
+        Err(_) if is_no_function(&item) => {
+            let text = format!("#[warmcore::{}] goes on an `async fn`", kind.name());
+            let error = Error::new(first_span(&item), text).into_compile_error();
+            return quote!(#error #item);
+        }
+        // A syntax error in the body: the compiler says it better where it stands.
+        Err(error) => {
+            let error = error.into_compile_error();
+            return quote!(#error #item);
+        }
+    };
+    let (args, mut wrong) = match syn::parse2::<Args>(args) {
+        Ok(args) => (args, None),
+        Err(error) => (Args::none(), Some(error)),
+    };
+    if let Err(error) = check(kind, &function) {
+        match &mut wrong {
+            Some(wrong) => wrong.combine(error),
+            None => wrong = Some(error),
+        }
+    }
+    match wrong {
+        None => build(kind, &args, function),
+        Some(error) => {
+            let error = error.into_compile_error();
+            let ItemFn { mut attrs, vis, mut sig, .. } = function;
+            sig.asyncness = None;
+            // One that is left would complain in its turn.
+            attrs.retain(|attribute| !is_test(attribute.path()));
+            quote! { #error #(#attrs)* #[allow(unused_variables)] #vis #sig { ::core::unreachable!() } }
+        }
+    }
+}
+
+/// Not even its first words are a function's.
+fn is_no_function(item: &TokenStream) -> bool {
+    !item.clone().into_iter().any(|token| token.to_string() == "fn")
+}
+
+fn first_span(item: &TokenStream) -> Span {
+    item.clone().into_iter().next().map_or_else(Span::call_site, |token| token.span())
+}
+
+fn check(kind: Kind, function: &ItemFn) -> Result<()> {
+    let sig = &function.sig;
+    let name = kind.name();
+    if sig.asyncness.is_none() {
+        let text = format!("#[warmcore::{name}] runs an `async fn`; write `async fn {}`", sig.ident);
+        return Err(Error::new_spanned(sig.fn_token, text));
+    }
+    if !sig.inputs.is_empty() {
+        let text = format!("`{}` has nobody who would give it arguments; remove them", sig.ident);
+        return Err(Error::new_spanned(&sig.inputs, text));
+    }
+    if !sig.generics.params.is_empty() {
+        let text = format!("`{}` can't be generic: nobody says for which types it runs", sig.ident);
+        return Err(Error::new_spanned(&sig.generics, text));
+    }
+    if let Some(token) = &sig.constness {
+        return Err(Error::new_spanned(token, "a runtime is made while the program runs; remove `const`"));
+    }
+    if let (Kind::Test, Some(attribute)) = (kind, function.attrs.iter().find(|a| is_test(a.path()))) {
+        let text = "a second test attribute; the test would run twice, so remove one";
+        return Err(Error::new_spanned(attribute, text));
+    }
+    Ok(())
+}
+
+/// `#[test]`, `#[tokio::test]`, `#[warmcore::test]` and others' tests.
+fn is_test(path: &Path) -> bool {
+    path.segments.last().is_some_and(|last| last.ident == "test")
+}
+
+fn build(kind: Kind, args: &Args, function: ItemFn) -> TokenStream {
+    let ItemFn { attrs, vis, sig, block } = function;
+    let krate = &args.krate;
+    let test = (kind == Kind::Test).then(|| quote!(#[::core::prelude::v1::test]));
+    let workers = match (&args.workers, kind) {
+        (Some(workers), _) => Some(workers.to_token_stream()),
+        (None, Kind::Test) => Some(quote!(2)),
+        (None, Kind::Main) => None,
+    };
+    let workers = workers.map(|workers| quote!(.workers(#workers)));
+    let name = args.name.iter();
+    let policy = args.policy.iter();
+    let mut outer = sig.clone();
+    outer.asyncness = None;
+    let ident = &sig.ident;
+    // A path that leads nowhere is underlined where the user wrote it, or at the attribute.
+    let made = quote_spanned!(krate.span()=> #krate::Runtime::builder());
+    quote! {
+        #test
+        #(#attrs)*
+        #vis #outer {
+            #sig #block
+            let made = #made #workers #(.name(#name))* #(.policy(#krate::PolicyKind::#policy))*.build();
+            let runtime = match made {
+                ::core::result::Result::Ok(runtime) => runtime,
+                ::core::result::Result::Err(error) => ::core::panic!("no runtime can be made: {error}"),
+            };
+            runtime.block_on(#ident())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::POLICIES;
+    use warmcore_place::PolicyKind;
+
+    #[test]
+    fn every_policy_has_its_name_and_its_variant() {
+        let real = PolicyKind::all().map(|kind| (kind.name().to_owned(), format!("{kind:?}")));
+        let ours = POLICIES.map(|(name, variant)| (name.to_owned(), variant.to_owned()));
+        assert_eq!(ours, real);
+    }
+}

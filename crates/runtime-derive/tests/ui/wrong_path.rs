@@ -1,0 +1,2 @@
+#[warmcore_runtime_derive::main(crate = ::nowhere)]
+async fn main() {}

@@ -1,1 +1,0 @@
-//! What loom proves of the list of the living. Run by `cargo xtask test`.

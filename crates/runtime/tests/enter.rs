@@ -1,0 +1,41 @@
+//! Which runtime a thread is in, where several are one in the other.
+
+use std::time::Duration;
+use warmcore_runtime::{Handle, Runtime, block_in_place, spawn};
+
+fn runtime(name: &str) -> Runtime {
+    Runtime::builder().name(name).workers(1).build().unwrap()
+}
+
+fn name_of(handle: &Handle) -> String {
+    format!("{handle:?}")
+}
+
+#[test]
+fn who_enters_another_runtime_on_a_worker_spawns_there() {
+    let (inner, outer) = (runtime("inner"), runtime("outer"));
+    let handle = inner.handle();
+    let task = outer.spawn(async move {
+        let entered = handle.enter(|| (name_of(&Handle::current()), spawn(async { thread_name() })));
+        (entered.0, entered.1.await.unwrap(), name_of(&Handle::current()))
+    });
+    let (inside, ran_on, after) = outer.block_on(task).unwrap();
+    assert!(inside.contains("inner") && after.contains("outer"), "{inside}, then {after}");
+    assert!(ran_on.starts_with("inner"), "{ran_on}");
+}
+
+fn thread_name() -> String {
+    std::thread::current().name().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn who_blocks_in_place_inside_another_is_back_in_its_own_after() {
+    let (inner, outer) = (runtime("inner"), runtime("outer"));
+    let handle = inner.handle();
+    let task = outer.spawn(async move {
+        handle.enter(|| block_in_place(|| std::thread::sleep(Duration::from_millis(1))));
+        name_of(&Handle::current())
+    });
+    let after = outer.block_on(task).unwrap();
+    assert!(after.contains("outer"), "{after}");
+}

@@ -1,0 +1,21 @@
+//! A server in ten lines: axum's router, each connection a task of this runtime.
+//!
+//! ```text
+//! cargo run --release -p warmcore --example hello_http
+//! curl localhost:8080
+//! ```
+//!
+//! In a project of your own: `warmcore` with the feature `http`, `axum`, and `tokio` with the feature `net`.
+//! With WARMCORE_TOP=1 in its environment, `warmcore top` shows its workers.
+
+use axum::{Router, routing::get};
+use warmcore::runtime::http;
+
+#[warmcore::main]
+async fn main() -> std::io::Result<()> {
+    let app = Router::new().route("/", get(|| async { "warm\n" }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    http::serve(listener, app).run().await;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Two tenants on one runtime: one pays for three times the other's weight, both stay within their budgets.
+//!
+//! `cargo run --release -p warmcore --example tenants_runtime`
+//!
+//! A task that is spawned into a tenant runs with the tenant's id and account, and shares the workers by the
+//! tenant's weight: where tasks of both wait, gold's get three turns' time for one of bronze's. Before a request
+//! allocates, it waits for room in its tenant's budget; what it allocates then is charged by the allocator.
+
+use bytemuck::Zeroable;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use warmcore::budget::host::BudgetAlloc;
+use warmcore::prelude::*;
+
+#[global_allocator]
+static ALLOC: BudgetAlloc<mimalloc::MiMalloc> = BudgetAlloc::new(mimalloc::MiMalloc);
+
+/// Name, weight, limit in KiB.
+const TENANTS: [(&str, u32, u64); 2] = [("gold", 300, 1024), ("bronze", 100, 256)];
+
+/// Each tenant has so many tasks: always more than there are workers, so that some wait.
+const TASKS: usize = 16;
+
+/// A request's memory.
+const BYTES: usize = 32 << 10;
+
+/// Numbers of a tenant: a slot for each of its tasks that run at the same time, on lines of its own.
+#[derive(Zeroable)]
+struct Traffic {
+    requests: Local,
+    bytes: Local,
+}
+
+/// A tenant at the end.
+#[derive(Debug)]
+pub struct Report {
+    /// Its name.
+    pub name: &'static str,
+    /// Requests that it served until the first tenant had enough.
+    pub requests: u64,
+    /// What they allocated.
+    pub bytes: u64,
+    /// Ids that it ever used at the same time, at most.
+    pub ids: u64,
+    /// The most that it had at once, in bytes.
+    pub peak: u64,
+    /// Its limit, in bytes.
+    pub limit: u64,
+    /// What it has left when all its tasks are gone: 0.
+    pub left: u64,
+}
+
+struct Customer {
+    tenant: Tenant,
+    account: Account,
+    traffic: PerCid<Traffic>,
+}
+
+impl Customer {
+    fn new(root: &Account, name: &str, weight: u32, limit_kib: u64) -> Self {
+        let account = root.child(name).limit(limit_kib << 10).build();
+        let tenant = Tenant::builder().name(name).weight(weight).account(&account).build();
+        Self { traffic: tenant.data(), tenant, account }
+    }
+
+    /// One request: room first, then the memory, then a number of its own.
+    async fn serve(&self, n: u64) {
+        let mut room = self.account.charge(BYTES as u64).await.expect("a request is smaller than the limit");
+        // What was reserved is handed over to the allocator, which charges the same account.
+        room.shrink(BYTES as u64);
+        let words: Vec<u64> = (0..BYTES as u64 / 8).map(|i| i.wrapping_mul(n)).collect();
+        // Others get their turn while it has the memory: as many as there is room for.
+        warmcore::yield_now().await;
+        std::hint::black_box(words.iter().fold(0, |sum: u64, word| sum.rotate_left(1) ^ word));
+        self.traffic.add(field!(Traffic, requests), 1);
+        self.traffic.add(field!(Traffic, bytes), BYTES as u64);
+    }
+}
+
+/// Until `enough` says so of the requests that the first tenant has served.
+async fn serve(customer: Arc<Customer>, is_over: Arc<AtomicBool>, enough: u64) {
+    let mut n = 0;
+    while !is_over.load(Relaxed) {
+        n += 1;
+        customer.serve(n).await;
+        if n % 16 == 0 && customer.traffic.sum(field!(Traffic, requests)) >= enough {
+            is_over.store(true, Relaxed);
+        }
+        warmcore::yield_now().await;
+    }
+}
+
+/// Both tenants at once, until the first of them has served `enough` requests.
+pub fn run(enough: u64) -> impl Future<Output = Vec<Report>> {
+    let root = Account::root("server").limit(64 << 20).build();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let customers =
+        TENANTS.map(|(name, weight, limit_kib)| Arc::new(Customer::new(&root, name, weight, limit_kib)));
+    async move {
+        let tasks: Vec<_> = (0..TASKS * customers.len())
+            .map(|i| {
+                let customer = &customers[i % customers.len()];
+                warmcore::spawn_in(&customer.tenant, serve(customer.clone(), is_over.clone(), enough))
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("it does not panic");
+        }
+        TENANTS.iter().zip(&customers).map(|((name, ..), customer)| report(name, customer)).collect()
+    }
+}
+
+fn report(name: &'static str, customer: &Customer) -> Report {
+    let Customer { tenant, account, traffic } = customer;
+    Report {
+        name,
+        requests: traffic.sum(field!(Traffic, requests)),
+        bytes: traffic.sum(field!(Traffic, bytes)),
+        ids: u64::from(tenant.stats().handed_out),
+        peak: account.peak(),
+        limit: account.limit(),
+        left: account.exact_usage(),
+    }
+}
+
+#[allow(dead_code)]
+#[warmcore::main(name = "tenants")]
+async fn main() {
+    for Report { name, requests, bytes, ids, peak, limit, left } in run(20_000).await {
+        println!(
+            "{name:>6}: {requests} requests, {} MiB in all, at most {} of {} KiB at once, {ids} ids, {left} bytes left",
+            bytes >> 20,
+            peak >> 10,
+            limit >> 10,
+        );
+    }
+}
