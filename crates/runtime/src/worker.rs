@@ -1,6 +1,6 @@
 //! Worker: the loop that polls tasks, looks for more, and sleeps.
 //!
-//! Model.   Its inbox first, then its queue; every so many polls (as many as take 50 µs) it reads the clock, asks
+//! Model.   Its inbox first, then its queue; every so many polls (as many as take 200 µs) it reads the clock, asks
 //!          its driver and looks at the shelf. Without work it falls asleep *first*, then looks everywhere, and
 //!          takes the sleep back if it finds something: who makes work after that look sees it asleep.
 //! Number.  Around a poll: the queue's lock, two stores, an exchange where the future was woken.
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use warmcore_place::{Distance, Policy, To, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
-/// The driver is asked this often, if no poll takes longer.
-const TURN_EVERY: Nanos = Nanos(50_000);
+/// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
+const TURN_EVERY: Nanos = Nanos(200_000);
 
 /// However short polls are, the driver is asked after so many.
 const POLLS_MAX: u32 = 128;
