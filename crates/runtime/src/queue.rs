@@ -9,7 +9,7 @@
 //! Writers. Under the worker's lock: the worker, and who pulls.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use warmcore_place::Turn;
 
 #[cfg(test)]
@@ -89,6 +89,7 @@ pub(crate) struct Queue<T> {
     /// How often in a row `next` was served.
     chain: u32,
     classes: Vec<Class<T>>,
+    by_tenant: HashMap<u64, ClassId>,
     /// Classes in which somebody waits, by virtual time; what it says may be too little, never too much. The
     /// first class is in it only if there are others.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
@@ -112,6 +113,7 @@ impl<T: Entry> Queue<T> {
             next: None,
             chain: 0,
             classes: Vec::new(),
+            by_tenant: HashMap::new(),
             waiting: BinaryHeap::new(),
             len: 0,
             pinned: 0,
@@ -182,8 +184,8 @@ impl<T: Entry> Queue<T> {
         {
             return 0;
         }
-        if let Some(id) = self.classes.iter().position(|class| class.share.tenant == share.tenant) {
-            return id;
+        if let Some(id) = self.by_tenant.get(&share.tenant) {
+            return *id;
         }
         let empty = || self.classes.iter().position(|class| class.len() == 0);
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
@@ -191,11 +193,14 @@ impl<T: Entry> Queue<T> {
         let class = Class { share, vtime: 0, turn: Turn::Forth, now, later };
         match reused {
             Some(id) => {
-                self.classes[id] = class;
+                let before = std::mem::replace(&mut self.classes[id], class);
+                self.by_tenant.remove(&before.share.tenant);
+                self.by_tenant.insert(share.tenant, id);
                 id
             }
             None => {
                 self.classes.push(class);
+                self.by_tenant.insert(share.tenant, self.classes.len() - 1);
                 self.classes.len() - 1
             }
         }

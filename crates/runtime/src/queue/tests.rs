@@ -2,16 +2,152 @@
 
 use super::*;
 
+/// Of this tenant. Above 1000 it is pinned.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
 struct Item(u64);
 
+/// Tenant 3 has three times the weight of the others.
 impl Entry for Item {
     fn share(&self) -> Share {
-        Share { tenant: self.0, weight: 100 }
+        Share { tenant: self.0, weight: if self.0 == 3 { 300 } else { 100 } }
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.0 > 1000
+    }
+}
+
+/// All of one tenant; the number says who came when.
+#[derive(Debug)]
+struct Alike(u32);
+
+impl Entry for Alike {
+    fn share(&self) -> Share {
+        Share { tenant: 0, weight: 100 }
     }
 
     fn is_pinned(&self) -> bool {
         false
     }
+}
+
+fn round(queue: &mut Queue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
+    let waiting = queue.len();
+    let mut order = Vec::new();
+    for _ in 0..waiting {
+        let item = queue.pop(0, || turn).unwrap();
+        order.push(item.0);
+        if again {
+            queue.push(item);
+        }
+    }
+    order
+}
+
+#[test]
+fn forth_is_first_come_first_served() {
+    let mut queue = Queue::new();
+    (0..5).for_each(|i| queue.push(Alike(i)));
+    assert_eq!(round(&mut queue, Turn::Forth, true), [0, 1, 2, 3, 4]);
+    assert_eq!(round(&mut queue, Turn::Forth, false), [0, 1, 2, 3, 4]);
+    assert!(queue.pop(0, || Turn::Forth).is_none());
+}
+
+#[test]
+fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
+    let mut queue = Queue::new();
+    (0..5).for_each(|i| queue.push(Alike(i)));
+    assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
+    assert_eq!(round(&mut queue, Turn::Back, true), [0, 1, 2, 3, 4]);
+    assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
+}
+
+#[test]
+fn who_pulls_gets_the_one_that_would_run_last() {
+    for (turn, last) in [(Turn::Forth, 4), (Turn::Back, 3)] {
+        let mut queue = Queue::new();
+        (0..4).for_each(|i| queue.push(Alike(i)));
+        assert!(queue.pop(0, || turn).is_some());
+        queue.push(Alike(4));
+        // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
+        let taken = queue.take(false, |_| true).unwrap().0;
+        assert!(taken == last || turn == Turn::Back && taken == 4, "{turn:?}: {taken}");
+        assert_eq!(queue.len(), 3);
+    }
+}
+
+#[test]
+fn a_chain_is_served_first_so_often_and_no_more() {
+    let mut queue = Queue::new();
+    queue.push(Alike(0));
+    let mut order = Vec::new();
+    for i in 1..=4 {
+        queue.push_next(Alike(i));
+        order.push(queue.pop(2, || Turn::Forth).unwrap().0);
+    }
+    assert_eq!(order, [1, 2, 0, 4]);
+}
+
+#[test]
+fn what_tenants_use_is_as_their_weights() {
+    let mut queue = Queue::new();
+    (0..8).for_each(|i| queue.push(Item(if i % 2 == 0 { 1 } else { 3 })));
+    let mut used = std::collections::BTreeMap::new();
+    for _ in 0..4000 {
+        let item = queue.pop(0, || Turn::Forth).unwrap();
+        assert!(queue.is_shared());
+        *used.entry(item.0).or_insert(0u64) += 20_000;
+        queue.charge(item.share(), 20_000);
+        queue.push(item);
+    }
+    assert!((used[&3] / 1000).abs_diff(3 * used[&1] / 1000) <= 100, "{used:?}");
+}
+
+#[test]
+fn who_comes_seldom_comes_first() {
+    let mut queue = Queue::new();
+    (0..64).for_each(|_| queue.push(Item(1)));
+    for i in 0..1000 {
+        if i % 10 == 0 {
+            queue.push(Item(2));
+        }
+        let item = queue.pop(0, || Turn::Forth).unwrap();
+        assert_eq!(item, Item(if i % 10 == 0 { 2 } else { 1 }), "poll {i}");
+        if queue.is_shared() {
+            queue.charge(item.share(), if item.0 == 2 { 1_000 } else { 200_000 });
+        }
+        if item.0 == 1 {
+            queue.push(item);
+        }
+    }
+}
+
+#[test]
+fn many_tenants_are_told_apart_and_forgotten() {
+    let mut queue = Queue::new();
+    for round in 0..3 {
+        (0..500).for_each(|tenant| queue.push(Item(tenant)));
+        let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || Turn::Forth).unwrap().0).collect();
+        seen.sort();
+        assert_eq!(seen, (0..500).collect::<Vec<_>>(), "round {round}");
+        // All are empty: others take their places.
+        (600..1000).for_each(|tenant| queue.push(Item(tenant)));
+        assert!(queue.classes.len() <= 500, "{}", queue.classes.len());
+        (600..1000).for_each(|_| assert!(queue.pop(0, || Turn::Forth).is_some()));
+    }
+    assert_eq!((queue.len(), queue.busy), (0, 0));
+    assert_eq!(queue.by_tenant.len(), queue.classes.len());
+}
+
+#[test]
+fn what_is_pinned_is_not_movable() {
+    let mut queue = Queue::new();
+    [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
+    assert_eq!((queue.len(), queue.movable()), (4, 2));
+    assert!(queue.take(false, |item| !item.is_pinned()).is_some());
+    assert_eq!((queue.len(), queue.movable()), (3, 1));
+    while queue.pop(0, || Turn::Forth).is_some() {}
+    assert_eq!((queue.len(), queue.movable()), (0, 0));
 }
 
 /// Four tenants wait; one of them comes and is pulled away again, for ever.
