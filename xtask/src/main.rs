@@ -50,6 +50,7 @@ const STEPS: &[Step] = &[
     step("format", "fmt --all --check"),
     step("format of the peers", "fmt --manifest-path peers/Cargo.toml --check"),
     step("format of tokio's libraries", "fmt --manifest-path peers/ecosystem/Cargo.toml --check"),
+    step("format of mini-redis", "fmt --manifest-path peers/mini-redis/Cargo.toml --check"),
     step("format of the adapter", "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
     step("clippy", "clippy --workspace --all-targets -- -D warnings"),
     step("all tests, debug", "test --workspace"),
