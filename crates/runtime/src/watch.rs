@@ -51,7 +51,9 @@ impl Watch {
 
     /// A worker falls asleep: says when it is to wake to look, if it is the one.
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
-        if shared.count_idle() >= shared.desks.len() {
+        // One that was woken, and whose driver has not come back yet, counts as one that sleeps, and does not.
+        if shared.count_idle() >= shared.desks.len() && shared.desks.iter().all(|desk| desk.inbox.is_asleep())
+        {
             self.end(me);
             return None;
         }
