@@ -40,7 +40,8 @@ pub enum What {
 }
 
 impl What {
-    /// Those that a report holds, in its order. `wake` and `http` take minutes and have no page in it yet.
+    /// Those that a report holds, in its order. `wake` and `http` take minutes: they are drawn if their
+    /// results lie there.
     pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
     /// As on the command line.

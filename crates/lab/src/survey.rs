@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// The runs that may be in a folder, in the order of the page.
-const RUNS: [&str; 5] = ["percpu", "false-sharing", "cid", "budget", "peers"];
+const RUNS: [&str; 7] = ["percpu", "false-sharing", "cid", "budget", "wake", "http", "peers"];
 
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {

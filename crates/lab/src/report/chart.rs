@@ -1,4 +1,4 @@
-//! Chart: the times of a case's variants, on one logarithmic axis, a line each.
+//! Chart: what a case's variants take or get done, on one logarithmic axis, a line each.
 //!
 //! Model.   A strip is drawn in percent of its width and in pixels of its height, so it
 //!          stretches from a phone to a desk without shrinking a letter. The page lays name,
@@ -7,8 +7,12 @@
 //!          may be 100 times slower, and would squeeze the rest into a corner. It is cut there,
 //!          and the cut is drawn.
 
-use super::markup::{amount, esc, slug, standalone, tick};
+use super::markup::{amount, esc, slug, standalone, tick_of};
 use crate::results::{Results, Row};
+use std::borrow::Cow;
+
+/// A heading, and the rows below it: as measured, or computed from those.
+pub(super) type Group<'a> = (Option<String>, Vec<Cow<'a, Row>>);
 
 /// A chart: groups of rows over one axis.
 pub(super) struct Chart<'a> {
@@ -19,7 +23,7 @@ pub(super) struct Chart<'a> {
     /// How to read it, in one line.
     pub how: String,
     /// Headed groups; a chart of one case has one, without a heading.
-    pub groups: Vec<(Option<String>, Vec<&'a Row>)>,
+    pub groups: Vec<Group<'a>>,
     /// Which rows carry the accent.
     pub accent: fn(&Row) -> bool,
     /// Of some rows the 99th percentile, as rows of their own.
@@ -34,7 +38,12 @@ pub(super) fn is_ours(row: &Row) -> bool {
 
 /// Whether a row can stand on an axis of times.
 pub(super) fn is_time(row: &Row) -> bool {
-    row.unit == "ns" && row.median.is_finite() && row.median > 0.0
+    row.unit == "ns" && is_positive(row)
+}
+
+/// Whether a row can stand on a logarithmic axis.
+pub(super) fn is_positive(row: &Row) -> bool {
+    row.median.is_finite() && row.median > 0.0
 }
 
 /// The values of `key` over `rows`, each once, in the order they first come.
@@ -66,7 +75,7 @@ pub(super) fn of_case<'a>(run: &'a Results, case: &str) -> Vec<Chart<'a>> {
             title: format!("{case}{suffix}"),
             how: how.into(),
             axis: Axis::over(&rows),
-            groups: vec![(None, rows)],
+            groups: vec![(None, rows.into_iter().map(Cow::Borrowed).collect())],
             accent: is_ours,
             tails: Vec::new(),
         }
@@ -83,13 +92,26 @@ impl<'a> Chart<'a> {
         groups: Vec<(Option<String>, Vec<&'a Row>)>,
         accent: fn(&Row) -> bool,
     ) -> Self {
-        let all: Vec<&Row> = groups.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
-        Self { name, title, how, groups, accent, tails: Vec::new(), axis: Axis::over(&all) }
+        let borrowed = |rows: Vec<&'a Row>| rows.into_iter().map(Cow::Borrowed).collect();
+        let groups = groups.into_iter().map(|(head, rows)| (head, borrowed(rows))).collect();
+        Self::of_any(name, title, how, groups, accent)
+    }
+
+    /// The same of rows that may be computed. All have one unit.
+    pub fn of_any(
+        name: String,
+        title: String,
+        how: String,
+        groups: Vec<Group<'a>>,
+        accent: fn(&Row) -> bool,
+    ) -> Self {
+        let axis = Axis::over(&rows_of(&groups));
+        Self { name, title, how, groups, accent, tails: Vec::new(), axis }
     }
 
     /// The same, each bar from the median to the row's 99th percentile instead.
     pub fn with_tails(self, tails: Vec<&'a Row>) -> Self {
-        let all: Vec<&Row> = self.groups.iter().flat_map(|(_, rows)| rows).chain(&tails).copied().collect();
+        let all: Vec<&Row> = rows_of(&self.groups).into_iter().chain(tails.iter().copied()).collect();
         Self { axis: Axis::over(&all), tails, ..self }
     }
 
@@ -111,9 +133,9 @@ impl<'a> Chart<'a> {
         )
     }
 
-    fn group_html(&self, head: Option<&str>, rows: &[&Row]) -> String {
+    fn group_html(&self, head: Option<&str>, rows: &[Cow<Row>]) -> String {
         let head = head.map(|h| format!("<h4>{}</h4>", esc(h))).unwrap_or_default();
-        let line = |row: &&Row| {
+        let line = |row: &Cow<Row>| {
             format!(
                 "<li class=\"line{}\"><span class=\"name\">{}</span><svg class=\"strip\" height=\"26\" \
                  role=\"img\"><title>{}</title>{}</svg><span class=\"value\">{}{}{}</span></li>",
@@ -226,10 +248,16 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// A logarithmic axis of ns.
+/// The rows of all groups.
+fn rows_of<'g>(groups: &'g [Group]) -> Vec<&'g Row> {
+    groups.iter().flat_map(|(_, rows)| rows).map(|row| &**row).collect()
+}
+
+/// A logarithmic axis of the rows' unit.
 struct Axis {
     lo: f64,
     hi: f64,
+    unit: String,
 }
 
 impl Axis {
@@ -242,11 +270,12 @@ impl Axis {
         let values: Vec<f64> = rows.iter().flat_map(ends).filter(|v| v.is_finite() && *v > 0.0).collect();
         let lo = values.iter().copied().fold(f64::INFINITY, f64::min);
         let hi = values.iter().copied().fold(0.0, f64::max);
+        let unit = rows.first().map_or("ns", |row| &row.unit).to_owned();
         if values.is_empty() {
-            Self { lo: 1.0, hi: 10.0 }
+            Self { lo: 1.0, hi: 10.0, unit }
         } else {
             // One slice of exactly 1 ns still needs an axis of some length.
-            Self { lo: step(lo, true), hi: step(hi.max(2.0 * lo), false) }
+            Self { lo: step(lo, true), hi: step(hi.max(2.0 * lo), false), unit }
         }
     }
 
@@ -272,7 +301,7 @@ impl Axis {
     }
 
     fn label(&self, value: f64, y: f64) -> String {
-        let (x, text) = (self.at(value), tick(value));
+        let (x, text) = (self.at(value), tick_of(value, &self.unit));
         // At an edge half of it stands outside the strip, where the margin has room for it.
         format!("<text class=\"muted small mid\" x=\"{x:.2}%\" y=\"{y}\">{text}</text>")
     }

@@ -16,7 +16,7 @@ pub struct Inputs<'a> {
     pub topology: &'a Topology,
     /// How long a cache line takes between its CPUs, if that was measured.
     pub probe: Option<&'a Probe>,
-    /// One per run: percpu, false-sharing, peers.
+    /// One per run: percpu, false-sharing, cid, budget, wake, http, peers.
     pub runs: &'a [Results],
     /// What the doctor found.
     pub doctor: &'a [Finding],

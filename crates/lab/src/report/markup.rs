@@ -64,7 +64,7 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
-/// A value with its unit: `0.524 ns`, `1.2 µs`, `11.2×`, `12 pages`.
+/// A value with its unit: `0.524 ns`, `1.2 µs`, `11.2×`, `3.4 M/s`, `12 pages`.
 pub(super) fn amount(value: f64, unit: &str) -> String {
     match unit {
         "x" => format!("{}×", digits(value)),
@@ -74,9 +74,22 @@ pub(super) fn amount(value: f64, unit: &str) -> String {
             v if v < 1e9 => format!("{} ms", digits(value / 1e6)),
             _ => format!("{} s", digits(value / 1e9)),
         },
+        "k/s" if value != 0.0 => {
+            let (value, unit) = rate(value);
+            format!("{} {unit}", digits(value))
+        }
         // Counts are whole, and 3 pages are not 3.00 pages.
         _ if value.fract() == 0.0 => format!("{value} {unit}"),
         _ => format!("{} {unit}", digits(value)),
+    }
+}
+
+/// Thousands per second, with the unit that one would say them in.
+fn rate(thousands: f64) -> (f64, &'static str) {
+    match thousands.abs() {
+        v if v < 1.0 => (thousands * 1e3, "/s"),
+        v if v < 1e3 => (thousands, "k/s"),
+        _ => (thousands / 1e3, "M/s"),
     }
 }
 
@@ -94,6 +107,20 @@ pub(super) fn tick(ns: f64) -> String {
     };
     // Ticks are 1, 2 or 5 times a power of ten: rounding to six places only undoes `powi`.
     format!("{} {unit}", (value * 1e6).round() / 1e6)
+}
+
+/// The same of any unit: `2×`, `500 k/s`, `1 M/s`.
+pub(super) fn tick_of(value: f64, unit: &str) -> String {
+    let plain = |value: f64| (value * 1e6).round() / 1e6;
+    match unit {
+        "ns" => tick(value),
+        "x" => format!("{}×", plain(value)),
+        "k/s" => {
+            let (value, unit) = rate(value);
+            format!("{} {unit}", plain(value))
+        }
+        _ => format!("{} {}", plain(value), esc(unit)),
+    }
 }
 
 /// A value's name in a file name or an id: lower-case letters, digits and dashes.

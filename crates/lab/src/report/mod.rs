@@ -2,8 +2,8 @@
 //!
 //! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
 //!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
-//!          `sharing`, `cids`, `budgets`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in sentences; `table`
-//!          sets rows; `page` and `summary` put them in order.
+//!          `sharing`, `cids`, `budgets`, `wakes`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in
+//!          sentences; `table` sets rows; `page` and `summary` put them in order.
 //! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
 //! Writers. none: the caller writes the files.
 
@@ -19,6 +19,7 @@ mod summary;
 mod table;
 mod timeline;
 mod topo_picture;
+mod wakes;
 mod words;
 
 pub use inputs::{Finding, Inputs, Probe, State};
@@ -29,11 +30,13 @@ use crate::results::Results;
 use chart::{Chart, distinct};
 
 /// What a whole report holds: the run, its title, and the command that adds it.
-const EXPECTED: [(&str, &str, &str); 5] = [
+const EXPECTED: [(&str, &str, &str); 7] = [
     ("percpu", "Per-CPU data", "warmcore run percpu"),
     (sharing::CASE, "False sharing", "warmcore run false-sharing"),
     (cids::RUN, "Concurrency ids", "warmcore run cid"),
     (budgets::RUN, "Budgets", "warmcore run budget"),
+    (wakes::RUN, "The runtime", "warmcore run wake --json wake.json"),
+    (wakes::HTTP, "The runtime, serving HTTP", "warmcore run http --json http.json"),
     ("peers", "Beside named peers", "cargo xtask peers"),
 ];
 
@@ -67,6 +70,9 @@ fn charts(run: &Results) -> Vec<Chart<'_>> {
     }
     if run.what == budgets::RUN {
         return budgets::charts(run);
+    }
+    if wakes::is_here(&run.what) {
+        return wakes::charts(run);
     }
     cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
 }

@@ -7,9 +7,10 @@
 use super::chart::Chart;
 use super::inputs::Inputs;
 use super::markup::{MARKS_CSS, esc, palette_css};
-use super::words::{headline, tally};
+use super::words::{headline, promises_of, tally};
 use super::{
     EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, matrix, sharing, table, timeline, topo_picture,
+    wakes,
 };
 use crate::results::Results;
 
@@ -68,7 +69,9 @@ fn header(inputs: &Inputs) -> String {
     .iter()
     .map(|(id, name)| format!("<a href=\"#{id}\">{name}</a> "))
     .collect();
-    let tally = tally(inputs).map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t))).unwrap_or_default();
+    let tally = tally(super::words::promises(inputs))
+        .map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t)))
+        .unwrap_or_default();
     format!(
         "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}<ul class=\"where\">{facts}</ul>\n\
          <nav aria-label=\"Sections\">{nav}</nav></header>\n",
@@ -83,18 +86,22 @@ fn promises(inputs: &Inputs) -> String {
         "<p>A promise is met if the 95 % interval of the measured median reaches it, and noisy if that \
          interval is wider than 10 % to a side and lies on both sides of the promise.</p>\n"
             .to_owned()
-            + &table::promised(inputs)
+            + &table::promised(super::words::promises(inputs))
     };
     section("promises", "What was promised", &body)
 }
 
 fn measurements(inputs: &Inputs) -> String {
-    let mut body = String::new();
+    let (mut body, mut how) = (String::new(), NOT_BY_ITSELF);
     for (what, title, command) in EXPECTED {
         let runs: Vec<&Results> = inputs.runs.iter().filter(|r| r.what == what).collect();
         body += &format!("<h3>{title}</h3>\n");
         if runs.is_empty() {
             body += &missing("This was", command);
+            if wakes::is_here(what) {
+                // Once, though two runs may be missing.
+                body += std::mem::take(&mut how);
+            }
         }
         body.extend(runs.into_iter().map(run));
     }
@@ -103,6 +110,10 @@ fn measurements(inputs: &Inputs) -> String {
     }
     section("measurements", "What was measured", &body)
 }
+
+/// Why a report lacks the runs of the runtime, and how to add them.
+const NOT_BY_ITSELF: &str = "<p>It takes minutes, so that a report doesn’t measure it by itself: run it in the folder of \
+                             this page, then draw the page again with <code>warmcore report --out . --render</code>.</p>\n";
 
 fn article(title: &str, chart: &str, beside: &str) -> String {
     format!("<article><h4>{}</h4>\n{chart}{beside}</article>\n", esc(title))
@@ -134,6 +145,9 @@ fn run(run: &Results) -> String {
     }
     if run.what == budgets::RUN {
         return budget(run);
+    }
+    if wakes::is_here(&run.what) {
+        return runtime(run);
     }
     let of_case = |name: &str| {
         let charts = chart::of_case(run, name);
@@ -183,6 +197,34 @@ fn budget(run: &Results) -> String {
         articles(&budgets::title(name), &charts, &(counted + &folded(ratios)))
     };
     cases(run).into_iter().map(of_case).collect()
+}
+
+/// The runs of the runtime: the questions one by one, the promises, then what is folded.
+fn runtime(run: &Results) -> String {
+    let (mut shown, mut more) = (String::new(), String::new());
+    for part in wakes::parts(run) {
+        let (heads, lines) = wakes::numbers(run, &part.cases);
+        let heads: Vec<&str> = heads.iter().map(|head| &**head).collect();
+        let numbers = match lines.is_empty() {
+            true => String::new(),
+            false => format!(
+                "<details><summary>All variants in numbers</summary>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+                 aria-label=\"All variants in numbers\">{}</div></details>\n",
+                table::counted("All variants in numbers", &heads, &lines)
+            ),
+        };
+        let ratios = table::beside_times(run, |r| r.over.is_some() && part.cases.contains(&&*r.case));
+        let drawn = articles(&part.title, &part.charts, &(numbers + &folded(ratios)));
+        if part.is_folded { more += &drawn } else { shown += &drawn }
+    }
+    if let Some(tally) = tally(promises_of(run)) {
+        let table = table::promised(promises_of(run));
+        shown += &format!("<details><summary>{}</summary>\n{table}</details>\n", esc(&tally));
+    }
+    if !more.is_empty() {
+        shown += &format!("<details><summary>The other cases of this run</summary>\n{more}</details>\n");
+    }
+    shown
 }
 
 fn machine(inputs: &Inputs) -> String {

@@ -18,7 +18,7 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
 pub fn short(inputs: &Inputs) -> String {
     let mut out = format!(
         "{}\n\n{}.\n",
-        wrapped(&[headline(inputs), tally(inputs).unwrap_or_default()].join(" ")),
+        wrapped(&[headline(inputs), tally(promises(inputs)).unwrap_or_default()].join(" ")),
         topo_picture::in_words(inputs.topology)
     );
     let promised = promises(inputs).map(|(row, target)| {

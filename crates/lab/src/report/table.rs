@@ -1,10 +1,10 @@
 //! Table: promises, comparisons, findings, runs and raw rows, as HTML tables with headers.
 
-use super::inputs::{Finding, Inputs, State};
+use super::inputs::{Finding, State};
 use super::markup::{amount, digits, esc};
 use super::matrix::Class;
-use super::words::{Standing, bound, compared, measured, promises};
-use crate::results::{Machine, Results, Row};
+use super::words::{Standing, bound, compared, measured};
+use crate::results::{Machine, Results, Row, Target};
 
 /// A table: a class, a caption for those who hear it, the heads and the rows. A cell that begins
 /// with `#` in its head is a number and stands right. Cells are markup: escaped by the caller.
@@ -44,8 +44,8 @@ fn interval(row: &Row) -> String {
 }
 
 /// The promises, and how each stands.
-pub(super) fn promised(inputs: &Inputs) -> String {
-    let row = |(row, target): (&Row, _)| {
+pub(super) fn promised<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -> String {
+    let row = |(row, target): (&Row, &Target)| {
         let standing = Standing::of(row, target);
         let noisy = if row.noisy && standing != Standing::Noisy { ", noisy" } else { "" };
         vec![
@@ -58,7 +58,7 @@ pub(super) fn promised(inputs: &Inputs) -> String {
         ]
     };
     let heads = ["case", "compared", "#value", "#95 % interval", "#promised", "standing"];
-    table("cards", "Promises", &heads, promises(inputs).map(row))
+    table("cards", "Promises", &heads, promises.map(row))
 }
 
 /// What of a case is no time: ratios and counts.

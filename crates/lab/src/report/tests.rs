@@ -207,6 +207,64 @@ fn budget_run() -> Results {
     results(budgets::RUN, rows)
 }
 
+/// Who runs in the made-up runs of the runtime, and how fast over tokio.
+const RUNTIMES: [(&str, f64); 5] = [
+    ("warmcore", 1.5),
+    ("warmcore shared queue", 1.2),
+    ("tokio", 1.0),
+    ("tokio per core", 1.6),
+    ("smol", 0.4),
+];
+
+/// A made-up run of tasks that wake each other: what is drawn, what is folded, and a floor.
+fn wake_run() -> Results {
+    let mut rows = Vec::new();
+    let mut case = |case: &str, metrics: &[(&str, &str, f64)]| {
+        for (metric, unit, value) in metrics {
+            for (who, fast) in RUNTIMES {
+                let value = if *unit == "ns" { value / fast } else { value * fast };
+                rows.push(Row::of(case, who, metric, unit, &slices(value, 0.05)));
+            }
+        }
+        let (above, below) = (slices(1.5, 0.02), slices(1.0, 0.02));
+        rows.push(Row::ratio(case, "warmcore", "tokio", &above, &below).promise(Bound::AtLeast, 1.0));
+    };
+    for kind in ["warm.yield.chase", "warm.yield.sequential"] {
+        for shape in ["4x256K", "16x512K"] {
+            let metrics =
+                [("touches", "k/s", 40.0), ("p50", "ns", 17e3), ("p99", "ns", 160e3), ("moved", "%", 3.0)];
+            case(&format!("{kind}.{shape}"), &metrics);
+        }
+    }
+    for name in ["pingpong.channel.1", "pingpong.oneshot.16"] {
+        case(name, &[("round trips", "k/s", 900.0), ("p50", "ns", 1100.0), ("p99", "ns", 9000.0)]);
+    }
+    case("messaging.4", &[("messages", "k/s", 5000.0)]);
+    case("noisy.20us", &[("p99", "ns", 650e3), ("p50", "ns", 300e3), ("hogs' polls", "k/s", 95.0)]);
+    case("storm", &[("time", "ns", 3e6)]);
+    rows.push(Row::exact("noisy.20us", "floor of 2 workers (computed)", "p99", "ns", 18e3, 1));
+    let (metric, samples) = ("ratio, geometric mean of all", slices(1.5, 0.02));
+    let mean = Row::of("warm.yield.chase", "warmcore", metric, "x", &samples);
+    rows.push(Row { over: Some("tokio".into()), ..mean }.promise(Bound::AtLeast, 1.6));
+    results(wakes::RUN, rows)
+}
+
+/// A made-up run of HTTP servers.
+fn http_run() -> Results {
+    let mut rows = Vec::new();
+    for case in ["hello.64", "state.8"] {
+        for (who, fast) in RUNTIMES {
+            rows.push(Row::of(case, who, "requests", "k/s", &slices(80.0 * fast, 0.03)));
+            rows.push(Row::of(case, who, "p99", "ns", &slices(2e6 / fast, 0.05)));
+            rows.push(Row::exact(case, who, "errors", "errors", 0.0, 1_000_000));
+        }
+        let (above, below) = (slices(120.0, 0.02), slices(80.0, 0.02));
+        rows.push(Row::ratio(case, "warmcore", "tokio", &above, &below).promise(Bound::AtLeast, 1.0));
+    }
+    rows.push(Row::exact("soak", "warmcore", "errors", "errors", 0.0, 70_000).promise(Bound::AtMost, 0.0));
+    results(wakes::HTTP, rows)
+}
+
 fn probe(t: &Topology) -> Probe {
     let cpus: Vec<u32> = t.cpus.iter().map(|c| c.id.0).collect();
     let ns = |a: u32, b: u32| {
@@ -274,7 +332,7 @@ fn pages_to_look_at() {
     let folder = std::env::temp_dir().join("warmcore-report");
     std::fs::create_dir_all(&folder).unwrap();
     let (mut runs, doctor) = (runs(), doctor());
-    runs.extend([cid_run(), budget_run()]);
+    runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
     for (name, mut t) in
         [("2", machine(1, 1, 2, 1)), ("16", machine(2, 2, 2, 2)), ("384", machine(2, 12, 8, 2))]
     {
@@ -299,7 +357,7 @@ fn pages_to_look_at() {
 #[test]
 fn the_page_is_well_formed_and_loads_nothing() {
     let (t, mut runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
-    runs.extend([cid_run(), budget_run()]);
+    runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
     let probe = probe(&t);
     let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
     let page = page(&inputs);
@@ -329,7 +387,7 @@ fn the_page_is_well_formed_and_loads_nothing() {
 #[test]
 fn ids_are_unique_and_links_lead_somewhere() {
     let (t, mut runs) = (machine(1, 1, 2, 1), runs());
-    runs.extend([cid_run(), budget_run()]);
+    runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
     let page = page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] });
     let document = parsed(&page);
     let ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
@@ -355,8 +413,14 @@ fn hostile_names_stay_text() {
     run.rows.push(Row { case: drains::QUIET.into(), metric: "time".into(), ..run.rows[0].clone() });
     run.rows.push(Row { case: drains::QUIET.into(), metric: drains::P99.into(), ..run.rows[0].clone() });
     // The same names where the known runs put them: in their titles and groups.
-    let known =
-        ["percpu", "false-sharing", "cid", "budget"].map(|what| Results { what: what.into(), ..run.clone() });
+    for case in ["warm", "warm.yield.chase", "pingpong", "messaging", "noisy", "hello"] {
+        for (metric, unit) in [("touches", "k/s"), ("requests", "k/s"), ("p50", "ns"), ("p99", "ns")] {
+            let case = format!("{case}.{evil}.{evil}.{evil}");
+            run.rows.push(Row { case, metric: metric.into(), unit: unit.into(), ..run.rows[0].clone() });
+        }
+    }
+    let known = ["percpu", "false-sharing", "cid", "budget", "wake", "http"];
+    let known = known.map(|what| Results { what: what.into(), ..run.clone() });
     let runs: Vec<Results> = known.into_iter().chain([run]).collect();
     let mut t = machine(1, 1, 2, 1);
     (t.source, t.notes) = (evil.into(), vec![evil.into()]);
@@ -594,6 +658,86 @@ fn drains_stand_in_one_chart_with_their_slow_ones_and_what_was_counted_is_not_fo
     assert_eq!(budgets::counted(&run, "limit").1, [["warmcore word", "0 ✓"]]);
     assert_eq!(charts[2].title, "limit: four threads at their limit on two CPUs");
     assert!(pictures(&inputs).iter().any(|(name, _)| name == "budget-drain.svg"));
+}
+
+/// A title of so many letters fits a picture that stands alone.
+const TITLE_CHARS_MAX: usize = 74;
+
+#[test]
+fn the_runtime_is_drawn_part_by_part_over_tokio_and_beside_its_floor() {
+    let (t, runs) = (machine(1, 1, 2, 1), [wake_run(), http_run()]);
+    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] };
+    let names = |run| wakes::charts(run).into_iter().map(|c| c.name).collect::<Vec<_>>();
+    let warm = ["wake-warm-yield-chase", "wake-warm-yield-chase-p99"];
+    let folded = ["wake-warm-yield-sequential", "wake-warm-yield-sequential-p99"];
+    let others = ["wake-pingpong", "wake-pingpong-times", "wake-messaging", "wake-noisy", "wake-storm"];
+    assert_eq!(names(&runs[0]), [&warm[..], &folded, &others].concat());
+    assert_eq!(names(&runs[1]), ["http-requests", "http-p99"]);
+    let files = pictures(&inputs);
+    for name in names(&runs[0]).into_iter().chain(names(&runs[1])) {
+        assert!(files.iter().any(|(file, _)| *file == format!("{name}.svg")), "{name} is no file");
+    }
+
+    for chart in runs.iter().flat_map(wakes::charts) {
+        assert!(chart.title.chars().count() <= TITLE_CHARS_MAX, "{} leaves its picture", chart.title);
+    }
+
+    let parts = wakes::parts(&runs[0]);
+    let folded: Vec<_> = parts.iter().filter(|part| part.is_folded).map(|part| &*part.title).collect();
+    let in_order = "Warm sets touched in order, then a yield";
+    assert_eq!(folded, [in_order, "storm"]);
+    let touches = &parts[0].charts[0].groups;
+    assert_eq!(touches[0].0.as_deref(), Some("4 tasks with 256 KiB each; 1× is 40.0 k/s"));
+    let drawn: Vec<(&str, String)> =
+        touches[0].1.iter().map(|r| (&*r.variant, markup::amount(r.median, &r.unit))).collect();
+    // Our other policies stand in the table.
+    let over_tokio =
+        [("warmcore", "1.50×"), ("tokio", "1.00×"), ("tokio per core", "1.60×"), ("smol", "0.400×")];
+    assert_eq!(drawn, over_tokio.map(|(who, times)| (who, times.to_owned())));
+    let (heads, lines) = wakes::numbers(&runs[0], &parts[0].cases);
+    assert_eq!(heads, ["case", "variant", "#touches", "#p50", "#p99", "#moved"]);
+    assert_eq!(lines.len(), 2 * RUNTIMES.len());
+
+    let noisy = wakes::charts(&runs[0]).into_iter().find(|c| c.name == "wake-noisy").unwrap();
+    assert!(noisy.groups[0].1[0].variant.starts_with("floor"), "the floor is above the others");
+    let said = words::headline(&inputs);
+    for part in [
+        "tasks that yield between touches of their own data touch it 1.50× as often as on tokio",
+        "an HTTP server of short answers to 64 connections gives 1.50× as many as on tokio",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let page = page(&inputs);
+    for tally in ["Of 10 promises 9 are met and 1 is missed.", "Of 3 promises 3 are met."] {
+        assert!(page.contains(tally), "each run says how its own promises stand");
+    }
+}
+
+#[test]
+fn a_rate_is_said_in_the_unit_that_keeps_it_short() {
+    let said = [0.0, 0.7, 40.0, 999.0, 11_473.0].map(|rate| markup::amount(rate, "k/s"));
+    assert_eq!(said, ["0 k/s", "700 /s", "40.0 k/s", "999 k/s", "11.5 M/s"]);
+    let ticks = [0.01, 0.5, 500.0, 20_000.0].map(|rate| markup::tick_of(rate, "k/s"));
+    assert_eq!(ticks, ["10 /s", "500 /s", "500 k/s", "20 M/s"]);
+    assert_eq!([0.1, 2.0].map(|ratio| markup::tick_of(ratio, "x")), ["0.1×", "2×"]);
+}
+
+#[test]
+fn a_part_of_the_runtime_that_was_not_run_is_not_drawn() {
+    let t = machine(1, 1, 2, 1);
+    let mut run = wake_run();
+    run.rows
+        .retain(|r| r.case.starts_with("pingpong") && r.variant != "tokio" || r.case.ends_with("16x512K"));
+    run.rows.retain(|r| !(r.case.starts_with("warm") && r.variant == "tokio"));
+    let names: Vec<String> = wakes::charts(&run).into_iter().map(|c| c.name).collect();
+    // Nothing can stand over a tokio that did not run.
+    let p99 = ["wake-warm-yield-chase-p99", "wake-warm-yield-sequential-p99"];
+    assert_eq!(names, [&p99[..], &["wake-pingpong", "wake-pingpong-times"]].concat());
+    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let page = page(&inputs);
+    assert!(!page.contains("Messaging") && !page.contains("Noisy neighbour"));
+    assert!(page.contains("<code>warmcore run http --json http.json</code>"));
+    assert_eq!(page.matches("draw the page again").count(), 1);
 }
 
 #[test]

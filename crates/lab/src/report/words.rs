@@ -5,7 +5,7 @@
 
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
-use super::{budgets, cases, chart, cids, matrix, sharing};
+use super::{budgets, cases, chart, cids, matrix, sharing, wakes};
 use crate::results::{Bound, Results, Row, Target};
 
 /// The headline names at most this many cases of per-CPU data; the rest is in the table.
@@ -53,7 +53,12 @@ impl Standing {
 
 /// The rows that promise something, with what they promise.
 pub(super) fn promises<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (&'a Row, &'a Target)> {
-    inputs.runs.iter().flat_map(|run| &run.rows).filter_map(|row| Some((row, row.target.as_ref()?)))
+    inputs.runs.iter().flat_map(promises_of)
+}
+
+/// Those of one run.
+pub(super) fn promises_of(run: &Results) -> impl Iterator<Item = (&Row, &Target)> {
+    run.rows.iter().filter_map(|row| Some((row, row.target.as_ref()?)))
 }
 
 /// `at least 10×`.
@@ -99,6 +104,7 @@ pub(super) fn headline(inputs: &Inputs) -> String {
             sharing::CASE => found.extend(shared_line(run)),
             cids::RUN => found.extend(cids::sentence(run)),
             budgets::RUN => found.extend(budgets::sentence(run)),
+            wakes::RUN | wakes::HTTP => found.extend(wakes::sentence(run)),
             "percpu" => found.extend(cases(run).into_iter().filter_map(|c| cheaper(run, c)).take(CASES_MAX)),
             _ => {}
         }
@@ -128,8 +134,8 @@ pub(super) fn headline(inputs: &Inputs) -> String {
 }
 
 /// `Of 9 promises 7 are met, 1 is missed and 1 is too noisy to tell.`
-pub(super) fn tally(inputs: &Inputs) -> Option<String> {
-    let standings: Vec<Standing> = promises(inputs).map(|(r, t)| Standing::of(r, t)).collect();
+pub(super) fn tally<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -> Option<String> {
+    let standings: Vec<Standing> = promises.map(|(r, t)| Standing::of(r, t)).collect();
     let parts: Vec<String> =
         [(Standing::Met, "met"), (Standing::Missed, "missed"), (Standing::Noisy, "too noisy to tell")]
             .into_iter()
