@@ -166,7 +166,8 @@ impl Local {
         self.shared.say(desk, &queue, self.now());
         let waiting = queue.len();
         drop(queue);
-        if waiting >= self.crowd.get() {
+        // Once on the way up; after that it is asked every round.
+        if waiting == self.crowd.get() {
             self.call_help();
         }
     }
