@@ -1,7 +1,7 @@
 //! `warmcore top`: what the workers of a running process do, by last-level cache.
 //!
-//! Model.   The process answers on a socket (`warmcore_runtime::observe`). Two [`snapshot`]s make a look: what was
-//!          counted between them, per second. [`draw`] puts a look into the cells of a screen of any size, or of
+//! Model.   The process answers on a socket (`warmcore_runtime::observe`). Two `snapshot`s make a look: what was
+//!          counted between them, per second. `draw` puts a look into the cells of a screen of any size, or of
 //!          none: `--once` prints the same cells as text.
 //! Number.  A look a second. It costs the process 10 µs a worker, on a thread that is no worker.
 

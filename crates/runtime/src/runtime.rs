@@ -304,7 +304,7 @@ impl Runtime {
         metrics(&self.shared)
     }
 
-    /// Calls `act` on this thread as inside the runtime: [`spawn`](crate::spawn) and tokio's sockets work.
+    /// Calls `act` on this thread as inside the runtime: [`spawn`](crate::spawn()) and tokio's sockets work.
     pub fn enter<R>(&self, act: impl FnOnce() -> R) -> R {
         block::within(&self.shared, act)
     }
