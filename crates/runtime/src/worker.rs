@@ -1,7 +1,7 @@
 //! Worker: the loop that polls tasks, looks for more, and sleeps.
 //!
-//! Model.   Its inbox first, then its queue; every so many polls (as many as take 200 µs) it reads the clock, asks
-//!          its driver and looks at the shelf. Without work it falls asleep *first*, then looks everywhere, and
+//! Model.   Its inbox first, then the shelf, then its queue; every so many polls (as many as take 200 µs) it reads
+//!          the clock, asks its driver and looks at a neighbour. Without work it falls asleep *first*, then looks everywhere, and
 //!          takes the sleep back if it finds something: who makes work after that look sees it asleep.
 //! Number.  Around a poll: the queue's lock, two stores, an exchange where the future was woken.
 //! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
