@@ -2,12 +2,14 @@
 //!
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
+//!          What a step says stands in `target/xtask` while it runs; one that hangs is ended.
 //! Number.  From cold about ten minutes on two cores, most of it compiling.
 
 use anyhow::{Context, bail};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 cargo xtask test    format, clippy, every test on every backend, loom and shuttle models, docs
@@ -40,10 +42,12 @@ struct Step {
     args: &'static str,
     /// Only where restartable sequences run.
     needs_rseq: bool,
+    /// What hangs is ended then and shown: several times what the longest step takes on two cores.
+    limit: Duration,
 }
 
 const fn step(name: &'static str, args: &'static str) -> Step {
-    Step { name, env: &[], args, needs_rseq: false }
+    Step { name, env: &[], args, needs_rseq: false, limit: Duration::from_mins(25) }
 }
 
 const STEPS: &[Step] = &[
@@ -115,6 +119,7 @@ const MORE: &[Step] = &[
     step("adapter", "test --release --manifest-path adapters/datafusion/Cargo.toml"),
     Step {
         env: &[("WARMCORE_SOAK", "1000000000")],
+        limit: Duration::from_hours(4),
         ..step("soak", "test --release -p warmcore-runtime --test soak")
     },
 ];
@@ -187,14 +192,34 @@ fn test(more: &[Step]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a step; prints a line, and all it said if it failed.
+/// Runs a step; prints a line, and all it said if it failed or never ended.
+///
+/// What it says goes to files: a pipe would wait for every process that a test left behind.
 fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
     let began = Instant::now();
+    let folder = root.join("target/xtask");
+    std::fs::create_dir_all(&folder)?;
+    let paths =
+        ["out", "err"].map(|end| folder.join(format!("{}.{end}", step.name.replace([' ', ','], "-"))));
+    let [out, err] = [File::create(&paths[0])?, File::create(&paths[1])?];
     let mut cargo = cargo(root);
-    cargo.args(step.args.split(' ')).envs(step.env.iter().copied());
-    let output = cargo.output().with_context(|| format!("can't run cargo {}", step.args))?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let (ok, counts) = (output.status.success(), Counts::of(&out));
+    cargo.args(step.args.split(' ')).envs(step.env.iter().copied()).stdout(out).stderr(err);
+    let mut child = cargo.spawn().with_context(|| format!("can't run cargo {}", step.args))?;
+    let mut hung = None;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if hung.is_none() && began.elapsed() > step.limit {
+            let tree = Tree::under(child.id());
+            hung = Some(tree.describe());
+            tree.kill();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let [out, err] = paths.map(|path| std::fs::read(path).unwrap_or_default());
+    let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    let (ok, counts) = (status.success(), Counts::of(&out));
     let seconds = began.elapsed().as_secs_f64();
     let tests = match counts.0 {
         [0, 0, 0] => String::new(),
@@ -205,12 +230,63 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
         let env: String = step.env.iter().map(|(k, v)| format!("{k}=\"{v}\" ")).collect();
         println!("{out}\n{err}\nagain: {env}cargo {}", step.args);
     }
+    if let Some(hung) = hung {
+        println!("ended after {:.0} s, its limit; these were running:\n{hung}", step.limit.as_secs_f64());
+    }
     Ok((ok, counts))
+}
+
+/// A process and all below it, as `/proc` tells.
+struct Tree(Vec<u32>);
+
+impl Tree {
+    fn under(root: u32) -> Self {
+        let parent_of = |pid: u32| -> Option<u32> {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+        };
+        let all: Vec<u32> = (std::fs::read_dir("/proc").into_iter().flatten().flatten())
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        let mut tree = vec![root];
+        let mut at = 0;
+        while at < tree.len() {
+            let parent = tree[at];
+            tree.extend(all.iter().copied().filter(|&pid| parent_of(pid) == Some(parent)));
+            at += 1;
+        }
+        Self(tree)
+    }
+
+    /// A line per process, and below it one per thread: what it's called, its state, where it waits.
+    fn describe(&self) -> String {
+        let read = |path: String| {
+            std::fs::read_to_string(path).unwrap_or_default().replace('\0', " ").trim().to_owned()
+        };
+        let mut text = String::new();
+        for pid in &self.0 {
+            text += &format!("{pid:>8}  {}\n", read(format!("/proc/{pid}/cmdline")));
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+            for thread in threads.into_iter().flatten().flatten() {
+                let path = thread.path().display().to_string();
+                let stat = read(format!("{path}/stat"));
+                let state = stat.rsplit_once(") ").map_or("?", |(_, rest)| &rest[..1]);
+                let (name, wait) = (read(format!("{path}/comm")), read(format!("{path}/wchan")));
+                text += &format!("          {state} {name:<16} {wait}\n");
+            }
+        }
+        text
+    }
+
+    fn kill(&self) {
+        let pids = self.0.iter().map(u32::to_string);
+        let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
+    }
 }
 
 fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root).stdin(std::process::Stdio::null());
+    cargo.current_dir(root).stdin(Stdio::null());
     cargo
 }
 
