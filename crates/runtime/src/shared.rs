@@ -237,17 +237,18 @@ impl Shared {
         fence(SeqCst);
         let shelf = &self.shelves[shard];
         let cpus = self.machine.cpus_of(shard);
+        let near = first.or(cpus.first().copied()).unwrap_or(CpuId(0));
         if shelf.idle.load(Relaxed) > 0 {
             if shelf.is_called.swap(true, SeqCst) {
                 return;
             }
-            let mut all = first.into_iter().chain(cpus.iter().copied());
-            if all.any(|cpu| self.rouse(cpu)) {
+            // Only the shard's own: who wakes takes back the call of its own shelf, and of no other.
+            let own = first.filter(|cpu| self.machine.shard_of(*cpu) == shard);
+            if own.into_iter().chain(cpus.iter().copied()).any(|cpu| self.rouse(cpu)) {
                 return;
             }
             shelf.is_called.store(false, SeqCst);
         }
-        let near = cpus.first().copied().unwrap_or(CpuId(0));
         let _ = std::iter::once(near).chain(self.machine.others(near)).find(|cpu| self.rouse(*cpu));
     }
 

@@ -324,6 +324,19 @@ fn who_is_pinned_stays_and_ends() {
     });
 }
 
+/// Two LLCs: whoever of them is called for what lies on a shelf, the next task there finds somebody, too.
+#[test]
+fn a_call_from_afar_is_not_the_last() {
+    check(|policy, alarms| {
+        let model = Model::new(3, policy, alarms);
+        for _ in 0..2 {
+            let tasks: [_; 3] = std::array::from_fn(|_| model.spawn(yield_now()));
+            tasks.into_iter().for_each(|task| block_on(task).unwrap());
+        }
+        model.end();
+    });
+}
+
 /// Aborted while it waits, runs or ends: it returned or was aborted, and is gone.
 #[test]
 fn abort_against_run() {
