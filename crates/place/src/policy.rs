@@ -56,9 +56,11 @@ pub trait Policy {
         Turn::Forth
     }
 
-    /// How often in a row a task may run at once that the task before it woke, ahead of all who wait.
-    fn chain_max(&self) -> u32 {
-        3
+    /// How often in a row a task may run at once that the task before it woke, ahead of all who wait, on a CPU
+    /// whose tasks run for so long at a time.
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        let _ = average_poll;
+        0
     }
 
     /// What a move costs a task that runs for so long at a time.

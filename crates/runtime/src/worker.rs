@@ -50,6 +50,8 @@ pub(crate) struct Local {
     pub(crate) anchor: Arc<Anchor>,
     /// The clock as it was last read.
     now: Cell<Nanos>,
+    /// It may have slept since then.
+    is_now_old: Cell<bool>,
     dice: Cell<u32>,
     /// Polls until the clock is read again, and how many that were.
     left: Cell<u32>,
@@ -67,7 +69,8 @@ pub(crate) struct Local {
     until_sample: Cell<u32>,
     balance_at: Cell<Nanos>,
     lopsided: Cell<u32>,
-    chain_max: u32,
+    /// How often in a row a woken task may be the next.
+    chain_max: Cell<u32>,
     /// Its shard's, in `shared`.
     shelf: NonNull<Shelf>,
 }
@@ -76,7 +79,7 @@ impl Local {
     fn new(shared: Arc<Shared>, me: CpuId) -> Self {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
-        let chain_max = shared.policy.chain_max();
+        let chain_max = Cell::new(shared.policy.chain_max(Nanos(0)));
         let shelf = NonNull::from(&*shared.shelves[shared.machine.shard_of(me)]);
         Self {
             desk: NonNull::from(shared.desk(me)),
@@ -84,6 +87,7 @@ impl Local {
             me,
             anchor,
             now: Cell::new(now),
+            is_now_old: Cell::new(false),
             dice: Cell::new(me.0.wrapping_mul(0x9E37_79B9) | 1),
             left: Cell::new(8),
             round: Cell::new(8),
@@ -121,6 +125,10 @@ impl Local {
     #[inline]
     pub(crate) fn wake(&self, ready: Ready, is_yield: bool) {
         let header = ready.metadata();
+        if self.is_now_old.take() {
+            // Who is woken by the driver waits since now, and not since the worker fell asleep.
+            self.read_clock();
+        }
         if !is_yield {
             header.wake(self.now());
         }
@@ -158,7 +166,7 @@ impl Local {
     fn put_here(&self, ready: Ready, is_yield: bool) {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
-        if is_yield || self.chain_max == 0 {
+        if is_yield || self.in_driver.get() || self.chain_max.get() == 0 {
             queue.push(ready)
         } else {
             queue.push_next(ready)
@@ -192,6 +200,12 @@ impl Local {
 
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
         self.read_clock().0.saturating_sub(since.0)
+    }
+
+    /// What all polls ran for of which one, measured by chance, ran for so long: from one to the next it is half the
+    /// mask and one.
+    pub(crate) fn of_all(ran: u64) -> u64 {
+        ran * u64::from(SAMPLE_MASK + 2) / 2
     }
 
     #[cold]
@@ -250,7 +264,7 @@ impl Local {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
         let is_shared = queue.is_shared();
-        let ready = queue.pop(self.chain_max, || self.shared.turn_of(desk))?;
+        let ready = queue.pop(self.chain_max.get(), || self.shared.turn_of(desk))?;
         self.shared.say(desk, &queue, self.now());
         Some((ready, is_shared))
     }
@@ -377,6 +391,7 @@ impl Local {
         self.round.set(round);
         self.left.set(round);
         self.crowd.set(self.shared.policy.crowded(Nanos(average)));
+        self.chain_max.set(self.shared.policy.chain_max(Nanos(average)));
     }
 
     fn ask_driver(&self) {
@@ -443,7 +458,9 @@ impl Local {
         let until = [until, watch].into_iter().flatten().min();
         self.in_driver.set(true);
         desk.says.asleep_since.store(now.0, Relaxed);
+        self.is_now_old.set(true);
         desk.host.park(until, &|| !desk.inbox.is_asleep());
+        self.is_now_old.set(false);
         desk.says.asleep_since.store(0, Relaxed);
         self.in_driver.set(false);
         let woke = self.read_clock();

@@ -36,8 +36,4 @@ impl Policy for GlobalFifo {
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
         first_idle(machine, view, at)
     }
-
-    fn chain_max(&self) -> u32 {
-        0
-    }
 }

@@ -3,7 +3,8 @@
 //! Model.   To wake a task at home costs a kick if its home sleeps, a little if it runs; to run it elsewhere
 //!          costs its refill once. So the wakes at home run up a debt, and when that has reached the refill the
 //!          task moves to its waker: until it moves, and by moving, it has paid less than twice the better of
-//!          staying and having moved at once. A task that talks to another ends up beside it, after one wake
+//!          staying and having moved at once. To wait behind others at home costs a part of the time, as it is a
+//!          delay and no work. A task that talks to another ends up beside it, after one wake
 //!          if it is small and after many if it carries a lot. It does not move to a CPU where more wait than
 //!          at home, and while it could not move the debt stands still. Who forgets which CPU each wake came
 //!          from can be led about by wakers that know the rule, each move at twice its refill; wakers that
@@ -41,6 +42,15 @@ pub const REFILL_MAX: Nanos = Nanos(400_000);
 
 /// Tasks that run longer at a time have data worth a turn of the queue.
 pub const TURN_POLL_MIN: Nanos = Nanos(4_000);
+
+/// Two that talk, and whose data are worth it, take turns so often while the others wait,
+pub const CHAIN_POLLS_MAX: u32 = 16;
+
+/// and not for longer than this.
+pub const CHAIN_TIME_MAX: Nanos = Nanos(1_000_000);
+
+/// Who waits uses no CPU: a wake behind others costs this part of the time it waits.
+pub const WAIT_SHARE: u64 = 4;
 
 /// Home placement and late pulling.
 #[derive(Debug, Clone, Copy, Default)]
@@ -117,8 +127,10 @@ impl Policy for Home {
         if refill < KICK { (there - here) / 2 } else { 1 }
     }
 
-    fn chain_max(&self) -> u32 {
-        0
+    /// Light ones find their data in the cache all the same, and more of what is sent at once.
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        let in_time = CHAIN_TIME_MAX.0 / average_poll.0.max(1);
+        if average_poll >= TURN_POLL_MIN { CHAIN_POLLS_MAX.min(in_time as u32) } else { 0 }
     }
 
     fn turn(&self, average_poll: Nanos) -> Turn {
@@ -174,7 +186,7 @@ fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> P
         if near == home {
             stay.debt = Nanos(0);
         } else if takes(machine, view, allowed, near) && is_free() {
-            stay.debt = later(debt, if is_idle { KICK } else { HAND_OVER });
+            stay.debt = later(debt, if is_idle { KICK } else { behind(view, home, near) });
             if stay.debt >= refill_over(refill, machine.distance(home, near)) {
                 return Placed::on(near, view.is_idle(near));
             }
@@ -187,6 +199,15 @@ fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> P
         return place(machine, view, wake, home);
     }
     stay
+}
+
+/// What it costs to go behind those who wait at home instead of to the waker's CPU, where a heavy task is the next.
+fn behind(view: &impl View, home: CpuId, near: CpuId) -> Nanos {
+    let poll = view.refill_there(home).0 / REFILL_PER_POLL;
+    let is_next = poll >= TURN_POLL_MIN.0;
+    let ahead = if is_next { 0 } else { view.backlog(near) };
+    let more = u64::from(view.backlog(home).saturating_sub(ahead));
+    later(HAND_OVER, Nanos(more * poll / WAIT_SHARE))
 }
 
 /// A light task behind heavy ones: whoever comes back from its poll first is to take it, as what it would wait

@@ -139,8 +139,8 @@ impl Policy for PolicyKind {
         ask!(self, policy => policy.turn(average_poll))
     }
 
-    fn chain_max(&self) -> u32 {
-        ask!(self, policy => policy.chain_max())
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        ask!(self, policy => policy.chain_max(average_poll))
     }
 
     fn refill(&self, average_poll: Nanos) -> Nanos {

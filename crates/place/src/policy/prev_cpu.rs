@@ -33,8 +33,4 @@ impl Policy for PrevCpu {
     fn help(&self, _machine: &Machine, _view: &impl View, _at: CpuId, _now: Nanos) -> Option<CpuId> {
         None
     }
-
-    fn chain_max(&self) -> u32 {
-        0
-    }
 }

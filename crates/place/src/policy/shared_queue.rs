@@ -58,10 +58,6 @@ impl Policy for SharedQueue {
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
         idle_sibling(machine, view, at, Allowed::Anywhere)
     }
-
-    fn chain_max(&self) -> u32 {
-        0
-    }
 }
 
 /// `target` if it is idle, else an idle CPU of its LLC.

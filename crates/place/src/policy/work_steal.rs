@@ -53,7 +53,7 @@ impl Policy for WorkSteal {
         first_idle(machine, view, at)
     }
 
-    fn chain_max(&self) -> u32 {
+    fn chain_max(&self, _average_poll: Nanos) -> u32 {
         3
     }
 }

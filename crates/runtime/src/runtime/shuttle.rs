@@ -50,9 +50,9 @@ struct Sleep {
 }
 
 impl Bed {
-    /// A socket of this host has something for who waits for it.
-    fn event(&self, waker: Waker) {
-        lock(&self.state).ready.push(waker);
+    /// Sockets of this host have something for who waits for them.
+    fn events(&self, wakers: impl IntoIterator<Item = Waker>) {
+        lock(&self.state).ready.extend(wakers);
         self.bell.notify_one();
     }
 
@@ -229,7 +229,7 @@ impl Door {
             state.0 = true;
             std::mem::take(&mut state.1)
         };
-        wakers.into_iter().for_each(|waker| bed.event(waker));
+        bed.events(wakers);
     }
 
     async fn pass(&self) {
@@ -333,6 +333,36 @@ fn a_call_from_afar_is_not_the_last() {
             let tasks: [_; 3] = std::array::from_fn(|_| model.spawn(yield_now()));
             tasks.into_iter().for_each(|task| block_on(task).unwrap());
         }
+        model.end();
+    });
+}
+
+/// However long a worker slept: whom its driver wakes waits since then, or others would come for it at once.
+#[test]
+fn who_is_woken_by_a_driver_waits_since_then() {
+    check(|policy, alarms| {
+        let model = Model::new(1, policy, alarms);
+        let (door, clock) = (Arc::new(Door::default()), model.beds[0].clock.clone());
+        let opened_at = Arc::new(PlainU64::new(0));
+        let tasks: [_; 2] = std::array::from_fn(|_| {
+            let (door, opened_at) = (door.clone(), opened_at.clone());
+            model.spawn(async move {
+                door.pass().await;
+                context::with_worker(|local| {
+                    let says = &local.expect("a task runs on a worker").desk().says;
+                    let since = says.since.load(Relaxed);
+                    let is_late = since >= opened_at.load(std::sync::atomic::Ordering::SeqCst);
+                    assert!(says.waiting.load(Relaxed) == 0 || is_late, "waits since {since}");
+                });
+            })
+        });
+        while lock(&door.0).1.len() < 2 || !model.runtime.shared.desks[0].inbox.is_asleep() {
+            thread::yield_now();
+        }
+        let slept = clock.fetch_add(1_000_000_000, std::sync::atomic::Ordering::SeqCst);
+        opened_at.store(slept + 1_000_000_000, std::sync::atomic::Ordering::SeqCst);
+        door.open_by(&model.beds[0]);
+        tasks.into_iter().for_each(|task| block_on(task).unwrap());
         model.end();
     });
 }
