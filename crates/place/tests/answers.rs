@@ -252,7 +252,7 @@ fn a_task_whose_only_cpu_is_gone_runs_elsewhere_sooner_than_never() {
 /// Two that talk take turns while the others wait: only if their data are worth it, and a millisecond at most.
 #[test]
 fn heavy_ones_that_talk_take_turns_for_a_while() {
-    let chain = |poll_us| warmcore_place::policy::Home.chain_max(Nanos(poll_us * 1_000));
+    let chain = |poll_us: u64| warmcore_place::policy::Home.chain_max(Nanos(poll_us * 1_000));
     assert_eq!(chain(1), 0);
     assert_eq!(chain(20), 16);
     assert_eq!(chain(200), 5);
