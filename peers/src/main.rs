@@ -21,6 +21,7 @@ use warmcore_lab::measure::{Effort, INTERRUPTED, Measured};
 use warmcore_lab::report;
 use warmcore_lab::results::{Row, write_whole};
 use warmcore_lab::run::{Case, percpu, run_cases};
+use warmcore_lab::signals;
 
 /// Times Warmcore's counter, free list and budgets beside named peers
 #[derive(Parser)]
@@ -55,12 +56,7 @@ const CASES: &[Case] = &[
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // The second Ctrl-C ends it at once; the first lets it keep what is finished.
-    let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Relaxed) {
-            std::process::exit(130);
-        }
-    });
+    signals::listen();
     match command(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -75,7 +71,8 @@ fn command(args: &Args) -> anyhow::Result<()> {
     warmcore_percpu::try_mode()?;
     warmcore_budget::host::try_default_kind()?;
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    let results = run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args))?;
+    let results =
+        run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args), args.json.as_deref())?;
     print!("{}", report::run_table(&results));
     if let Some(path) = &args.json {
         write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
@@ -83,7 +80,7 @@ fn command(args: &Args) -> anyhow::Result<()> {
     }
     if INTERRUPTED.load(Relaxed) {
         eprintln!("interrupted: the cases above were finished, the others are missing");
-        std::process::exit(130);
+        signals::end();
     }
     Ok(())
 }

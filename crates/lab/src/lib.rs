@@ -10,6 +10,7 @@ pub mod measure;
 pub mod report;
 pub mod results;
 pub mod run;
+pub mod signals;
 pub mod survey;
 pub mod top;
 pub mod topo;

@@ -2,8 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
-use warmcore_lab::{doctor, measure, run, survey, top, topo};
+use warmcore_lab::{doctor, run, signals, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -37,12 +36,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // The second Ctrl-C ends it at once; the first lets it keep what is finished.
-    let _ = ctrlc::set_handler(|| {
-        if measure::INTERRUPTED.swap(true, Relaxed) {
-            std::process::exit(130);
-        }
-    });
+    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
+        signals::listen();
+    }
     let done = match &cli.command {
         // Doctor is for systems where the forced mode is an error; it says so itself.
         Command::Doctor(args) => doctor::command(args),

@@ -101,7 +101,7 @@ struct Partner {
 
 const REST: usize = usize::MAX;
 
-/// Set by Ctrl-C: the case under way is given up, what was finished is kept.
+/// Set by a signal ([`crate::signals`]): the case under way is given up, what was finished is kept.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a case. `None` if it was interrupted. `tick` is called after every round.

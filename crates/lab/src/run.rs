@@ -1,7 +1,9 @@
 //! Run: the benches of each mechanism, against the plain way and named peers.
 //!
-//! Model.   A run is a list of cases; a case makes its rows. A run that was interrupted returns
-//!          the rows of the cases that were finished.
+//! Model.   A run is a list of cases; a case makes its rows. With `--json` the file is written anew after every
+//!          case, then renamed: whatever ends a run, a signal, an error or a crash, what was finished lies there.
+//!          A run that was interrupted returns the rows of the cases, and of the parts of a long case, that were
+//!          finished.
 //! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
 //!          75 s, most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third.
 //!          `wake` takes eight minutes, most of them for the 36 kinds of warm sets; with `--quick` one and a half.
@@ -13,13 +15,15 @@ pub mod false_sharing;
 pub mod http;
 pub mod part;
 pub mod percpu;
+mod runtimes;
 pub mod wake;
 
 use crate::measure::{Effort, INTERRUPTED, Place};
 use crate::results::{Results, Row};
 use crate::{host, results};
 use anyhow::Context;
-use std::path::PathBuf;
+use clap::ValueEnum;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What can be run.
@@ -44,6 +48,18 @@ impl What {
     /// results lie there.
     pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
+    /// Its cases, in the order of the report.
+    pub fn cases(self) -> &'static [Case] {
+        match self {
+            Self::Percpu => percpu::CASES,
+            Self::FalseSharing => false_sharing::CASES,
+            Self::Cid => cid::CASES,
+            Self::Budget => budget::CASES,
+            Self::Wake => wake::CASES,
+            Self::Http => http::CASES,
+        }
+    }
+
     /// As on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -59,6 +75,7 @@ impl What {
 
 /// Arguments of `warmcore run`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = cases_told())]
 pub struct Args {
     /// What to measure
     what: What,
@@ -68,48 +85,70 @@ pub struct Args {
     /// A third of the rounds: a first look, with wider intervals
     #[arg(long)]
     quick: bool,
-    /// Only this case
+    /// Only this case, of those listed below
     #[arg(long, value_name = "CASE")]
     case: Option<String>,
+}
+
+/// All names that `--case` takes, for the help.
+fn cases_told() -> String {
+    const COLUMNS: usize = 92;
+    let mut told = "Cases:".to_owned();
+    for what in What::value_variants() {
+        let mut line = format!("  {:<15}", what.name());
+        for (i, case) in what.cases().iter().enumerate() {
+            if line.len() + case.name.len() + 2 > COLUMNS {
+                told = format!("{told}\n{}", line.trim_end());
+                line = format!("  {:<15}", "");
+            }
+            let comma = if i + 1 < what.cases().len() { ", " } else { "" };
+            line = format!("{line}{}{comma}", case.name);
+        }
+        told = format!("{told}\n{line}");
+    }
+    told
 }
 
 /// `warmcore run`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    let results = run(args.what, effort, args.case.as_deref(), "")?;
+    let results = run(args.what, effort, args.case.as_deref(), "", args.json.as_deref())?;
     print!("{}", crate::report::run_table(&results));
     if let Some(path) = &args.json {
-        results::write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
+        write(path, &results)?;
         eprintln!("written: {}", path.display());
     }
     if INTERRUPTED.load(Relaxed) {
         eprintln!("interrupted: the cases above were finished, the others are missing");
-        std::process::exit(130);
+        crate::signals::end();
     }
     Ok(())
 }
 
-/// Runs all cases of `what`, or the one that is named, with progress on stderr.
-pub fn run(what: What, effort: Effort, only: Option<&str>, heading: &str) -> anyhow::Result<Results> {
-    let cases = match what {
-        What::Percpu => percpu::CASES,
-        What::FalseSharing => false_sharing::CASES,
-        What::Cid => cid::CASES,
-        What::Budget => budget::CASES,
-        What::Wake => wake::CASES,
-        What::Http => http::CASES,
-    };
+fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
+    results::write_whole(path, &serde_json::to_vec_pretty(results)?)
+}
+
+/// Runs all cases of `what`, or the one that is named, with progress on stderr; `keep` as in [`run_cases`].
+pub fn run(
+    what: What,
+    effort: Effort,
+    only: Option<&str>,
+    heading: &str,
+    keep: Option<&Path>,
+) -> anyhow::Result<Results> {
     let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));
     let command = format!("warmcore run {}{quick}{case}", what.name());
-    let mut results = run_cases(what.name(), cases, effort, only, heading, &command)?;
+    let mut results = run_cases(what.name(), what.cases(), effort, only, heading, &command, keep)?;
     if results.rows.iter().any(|row| row.case == cid::timeline::CASE) {
         results.timelines = cid::timeline::record_all();
     }
     Ok(results)
 }
 
-/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it.
+/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. After every case
+/// the results so far are written to `keep`.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -117,6 +156,7 @@ pub fn run_cases(
     only: Option<&str>,
     heading: &str,
     command: &str,
+    keep: Option<&Path>,
 ) -> anyhow::Result<Results> {
     let chosen: Vec<&Case> = cases.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
     let names = || cases.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
@@ -137,8 +177,12 @@ pub fn run_cases(
         .collect();
     let bar = crate::progress(steps, &format!("{heading}{what}"));
     let (when, meter) = (host::utc_now(), host::LoadMeter::start());
+    let results = |rows: &[Row]| host::results(what, command, when.clone(), &meter, rows.to_vec());
     let mut rows = Vec::new();
-    for (case, end) in chosen.iter().zip(ends) {
+    for (i, (case, end)) in chosen.iter().zip(ends).enumerate() {
+        if INTERRUPTED.load(Relaxed) {
+            break;
+        }
         bar.set_message(case.name);
         if place.partner.is_none() && case.needs_two {
             // Not `bar.println`, which says nothing where stderr is no terminal.
@@ -152,10 +196,17 @@ pub fn run_cases(
             Some(more) => rows.extend(more),
             None => break,
         }
+        if let Some(path) = keep {
+            write(path, &results(&rows))?;
+        }
         bar.set_position(end);
+        // Where nobody sees a bar, a log shows how far it is.
+        if bar.is_hidden() {
+            eprintln!("{heading}{what}: {} is done, {} of {}", case.name, i + 1, chosen.len());
+        }
     }
     bar.finish_and_clear();
-    Ok(host::results(what, command, when, &meter, rows))
+    Ok(results(&rows))
 }
 
 /// One case of a run.
@@ -187,5 +238,31 @@ impl Ask<'_> {
         variants: Vec<crate::measure::Variant>,
     ) -> anyhow::Result<Option<crate::measure::Measured>> {
         crate::measure::interleave(self.name, variants, self.place, self.effort, self.tick)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_named_once() {
+        for what in What::value_variants() {
+            let names: std::collections::BTreeSet<&str> = what.cases().iter().map(|case| case.name).collect();
+            assert_eq!(names.len(), what.cases().len(), "{what:?}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_case_and_no_line_is_wide() {
+        let told = cases_told();
+        for case in What::value_variants().iter().flat_map(|what| what.cases()) {
+            assert!(
+                told.split([' ', ',', '\n']).any(|word| word == case.name),
+                "{} is not in\n{told}",
+                case.name
+            );
+        }
+        assert!(told.lines().all(|line| line.len() <= 100), "{told}");
     }
 }

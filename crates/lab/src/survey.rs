@@ -66,7 +66,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     println!("The page:  file://{}\nThe text:  {}", page.display(), out.join("summary.txt").display());
     if INTERRUPTED.load(Relaxed) {
         eprintln!("interrupted: the page shows what was finished; run it again for the rest");
-        std::process::exit(130);
+        crate::signals::end();
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
         if INTERRUPTED.load(Relaxed) {
             return Ok(());
         }
-        let results = run(what, effort, None, &format!("{} of {steps}  ", step + 1))?;
+        let results = run(what, effort, None, &format!("{} of {steps}  ", step + 1), None)?;
         if !results.rows.is_empty() {
             write_whole(&file(&args.out, what.name()), &serde_json::to_vec_pretty(&results)?)?;
         }

@@ -1,13 +1,16 @@
 //! The command as its users meet it, bad input and poor systems included.
 #![cfg(target_os = "linux")]
 
+use clap::ValueEnum;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use warmcore_lab::results::Results;
+use warmcore_lab::results::{Results, Row};
+use warmcore_lab::run::What;
 
 fn warmcore(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmcore"));
@@ -54,6 +57,12 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("run-part"), "{help}");
+    for what in What::value_variants() {
+        let help = well(&mut warmcore(&["run", what.name(), "--help"]));
+        assert!(what.cases().iter().all(|case| help.contains(case.name)), "{help}");
+        let error = badly(&mut warmcore(&["run", what.name(), "--case", "nonsense"]));
+        assert!(what.cases().iter().all(|case| error.contains(case.name)), "{error}");
+    }
 }
 
 #[test]
@@ -161,8 +170,6 @@ fn runtimes_are_raced_and_weighed() {
     let (_, err) = text(&output);
     assert!(output.status.success() && err.contains("Go is left out"), "{err}");
     assert!(read(&path).rows.iter().all(|r| r.variant != "go" && r.over.as_deref() != Some("go")));
-    let error = badly(&mut warmcore(&["run", "wake", "--case", "nonsense"]));
-    assert!(error.contains("pingpong.oneshot.16") && error.contains("noisy.20us"), "{error}");
 }
 
 #[test]
@@ -193,47 +200,144 @@ fn servers_answer_rightly_on_every_runtime() {
         }
         assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
     }
-    let error = badly(&mut warmcore(&["run", "http", "--case", "nonsense"]));
-    assert!(error.contains("hello.64") && error.contains("soak"), "{error}");
 }
 
-/// Interrupts a run after some seconds: later, if its first case was not finished by then, since others
-/// use this machine too. Says what was said, and which cases were kept.
-fn interrupted(what: &str, first_ms: u64, finished: &str) -> (String, String, BTreeSet<String>, TempDir) {
-    for wait_ms in [first_ms, 3 * first_ms, 9 * first_ms] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out.json");
-        let child = warmcore(&["run", what, "--json"])
-            .arg(&path)
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(wait_ms));
-        // SAFETY: signals our own child.
-        unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
-        let output = child.wait_with_output().unwrap();
-        let (out, err) = text(&output);
-        assert_eq!(output.status.code(), Some(130), "{:?}: {err}", output.status.signal());
-        let cases: BTreeSet<String> = read(&path).rows.into_iter().map(|r| r.case).collect();
-        if cases.contains(finished) {
-            return (out, err, cases, folder);
-        }
+/// A run whose words on stderr are read while it goes on.
+struct Running {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    said: String,
+    folder: TempDir,
+}
+
+/// What a run left.
+struct Left {
+    status: ExitStatus,
+    out: String,
+    err: String,
+    rows: Vec<Row>,
+    cases: BTreeSet<String>,
+    files: usize,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        Self::start_as(args, |command| command)
     }
-    panic!("{what} did not finish {finished} in {} s", 9 * first_ms / 1000);
+
+    fn start_as(args: &[&str], prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = warmcore(&["run"]);
+        command.args(args).arg("--json").arg(folder.path().join("out.json"));
+        // What kills its group must not kill this test.
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = prepare(&mut command).spawn().unwrap();
+        let err = BufReader::new(child.stderr.take().unwrap());
+        Self { child, err, said: String::new(), folder }
+    }
+
+    /// Waits until a case is said to be done.
+    fn until_done(mut self, case: &str) -> Self {
+        let done = format!("{case} is done");
+        while !self.said.lines().any(|line| line.contains(&done)) {
+            assert!(self.err.read_line(&mut self.said).unwrap() > 0, "it ended before {done}: {}", self.said);
+        }
+        self
+    }
+
+    /// Sends a signal to it alone, or to its group.
+    fn signal(self, signal: i32, to_group: bool) -> Self {
+        let id = self.child.id() as i32;
+        // SAFETY: signals our own child, which nobody has waited for, or the group that it began.
+        unsafe { libc::kill(if to_group { -id } else { id }, signal) };
+        self
+    }
+
+    fn end(mut self) -> Left {
+        // A table may be larger than a pipe.
+        let mut stdout = self.child.stdout.take().unwrap();
+        let reading = std::thread::spawn(move || std::io::read_to_string(&mut stdout).unwrap());
+        self.err.read_to_string(&mut self.said).unwrap();
+        let (out, status) = (reading.join().unwrap(), self.child.wait().unwrap());
+        let rows = read(&self.folder.path().join("out.json")).rows;
+        let cases = rows.iter().map(|row| row.case.clone()).collect();
+        let files = std::fs::read_dir(self.folder.path()).unwrap().count();
+        Left { status, out, err: self.said, rows, cases, files }
+    }
 }
 
 #[test]
 fn an_interrupted_pause_ends_and_keeps_what_was_finished() {
-    // The first cases take less than a second, in a debug build; then it sleeps for a minute.
-    let (.., cases, _) = interrupted("cid", 8000, "cid.held");
-    assert!(!cases.contains("cid.memory"), "{cases:?}");
+    // After this case it sleeps for a minute.
+    let running = Running::start(&["cid"]).until_done("cid.held");
+    std::thread::sleep(Duration::from_millis(500));
+    let left = running.signal(libc::SIGINT, false).end();
+    assert_eq!(left.status.code(), Some(130), "{}", left.err);
+    assert!(left.cases.contains("cid.held") && !left.cases.contains("cid.memory"), "{:?}", left.cases);
+}
+
+#[test]
+fn a_run_that_is_told_to_end_keeps_what_was_finished() {
+    let ended = |left: Left, status: i32| {
+        assert_eq!(left.status.code(), Some(status), "{}", left.err);
+        assert!(left.out.contains("spawn.task") && left.err.contains("interrupted"), "{}", left.err);
+        assert!(left.cases.contains("spawn.task") && !left.cases.contains("scope"), "{:?}", left.cases);
+        assert_eq!(left.files, 1, "a half-written file was left");
+    };
+    let run = ["wake", "--quick"];
+    let running = Running::start(&run).until_done("spawn.task");
+    ended(running.signal(libc::SIGTERM, false).end(), 143);
+    // As `timeout` does it: the program, then its group, in which it is, with its child that runs Go.
+    let running = Running::start(&run).until_done("spawn.task");
+    ended(running.signal(libc::SIGTERM, false).signal(libc::SIGTERM, true).end(), 143);
+    // As a shell starts what runs in its background.
+    fn ignoring(command: &mut Command) -> &mut Command {
+        // SAFETY: one syscall between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_IGN) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            })
+        }
+    }
+    let running = Running::start_as(&run, ignoring).until_done("spawn.task");
+    ended(running.signal(libc::SIGINT, true).end(), 130);
+}
+
+#[test]
+fn a_run_that_is_killed_has_left_the_cases_that_it_said_are_done() {
+    let left =
+        Running::start(&["wake", "--quick"]).until_done("spawn.one").signal(libc::SIGKILL, false).end();
+    assert_eq!(left.status.signal(), Some(libc::SIGKILL));
+    assert!(["spawn.task", "spawn.one"].iter().all(|case| left.cases.contains(*case)), "{:?}", left.cases);
+}
+
+#[test]
+fn a_part_in_a_process_of_its_own_is_given_up_by_a_signal() {
+    // The parts of this case last for six seconds each, and there are seven or so.
+    let running = Running::start(&["wake", "--case", "idle"]);
+    std::thread::sleep(Duration::from_secs(4));
+    let left = running.signal(libc::SIGTERM, false).end();
+    assert_eq!(left.status.code(), Some(143), "{}", left.err);
+    assert!(left.rows.is_empty() && left.err.contains("interrupted"), "{}", left.err);
+}
+
+#[test]
+fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
+    if warmcore_sys::affinity::allowed().unwrap().len() < 2 {
+        return;
+    }
+    // Its six shapes sleep for half a minute and more, whatever the machine: it is in the midst of them.
+    let running = Running::start(&["wake", "--case", "warm.yield.chase"]);
+    std::thread::sleep(Duration::from_secs(12));
+    let left = running.signal(libc::SIGTERM, false).end();
+    assert_eq!(left.status.code(), Some(143), "{}", left.err);
+    assert!(left.cases.len() < 6, "{:?}", left.cases);
+    assert!(left.rows.iter().all(|row| row.n == left.rows[0].n), "a part of a shape: {:?}", left.rows);
 }
 
 #[test]
 fn wrong_words_are_told_the_right_ones() {
-    let error = badly(&mut warmcore(&["run", "percpu", "--case", "nonsense"]));
-    assert!(error.contains("counter.add.2threads") && error.contains("freelist.pair"), "{error}");
     let error = badly(warmcore(&["run", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
     assert!(
         error.contains("WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"),
@@ -287,11 +391,16 @@ fn every_machine_and_every_fixture_is_drawn_or_explained() {
 
 #[test]
 fn an_interrupted_run_keeps_what_was_finished() {
-    // `percpu` takes some nine seconds, its first case one.
-    let (out, err, cases, folder) = interrupted("percpu", 4000, "counter.add");
-    assert!(out.contains("counter.add") && err.contains("interrupted"), "{out}\n{err}");
-    assert!(!cases.contains("memory"), "{cases:?}");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a half-written file was left");
+    let left = Running::start(&["percpu"]).until_done("counter.add").signal(libc::SIGINT, false).end();
+    assert_eq!(left.status.code(), Some(130), "{}", left.err);
+    assert!(
+        left.out.contains("counter.add") && left.err.contains("interrupted"),
+        "{}\n{}",
+        left.out,
+        left.err
+    );
+    assert!(left.cases.contains("counter.add") && !left.cases.contains("memory"), "{:?}", left.cases);
+    assert_eq!(left.files, 1, "a half-written file was left");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What the task runtime means here: how many workers, whether they stay where they are put, what drives sockets.
 //!
-//! Model.   A runtime is made as a program would make it, and asked. Why it has so many workers is told from the
-//!          same facts that it decided by: the CPUs that are allowed, the quota, the cores that CPUs share.
+//! Model.   A runtime is made as a program would make it, and asked. Why it has so many workers, and what that means
+//!          for tasks, is told from the same facts that it decided by: the CPUs that are allowed, the quota, the
+//!          cores that CPUs share, the CPUs that are offline.
 //! Number.  Two threads a CPU for about a millisecond.
 
 use super::finding;
@@ -9,19 +10,43 @@ use crate::report::{Finding, State};
 use std::time::Duration;
 use warmcore_runtime::Runtime;
 use warmcore_sys::affinity;
-use warmcore_terms::CpuId;
-use warmcore_topo::Topology;
+use warmcore_terms::{CpuId, CpuSet};
+use warmcore_topo::{Core, Topology};
 
-/// What decides how many workers there are.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Facts {
-    pub(super) workers: usize,
+/// What decides how many workers there are, and what they share.
+#[derive(Debug, Clone, PartialEq)]
+struct Facts {
+    workers: usize,
     /// CPUs that the process may use.
-    pub(super) cpus: usize,
-    /// Physical cores that they are on.
-    pub(super) cores: usize,
+    cpus: usize,
+    /// Those and the others that are online.
+    online: usize,
+    /// Physical cores of the CPUs that it may use.
+    cores: usize,
+    /// The cores of those that have another CPU, online and not allowed.
+    shared_cores: usize,
+    /// Possible, and not online.
+    offline: CpuSet,
     /// In CPUs.
-    pub(super) quota: Option<f64>,
+    quota: Option<f64>,
+}
+
+impl Facts {
+    fn of(topology: &Topology, allowed: &CpuSet, workers: usize) -> Self {
+        let here = || topology.cpus.iter().filter(|cpu| allowed.contains(cpu.id));
+        let is_ours = |core: &&Core| core.cpus.iter().any(|cpu| allowed.contains(cpu));
+        let cores: Vec<&Core> = topology.cores.iter().filter(is_ours).collect();
+        let is_shared = |core: &&&Core| core.cpus.iter().any(|cpu| !allowed.contains(cpu));
+        Self {
+            workers,
+            cpus: here().count(),
+            online: topology.cpus.len(),
+            cores: cores.len(),
+            shared_cores: cores.iter().filter(is_shared).count(),
+            offline: topology.offline.clone(),
+            quota: topology.quota.as_ref().map(|quota| quota.cpus),
+        }
+    }
 }
 
 /// All findings.
@@ -34,59 +59,93 @@ pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
         }
     };
     let allowed = affinity::allowed().unwrap_or_default();
-    let here = || topology.cpus.iter().filter(|cpu| allowed.contains(cpu.id));
-    let cores = here().map(|cpu| cpu.core).collect::<std::collections::BTreeSet<_>>().len();
-    let facts = Facts {
-        workers: runtime.metrics().workers.len(),
-        cpus: here().count(),
-        cores,
-        quota: topology.quota.as_ref().map(|quota| quota.cpus),
-    };
-    let first = here().map(|cpu| cpu.id).next();
-    vec![workers(facts), pinning(facts, first), driver(&runtime)]
+    let facts = Facts::of(topology, &allowed, runtime.metrics().workers.len());
+    let first = topology.cpus.iter().map(|cpu| cpu.id).find(|cpu| allowed.contains(*cpu));
+    let mut found = vec![workers(&facts), pinning(&facts, first), driver(&runtime)];
+    found.extend(siblings(&facts));
+    found.extend(offline(&facts));
+    found
 }
 
 /// How many workers a program gets that says nothing, and why.
-pub(super) fn workers(facts: Facts) -> Finding {
-    let Facts { workers: n, cpus, cores, quota } = facts;
+fn workers(facts: &Facts) -> Finding {
+    let Facts { workers: n, cpus, online, quota, .. } = *facts;
     let why = match quota {
         Some(quota) if n < cpus => {
             format!("the cgroup's quota of {quota} CPUs, rounded up; {cpus} CPUs are allowed")
         }
+        _ if cpus == 1 && online > 1 => format!("one CPU is allowed, of {online} that are online"),
         _ if cpus == 1 => "one CPU is allowed".to_owned(),
         _ => format!("one for each of the {cpus} CPUs that are allowed"),
     };
-    let siblings = match cores {
-        0 => String::new(),
-        cores if cores < cpus && n > cores => {
-            format!("; they share {cores} cores, and `smt(Smt::OnePerCore)` makes {cores}")
+    let mut advice = Vec::new();
+    if quota.is_some_and(|quota| quota < 1.0) {
+        advice.push(
+            "below one CPU: when the quota is used up, all threads stop until the next period, in the middle of a \
+             poll, and every task and timer waits; raise it to 1",
+        );
+    }
+    if n == 1 {
+        advice.push(
+            "with one worker nothing can be placed or pulled, and nobody sees a long poll: wrap what is long in \
+             block_in_place",
+        );
+        match quota {
+            // More CPUs would not help, and the advice is above.
+            Some(quota) if quota < 1.0 => {}
+            Some(_) if cpus > 1 => advice.push("the quota is one CPU: raise it"),
+            _ if cpus == 1 && online > 1 => {
+                advice.push("taskset or the cpuset allows one CPU: allow a second one")
+            }
+            _ => {}
         }
-        _ => String::new(),
+    } else if quota.is_some() && n < cpus {
+        advice.push("workers are not pinned then; raise the quota, or set `workers` and `pin`");
+    }
+    let state = if advice.is_empty() { State::Ok } else { State::Limited };
+    let advice = (!advice.is_empty()).then(|| advice.join("; "));
+    finding("workers", state, format!("{n} by default: {why}"), advice)
+}
+
+/// What it means that CPUs share cores, where they do.
+fn siblings(facts: &Facts) -> Option<Finding> {
+    let Facts { workers, cpus, cores, shared_cores, .. } = *facts;
+    let shared = || format!("cores of which we may use a part only: {shared_cores} of {cores}");
+    if cores < cpus {
+        let others = if shared_cores > 0 { format!("; {}", shared()) } else { String::new() };
+        let fact = format!("the {cpus} CPUs that are allowed are {cores} cores: SMT siblings{others}");
+        let advice = format!(
+            "siblings share their core's caches, so a task is as warm on either, and its units, so two that compute \
+             slow each other down: {}",
+            match workers > cores {
+                true => format!("`smt(Smt::OnePerCore)` makes {cores} workers where that counts for more"),
+                false => "with fewer workers than CPUs, the system chooses who shares".to_owned(),
+            }
+        );
+        return Some(finding("siblings", State::Ok, fact, Some(advice)));
+    }
+    (shared_cores > 0).then(|| {
+        let advice = "who runs there takes units and cache of the core, and a worker looks slow without being stopped; \
+                      allow whole cores";
+        finding("siblings", State::Limited, shared(), Some(advice.into()))
+    })
+}
+
+/// What it means that CPUs are offline, where some are.
+fn offline(facts: &Facts) -> Option<Finding> {
+    let n = facts.offline.len();
+    let fact = match n {
+        0 => return None,
+        1 => format!("CPU {} is possible and not online: no worker is made for it", facts.offline),
+        _ => format!("CPUs {} are possible and not online: no worker is made for them", facts.offline),
     };
-    let fact = format!("{n} by default: {why}{siblings}");
-    let (state, advice) = match quota {
-        Some(quota) if quota < 1.0 => (
-            State::Limited,
-            Some(
-                "below one CPU: when the quota is used up every task waits for the next period; raise it to 1",
-            ),
-        ),
-        _ if n == 1 => (
-            State::Limited,
-            Some(
-                "nothing can be placed or pulled, and nobody sees a long poll: wrap what is long in block_in_place",
-            ),
-        ),
-        Some(_) if n < cpus => {
-            (State::Limited, Some("workers are not pinned then; raise the quota, or set `workers` and `pin`"))
-        }
-        _ => (State::Ok, None),
-    };
-    finding("workers", state, fact, advice.map(Into::into))
+    let advice = "workers are made when a runtime starts: one that comes online later is used after the next start, and \
+                  the worker of one that goes offline goes on beside another";
+    Some(finding("offline", State::Ok, fact, Some(advice.into())))
 }
 
 /// Whether a thread stays on the CPU that it is put on.
-fn pinning(facts: Facts, first: Option<CpuId>) -> Finding {
+fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     let by_default = match facts.workers < facts.cpus {
         true => "; by default they are not, since there are fewer workers than CPUs",
         false => "",
@@ -153,41 +212,4 @@ fn driver(runtime: &Runtime) -> Finding {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn told(workers: usize, cpus: usize, cores: usize, quota: Option<f64>) -> (State, String, String) {
-        let finding = super::workers(Facts { workers, cpus, cores, quota });
-        (finding.state, finding.fact, finding.advice.unwrap_or_default())
-    }
-
-    #[test]
-    fn why_there_are_so_many_workers_is_said() {
-        let (state, fact, _) = told(4, 4, 4, None);
-        assert_eq!((state, &*fact), (State::Ok, "4 by default: one for each of the 4 CPUs that are allowed"));
-        let (state, fact, advice) = told(2, 8, 8, Some(1.5));
-        assert!(state == State::Limited && fact.contains("quota of 1.5 CPUs, rounded up; 8"), "{fact}");
-        assert!(advice.contains("not pinned"), "{advice}");
-        let (_, fact, _) = told(8, 8, 4, None);
-        assert!(fact.ends_with("they share 4 cores, and `smt(Smt::OnePerCore)` makes 4"), "{fact}");
-    }
-
-    #[test]
-    fn one_cpu_and_less_than_one_are_limits_and_what_they_mean_is_said() {
-        let (state, fact, advice) = told(1, 1, 1, None);
-        assert!(state == State::Limited && fact.contains("one CPU is allowed"), "{fact}");
-        assert!(advice.contains("nobody sees a long poll"), "{advice}");
-        let (state, fact, advice) = told(1, 4, 2, Some(0.5));
-        assert!(state == State::Limited && fact.contains("quota of 0.5 CPUs"), "{fact}");
-        assert!(advice.contains("every task waits"), "{advice}");
-        // A quota as large as what is allowed limits no worker.
-        assert_eq!(told(4, 4, 4, Some(4.0)).0, State::Ok);
-    }
-
-    #[test]
-    fn here_a_task_runs_and_a_thread_stays_where_it_is_put() {
-        let findings = findings(&Topology::this_machine().unwrap());
-        assert_eq!(findings.iter().map(|f| &*f.what).collect::<Vec<_>>(), ["workers", "pinning", "driver"]);
-        assert!(findings[1..].iter().all(|f| f.state == State::Ok), "{findings:?}");
-    }
-}
+mod tests;

@@ -183,12 +183,4 @@ mod tests {
         assert!(!row.noisy && row.n == 10_000);
         assert_eq!(quantile_row("c", "v", "p99", "ns", &[1.0, 5.0], 0.999).median, 5.0);
     }
-
-    #[test]
-    fn cases_are_named_once() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), CASES.len());
-    }
 }

@@ -16,6 +16,7 @@ mod serve;
 mod smol_io;
 
 use super::cid::Dice;
+use super::runtimes::cpus;
 use super::{Ask, Case};
 use crate::measure::{Effort, INTERRUPTED};
 use crate::results::{Bound, Row};
@@ -23,7 +24,7 @@ use anyhow::Context;
 use client::Client;
 use handler::Handler;
 use load::{Say, Seen};
-use serve::{Who, cpus};
+use serve::Who;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_sys::clock;
@@ -236,17 +237,4 @@ fn soak(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     }
     let row = |(who, (errors, answers)): (Who, (u64, u64))| errors_row(ask.name, who, errors, answers);
     Ok((!INTERRUPTED.load(Relaxed)).then(|| Who::ALL.into_iter().zip(sums).map(row).collect()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cases_are_named_once() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), CASES.len());
-    }
 }

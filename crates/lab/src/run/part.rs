@@ -3,6 +3,7 @@
 //! Model.   The kernel's ids and the memory in use are the process's. A part is asked for as JSON on
 //!          the command line of this same program and answers with JSON on its stdout.
 //! Number.  Starting one takes about 10 ms, half of it to calibrate the clock.
+//! Writers. `UNDER_WAY`: who asks, one at a time. A signal's thread ends what is in it.
 
 use super::cid::{intermittent, memory};
 use super::{budget, http, wake};
@@ -10,8 +11,10 @@ use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The hidden command that runs a part.
 pub const COMMAND: &str = "run-part";
@@ -46,7 +49,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         Part::Round(round) => serde_json::to_string(&round.run()?)?,
         Part::Memory(many) => serde_json::to_string(&many.bytes_each()?)?,
         Part::Accounts(many) => serde_json::to_string(&many.take()?)?,
-        Part::WakeIdle(idle) => serde_json::to_string(&idle.watch())?,
+        Part::WakeIdle(idle) => serde_json::to_string(&idle.watch()?)?,
         Part::WakeMemory(waiting) => serde_json::to_string(&waiting.bytes_each()?)?,
         Part::HttpLoad => return http::load::serve(),
     };
@@ -54,11 +57,46 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The process of the part that is under way.
+static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
+
+fn under_way() -> MutexGuard<'static, Option<Child>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the part that is under way, which has nothing to keep. To be called when [`INTERRUPTED`] is set.
+pub fn give_up() {
+    if let Some(child) = under_way().as_mut() {
+        // One that has ended already answers as it would have.
+        let _ = child.kill();
+    }
+}
+
+/// What a part says, until it ends or is given up.
+fn output(command: &mut Command) -> anyhow::Result<Output> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (said, complained) = (child.stdout.take(), child.stderr.take());
+    *under_way() = Some(child);
+    // A signal that came before found no part to end.
+    if INTERRUPTED.load(Relaxed) {
+        give_up();
+    }
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    said.context("it has a stdout")?.read_to_end(&mut stdout)?;
+    // What a part started may hold its stderr longer than it lives; of one that was given up nobody asks why.
+    if !INTERRUPTED.load(Relaxed) {
+        // Read second: complaints are short and fit into the pipe meanwhile.
+        complained.context("it has a stderr")?.read_to_end(&mut stderr)?;
+    }
+    let mut child = under_way().take().context("who asks for a part waits for it")?;
+    Ok(Output { status: child.wait()?, stdout, stderr })
+}
+
 /// Runs a part in a process of its own. `None` if it was interrupted.
 pub fn ask<T: DeserializeOwned>(part: &Part) -> anyhow::Result<Option<T>> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg(COMMAND).arg(serde_json::to_string(part)?);
-    let output = child.stdin(Stdio::null()).output()?;
+    let output = output(child.stdin(Stdio::null()))?;
     if INTERRUPTED.load(Relaxed) {
         return Ok(None);
     }

@@ -26,6 +26,7 @@ pub mod timers;
 mod warm;
 
 use super::Case;
+use super::runtimes::cpus;
 use crate::measure::Effort;
 use crate::results::Row;
 use host::{Host, Smol, Tenancy, Tokio, TokioPerCore, me};
@@ -152,6 +153,11 @@ const OTHER_POLICIES: [Who; 4] = [
 /// Ours by every policy, then the others.
 fn all() -> Vec<Who> {
     [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
+}
+
+/// Without Go, where it can't be asked.
+fn there(who: &[Who]) -> Vec<Who> {
+    who.iter().copied().filter(|who| *who != Who::Go || go::is_there()).collect()
 }
 
 /// What is done with a host of any type.

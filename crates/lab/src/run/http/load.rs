@@ -11,7 +11,7 @@
 //! Source.  wrk's loop; HdrHistogram for the times, three digits.
 
 use super::handler::Handler;
-use super::serve::cpus;
+use crate::run::runtimes::cpus;
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};

@@ -1,17 +1,14 @@
 //! Host: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
 //!
-//! Model.   A host is made at its first use and lives as long as the process, parked while others run. It has
-//!          a worker for each CPU that the process may use. Every host spawns, joins, yields and sleeps
-//!          the way its own users do; channels are tokio's everywhere, which work on any executor.
+//! Model.   Every host spawns, joins, yields and sleeps the way its own users do; channels are tokio's everywhere,
+//!          which work on any executor. `runtimes` makes what stands behind.
 //! Number.  All hosts together are some twenty threads, and all but two are asleep at any time.
 //! Source.  tokio's and smol's own documentation for the ways.
 
+use crate::run::runtimes::{smol_threads, tokio_per_core, tokio_threads};
 use std::future::Future;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
-use warmcore_sys::affinity;
-use warmcore_terms::CpuId;
 
 /// On whose behalf a task runs, where a host can tell tenants apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +19,11 @@ pub enum Tenancy {
     Quick,
 }
 
+/// What a task runs.
+pub trait Job: Future<Output: Send + 'static> + Send + 'static {}
+
+impl<F: Future<Output: Send + 'static> + Send + 'static> Job for F {}
+
 /// A runtime, as the cases use it.
 pub trait Host: Copy + Send + Sync + 'static {
     /// A task that can be waited for.
@@ -31,23 +33,13 @@ pub trait Host: Copy + Send + Sync + 'static {
     fn block_on<F: Future>(self, future: F) -> F::Output;
 
     /// Spawns from a task, or from a future in `block_on`.
-    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static;
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output>;
 
     /// Spawns one of a group from outside; a host that never moves tasks spreads them by `number`.
-    fn spawn_nth<F>(self, number: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static;
+    fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
 
     /// As [`Host::spawn_nth`], on behalf of somebody.
-    fn spawn_for<F>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_for<F: Job>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output> {
         self.spawn_nth(number, future)
     }
 
@@ -77,12 +69,6 @@ pub trait Host: Copy + Send + Sync + 'static {
     }
 }
 
-/// The CPUs that this process may use: a worker for each.
-pub fn cpus() -> &'static [CpuId] {
-    static CPUS: OnceLock<Vec<CpuId>> = OnceLock::new();
-    CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
-}
-
 /// The number of the thread that asks, counted in the order in which threads first ask.
 pub fn me() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -97,28 +83,13 @@ pub struct Tokio(&'static tokio::runtime::Runtime);
 impl Tokio {
     /// As its users make it.
     pub fn get() -> Self {
-        static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-        Self(RUNTIME.get_or_init(|| build_tokio(false)))
+        Self(tokio_threads(false))
     }
 
     /// With a CPU for each worker.
     pub fn pinned() -> Self {
-        static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-        Self(RUNTIME.get_or_init(|| build_tokio(true)))
+        Self(tokio_threads(true))
     }
-}
-
-fn build_tokio(is_pinned: bool) -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(cpus().len()).enable_all();
-    if is_pinned {
-        let next = AtomicUsize::new(0);
-        builder.on_thread_start(move || {
-            // Not pinned, it is the other variant over again; `doctor` says where pinning fails.
-            let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
-        });
-    }
-    builder.build().expect("threads and an epoll instance can be had")
 }
 
 impl Host for Tokio {
@@ -128,19 +99,11 @@ impl Host for Tokio {
         self.0.block_on(future)
     }
 
-    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
         tokio::spawn(future)
     }
 
-    fn spawn_nth<F>(self, _: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
         self.0.spawn(future)
     }
 
@@ -164,19 +127,7 @@ pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
 impl TokioPerCore {
     /// A pinned thread for each.
     pub fn get() -> Self {
-        static HANDLES: OnceLock<Vec<tokio::runtime::Handle>> = OnceLock::new();
-        let start = |&cpu: &CpuId| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.expect("an epoll instance can be had");
-            let handle = runtime.handle().clone();
-            let work = move || {
-                let _ = affinity::pin(cpu);
-                runtime.block_on(std::future::pending::<()>());
-            };
-            std::thread::Builder::new().name("per-core".into()).spawn(work).expect("a thread can be had");
-            handle
-        };
-        Self(HANDLES.get_or_init(|| cpus().iter().map(start).collect()))
+        Self(tokio_per_core())
     }
 }
 
@@ -187,19 +138,11 @@ impl Host for TokioPerCore {
         self.0[0].block_on(future)
     }
 
-    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
         tokio::spawn(future)
     }
 
-    fn spawn_nth<F>(self, number: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output> {
         self.0[number % self.0.len()].spawn(future)
     }
 
@@ -223,16 +166,7 @@ pub struct Smol(&'static smol::Executor<'static>);
 impl Smol {
     /// As its own global one is made.
     pub fn get() -> Self {
-        static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
-        static THREADS: OnceLock<()> = OnceLock::new();
-        let executor = EXECUTOR.get_or_init(smol::Executor::new);
-        THREADS.get_or_init(|| {
-            for _ in cpus() {
-                let work = || smol::block_on(executor.run(std::future::pending::<()>()));
-                std::thread::Builder::new().name("smol".into()).spawn(work).expect("a thread can be had");
-            }
-        });
-        Self(executor)
+        Self(smol_threads())
     }
 }
 
@@ -243,19 +177,11 @@ impl Host for Smol {
         smol::block_on(future)
     }
 
-    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
         self.0.spawn(future)
     }
 
-    fn spawn_nth<F>(self, _: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
         self.0.spawn(future)
     }
 

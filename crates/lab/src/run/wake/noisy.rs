@@ -125,7 +125,7 @@ pub(super) fn run(ask: &Ask, poll: Duration) -> anyhow::Result<Option<Vec<Row>>>
             race.promise("hogs' polls", Who::Tokio, Bound::AtLeast, WORK_MIN),
         ],
     );
-    let workers = host::cpus().len();
+    let workers = cpus().len();
     let name = format!("floor of {workers} workers (computed)");
     for (metric, q) in [("p99", 0.99), ("p50", 0.5)] {
         rows.push(Row::exact(ask.name, &name, metric, "ns", floor_ns(poll, workers, q), 1));

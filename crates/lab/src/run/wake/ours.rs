@@ -5,7 +5,8 @@
 //! Number.  Five runtimes if all policies run: ten threads on two CPUs, asleep while others run.
 
 use super::Policy;
-use super::host::{Host, Tenancy, cpus};
+use super::host::{Host, Job, Tenancy};
+use crate::run::runtimes;
 use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -19,17 +20,12 @@ pub struct Ours(&'static Runtime);
 impl Ours {
     /// By a policy.
     pub fn get(policy: Policy) -> Self {
-        static RUNTIMES: [OnceLock<Runtime>; 5] = [const { OnceLock::new() }; 5];
-        let kind = match policy {
+        Self(runtimes::ours(match policy {
             Policy::Home => PolicyKind::Home,
             Policy::SharedQueue => PolicyKind::SharedQueue,
             Policy::PrevCpu => PolicyKind::PrevCpu,
             Policy::GlobalFifo => PolicyKind::GlobalFifo,
             Policy::WorkSteal => PolicyKind::WorkSteal,
-        };
-        Self(RUNTIMES[policy as usize].get_or_init(|| {
-            let builder = Runtime::builder().workers(cpus().len()).policy(kind).name("warmcore");
-            builder.build().expect("threads and descriptors can be had")
         }))
     }
 }
@@ -48,27 +44,15 @@ impl Host for Ours {
         self.0.block_on(future)
     }
 
-    fn spawn<F>(self, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
         warmcore_runtime::spawn(future)
     }
 
-    fn spawn_nth<F>(self, _: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
         self.0.spawn(future)
     }
 
-    fn spawn_for<F>(self, of: Tenancy, _: usize, future: F) -> Self::Join<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    fn spawn_for<F: Job>(self, of: Tenancy, _: usize, future: F) -> Self::Join<F::Output> {
         self.0.spawn_in(tenant(of), future)
     }
 

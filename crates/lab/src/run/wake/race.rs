@@ -193,7 +193,7 @@ pub fn run(
     plan: Plan,
     tick: &dyn Fn(usize),
 ) -> anyhow::Result<Option<Race>> {
-    let who: Vec<Who> = who.iter().copied().filter(|who| *who != Who::Go || go::is_there()).collect();
+    let who = super::there(who);
     let metrics = slice.metrics();
     let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
     let mut order: Vec<usize> = (0..who.len()).collect();

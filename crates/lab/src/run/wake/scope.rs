@@ -1,7 +1,8 @@
 //! Scope: jobs that borrow, and compute, as a pool for computing runs them.
 //!
 //! Model.   A thousand jobs, each on its own element of one slice, in one scope; and again. The scope is
-//!          opened from a thread that is no worker. One thread alone does the same in a loop.
+//!          opened from a thread that is no worker. One thread alone does the same in a loop. Go has no such
+//!          scope: there it is a goroutine for each job and a wait group, opened from a goroutine.
 //! Number.  A job is 5 µs: two workers do at most 400 000 of them a second.
 
 use super::noisy::{compute, steps_in};
@@ -20,7 +21,7 @@ const JOB: Duration = Duration::from_micros(5);
 pub(super) fn pool() -> &'static rayon::ThreadPool {
     static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
     POOL.get_or_init(|| {
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(host::cpus().len());
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(cpus().len());
         builder.build().expect("threads can be had")
     })
 }
@@ -61,13 +62,17 @@ impl Slice for Scope {
         })
     }
 
+    fn go(&self) -> String {
+        format!("scope {JOBS} {}", JOB.as_nanos())
+    }
+
     fn alone(&self, plan: Plan) -> Vec<f64> {
         scopes(plan, |job| (0..JOBS).for_each(job))
     }
 }
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let who = [Who::OURS, Who::Rayon, Who::Alone];
+    let who = [Who::OURS, Who::Rayon, Who::Alone, Who::Go];
     let Some(race) = race::whole(ask, &who, &Scope, Plan::busy(ask.effort))? else { return Ok(None) };
     Ok(Some(race.rows(&[], vec![])))
 }

@@ -1,13 +1,6 @@
 use super::race::{Plan, Slice, run};
 use super::*;
-
-#[test]
-fn cases_are_named_once() {
-    let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), CASES.len());
-}
+use crate::run::part::Part;
 
 /// One short slice of everybody: it ends, and comes to a number for each metric.
 fn runs_on(who: &[Who], slice: &impl Slice) {
@@ -38,16 +31,21 @@ fn every_case_ends_on_every_runtime() {
     runs_on(EACH, &storm::Storm);
     runs_on(EACH, &noisy::Noisy { poll: Duration::from_micros(20) });
     runs_on(EACH, &timers::Timers);
-    runs_on(&[Who::OURS, Who::Rayon, Who::Alone], &scope::Scope);
+    runs_on(&[Who::OURS, Who::Rayon, Who::Alone, Who::Go], &scope::Scope);
 }
 
 #[test]
 fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
-    let part = |text: &str| serde_json::from_str::<crate::run::part::Part>(text).unwrap();
-    assert!(matches!(
-        part(r#"{"WakeMemory":{"who":"Smol","tasks":7}}"#),
-        crate::run::part::Part::WakeMemory(_)
-    ));
-    let idle = timers::Idle { who: Who::Tokio, spans: 2, span_ms: 10 };
-    assert!(idle.watch().iter().all(|ms| ms.is_finite() && *ms >= 0.0));
+    for who in there(&[Who::Smol, Who::Go]) {
+        let part = format!(r#"{{"WakeMemory":{{"who":"{who:?}","tasks":1000}}}}"#);
+        let Part::WakeMemory(waiting) = serde_json::from_str(&part).unwrap() else { panic!("{part}") };
+        assert!(waiting.bytes_each().unwrap().is_finite(), "{who:?}");
+    }
+    for who in there(&[Who::Tokio, Who::Go, Who::Alone]) {
+        let spans = timers::Idle { who, spans: 2, span_ms: 10 }.watch().unwrap();
+        assert!(
+            spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),
+            "{who:?}: {spans:?}"
+        );
+    }
 }

@@ -21,6 +21,8 @@ use warmcore_sys::clock;
 const TIMERS: usize = 1000;
 const TIMER: Duration = Duration::from_millis(10);
 const WAITING: usize = 100;
+/// After so long what was just made is asleep.
+const SETTLE: Duration = Duration::from_millis(200);
 /// What a process with a pool that has nothing to do may use, per second.
 const IDLE_MS_MAX: f64 = 0.1;
 
@@ -70,15 +72,23 @@ pub struct Idle {
 
 impl Idle {
     /// CPU time per second in ms, of every span.
-    pub fn watch(self) -> Vec<f64> {
-        if self.who.is_host() { self.who.visit(self) } else { self.spans() }
+    pub fn watch(self) -> anyhow::Result<Vec<f64>> {
+        Ok(match self.who {
+            // This process waits for Go's, which tells its own time.
+            Who::Go => {
+                let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
+                return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
+            }
+            who if who.is_host() => who.visit(self),
+            _ => self.spans(),
+        })
     }
 
     fn spans(self) -> Vec<f64> {
         let span = Duration::from_millis(self.span_ms);
         // What was just made settles down, and the clock is calibrated.
         clock::now();
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(SETTLE);
         let watch = |_| {
             let (before, began) = (clock::process_cpu().0, clock::now().0);
             std::thread::sleep(span);
@@ -104,7 +114,7 @@ pub(super) fn idle(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let (spans, span_ms) = if is_quick(ask.effort) { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last one has no runtime: what it uses is the price of being asked.
-    let hosts: Vec<Who> = EACH.iter().copied().filter(|who| who.is_host()).chain([Who::Alone]).collect();
+    let hosts = [there(EACH), vec![Who::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
         let part = Part::WakeIdle(Idle { who: *who, spans, span_ms });
         let Some(samples) = part::ask::<Vec<f64>>(&part)? else { return Ok(None) };

@@ -107,7 +107,7 @@ impl Warm {
 /// its own has sets of its own, which the others' slices push out.
 fn with_warm_up(plan: Plan, (tasks, kib): (usize, usize)) -> Plan {
     const MISS_NS: usize = 150;
-    let misses = 2 * tasks * kib * 1024 / LINE_BYTES / host::cpus().len().max(1);
+    let misses = 2 * tasks * kib * 1024 / LINE_BYTES / cpus().len().max(1);
     Plan { warm: plan.warm + Duration::from_nanos((misses * MISS_NS) as u64), ..plan }
 }
 

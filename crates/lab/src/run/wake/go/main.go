@@ -424,18 +424,14 @@ func parked(from, width int, warm, measure time.Duration) []float64 {
 	return []float64{wakes.at(0.5), wakes.at(0.99), trips.at(0.5)}
 }
 
-var computed atomic.Uint64
-
 //go:noinline
-func compute(steps int64) {
+func compute(steps int64) uint64 {
 	x := uint64(1)
 	for i := int64(0); i < steps; i++ {
 		x = (x ^ uint64(i)) * 0x9e3779b97f4a7c15
 		x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9
 	}
-	if x == 0 {
-		computed.Store(x)
-	}
+	return x
 }
 
 var psPerStep = sync.OnceValue(func() int64 {
@@ -449,8 +445,10 @@ var psPerStep = sync.OnceValue(func() int64 {
 	return max(best, 1) * 1000 / steps
 })
 
+func stepsIn(d time.Duration) int64 { return max(int64(d)*1000/max(psPerStep(), 1), 1) }
+
 func noisy(hogs int, poll, warm, measure time.Duration) []float64 {
-	steps := max(int64(poll)*1000/max(psPerStep(), 1), 1)
+	steps := stepsIn(poll)
 	c := newCounts(hogs)
 	var all sync.WaitGroup
 	wakes := make(chan int64, 1<<16)
@@ -540,6 +538,85 @@ func timers(tasks int, timer, warm, measure time.Duration) []float64 {
 	return []float64{cpu / 1e6, wakes, cpu / (wakes * 1e3)}
 }
 
+// Idle: goroutines that wait for ever, in a process that does nothing else.
+func idle(tasks, spans int, warm, span time.Duration) []float64 {
+	for i := 0; i < tasks; i++ {
+		go func() { select {} }()
+	}
+	time.Sleep(warm)
+	seen := make([]float64, spans)
+	for i := range seen {
+		before, began := processCPU(), now()
+		time.Sleep(span)
+		seen[i] = float64(processCPU()-before) * 1e3 / float64(now()-began)
+	}
+	return seen
+}
+
+// What this process has in memory, in bytes.
+func resident() float64 {
+	text, _ := os.ReadFile("/proc/self/smaps_rollup")
+	for _, line := range strings.Split(string(text), "\n") {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "Rss:" {
+			kib, _ := strconv.ParseFloat(words[1], 64)
+			return kib * 1024
+		}
+	}
+	return math.NaN()
+}
+
+// Memory: what a goroutine takes that has run once and waits for ever.
+func memory(tasks, batch int) []float64 {
+	var ran atomic.Int64
+	made := int64(0)
+	add := func(batches int) {
+		for ; batches > 0; batches-- {
+			for i := 0; i < batch; i++ {
+				go func() {
+					ran.Add(1)
+					select {}
+				}()
+			}
+			for made += int64(batch); ran.Load() < made; {
+				time.Sleep(50 * time.Microsecond)
+			}
+		}
+	}
+	add(10)
+	before := resident()
+	add(tasks / batch)
+	return []float64{(resident() - before) / float64(tasks)}
+}
+
+// Scope: a goroutine for each job, and all are waited for. Counted are whole scopes that began in the window.
+func scope(jobs int, job, warm, measure time.Duration) []float64 {
+	steps, results := stepsIn(job), make([]uint64, jobs)
+	w := window{now() + int64(warm), now() + int64(warm+measure)}
+	counted, first := 0, int64(0)
+	for {
+		from := now()
+		var all sync.WaitGroup
+		all.Add(jobs)
+		for i := range results {
+			go func() {
+				defer all.Done()
+				results[i] = compute(steps)
+			}()
+		}
+		all.Wait()
+		if from < w.begin {
+			continue
+		}
+		if counted == 0 {
+			first = from
+		}
+		counted += jobs
+		if t := now(); t > w.end {
+			return []float64{float64(counted) * 1e6 / float64(t-first)}
+		}
+	}
+}
+
 func run(words []string) ([]float64, error) {
 	bad := fmt.Errorf("no case: %q", words)
 	if len(words) < 3 {
@@ -578,6 +655,12 @@ func run(words []string) ([]float64, error) {
 		return noisy(int(n[0]), time.Duration(n[1]), warm, measure), nil
 	case is("storm", 0, 1):
 		return storm(int(n[0]), warm, measure), nil
+	case is("idle", 0, 2):
+		return idle(int(n[0]), int(n[1]), warm, measure), nil
+	case is("memory", 0, 2):
+		return memory(int(n[0]), int(n[1])), nil
+	case is("scope", 0, 2):
+		return scope(int(n[0]), time.Duration(n[1]), warm, measure), nil
 	case is("timers", 0, 2):
 		return timers(int(n[0]), time.Duration(n[1]), warm, measure), nil
 	}
@@ -585,8 +668,8 @@ func run(words []string) ([]float64, error) {
 }
 
 func main() {
-	// Ctrl-C is for who asks: it ends this program by closing its stdin.
-	signal.Ignore(os.Interrupt)
+	// Ctrl-C and `timeout` are for who asks: it ends this program by closing its stdin.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
