@@ -1,16 +1,16 @@
-//! `warmcore top`: what the workers of a running process do, by last-level cache.
+//! `warmcore top`: what the workers of a running process do, by last-level cache, and what its tenants use.
 //!
 //! Model.   The process answers on a socket (`warmcore_runtime::observe`). Two `snapshot`s make a look: what was
 //!          counted between them, per second. `draw` puts a look into the cells of a screen of any size, or of
 //!          none: `--once` prints the same cells as text.
-//! Number.  A look a second. It costs the process 10 µs a worker, on a thread that is no worker.
+//! Number.  A look a second. It costs the process 10 µs a worker and 2 µs a tenant, on a thread that is no worker.
 
 mod draw;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use snapshot::{Look, Rates, Snapshot, Worker};
+pub use snapshot::{Look, Rates, Snapshot, Tenant, Use, Worker};
 
 use anyhow::{Context, bail};
 use ratatui::buffer::Buffer;

@@ -97,7 +97,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         bar.finish_and_clear();
         if INTERRUPTED.load(Relaxed) {
             eprintln!("interrupted: the probe was not finished, and nothing of it is kept");
-            std::process::exit(130);
+            crate::signals::end();
         }
         let found = probed.insert(found?);
         paper.print(&format!("\n{}", table::table(&topology, found, paper.width)));

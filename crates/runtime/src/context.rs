@@ -9,6 +9,7 @@
 use crate::metrics::Stats;
 use crate::shared::{Anchor, Shared};
 use crate::sync::Ordering::*;
+use crate::tally::{self, Member};
 use crate::task::{Header, Ready};
 use crate::worker::Local;
 use async_task::ScheduleInfo;
@@ -16,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
-use warmcore_terms::CpuId;
+use warmcore_terms::{CpuId, Nanos};
 
 #[cfg(shuttle)]
 use shuttle::thread_local as local;
@@ -127,19 +128,25 @@ fn outside(ready: Ready) {
     shared.wake_from_outside(ready);
 }
 
-/// Polls, and notes in the header what the poll shows.
+/// Polls, notes in the header what the poll shows, and counts for its tenant what it ran for.
 #[inline]
 pub(crate) fn measured<T, E>(
     header: &Header,
     poll: impl FnOnce() -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
-    let since = with_worker(|worker| worker.and_then(Local::begin_sample));
+    let (by_chance, counted) = with_worker(|worker| {
+        let by_chance = worker.and_then(Local::begin_sample);
+        (by_chance, header.member().map(|member| Counted::begin(header, member, worker, by_chance)))
+    });
     let result = poll();
     // Meanwhile the worker may have gone on elsewhere.
     with_worker(|worker| {
         let Some(local) = worker else { return };
+        if let Some(counted) = counted {
+            counted.end(local);
+        }
         if matches!(result, Ok(Poll::Pending)) {
-            if let Some(since) = since {
+            if let Some(since) = by_chance {
                 header.note_poll(local.end_sample(since));
                 header.sleep(local.now());
             }
@@ -157,4 +164,35 @@ pub(crate) fn measured<T, E>(
         }
     });
     result
+}
+
+/// A poll of a tenant's task.
+struct Counted<'a> {
+    member: &'a Member,
+    /// When it began, if it is measured.
+    since: Option<Nanos>,
+    /// All such polls are measured, not only some by chance.
+    is_long: bool,
+}
+
+impl<'a> Counted<'a> {
+    #[inline]
+    fn begin(header: &Header, member: &'a Member, worker: Option<&Local>, by_chance: Option<Nanos>) -> Self {
+        member.count_poll();
+        let Some(local) = worker else { return Self { member, since: None, is_long: false } };
+        // Of a task that nobody knows yet: what this worker's run for on average.
+        let poll_ns = header.poll_ns().unwrap_or_else(|| local.desk().says.poll_ns.load(Relaxed));
+        let is_long = poll_ns >= tally::LONG_NS;
+        // Decided before the poll, so that none is counted for more because it was long.
+        let since = by_chance.or_else(|| is_long.then(|| local.desk().host.now()));
+        Self { member, since, is_long }
+    }
+
+    #[inline]
+    fn end(self, local: &Local) {
+        if let Some(since) = self.since {
+            let ran = local.end_sample(since);
+            self.member.count_run(if self.is_long { ran } else { Local::of_all(ran) });
+        }
+    }
 }

@@ -156,7 +156,7 @@ pub struct Ended {
 /// Serves HTTP/1 and HTTP/2 with an axum `Router` or any other tower service; each connection gets a clone.
 ///
 /// A handler that panics costs its connection, or its stream of HTTP/2, and nothing else. What a handler spawns by
-/// [`spawn`](crate::spawn) finds its own place; by `tokio::spawn` it stays on the worker that called it.
+/// [`spawn`](crate::spawn()) finds its own place; by `tokio::spawn` it stays on the worker that called it.
 ///
 /// ```
 /// use hyper::body::Incoming;

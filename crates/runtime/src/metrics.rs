@@ -6,6 +6,7 @@
 //! Writers. `polls` to `long_polls`: the worker. `kicked`, `pulled_away`, `hot_*`: whoever does it.
 
 use crate::sync::{AtomicU64, Ordering::*};
+use crate::tally::TenantMetrics;
 
 macro_rules! stats {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
@@ -103,6 +104,8 @@ pub struct Metrics {
     pub shelves: Vec<u32>,
     /// Wakes by threads that are no workers.
     pub outside_wakes: u64,
+    /// By tenant: those that live and had a task here, the oldest first.
+    pub tenants: Vec<TenantMetrics>,
 }
 
 /// One worker, at this moment.

@@ -4,13 +4,14 @@
 //!          the end; it sends nothing. A thread answers; it reads the numbers that the workers write anyway, and
 //!          no worker notices. The socket goes when the runtime does. What a killed process leaves behind, nobody
 //!          listens on: [`list`] leaves it out.
-//! Number.  350 bytes a worker. A look misses the cache nine times a worker; who doesn't take the answer within a
+//! Number.  350 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; who doesn't take the answer within a
 //!          second is hung up on.
 //! Writers. The thread, and who drops the observer.
 //! Source.  docs/json.md, "top".
 
 use crate::metrics::{Metrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
+use crate::tally::TenantMetrics;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write as _};
@@ -262,8 +263,8 @@ fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
 /// One line: what the runtime does.
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
-    let Metrics { workers, living, shelves, outside_wakes, .. } = crate::runtime::metrics(shared);
-    let mut out = String::with_capacity(512 + 512 * workers.len());
+    let Metrics { workers, living, shelves, outside_wakes, tenants } = crate::runtime::metrics(shared);
+    let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
     let pid = std::process::id();
     let (name, policy, up_ns) = (quoted(&shared.name), shared.policy, now.0.saturating_sub(began.0));
     let at_ns = now.0;
@@ -276,6 +277,8 @@ fn line(shared: &Shared, began: Nanos) -> String {
     each(&mut out, shelves, |out, waiting| _ = write!(out, "{waiting}"));
     out.push_str("],\"workers\":[");
     each(&mut out, workers, |out, worker| write_worker(out, &worker));
+    out.push_str("],\"tenants\":[");
+    each(&mut out, tenants, |out, tenant| write_tenant(out, &tenant));
     out.push_str("]}\n");
     out
 }
@@ -303,6 +306,16 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
         let _ = write!(out, ",\"{name}\":{value}");
     }
     out.push('}');
+}
+
+fn write_tenant(out: &mut String, tenant: &TenantMetrics) {
+    let TenantMetrics { name, serial, weight, living, polls, run_ns } = tenant;
+    let name = quoted(name);
+    let _ = write!(
+        out,
+        "{{\"name\":{name},\"serial\":{serial},\"weight\":{weight},\"living\":{living},\"polls\":{polls},\
+         \"run_ns\":{run_ns}}}"
+    );
 }
 
 fn each<T>(out: &mut String, items: Vec<T>, write: impl Fn(&mut String, T)) {

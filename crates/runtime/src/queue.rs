@@ -310,21 +310,18 @@ impl<T: Entry> Queue<T> {
         class.vtime += ns * WEIGHT_UNIT / u64::from(class.share.weight.max(1));
     }
 
-    /// Takes a task for another worker: one that would run last, of the tenant whose turn is next.
-    pub(crate) fn take(&mut self, with_next: bool, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.take_any(with_next, may)?;
+    /// Takes a task for another worker: one that would run last, of the tenant whose turn is next. The one that the
+    /// running task woke only if it is the only one: most of the time it runs in a moment, beside who woke it.
+    pub(crate) fn take(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.take_any(may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
-    fn take_any(&mut self, with_next: bool, may: impl Fn(&T) -> bool) -> Option<T> {
+    fn take_any(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
         if self.only.as_ref().is_some_and(&may) {
             self.len = 0;
             return self.only.take();
-        }
-        if with_next && self.next.as_ref().is_some_and(&may) {
-            self.len -= 1;
-            return self.next.take();
         }
         let mut order: Vec<ClassId> = Vec::new();
         if self.busy > 1 {
@@ -339,6 +336,8 @@ impl<T: Entry> Queue<T> {
                 return Some(item);
             }
         }
-        None
+        let next = self.next.take_if(|next| may(next))?;
+        self.len -= 1;
+        Some(next)
     }
 }

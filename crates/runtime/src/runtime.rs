@@ -22,6 +22,7 @@ use crate::spare::Spares;
 use crate::spawn::Spawner;
 use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use crate::tally::Tally;
 use crate::task::JoinHandle;
 use crate::watch::Watch;
 use crate::worker;
@@ -238,6 +239,7 @@ pub(crate) fn shared(
         is_closing: AtomicBool::new(false),
         is_over: AtomicBool::new(false),
         spares: Spares::new(),
+        tally: Tally::new(),
         long_poll: Nanos(long_poll.as_nanos() as u64),
         outside: Padded::new(AtomicU32::new(0)),
         outside_wakes: Padded::new(AtomicU64::new(0)),
@@ -299,7 +301,9 @@ impl Runtime {
         Handle { shared: self.shared.clone() }
     }
 
-    /// What the workers have done so far, and what is now.
+    /// What the workers and the tenants have done so far, and what is now.
+    ///
+    /// **Touches** nine lines a worker and a line per CPU for each tenant, for reading: 2 µs a tenant on two CPUs.
     pub fn metrics(&self) -> Metrics {
         metrics(&self.shared)
     }
@@ -463,5 +467,6 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
         living: shared.count_living(),
         shelves: shared.shelves.iter().map(|shelf| shelf.len()).collect(),
         outside_wakes: shared.outside_wakes.load(Relaxed),
+        tenants: shared.tally.read(),
     }
 }

@@ -88,6 +88,7 @@ pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
     pub(crate) watch: Padded<crate::watch::Watch>,
     pub(crate) spares: crate::spare::Spares,
+    pub(crate) tally: crate::tally::Tally,
     pub(crate) long_poll: Nanos,
     /// Which worker's list the next task from outside is on.
     pub(crate) outside: Padded<AtomicU32>,
@@ -324,7 +325,7 @@ impl Shared {
         let mut taken = Vec::new();
         let mut queue = lock(&desk.queue);
         while taken.len() < at_most as usize
-            && let Some(ready) = queue.take(is_stuck, may)
+            && let Some(ready) = queue.take(may)
         {
             taken.push(ready);
         }

@@ -2,11 +2,14 @@
 
 use crate::context;
 use crate::shared::{Anchor, Shared};
+use crate::tally::Member;
 use crate::task::{Header, JoinHandle, Rare, make};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use warmcore_place::Allowed;
 use warmcore_tenant::Tenant;
 use warmcore_terms::{CpuId, LlcId, NodeId};
@@ -75,11 +78,15 @@ impl Spawner {
 
     /// Whose it is: its polls run with the tenant's ids and account, and share the worker by its weight.
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
-        self.rare().tenant = Some(tenant.clone());
+        // SAFETY: the task's anchor keeps the runtime, and with it the tally, for longer than the task counts.
+        let member = unsafe { self.anchor.shared.tally.member(tenant) };
+        self.rare().member = Some(member);
         self
     }
 
-    /// The span that its polls are in.
+    /// The span that its polls are in. If nothing is said they are in one of this crate's, where a subscriber
+    /// listens to the level `trace` of the target `warmcore::task`: `task`, with the fields `name` and `tenant`. It
+    /// has no parent: a task may live longer than what spawned it.
     pub fn span(mut self, span: tracing::Span) -> Self {
         self.rare().span = Some(span);
         self
@@ -112,7 +119,7 @@ impl Spawner {
             Some(worker) => Arc::new(Anchor { shared: self.anchor.shared.clone(), worker }),
             None => self.anchor,
         };
-        let header = Header::new(anchor, allowed, self.rare);
+        let header = Header::new(anchor, allowed, in_span(self.rare));
         // SAFETY: the future and its output are `Send` and `'static`.
         let (ready, handle) = unsafe { make(header, future) };
         match begins_on {
@@ -140,6 +147,33 @@ impl Spawner {
             panic!("no worker on {:?}: the runtime has {} workers", self.placement, machine.cpus())
         })
     }
+}
+
+/// Gives a task a span that was given none. Where nobody listens that is the load of a number.
+#[inline]
+fn in_span(rare: Option<Box<Rare>>) -> Option<Box<Rare>> {
+    if LevelFilter::current() < Level::TRACE {
+        return rare;
+    }
+    in_span_if_heard(rare)
+}
+
+#[cold]
+fn in_span_if_heard(rare: Option<Box<Rare>>) -> Option<Box<Rare>> {
+    let (name, tenant, given) = match &rare {
+        None => (None, None, None),
+        Some(rare) => (rare.name.as_deref(), rare.member.as_ref().map(Member::name), rare.span.as_ref()),
+    };
+    if given.is_some() {
+        return rare;
+    }
+    let span = tracing::trace_span!(target: "warmcore::task", parent: None, "task", name, tenant);
+    if span.is_disabled() {
+        return rare;
+    }
+    let mut rare = rare.unwrap_or_default();
+    rare.span = Some(span);
+    Some(rare)
 }
 
 impl fmt::Debug for Spawner {

@@ -14,6 +14,7 @@ use crate::inbox::Linked;
 use crate::queue::{Entry, Share};
 use crate::shared::Anchor;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::tally::Member;
 use async_task::{Runnable, Task};
 use std::any::Any;
 use std::fmt;
@@ -24,7 +25,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use warmcore_place::{Allowed, Sleeps, Wakee};
-use warmcore_tenant::Tenant;
 use warmcore_terms::{CpuId, Nanos};
 
 /// Not run yet.
@@ -59,7 +59,8 @@ pub(crate) struct Header {
 #[derive(Default)]
 pub(crate) struct Rare {
     pub(crate) name: Option<Arc<str>>,
-    pub(crate) tenant: Option<Tenant>,
+    /// Whose it is. It counts only while the anchor keeps the runtime.
+    pub(crate) member: Option<Member>,
     pub(crate) span: Option<tracing::Span>,
 }
 
@@ -147,8 +148,9 @@ impl Header {
         self.rare.as_ref().and_then(|rare| rare.name.as_ref())
     }
 
-    pub(crate) fn tenant(&self) -> Option<&Tenant> {
-        self.rare.as_ref().and_then(|rare| rare.tenant.as_ref())
+    #[inline]
+    pub(crate) fn member(&self) -> Option<&Member> {
+        self.rare.as_ref().and_then(|rare| rare.member.as_ref())
     }
 
     pub(crate) fn abort(&self) {
@@ -166,9 +168,9 @@ pub(crate) type Ready = Runnable<Header>;
 impl Entry for Ready {
     #[inline]
     fn share(&self) -> Share {
-        match self.metadata().tenant() {
+        match self.metadata().member() {
             None => Share { tenant: 0, weight: 100 },
-            Some(tenant) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
+            Some(Member { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
         }
     }
 
@@ -265,7 +267,7 @@ impl<F: Future> Future for Tracked<F> {
                 None => future.poll(cx),
                 Some(rare) => {
                     let _span = rare.span.as_ref().map(|span| span.enter());
-                    let _here = rare.tenant.as_ref().map(|tenant| tenant.enter());
+                    let _here = rare.member.as_ref().map(|member| member.tenant.enter());
                     future.poll(cx)
                 }
             }))
@@ -284,6 +286,9 @@ impl<F: Future> Future for Tracked<F> {
 impl<F: Future> Drop for Tracked<F> {
     fn drop(&mut self) {
         let header = self.header();
+        if let Some(member) = header.member() {
+            member.end();
+        }
         header.anchor.shared.living(&header.anchor).remove(header.entry.load(Relaxed));
     }
 }
@@ -300,6 +305,9 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinH
     // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
     let (ready, task) =
         unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
+    if let Some(member) = ready.metadata().member() {
+        member.begin();
+    }
     let waker = ready.waker();
     let entry = anchor.shared.living(&anchor).insert(waker, NonNull::from(ready.metadata()));
     ready.metadata().entry.store(entry.unwrap_or(u32::MAX), Relaxed);

@@ -56,7 +56,8 @@ fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn place_of(serial: u64) -> usize {
+/// The place of the tenant with this serial.
+pub(crate) fn place_of(serial: u64) -> usize {
     (serial & ((1 << PLACE_BITS) - 1)) as usize
 }
 

@@ -146,6 +146,17 @@ impl Tenant {
         self.inner.serial
     }
 
+    /// A small number that no other living tenant has: an index for who keeps something for each. The next tenant
+    /// gets it when this one is gone.
+    pub fn place(&self) -> usize {
+        registry::place_of(self.inner.serial)
+    }
+
+    /// The tenant with this [`serial`](Self::serial), if it lives. To know one without keeping it alive.
+    pub fn by_serial(serial: u64) -> Option<Self> {
+        registry::tenant(serial).map(|inner| Self { inner })
+    }
+
     /// How much of a worker it gets, beside others.
     pub fn weight(&self) -> u32 {
         self.inner.weight

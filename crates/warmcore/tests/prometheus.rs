@@ -54,6 +54,9 @@ fn prometheus_reads_what_the_workers_did() {
     sum(&after, "warmcore_runtime_queue_depth{", "worker=\"1\"");
     sum(&after, "warmcore_runtime_hot_windows_total{", "end=\"broken\"");
     sum(&after, "warmcore_runtime_tenant_ids{", "tenant=\"work\"");
+    // A hundred tasks for each of eleven requests, two polls each.
+    assert_eq!(sum(&after, "warmcore_runtime_tenant_polls_total{", "tenant=\"work\""), 2200.0);
+    sum(&after, "warmcore_runtime_tenant_run_nanoseconds_total{", "tenant=\"work\"");
     // Every series belongs to a name that says what it is.
     for line in after.lines().filter(|line| line.starts_with("warmcore_")) {
         let name = line.split(['{', ' ']).next().unwrap();

@@ -1,11 +1,12 @@
 //! Draw: a look as cells.
 //!
-//! Model.   Two lines of the whole, a line per last-level cache with a line per worker below it, and a last line
-//!          for what can be done. Columns leave in the order of what they tell least when the screen is narrow; the
+//! Model.   Two lines of the whole, a line per last-level cache with a line per worker below it, a line per tenant
+//!          below those, who ran longest first, and a last line for what can be done. Columns leave in the order of what they tell least when the screen is narrow; the
 //!          bar takes what the numbers leave. Colours only repeat what a letter says.
-//! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance.
+//! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance. A hundred tenants
+//!          have a line, of however many.
 
-use super::snapshot::{Look, Rates, Worker};
+use super::snapshot::{Look, Rates, Tenant, Use, Worker};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -14,7 +15,7 @@ use ratatui::text::{Line, Span};
 /// How a look is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// So many of the workers' lines are above the screen.
+    /// So many of the workers' and tenants' lines are above the screen.
     pub(super) scroll: u16,
     /// On a terminal, where keys do something.
     pub(super) is_live: bool,
@@ -89,9 +90,34 @@ fn columns(width: usize) -> &'static [Column] {
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
+/// Of the tenants, those that ran longest have a line: so many.
+const TENANTS_MAX: usize = 100;
+
+struct TenantColumn {
+    title: &'static str,
+    width: usize,
+    value: fn(&Tenant, &Use) -> String,
+}
+
+const SHARE: TenantColumn =
+    TenantColumn { title: "share", width: 6, value: |_, of_it| format!("{:.0} %", of_it.share * 100.0) };
+const CPUS: TenantColumn =
+    TenantColumn { title: "CPUs", width: 6, value: |_, of_it| format!("{:.2}", of_it.run) };
+const WEIGHT: TenantColumn =
+    TenantColumn { title: "weight", width: 8, value: |tenant, _| tenant.weight.to_string() };
+const TASKS: TenantColumn =
+    TenantColumn { title: "tasks", width: 7, value: |tenant, _| short(tenant.living as f64) };
+const POLLS: TenantColumn = TenantColumn { title: "polls/s", width: 9, value: |_, of_it| short(of_it.polls) };
+
+/// For 40 columns.
+const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
+/// For 60 and more.
+const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
+
 /// So high is a screen that shows everything.
 pub(super) fn height(look: &Look) -> u16 {
-    let lines = look.now.workers.len() + look.llcs().len();
+    let tenants = tenants_height(look.uses.len());
+    let lines = look.now.workers.len() + look.llcs().len() + tenants;
     HEAD + lines.min(4000) as u16
 }
 
@@ -197,7 +223,64 @@ fn body(look: &Look, width: usize) -> Vec<Line<'static>> {
             lines.push(worker_line(&look.now.workers[i], &look.rates[i], columns, width));
         }
     }
+    lines.extend(tenant_lines(look, width));
     lines
+}
+
+/// An empty line, the titles, and what `tenant_lines` has below them.
+fn tenants_height(tenants: usize) -> usize {
+    match tenants {
+        0 => 0,
+        1..=TENANTS_MAX => 2 + tenants,
+        _ => 3 + TENANTS_MAX,
+    }
+}
+
+fn tenant_lines(look: &Look, width: usize) -> Vec<Line<'static>> {
+    if look.uses.is_empty() {
+        return Vec::new();
+    }
+    let columns = if width < 60 { FEW } else { ALL };
+    let of_numbers: usize = columns.iter().map(|column| column.width).sum();
+    // The numbers stand below those of the workers, where the name leaves them room.
+    let rest = width.saturating_sub(of_numbers);
+    let (name_width, bar_width) = match rest {
+        ..40 => (rest, 0),
+        _ => (24, (rest - 24).min(BAR_MAX)),
+    };
+    let mut titles = format!("{:rest$}", "tenant", rest = name_width + bar_width);
+    for TenantColumn { title, width, .. } in columns {
+        titles.push_str(&format!("{title:>width$}"));
+    }
+    let mut lines = vec![Line::raw(""), Line::styled(titles, dim())];
+    lines.extend(look.uses.iter().take(TENANTS_MAX).map(|of_it| {
+        let tenant = &look.now.tenants[of_it.tenant];
+        let numbers: String = columns
+            .iter()
+            .map(|column| format!("{:>width$}", (column.value)(tenant, of_it), width = column.width))
+            .collect();
+        let (full, empty) = bar(of_it.share, bar_width);
+        let name = cut(&printable(&tenant.name), name_width.saturating_sub(1));
+        Line::from(vec![
+            Span::raw(format!("{name:name_width$}")),
+            Span::styled(full, Style::new().fg(Color::Cyan)),
+            Span::styled(empty, dim()),
+            Span::raw(numbers),
+        ])
+    }));
+    if look.uses.len() > TENANTS_MAX {
+        let more = many((look.uses.len() - TENANTS_MAX) as u64, "tenant");
+        lines.push(Line::styled(format!("and {more} that ran less"), dim()));
+    }
+    lines
+}
+
+/// As much of a name as fits.
+fn cut(name: &str, width: usize) -> String {
+    match name.chars().count() {
+        n if n <= width => name.to_owned(),
+        _ => name.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect(),
+    }
 }
 
 fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'static> {

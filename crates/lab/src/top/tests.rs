@@ -14,6 +14,14 @@ fn look() -> Look {
         poll_ns: 4_200,
         ..Worker::default()
     };
+    let tenant = |name: &str, serial: u64, weight: u32| Tenant {
+        name: name.into(),
+        serial,
+        weight,
+        living: 2,
+        polls: 1_000_000,
+        run_ns: 3_600_000_000_000,
+    };
     let before = Snapshot {
         pid: 4321,
         name: "orders".into(),
@@ -24,6 +32,11 @@ fn look() -> Look {
         outside_wakes: 100,
         shelves: vec![0, 3, 0, 1],
         workers: vec![worker(0, 0, 0), worker(1, 0, 0), worker(8, 1, 0), worker(9, 1, 0), worker(192, 3, 1)],
+        tenants: vec![
+            tenant("a customer whose name is long", 7, 100),
+            tenant("gold", 9, 300),
+            tenant("still", 11, 50),
+        ],
     };
     let mut now = before.clone();
     (now.at_ns, now.outside_wakes) = (6_000_000_000, 150);
@@ -42,6 +55,11 @@ fn look() -> Look {
     let stuck = &mut now.workers[2];
     (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.home) = (true, 2, 12, 12);
     (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
+    // Three quarters and a quarter of 1.6 CPUs.
+    for (tenant, (polls, run_ms)) in now.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
+        (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
+    }
+    now.tenants[1].living = 1_200;
     Look::between(&before, now)
 }
 
@@ -69,17 +87,17 @@ fn compare(file: &str, drawn: &str) {
 
 #[test]
 fn a_wide_screen_shows_everything() {
-    compare("wide.txt", &screen(&look(), &live(), 132, 14));
+    compare("wide.txt", &screen(&look(), &live(), 132, 19));
 }
 
 #[test]
-fn eighty_columns_show_every_distance() {
-    compare("80.txt", &screen(&look(), &live(), 80, 14));
+fn eighty_columns_show_every_distance_and_what_each_tenant_uses() {
+    compare("80.txt", &screen(&look(), &live(), 80, 19));
 }
 
 #[test]
 fn forty_columns_show_who_is_busy_and_what_leaves_home() {
-    compare("40.txt", &screen(&look(), &live(), 40, 14));
+    compare("40.txt", &screen(&look(), &live(), 40, 19));
 }
 
 #[test]
@@ -103,17 +121,52 @@ fn what_does_not_fit_is_scrolled_to() {
     let small = Rect::new(0, 0, 80, 7);
     let top = screen(&look, &live(), 80, 7);
     assert!(top.contains("LLC 0") && !top.contains("  192 "), "{top}");
-    assert!(top.contains("q quits · ↓ 6 more lines"), "{top}");
+    assert!(top.contains("q quits · ↓ 11 more lines"), "{top}");
     let end = screen(&look, &View { scroll: scroll_max(&look, small), ..live() }, 80, 7);
-    assert!(end.contains("  192 z") && end.contains("orders (4321)"), "{end}");
+    assert!(end.contains("still") && end.contains("orders (4321)"), "{end}");
     assert!(end.contains("q quits · ↑ more lines"), "{end}");
     assert_eq!(scroll_max(&look, Rect::new(0, 0, 80, 40)), 0);
 }
 
 #[test]
+fn without_tenants_nothing_is_said_of_them_and_of_many_those_that_ran_longest() {
+    let mut look = look();
+    let one = look.now.tenants[0].clone();
+    (look.now.tenants, look.uses) = (Vec::new(), Vec::new());
+    assert!(!plain(&look, 80).contains("tenant"), "{}", plain(&look, 80));
+    let before = look.now.clone();
+    let mut now = look.now;
+    now.at_ns += 1_000_000_000;
+    now.tenants = (0..1_234)
+        .map(|n| Tenant { name: format!("t{n}"), serial: n, polls: n, run_ns: n * 1_000, ..one.clone() })
+        .collect();
+    let drawn = plain(&Look::between(&before, now), 80);
+    assert!(
+        drawn.contains("\nt1233 ") && drawn.contains("\nt1134 ") && !drawn.contains("\nt1133 "),
+        "{drawn}"
+    );
+    assert!(drawn.ends_with("and 1.1k tenants that ran less\n"), "{drawn}");
+}
+
+#[test]
+fn a_tenant_that_is_new_has_its_rates_and_shares_are_of_what_all_tenants_ran() {
+    let look = look();
+    let percent = |of_it: &Use| (of_it.tenant, (of_it.share * 100.0).round(), (of_it.run * 100.0).round());
+    let uses: Vec<_> = look.uses.iter().map(percent).collect();
+    assert_eq!(uses, [(1, 75.0, 120.0), (0, 25.0, 40.0), (2, 0.0, 0.0)]);
+    let mut before = look.now.clone();
+    before.tenants.clear();
+    before.at_ns -= 1_000_000_000;
+    let mut now = look.now.clone();
+    now.tenants.truncate(1);
+    now.tenants[0].polls = 50;
+    assert_eq!(Look::between(&before, now).uses[0].polls, 50.0);
+}
+
+#[test]
 fn the_end_of_a_process_is_said_in_words_under_its_last_numbers() {
     let view = View { end: Some("process 4321 has ended".into()), ..live() };
-    let drawn = screen(&look(), &view, 80, 14);
+    let drawn = screen(&look(), &view, 80, 19);
     assert!(drawn.ends_with("process 4321 has ended; q quits\n"), "{drawn}");
     assert!(drawn.contains("polls/s"), "{drawn}");
 }
@@ -184,12 +237,15 @@ fn the_schema_in_the_docs_is_the_schema() {
     let fields = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect();
     assert_eq!(told("\n## top\n"), fields(&said));
     assert_eq!(told("\n### Worker\n"), fields(&said["workers"][0]));
+    assert_eq!(told("\n### Tenant\n"), fields(&said["tenants"][0]));
     Snapshot::parse(&text).unwrap();
 }
 
 /// What a runtime of this process says.
 fn said() -> String {
     let runtime = warmcore_runtime::Runtime::builder().workers(1).name("said").observe(true).build().unwrap();
+    let tenant = warmcore_tenant::Tenant::builder().build();
+    runtime.block_on(runtime.spawn_in(&tenant, async {})).unwrap();
     let ours = observe::list().into_iter().filter(|one| one.pid == std::process::id());
     let text = ours.filter_map(|one| one.ask().ok()).find(|text| text.contains("\"name\":\"said\""));
     drop(runtime);

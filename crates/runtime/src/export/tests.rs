@@ -97,6 +97,7 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
         for _ in 0..100 {
             crate::spawn(crate::yield_now()).await.unwrap();
         }
+        crate::spawn_in(&tenant, crate::yield_now()).await.unwrap();
     });
     ::metrics::with_local_recorder(&notes, || {
         describe_metrics();
@@ -109,16 +110,37 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
     described.sort();
     assert_eq!(names, described);
     assert_eq!(names.len(), NAMES.len());
-    assert!(told.keys().all(|key| key.contains("runtime=orders") != key.contains("tenant=gold")), "{told:?}");
+    assert!(told.keys().all(|key| key.contains("runtime=orders") || key.contains("tenant=gold")), "{told:?}");
+    assert_eq!(told["warmcore_runtime_tenant_polls_total runtime=orders,tenant=gold"], 2.0);
     let of = |name: &str| told[&format!("warmcore_runtime_{name} tenant=gold")];
     assert_eq!(of("tenant_limit_units"), 1000.0);
     assert!((10.0..=1000.0).contains(&of("tenant_charged_units")), "{told:?}");
     drop(held);
     let polls = told.iter().filter(|(key, _)| key.contains("polls_total") && key.contains("distance="));
     // The last poll counts once its worker has come back from it, which may be after its task was joined.
-    assert!(polls.map(|(_, n)| n).sum::<f64>() >= 199.0, "{told:?}");
+    assert!(polls.map(|(_, n)| n).sum::<f64>() >= 201.0, "{told:?}");
     let first = told.iter().filter(|(key, _)| key.ends_with("distance=first"));
-    assert_eq!(first.map(|(_, n)| n).sum::<f64>(), 100.0, "{told:?}");
+    assert_eq!(first.map(|(_, n)| n).sum::<f64>(), 101.0, "{told:?}");
+}
+
+#[test]
+fn tenants_of_one_name_are_one_series() {
+    let notes = Notes::default();
+    let runtime = Runtime::builder().workers(1).name("orders").build().unwrap();
+    let tenant = || Tenant::builder().name("silver").build();
+    let (a, b) = (tenant(), tenant());
+    runtime.block_on(async {
+        crate::spawn_in(&a, async {}).await.unwrap();
+        crate::spawn_in(&b, crate::yield_now()).await.unwrap();
+    });
+    ::metrics::with_local_recorder(&notes, || record_now(&runtime.handle()));
+    let told = notes.told.lock().unwrap();
+    let polls: Vec<_> = told.iter().filter(|(key, _)| key.contains("tenant_polls")).collect();
+    assert_eq!(
+        polls,
+        [(&"warmcore_runtime_tenant_polls_total runtime=orders,tenant=silver".to_owned(), &3.0)]
+    );
+    assert_eq!(told.keys().filter(|key| key.contains("tenant=")).count(), 3);
 }
 
 #[test]

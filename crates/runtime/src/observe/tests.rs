@@ -24,13 +24,25 @@ fn who_connects_gets_one_line_of_json_and_the_socket_is_the_users_alone() {
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(line.starts_with("{\"schema\":1,\"what\":\"top\",\"pid\":"), "{line}");
     assert!(line.contains(r#""name":"a \"name\"\u000a""#), "{line}");
-    assert!(line.ends_with("}]}\n"), "{line}");
     for name in WorkerStats::NAMES {
         assert_eq!(line.matches(&format!("\"{name}\":")).count(), 2, "{name} in {line}");
     }
+    assert!(line.ends_with("}],\"tenants\":[]}\n"), "{line}");
     drop(observer);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was left behind");
     one.ask().unwrap_err();
+}
+
+#[test]
+fn each_tenant_is_told_with_what_it_used() {
+    let runtime = runtime("a");
+    let tenant = warmcore_tenant::Tenant::builder().name("a \"b\"").weight(300).build();
+    let task = runtime.spawn_in(&tenant, std::future::pending::<()>());
+    let line = line(&runtime.shared, clock::now());
+    let (serial, said) = (tenant.serial(), line.split_once("\"tenants\":").unwrap().1);
+    let begin = format!(r#"[{{"name":"a \"b\"","serial":{serial},"weight":300,"living":1,"polls":"#);
+    assert!(said.starts_with(&begin) && said.ends_with("}]}\n"), "{said}");
+    task.abort();
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn who_pulls_gets_the_one_that_would_run_last() {
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
         // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
-        let taken = queue.take(false, |_| true).unwrap().0;
+        let taken = queue.take(|_| true).unwrap().0;
         assert!(taken == last || turn == Turn::Back && taken == 4, "{turn:?}: {taken}");
         assert_eq!(queue.len(), 3);
     }
@@ -86,6 +86,18 @@ fn a_chain_is_served_first_so_often_and_no_more() {
         order.push(queue.pop(2, || Turn::Forth).unwrap().0);
     }
     assert_eq!(order, [1, 2, 0, 4]);
+}
+
+#[test]
+fn the_next_one_is_taken_when_nobody_else_waits() {
+    let mut queue = Queue::new();
+    queue.push(Alike(0));
+    queue.push_next(Alike(1));
+    assert_eq!(queue.take(|_| true).unwrap().0, 0);
+    assert!(queue.take(|_| false).is_none());
+    assert_eq!(queue.take(|_| true).unwrap().0, 1);
+    assert_eq!(queue.len(), 0);
+    assert!(queue.pop(2, || Turn::Forth).is_none());
 }
 
 #[test]
@@ -144,7 +156,7 @@ fn what_is_pinned_is_not_movable() {
     let mut queue = Queue::new();
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     assert_eq!((queue.len(), queue.movable()), (4, 2));
-    assert!(queue.take(false, |item| !item.is_pinned()).is_some());
+    assert!(queue.take(|item| !item.is_pinned()).is_some());
     assert_eq!((queue.len(), queue.movable()), (3, 1));
     while queue.pop(0, || Turn::Forth).is_some() {}
     assert_eq!((queue.len(), queue.movable()), (0, 0));
@@ -157,7 +169,7 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
-        assert!(queue.take(false, |item| item.0 == 9).is_some());
+        assert!(queue.take(|item| item.0 == 9).is_some());
     }
     assert!(queue.waiting.len() <= 4 * queue.classes.len() + 1, "{} wait", queue.waiting.len());
     let mut left = Vec::new();

@@ -1,0 +1,147 @@
+use super::*;
+use crate::{Runtime, spawn_in, yield_now};
+use std::time::{Duration, Instant};
+
+fn runtime() -> Runtime {
+    Runtime::builder().workers(2).observe(false).build().unwrap()
+}
+
+fn of<'a>(tenants: &'a [TenantMetrics], name: &str) -> &'a TenantMetrics {
+    tenants.iter().find(|tenant| tenant.name == name).unwrap_or_else(|| panic!("no {name} in {tenants:?}"))
+}
+
+/// Numbers of a task's end are counted by who ends it, which may be after it was joined.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn every_poll_of_a_tenants_task_is_counted_and_none_of_another() {
+    let runtime = runtime();
+    let (gold, bronze) =
+        (Tenant::builder().name("gold").weight(300).build(), Tenant::builder().name("bronze").build());
+    runtime.block_on(async {
+        for _ in 0..50 {
+            spawn_in(&gold, yield_now()).await.unwrap();
+        }
+        spawn_in(&bronze, async {}).await.unwrap();
+        crate::spawn(yield_now()).await.unwrap();
+    });
+    let tenants = until(|| Some(runtime.metrics().tenants).filter(|all| all.iter().all(|it| it.living == 0)));
+    assert_eq!(tenants.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["gold", "bronze"]);
+    let gold = of(&tenants, "gold");
+    assert_eq!((gold.polls, gold.weight, gold.living), (100, 300, 0));
+    assert_eq!(of(&tenants, "bronze").polls, 1);
+}
+
+#[test]
+fn a_task_counts_as_living_until_its_future_is_gone_also_if_it_is_aborted_or_panics() {
+    let runtime = runtime();
+    let tenant = Tenant::builder().name("busy").build();
+    let living = |runtime: &Runtime| of(&runtime.metrics().tenants, "busy").living;
+    let waiting: Vec<_> = (0..3).map(|_| runtime.spawn_in(&tenant, std::future::pending::<()>())).collect();
+    assert_eq!(living(&runtime), 3);
+    waiting[0].abort();
+    until(|| (living(&runtime) == 2).then_some(()));
+    let panicked = runtime.block_on(runtime.spawn_in(&tenant, async { panic!("on purpose") }));
+    panicked.unwrap_err();
+    until(|| (living(&runtime) == 2).then_some(()));
+    // A task that never begins: nothing was counted.
+    drop(runtime.task().tenant(&tenant));
+    assert_eq!(living(&runtime), 2);
+    let shared = runtime.shared.clone();
+    drop(runtime);
+    assert_eq!(of(&shared.tally.read(), "busy").living, 0);
+}
+
+#[test]
+fn of_long_polls_all_that_they_ran_for_is_counted() {
+    let runtime = runtime();
+    let tenant = Tenant::builder().name("slow").build();
+    let spin = |n: u32| async move {
+        let mut ran = Duration::ZERO;
+        for _ in 0..n {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_micros(200) {}
+            ran += began.elapsed();
+            yield_now().await;
+        }
+        ran
+    };
+    // Until its length is known a poll is measured by chance.
+    let task = runtime.spawn_in(&tenant, async move {
+        spin(200).await;
+        let before = counted();
+        (before, spin(100).await, counted())
+    });
+    fn counted() -> u64 {
+        of(&crate::Handle::current().metrics().tenants, "slow").run_ns
+    }
+    let (before, ran, after) = runtime.block_on(task).unwrap();
+    // Each poll that spun was over at the second look; the two clocks may not be quite of one mind.
+    let counted = after - before;
+    let least = ran.as_nanos() as u64 * 9 / 10;
+    assert!(counted >= least, "{counted} ns are counted of {ran:?}");
+}
+
+#[test]
+fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_at_nothing() {
+    let tally = Tally::new();
+    let mut highest = 0;
+    // Tests beside this one have tenants, too: the places are not known, but they stay few.
+    for _ in 0..1000 {
+        let tenant = Tenant::builder().name("short").build();
+        highest = highest.max(tenant.place());
+        // SAFETY: the tally stays for as long as this scope.
+        let member = unsafe { tally.member(&tenant) };
+        let fresh = &tally.read()[0];
+        assert_eq!((fresh.polls, fresh.run_ns, fresh.living), (0, 0, 0));
+        member.begin();
+        member.count_poll();
+        member.count_run(7);
+        let now = &tally.read()[0];
+        assert_eq!((now.polls, now.run_ns, now.living), (1, 7, 1));
+        member.end();
+        drop((member, tenant));
+        assert_eq!(tally.read(), []);
+    }
+    let seats = tally.blocks.iter().filter_map(OnceLock::get).flatten().filter_map(OnceLock::get).count();
+    assert!(seats <= highest + 1, "{seats} seats, and never a place above {highest}");
+}
+
+#[test]
+fn nothing_that_is_kept_of_a_tenant_keeps_it_alive() {
+    let runtime = runtime();
+    let tenant = Tenant::builder().name("gone").build();
+    let serial = tenant.serial();
+    runtime.block_on(runtime.spawn_in(&tenant, yield_now())).unwrap();
+    drop(tenant);
+    until(|| Tenant::by_serial(serial).is_none().then_some(()));
+    assert_eq!(runtime.metrics().tenants, []);
+}
+
+#[test]
+fn two_runtimes_count_apart() {
+    let (a, b) = (runtime(), runtime());
+    let tenant = Tenant::builder().name("both").build();
+    a.block_on(a.spawn_in(&tenant, yield_now())).unwrap();
+    a.block_on(b.spawn_in(&tenant, async {})).unwrap();
+    assert_eq!(of(&a.metrics().tenants, "both").polls, 2);
+    assert_eq!(of(&b.metrics().tenants, "both").polls, 1);
+}
+
+#[test]
+fn every_place_has_a_seat_of_its_own() {
+    let mut last = None;
+    for place in (0..5000).chain([(1 << 24) - 1]) {
+        let (block, at) = seat_at(place);
+        assert!(block < BLOCKS && at < FIRST << block, "{place}: {block}, {at}");
+        assert!(last < Some((block, at)), "{place} after {last:?}");
+        last = Some((block, at));
+    }
+}
