@@ -5,11 +5,14 @@
 //!          What a step says stands in `target/xtask` while it runs; one that hangs is ended.
 //! Number.  From cold about ten minutes on two cores, most of it compiling.
 
+mod tree;
+
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tree::Tree;
 
 const HELP: &str = "\
 cargo xtask test    format, clippy, every test on every backend, loom and shuttle models, docs
@@ -213,7 +216,9 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
         if hung.is_none() && began.elapsed() > step.limit {
             let tree = Tree::under(child.id());
             hung = Some(tree.describe());
-            tree.kill();
+            tree.end();
+            // Also where there is no program `kill`: this loop waits for cargo.
+            let _ = child.kill();
         }
         std::thread::sleep(Duration::from_millis(50));
     };
@@ -234,54 +239,6 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
         println!("ended after {:.0} s, its limit; these were running:\n{hung}", step.limit.as_secs_f64());
     }
     Ok((ok, counts))
-}
-
-/// A process and all below it, as `/proc` tells.
-struct Tree(Vec<u32>);
-
-impl Tree {
-    fn under(root: u32) -> Self {
-        let parent_of = |pid: u32| -> Option<u32> {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-        };
-        let all: Vec<u32> = (std::fs::read_dir("/proc").into_iter().flatten().flatten())
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
-        let mut tree = vec![root];
-        let mut at = 0;
-        while at < tree.len() {
-            let parent = tree[at];
-            tree.extend(all.iter().copied().filter(|&pid| parent_of(pid) == Some(parent)));
-            at += 1;
-        }
-        Self(tree)
-    }
-
-    /// A line per process, and below it one per thread: what it's called, its state, where it waits.
-    fn describe(&self) -> String {
-        let read = |path: String| {
-            std::fs::read_to_string(path).unwrap_or_default().replace('\0', " ").trim().to_owned()
-        };
-        let mut text = String::new();
-        for pid in &self.0 {
-            text += &format!("{pid:>8}  {}\n", read(format!("/proc/{pid}/cmdline")));
-            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-            for thread in threads.into_iter().flatten().flatten() {
-                let path = thread.path().display().to_string();
-                let stat = read(format!("{path}/stat"));
-                let state = stat.rsplit_once(") ").map_or("?", |(_, rest)| &rest[..1]);
-                let (name, wait) = (read(format!("{path}/comm")), read(format!("{path}/wchan")));
-                text += &format!("          {state} {name:<16} {wait}\n");
-            }
-        }
-        text
-    }
-
-    fn kill(&self) {
-        let pids = self.0.iter().map(u32::to_string);
-        let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
-    }
 }
 
 fn cargo(root: &Path) -> Command {

@@ -36,7 +36,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program.
+    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
+    // either, but a signal to the group reaches it too: if it died before the run that asked saw the signal, the run
+    // would take that for an error. So it outlives the first one, and the run ends it.
     if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
         signals::listen();
     }

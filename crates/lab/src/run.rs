@@ -1,7 +1,8 @@
 //! Run: the benches of each mechanism, against the plain way and named peers.
 //!
-//! Model.   A run is a list of cases; a case makes its rows. With `--json` the file is written anew after every
-//!          case, then renamed: whatever ends a run, a signal, an error or a crash, what was finished lies there.
+//! Model.   A run is a list of cases; a case makes its rows. With `--json` the file is written before the first
+//!          case and anew after every one, then renamed: whatever ends a run, a signal, an error or a crash, what was
+//!          finished lies there, nothing older.
 //!          A run that was interrupted returns the rows of the cases, and of the parts of a long case, that were
 //!          finished.
 //! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
@@ -147,8 +148,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. After every case
-/// the results so far are written to `keep`.
+/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. Before the first
+/// case and after every one the results so far are written to `keep`.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -179,6 +180,17 @@ pub fn run_cases(
     let (when, meter) = (host::utc_now(), host::LoadMeter::start());
     let results = |rows: &[Row]| host::results(what, command, when.clone(), &meter, rows.to_vec());
     let mut rows = Vec::new();
+    // Now, so that no older run's file stands for this one, and a path that can't be written is told before it costs
+    // minutes.
+    if let Some(path) = keep {
+        write(path, &results(&rows))?;
+    }
+    // Where nobody sees a bar, a log shows how far it is.
+    let log = |done: &str| {
+        if bar.is_hidden() {
+            eprintln!("{heading}{what}: {done}");
+        }
+    };
     for (i, (case, end)) in chosen.iter().zip(ends).enumerate() {
         if INTERRUPTED.load(Relaxed) {
             break;
@@ -191,7 +203,9 @@ pub fn run_cases(
             });
             continue;
         }
-        let context = Ask { name: case.name, place, effort, tick: &|| bar.inc(1) };
+        // Not "done", which says that the rows are in the file.
+        let part_done = |part: &str| log(&format!("{part} is measured"));
+        let context = Ask { name: case.name, place, effort, tick: &|| bar.inc(1), part_done: &part_done };
         match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
             Some(more) => rows.extend(more),
             None => break,
@@ -199,11 +213,12 @@ pub fn run_cases(
         if let Some(path) = keep {
             write(path, &results(&rows))?;
         }
-        bar.set_position(end);
-        // Where nobody sees a bar, a log shows how far it is.
-        if bar.is_hidden() {
-            eprintln!("{heading}{what}: {} is done, {} of {}", case.name, i + 1, chosen.len());
+        // A long case gives what it has: its rows are kept, but it isn't done.
+        if INTERRUPTED.load(Relaxed) {
+            break;
         }
+        bar.set_position(end);
+        log(&format!("{} is done, {} of {}", case.name, i + 1, chosen.len()));
     }
     bar.finish_and_clear();
     Ok(results(&rows))
@@ -229,6 +244,8 @@ pub struct Ask<'a> {
     pub effort: Effort,
     /// To be called after every round.
     pub tick: &'a dyn Fn(),
+    /// To be called by a long case with the name of each of its parts whose rows it gives also if it is cut short.
+    pub part_done: &'a dyn Fn(&str),
 }
 
 impl Ask<'_> {

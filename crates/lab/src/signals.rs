@@ -18,8 +18,8 @@ const ONE_BLOW: Duration = Duration::from_millis(500);
 /// The first signal that came; Ctrl-C's until then.
 static SIGNAL: AtomicI32 = AtomicI32::new(signal_hook::consts::SIGINT);
 
-/// From now on a signal lets this process keep what is finished. To be called once, by a command that looks at
-/// [`INTERRUPTED`]; where it can't be done, a signal ends the process as ever.
+/// From now on the first signal only sets [`INTERRUPTED`]. To be called once, by a command that looks at it, or by a
+/// part, which is ended by who asked for it. Where it can't be done, a signal ends the process as ever.
 pub fn listen() {
     use signal_hook::{consts, iterator::Signals};
     let Ok(mut signals) = Signals::new([consts::SIGINT, consts::SIGTERM]) else { return };

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use warmcore_lab::results::{Results, Row};
 use warmcore_lab::run::What;
@@ -237,12 +237,50 @@ impl Running {
     }
 
     /// Waits until a case is said to be done.
-    fn until_done(mut self, case: &str) -> Self {
-        let done = format!("{case} is done");
-        while !self.said.lines().any(|line| line.contains(&done)) {
-            assert!(self.err.read_line(&mut self.said).unwrap() > 0, "it ended before {done}: {}", self.said);
+    fn until_done(self, case: &str) -> Self {
+        self.until(&format!("{case} is done"))
+    }
+
+    /// Waits until it has said so.
+    fn until(mut self, words: &str) -> Self {
+        while !self.said.lines().any(|line| line.contains(words)) {
+            assert!(
+                self.err.read_line(&mut self.said).unwrap() > 0,
+                "it ended before {words}: {}",
+                self.said
+            );
         }
         self
+    }
+
+    /// Waits until it has a part in a process of its own; says which.
+    fn part(&mut self) -> i32 {
+        let parent_of = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
+        loop {
+            for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                    continue;
+                };
+                let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+                if parent_of(&read("stat")) == Some(self.child.id()) && read("cmdline").contains("run-part") {
+                    return pid;
+                }
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended before it had a part");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether it ends in time. What it says must fit into pipes until then.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let began = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if began.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
     }
 
     /// Sends a signal to it alone, or to its group.
@@ -314,10 +352,21 @@ fn a_run_that_is_killed_has_left_the_cases_that_it_said_are_done() {
 
 #[test]
 fn a_part_in_a_process_of_its_own_is_given_up_by_a_signal() {
-    // The parts of this case last for six seconds each, and there are seven or so.
-    let running = Running::start(&["wake", "--case", "idle"]);
-    std::thread::sleep(Duration::from_secs(4));
-    let left = running.signal(libc::SIGTERM, false).end();
+    let mut running = Running::start(&["wake", "--case", "idle"]);
+    let part = running.part();
+    assert!(running.folder.path().join("out.json").is_file(), "an older run's file could stand for this one");
+    // Stopped, it never answers: the run can only end by giving it up.
+    // SAFETY: signals a child of our child, which waits for its answer.
+    unsafe { libc::kill(part, libc::SIGSTOP) };
+    running = running.signal(libc::SIGTERM, false);
+    let has_ended = running.ends_within(Duration::from_secs(30));
+    if !has_ended {
+        // SAFETY: as above; who still waits for it has not reaped it.
+        unsafe { libc::kill(part, libc::SIGKILL) };
+    }
+    let left = running.end();
+    assert!(has_ended, "it waited for its part: {}", left.err);
+    assert!(!Path::new(&format!("/proc/{part}")).exists(), "its part is still there");
     assert_eq!(left.status.code(), Some(143), "{}", left.err);
     assert!(left.rows.is_empty() && left.err.contains("interrupted"), "{}", left.err);
 }
@@ -327,12 +376,13 @@ fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
     if warmcore_sys::affinity::allowed().unwrap().len() < 2 {
         return;
     }
-    // Its six shapes sleep for half a minute and more, whatever the machine: it is in the midst of them.
-    let running = Running::start(&["wake", "--case", "warm.yield.chase"]);
-    std::thread::sleep(Duration::from_secs(12));
+    // Five more shapes follow, of seconds each.
+    let (case, first) = ("warm.yield.chase", "warm.yield.chase.4x256K");
+    let running = Running::start(&["wake", "--case", case]).until(&format!("{first} is measured"));
     let left = running.signal(libc::SIGTERM, false).end();
     assert_eq!(left.status.code(), Some(143), "{}", left.err);
-    assert!(left.cases.len() < 6, "{:?}", left.cases);
+    assert!(left.cases.contains(first) && left.cases.len() < 6, "{:?}", left.cases);
+    assert!(!left.err.contains(&format!("{case} is done")), "it is not: {}", left.err);
     assert!(left.rows.iter().all(|row| row.n == left.rows[0].n), "a part of a shape: {:?}", left.rows);
 }
 

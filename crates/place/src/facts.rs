@@ -2,7 +2,7 @@
 //!
 //! Model.   A CPU is what a host runs tasks on: a worker of the runtime, a CPU of the simulator or the kernel.
 //!          It is numbered from 0 without gaps; [`Machine`](crate::Machine) knows where each one is.
-//! Number.  A wake is 56 bytes of facts, a decision 24.
+//! Number.  A wake is 64 bytes of facts, a decision 24.
 
 use warmcore_terms::{CpuId, LlcId, Nanos, NodeId};
 
@@ -68,6 +68,8 @@ pub struct Wakee {
     /// What waking it at home has cost more than waking it at its waker's would have, since it last moved or
     /// was woken at home.
     pub debt: Nanos,
+    /// From where it was woken last time, if from elsewhere than its home.
+    pub woken_from: Option<CpuId>,
     /// Where it may run.
     pub allowed: Allowed,
 }

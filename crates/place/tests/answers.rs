@@ -56,7 +56,7 @@ prop_compose! {
             }
             near => Waker::Outside(near),
         };
-        (which, facts, Wake { now, wakee: Wakee { home, refill, debt, allowed }, waker })
+        (which, facts, Wake { now, wakee: Wakee { home, refill, debt, woken_from: near.map(cpu), allowed }, waker })
     }
 }
 

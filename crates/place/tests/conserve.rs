@@ -28,6 +28,9 @@ const KICKS: u64 = 4;
 /// A machine evenly loaded moves at most this part of its wakes.
 const MOVED_MAX: f64 = 0.01;
 
+/// This part, if anybody wakes anybody, and the half of the tasks wait: some CPUs run dry now and then, and pull.
+const MOVED_BY_MESSAGES_MAX: f64 = 0.03;
+
 /// And this part, if polls take up to 1 ms: a refill is 400 µs at most, so who waits behind such a poll had better
 /// move.
 const MOVED_LONG_MAX: f64 = 0.08;
@@ -212,6 +215,25 @@ fn a_machine_evenly_loaded_moves_hardly_anybody() {
             let most = if poll.1 == MS { MOVED_LONG_MAX } else { MOVED_MAX };
             assert!(moved <= most, "{}, {name}: {outcome:?}", place.name);
         }
+    }
+}
+
+/// On each CPU as many as run and wait, and each wakes anybody: nobody is worth going to.
+#[test]
+fn who_is_woken_by_anybody_stays_at_home() {
+    for place in places() {
+        let online: Vec<u32> = place.online().collect();
+        let n = 8 * online.len();
+        let task = |i: usize| {
+            let task = Task::new((16 * US, 24 * US), Then::Message(n)).at_home(online[i / 2 % online.len()]);
+            if i % 2 == 0 { task } else { task.waiting() }
+        };
+        let tasks = (0..n).map(task).collect();
+        let model = Model::new(&place.topology, PolicyKind::Home, place.offline, tasks);
+        let outcome = model.run(None, 5 * MS, 40 * MS);
+        let moved = outcome.moves as f64 / outcome.wakes as f64;
+        println!("{:28}{:>7} wakes, {:.3} % moved", place.name, outcome.wakes, moved * 100.0);
+        assert!(moved <= MOVED_BY_MESSAGES_MAX, "{}: {outcome:?}", place.name);
     }
 }
 

@@ -74,6 +74,7 @@ struct Task {
     refill_ns: u64,
     #[serde(default)]
     debt_ns: u64,
+    woken_from: Option<String>,
     allowed: Option<String>,
 }
 
@@ -138,6 +139,7 @@ impl Case {
             home: task.home.as_deref().map(cpu),
             refill: Nanos(task.refill_ns),
             debt: Nanos(task.debt_ns),
+            woken_from: task.woken_from.as_deref().map(cpu),
             allowed,
         };
         Wake { now: Nanos(self.now_ns), wakee, waker }

@@ -67,7 +67,13 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                 for (waker, allowed) in wakers.iter().flat_map(|waker| here.map(|allowed| (*waker, allowed)))
                 {
                     for home in [Some(b), None] {
-                        let wakee = Wakee { home, refill: Nanos(9_000), debt: Nanos(8_700), allowed };
+                        let wakee = Wakee {
+                            home,
+                            refill: Nanos(9_000),
+                            debt: Nanos(8_700),
+                            woken_from: home,
+                            allowed,
+                        };
                         let wake = Wake { now: Nanos(100_000), wakee, waker };
                         std::hint::black_box(policy.wake(&machine, &facts, &wake));
                     }

@@ -4,8 +4,8 @@
 //!          the end; it sends nothing. A thread answers; it reads the numbers that the workers write anyway, and
 //!          no worker notices. The socket goes when the runtime does. What a killed process leaves behind, nobody
 //!          listens on: [`list`] leaves it out.
-//! Number.  350 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; who doesn't take the answer within a
-//!          second is hung up on.
+//! Number.  350 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; who doesn't take the
+//!          answer within a second is hung up on.
 //! Writers. The thread, and who drops the observer.
 //! Source.  docs/json.md, "top".
 

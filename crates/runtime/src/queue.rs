@@ -4,7 +4,7 @@
 //!          rounds: what is pushed during a round runs in the next one. The policy says in which direction a
 //!          round goes; back again, the tasks that ran last find their data in the cache. The slot `next` holds
 //!          the task that the running one woke: it runs at once, so that what two tasks say to each other stays
-//!          warm, but only `chain_max` times in a row.
+//!          warm, but only `chain_max` times in a row, and never before the tasks of another tenant.
 //! Number.  With one tenant a push is a comparison and a store, a pop a load and two comparisons.
 //! Writers. Under the worker's lock: the worker, and who pulls.
 
@@ -250,13 +250,22 @@ impl<T: Entry> Queue<T> {
             self.measured = self.measured.saturating_sub(1);
             return Some(only);
         }
+        let mut behind = None;
         if let Some(next) = self.next.take() {
             self.len -= 1;
-            if self.chain < chain_max && self.busy <= 1 {
-                self.chain += 1;
+            let own = self.class(next.share());
+            let waits = self.classes[own].len() > 0;
+            let is_alone = self.busy == u32::from(waits);
+            if is_alone && (self.chain < chain_max || !waits) {
+                self.chain = self.chain.saturating_add(1);
                 return Some(next);
             }
-            self.push_in_class(next);
+            if is_alone {
+                // Also on the way back, where the last one to come would be the first to go.
+                behind = Some(next);
+            } else {
+                self.push_in_class(next);
+            }
         }
         self.chain = 0;
         if self.len == 0 {
@@ -271,6 +280,9 @@ impl<T: Entry> Queue<T> {
         self.left(id);
         if self.busy > 1 && self.classes[id].len() > 0 {
             self.waiting.push(Reverse((vtime, id)));
+        }
+        if let Some(behind) = behind {
+            self.push_in_class(behind);
         }
         Some(item)
     }
@@ -311,7 +323,7 @@ impl<T: Entry> Queue<T> {
     }
 
     /// Takes a task for another worker: one that would run last, of the tenant whose turn is next. The one that the
-    /// running task woke only if it is the only one: most of the time it runs in a moment, beside who woke it.
+    /// running task woke only if no other may go: most of the time it runs in a moment, beside who woke it.
     pub(crate) fn take(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
         let item = self.take_any(may)?;
         self.pinned -= u32::from(item.is_pinned());

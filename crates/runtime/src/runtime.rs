@@ -240,6 +240,8 @@ pub(crate) fn shared(
         is_over: AtomicBool::new(false),
         spares: Spares::new(),
         tally: Tally::new(),
+        #[cfg(feature = "metrics")]
+        told: crate::sync::Mutex::new(Default::default()),
         long_poll: Nanos(long_poll.as_nanos() as u64),
         outside: Padded::new(AtomicU32::new(0)),
         outside_wakes: Padded::new(AtomicU64::new(0)),

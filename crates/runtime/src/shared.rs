@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Padded<crate::watch::Watch>,
     pub(crate) spares: crate::spare::Spares,
     pub(crate) tally: crate::tally::Tally,
+    #[cfg(feature = "metrics")]
+    pub(crate) told: Mutex<crate::export::Told>,
     pub(crate) long_poll: Nanos,
     /// Which worker's list the next task from outside is on.
     pub(crate) outside: Padded<AtomicU32>,
@@ -144,7 +146,11 @@ impl Shared {
         let near = header.home();
         let wakee = header.wakee(|poll_ns| self.refill(poll_ns, near));
         let placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
-        header.set_debt(placed.debt);
+        let woken_from = match waker {
+            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) => Some(cpu),
+            Waker::Outside(None) => None,
+        };
+        header.set_debt(placed.debt, woken_from);
         if placed.hot_kept > 0 || placed.hot_broken {
             let at = placed.kick.unwrap_or(CpuId(0));
             let stats = &self.desk(at).stats;
@@ -183,13 +189,7 @@ impl Shared {
         let desk = self.desk(cpu);
         match desk.inbox.push(ready) {
             Ok(false) => {}
-            Ok(true) => {
-                self.kick(cpu);
-                if desk.host.driven() % 2 == 1 {
-                    // It sleeps no more, but runs what somebody spawned on its driver: nobody knows for how long.
-                    self.watch.appoint(self, cpu, desk.host.now());
-                }
-            }
+            Ok(true) => self.kick(cpu),
             Err(ready) => self.put_elsewhere(ready, cpu),
         }
     }
@@ -220,6 +220,11 @@ impl Shared {
         let desk = self.desk(cpu);
         desk.stats.kicked.fetch_add(1, Relaxed);
         desk.host.kick();
+        if desk.host.driven() % 2 == 1 {
+            // It sleeps no more, but runs what somebody spawned on its driver: nobody knows for how long. Who is
+            // appointed is not kicked by this function, so this does not come back here.
+            self.watch.appoint(self, cpu, desk.host.now());
+        }
     }
 
     /// Rouses a worker, to look for work.

@@ -32,6 +32,12 @@ const NOWHERE: u32 = u32::MAX;
 
 const ABORTED: u32 = 1;
 
+/// A debt is below 4 ms: no refill is more.
+const DEBT_BITS: u32 = 22;
+
+/// The rest of that word tells so many workers.
+const WORKERS_TOLD: u32 = (1 << (u32::BITS - DEBT_BITS)) - 1;
+
 /// What is known of a task beside its future.
 pub(crate) struct Header {
     /// To find the runtime again, from any thread, for as long as anybody may wake the task.
@@ -42,8 +48,8 @@ pub(crate) struct Header {
     home: AtomicU32,
     /// What it runs for at a time, in ns: an average of samples. 0: not known.
     poll_ns: AtomicU32,
-    /// What waking it at home has cost: `place::Wakee::debt`.
-    debt_ns: AtomicU32,
+    /// `place::Wakee::debt`, and above its bits one more than the worker of `woken_from`; 0 there: none.
+    debt: AtomicU32,
     /// How long it sleeps, on average.
     sleep_ns: AtomicU32,
     /// When it went to sleep, if that sleep is measured. 0: it is not.
@@ -71,7 +77,7 @@ impl Header {
             link: AtomicPtr::default(),
             home: AtomicU32::new(NOWHERE),
             poll_ns: AtomicU32::new(0),
-            debt_ns: AtomicU32::new(0),
+            debt: AtomicU32::new(0),
             sleep_ns: AtomicU32::new(0),
             slept_at: AtomicU64::new(0),
             state: AtomicU32::new(0),
@@ -90,11 +96,22 @@ impl Header {
     #[inline]
     pub(crate) fn set_home(&self, cpu: CpuId) {
         self.home.store(cpu.0, Relaxed);
-        self.debt_ns.store(0, Relaxed);
+        self.debt.store(0, Relaxed);
     }
 
-    pub(crate) fn set_debt(&self, debt: Nanos) {
-        self.debt_ns.store(debt.0.min(u64::from(u32::MAX)) as u32, Relaxed);
+    /// Woken at home.
+    #[inline]
+    pub(crate) fn clear_debt(&self) {
+        if self.debt.load(Relaxed) != 0 {
+            self.debt.store(0, Relaxed);
+        }
+    }
+
+    /// A worker beyond those that the bits can tell is not remembered.
+    pub(crate) fn set_debt(&self, debt: Nanos, woken_from: Option<CpuId>) {
+        let from = woken_from.filter(|cpu| cpu.0 < WORKERS_TOLD).map_or(0, |cpu| cpu.0 + 1);
+        let debt = debt.0.min((1 << DEBT_BITS) - 1) as u32;
+        self.debt.store(from << DEBT_BITS | debt, Relaxed);
     }
 
     /// What it runs for at a time, if that was ever measured.
@@ -140,8 +157,10 @@ impl Header {
     /// As placement sees it. `refill` says what a move costs a task that runs for so long at a time, or for as
     /// long as the worker's tasks do on average.
     pub(crate) fn wakee(&self, refill: impl Fn(Option<u32>) -> Nanos) -> Wakee {
-        let debt = Nanos(self.debt_ns.load(Relaxed).into());
-        Wakee { home: self.home(), refill: refill(self.poll_ns()), debt, allowed: self.allowed }
+        let both = self.debt.load(Relaxed);
+        let debt = Nanos((both & ((1 << DEBT_BITS) - 1)).into());
+        let woken_from = (both >> DEBT_BITS).checked_sub(1).map(CpuId);
+        Wakee { home: self.home(), refill: refill(self.poll_ns()), debt, woken_from, allowed: self.allowed }
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

@@ -125,15 +125,20 @@ impl Local {
     #[inline]
     pub(crate) fn wake(&self, ready: Ready, is_yield: bool) {
         let header = ready.metadata();
-        if self.is_now_old.take() {
-            // Who is woken by the driver waits since now, and not since the worker fell asleep.
+        if self.is_now_old.get() {
+            // Who is woken by the driver waits since now, and not since the worker fell asleep; and it sleeps on
+            // where those that it wakes are at home elsewhere.
             self.read_clock();
+            self.is_now_old.set(self.desk().inbox.is_asleep());
         }
         if !is_yield {
             header.wake(self.now());
         }
         if header.home() != Some(self.me) {
             return self.wake_away(ready, is_yield);
+        }
+        if !is_yield {
+            header.clear_debt();
         }
         if self.in_driver.get() && self.desk().inbox.is_asleep() {
             // It sleeps in the driver that woke the task: what goes into the queue would not end that.

@@ -172,8 +172,36 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
             foreign.await.unwrap()
         });
         runtime.block_on(hear).unwrap();
+        // The other one falls asleep, and watches no more: all seem to sleep. If it still watches it is easier.
+        thread::sleep(HOG * 5);
         go.send(()).unwrap();
         assert!(runtime.block_on(caller).unwrap(), "a task waited for what tokio spawned");
+    });
+}
+
+#[test]
+fn a_long_poll_of_what_tokio_spawned_holds_no_task_without_a_home_up() {
+    // It goes to the shelf, and one worker is called for it: which, is placement's choice. So each of the two has the
+    // long poll once.
+    with_workers(2, |runtime| {
+        for worker in 0..2 {
+            let there = Placement::cpu(runtime.metrics().workers[worker].cpu);
+            let (tell, hear) = tokio::sync::oneshot::channel();
+            let has_run = Arc::new(AtomicBool::new(false));
+            let (run, hog_sees) = (has_run.clone(), has_run.clone());
+            let caller = runtime.task().on(there).spawn(async move {
+                let foreign = tokio::spawn(async move {
+                    tell.send(()).unwrap();
+                    hog_until(|| hog_sees.load(SeqCst))
+                });
+                foreign.await.unwrap()
+            });
+            runtime.block_on(hear).unwrap();
+            // As above.
+            thread::sleep(HOG * 5);
+            drop(runtime.spawn(async move { run.store(true, SeqCst) }));
+            assert!(runtime.block_on(caller).unwrap(), "a task without a home waited for what tokio spawned");
+        }
     });
 }
 

@@ -11,7 +11,7 @@ use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,22 +74,27 @@ pub fn give_up() {
 
 /// What a part says, until it ends or is given up.
 fn output(command: &mut Command) -> anyhow::Result<Output> {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (said, complained) = (child.stdout.take(), child.stderr.take());
+    // To a file: a second pipe would have to be read meanwhile, and be held open by what the part started.
+    let mut complaints = tempfile::tempfile()?;
+    let mut child = command.stdout(Stdio::piped()).stderr(complaints.try_clone()?).spawn()?;
+    let said = child.stdout.take();
     *under_way() = Some(child);
     // A signal that came before found no part to end.
     if INTERRUPTED.load(Relaxed) {
         give_up();
     }
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    said.context("it has a stdout")?.read_to_end(&mut stdout)?;
-    // What a part started may hold its stderr longer than it lives; of one that was given up nobody asks why.
-    if !INTERRUPTED.load(Relaxed) {
-        // Read second: complaints are short and fit into the pipe meanwhile.
-        complained.context("it has a stderr")?.read_to_end(&mut stderr)?;
-    }
+    let read = said.context("it has a stdout").and_then(|mut said| Ok(said.read_to_end(&mut stdout)?));
     let mut child = under_way().take().context("who asks for a part waits for it")?;
-    Ok(Output { status: child.wait()?, stdout, stderr })
+    if read.is_err() {
+        // Nobody hears it any more.
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    read?;
+    complaints.rewind()?;
+    complaints.read_to_end(&mut stderr)?;
+    Ok(Output { status, stdout, stderr })
 }
 
 /// Runs a part in a process of its own. `None` if it was interrupted.
@@ -105,4 +110,19 @@ pub fn ask<T: DeserializeOwned>(part: &Part) -> anyhow::Result<Option<T>> {
     serde_json::from_slice(&output.stdout)
         .map(Some)
         .with_context(|| format!("{part:?} answered something else"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_complains_more_than_a_pipe_holds_still_answers() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 300000 /dev/zero >&2; echo 7; exit 3"]).stdin(Stdio::null());
+        let output = output(&mut command).unwrap();
+        assert_eq!((output.stdout.as_slice(), output.stderr.len()), (&b"7\n"[..], 300_000));
+        assert_eq!(output.status.code(), Some(3));
+        assert!(under_way().is_none(), "it was not waited for");
+    }
 }

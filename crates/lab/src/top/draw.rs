@@ -1,8 +1,9 @@
 //! Draw: a look as cells.
 //!
 //! Model.   Two lines of the whole, a line per last-level cache with a line per worker below it, a line per tenant
-//!          below those, who ran longest first, and a last line for what can be done. Columns leave in the order of what they tell least when the screen is narrow; the
-//!          bar takes what the numbers leave. Colours only repeat what a letter says.
+//!          below those, who ran longest first, and a last line for what can be done. Columns leave in the order of
+//!          what they tell least when the screen is narrow; the bar takes what the numbers leave. Colours only
+//!          repeat what a letter says.
 //! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance. A hundred tenants
 //!          have a line, of however many.
 

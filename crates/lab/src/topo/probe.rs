@@ -49,7 +49,7 @@ const OVER: u64 = u64::MAX;
 /// Touches one cache line at a time. Takes 2 s on 2 CPUs, 20 s at most.
 ///
 /// # Errors
-/// Fewer than two CPUs are allowed, a thread can't be pinned, no pair gave a time, or Ctrl-C.
+/// Fewer than two CPUs are allowed, a thread can't be pinned, no pair gave a time, or SIGINT or SIGTERM came.
 pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -> anyhow::Result<Probe> {
     let usable = topology.usable();
     let pairs = pairs(topology, &usable);

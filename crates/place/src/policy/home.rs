@@ -3,8 +3,8 @@
 //! Model.   To wake a task at home costs a kick if its home sleeps, a little if it runs; to run it elsewhere
 //!          costs its refill once. So the wakes at home run up a debt, and when that has reached the refill the
 //!          task moves to its waker: until it moves, and by moving, it has paid less than twice the better of
-//!          staying and having moved at once. To wait behind others at home costs a part of the time, as it is a
-//!          delay and no work. A task that talks to another ends up beside it, after one wake
+//!          staying and having moved at once. Who is woken from one CPU again and again pays a part of what it waits
+//!          behind others at home, too; a delay is no work, so it's a part. A task that talks to another ends up beside it, after one wake
 //!          if it is small and after many if it carries a lot. It does not move to a CPU where more wait than
 //!          at home, and while it could not move the debt stands still. Who forgets which CPU each wake came
 //!          from can be led about by wakers that know the rule, each move at twice its refill; wakers that
@@ -43,10 +43,10 @@ pub const REFILL_MAX: Nanos = Nanos(400_000);
 /// Tasks that run longer at a time have data worth a turn of the queue.
 pub const TURN_POLL_MIN: Nanos = Nanos(4_000);
 
-/// Two that talk, and whose data are worth it, take turns so often while the others wait,
+/// So often in a row two that talk take turns while the others wait, where tasks run long enough to have data.
 pub const CHAIN_POLLS_MAX: u32 = 16;
 
-/// and not for longer than this.
+/// For so long they do, if their polls are as long as others there.
 pub const CHAIN_TIME_MAX: Nanos = Nanos(1_000_000);
 
 /// Who waits uses no CPU: a wake behind others costs this part of the time it waits.
@@ -186,7 +186,7 @@ fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> P
         if near == home {
             stay.debt = Nanos(0);
         } else if takes(machine, view, allowed, near) && is_free() {
-            stay.debt = later(debt, if is_idle { KICK } else { behind(view, home, near) });
+            stay.debt = later(debt, if is_idle { KICK } else { behind(view, &wake.wakee, home, near) });
             if stay.debt >= refill_over(refill, machine.distance(home, near)) {
                 return Placed::on(near, view.is_idle(near));
             }
@@ -201,13 +201,17 @@ fn wake_away(machine: &Machine, view: &impl View, wake: &Wake, home: CpuId) -> P
     stay
 }
 
-/// What it costs to go behind those who wait at home instead of to the waker's CPU, where a heavy task is the next.
-fn behind(view: &impl View, home: CpuId, near: CpuId) -> Nanos {
-    let poll = view.refill_there(home).0 / REFILL_PER_POLL;
-    let is_next = poll >= TURN_POLL_MIN.0;
-    let ahead = if is_next { 0 } else { view.backlog(near) };
-    let more = u64::from(view.backlog(home).saturating_sub(ahead));
-    later(HAND_OVER, Nanos(more * poll / WAIT_SHARE))
+/// What it costs to go behind those who wait at home. Who was woken from the same CPU the last time talks to somebody
+/// there: for that one also a part of what it waits longer than beside its waker, where a heavy task is the next.
+fn behind(view: &impl View, wakee: &Wakee, home: CpuId, near: CpuId) -> Nanos {
+    if wakee.woken_from != Some(near) {
+        return HAND_OVER;
+    }
+    let poll = |cpu| view.refill_there(cpu).0 / REFILL_PER_POLL;
+    let wait = |cpu| u64::from(view.backlog(cpu)) * poll(cpu);
+    let is_next = poll(near) >= TURN_POLL_MIN.0;
+    let longer = wait(home).saturating_sub(if is_next { 0 } else { wait(near) });
+    later(HAND_OVER, Nanos(longer / WAIT_SHARE))
 }
 
 /// A light task behind heavy ones: whoever comes back from its poll first is to take it, as what it would wait

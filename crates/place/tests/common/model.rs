@@ -42,7 +42,9 @@ pub struct Task {
     home: Option<CpuId>,
     average_poll: u64,
     debt: Nanos,
+    woken_from: Option<CpuId>,
     asleep: bool,
+    waits: bool,
     queued_at: u64,
     last_moved_from: Option<CpuId>,
 }
@@ -56,7 +58,9 @@ impl Task {
             home: None,
             average_poll: 0,
             debt: Nanos(0),
+            woken_from: None,
             asleep: true,
+            waits: false,
             queued_at: 0,
             last_moved_from: None,
         }
@@ -65,6 +69,11 @@ impl Task {
     /// It may not run everywhere.
     pub fn kept(self, allowed: Allowed) -> Self {
         Self { allowed, ..self }
+    }
+
+    /// It waits until somebody wakes it.
+    pub fn waiting(self) -> Self {
+        Self { waits: true, ..self }
     }
 
     /// It has been there before.
@@ -209,6 +218,9 @@ impl Model {
             self.come(cpu);
         }
         for task in 0..self.tasks.len() {
+            if self.tasks[task].waits {
+                continue;
+            }
             self.wake(task, spawned_on.map_or(Waker::Outside(None), Waker::Cpu));
         }
         while let Some(Reverse((at, _, event))) = self.events.pop()
@@ -302,11 +314,15 @@ impl Model {
             return;
         }
         self.outcome.wakes += 1;
-        let Task { home, debt, allowed, .. } = self.tasks[task];
+        let Task { home, debt, woken_from, allowed, .. } = self.tasks[task];
         let refill = self.policy.refill(Nanos(self.tasks[task].average_poll));
-        let wakee = Wakee { home, refill, debt, allowed };
+        let wakee = Wakee { home, refill, debt, woken_from, allowed };
         let placed = self.policy.wake(&self.machine, &*self, &Wake { now: Nanos(self.now), wakee, waker });
         self.tasks[task].debt = placed.debt;
+        self.tasks[task].woken_from = match waker {
+            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) if home != Some(cpu) => Some(cpu),
+            _ => None,
+        };
         match placed.to {
             To::Cpu(cpu) => {
                 assert!(!self.is_offline(cpu), "{placed:?}");

@@ -144,6 +144,60 @@ fn tenants_of_one_name_are_one_series() {
 }
 
 #[test]
+fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_living_tasks() {
+    let notes = Notes::default();
+    let runtime = Runtime::builder().workers(1).name("orders").build().unwrap();
+    let look = || {
+        ::metrics::with_local_recorder(&notes, || record_now(&runtime.handle()));
+        std::mem::take(&mut *notes.told.lock().unwrap())
+    };
+    let of = |told: &BTreeMap<String, f64>, name: &str| {
+        told.get(&format!("warmcore_runtime_tenant_{name} runtime=orders,tenant=silver")).copied()
+    };
+    let mut before = 0.0;
+    for round in 1..=3 {
+        let tenant = Tenant::builder().name("silver").build();
+        let waiting = runtime.spawn_in(&tenant, std::future::pending::<()>());
+        runtime.block_on(runtime.spawn_in(&tenant, crate::yield_now())).unwrap();
+        let told = look();
+        // The task that waits was polled once, or is about to be, which no look tells.
+        let polls = of(&told, "polls_total").unwrap();
+        assert!((before + 2.0..=before + 3.0).contains(&polls), "{round}: {polls} after {before}");
+        assert!(of(&told, "living_tasks") >= Some(1.0));
+        before = polls;
+        waiting.abort();
+        let _ = runtime.block_on(waiting);
+        let serial = tenant.serial();
+        drop(tenant);
+        // A task lets go of its tenant when its last handle goes, which may be the worker's.
+        while Tenant::by_serial(serial).is_some() {
+            std::thread::yield_now();
+        }
+        let told = look();
+        assert_eq!((of(&told, "polls_total"), of(&told, "living_tasks")), (Some(polls), Some(0.0)));
+        // Once: an exporter that forgets what is idle is to forget it.
+        assert_eq!(of(&look(), "living_tasks"), None);
+    }
+}
+
+#[test]
+fn what_is_kept_of_tenants_is_by_name() {
+    let mut told = Told::default();
+    for serial in 0..1000 {
+        let name = ["odd", "even"][serial as usize % 2].to_owned();
+        told.by_name(&[TenantMetrics { name, serial, weight: 100, living: 1, polls: 2, run_ns: 3 }]);
+    }
+    let last = told.by_name(&[]);
+    assert_eq!(
+        last.into_iter().collect::<Vec<_>>(),
+        [("even".to_owned(), OfName { polls: 1000, run_ns: 1500, living: 0 })]
+    );
+    assert_eq!((told.last.len(), told.gone.len()), (0, 2));
+    assert_eq!(told.gone["odd"], (1000, 1500));
+    assert_eq!(told.by_name(&[]), BTreeMap::new());
+}
+
+#[test]
 fn recording_goes_on_until_it_is_aborted() {
     let runtime = Runtime::builder().workers(1).build().unwrap();
     let recording = record_metrics(&runtime.handle(), Duration::from_millis(1));

@@ -78,14 +78,33 @@ fn who_pulls_gets_the_one_that_would_run_last() {
 
 #[test]
 fn a_chain_is_served_first_so_often_and_no_more() {
-    let mut queue = Queue::new();
-    queue.push(Alike(0));
-    let mut order = Vec::new();
-    for i in 1..=4 {
-        queue.push_next(Alike(i));
-        order.push(queue.pop(2, || Turn::Forth).unwrap().0);
+    for turn in [Turn::Forth, Turn::Back] {
+        let mut queue = Queue::new();
+        queue.push(Alike(0));
+        let mut order = Vec::new();
+        for i in 1..=6 {
+            queue.push_next(Alike(i));
+            order.push(queue.pop(2, || turn).unwrap().0);
+        }
+        assert_eq!(order, [1, 2, 0, 4, 5, 3], "{turn:?}");
     }
-    assert_eq!(order, [1, 2, 0, 4]);
+}
+
+#[test]
+fn a_chain_does_not_go_before_another_tenant() {
+    let mut queue = Queue::new();
+    let mut order = Vec::new();
+    for i in 1..=6 {
+        queue.push_next(Item(1));
+        if i == 2 {
+            queue.push(Item(2));
+        }
+        let item = queue.pop(16, || Turn::Back).unwrap();
+        queue.charge(item.share(), 1000);
+        order.push(item.0);
+    }
+    // The third time at the latest: the first of them was not charged.
+    assert!(order[1..4].contains(&2), "{order:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::worker::Local;
 use crate::{Runtime, spawn_in, yield_now};
 use std::time::{Duration, Instant};
 
@@ -76,17 +77,31 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
     // Until its length is known a poll is measured by chance.
     let task = runtime.spawn_in(&tenant, async move {
         spin(200).await;
+        let began = Instant::now();
+        // The poll in which the first look is taken is counted after it, as a whole.
+        yield_now().await;
         let before = counted();
-        (before, spin(100).await, counted())
+        let ran = spin(100).await;
+        (counted() - before, ran, began.elapsed())
     });
     fn counted() -> u64 {
         of(&crate::Handle::current().metrics().tenants, "slow").run_ns
     }
-    let (before, ran, after) = runtime.block_on(task).unwrap();
+    let (counted, ran, wall) = runtime.block_on(task).unwrap();
     // Each poll that spun was over at the second look; the two clocks may not be quite of one mind.
-    let counted = after - before;
-    let least = ran.as_nanos() as u64 * 9 / 10;
-    assert!(counted >= least, "{counted} ns are counted of {ran:?}");
+    let (least, most) = (ran.as_nanos() as u64 * 9 / 10, wall.as_nanos() as u64 * 11 / 10);
+    assert!((least..=most).contains(&counted), "{counted} ns are counted of {ran:?}, within {wall:?}");
+}
+
+#[test]
+fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
+    // From one to the next it is 1 to 32 polls, each as likely: of 32 such ways each once.
+    let polls = (1..=32).sum::<u64>();
+    assert_eq!(Local::of_all(32), polls);
+    assert_eq!(Local::of_all(32 * 1_000), polls * 1_000);
+    assert_eq!((Local::of_all(0), Local::of_all(1), Local::of_all(2)), (0, 16, 33));
+    // A poll of an hour, of a task whose polls were short so far.
+    assert_eq!(Local::of_all(3_600_000_000_000), 59_400_000_000_000);
 }
 
 #[test]

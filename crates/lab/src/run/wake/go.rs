@@ -87,7 +87,8 @@ pub fn ask(case: &str, plan: Plan) -> anyhow::Result<Vec<f64>> {
     let go = go().context("Go is asked only where it is")?;
     let line = format!("run {case} {} {}", plan.warm.as_nanos(), plan.measure.as_nanos());
     let answer = go.lock().unwrap_or_else(PoisonError::into_inner).ask(&line);
-    // A second Ctrl-C ends it with everything else.
+    // It ignores SIGINT and SIGTERM and ends by its stdin. If it is gone all the same while a signal ends
+    // this run, nothing was measured, and that is no error.
     if answer.is_err() && INTERRUPTED.load(Relaxed) {
         return Ok(vec![f64::NAN]);
     }

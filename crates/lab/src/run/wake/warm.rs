@@ -257,6 +257,7 @@ pub(super) fn run(ask: &Ask, between: Between, touch: Touch) -> anyhow::Result<O
         let promised = if is_promised { promises(&race, between, shape) } else { vec![] };
         rows.extend(race.rows(&own, promised));
         races.push(race);
+        (ask.part_done)(&case);
     }
     if INTERRUPTED.load(Relaxed) {
         // The shapes that were finished are whole.
