@@ -226,7 +226,7 @@ fn who_is_woken_by_anybody_stays_at_home() {
         let n = 8 * online.len();
         let task = |i: usize| {
             let task = Task::new((16 * US, 24 * US), Then::Message(n)).at_home(online[i / 2 % online.len()]);
-            if i % 2 == 0 { task } else { task.waiting() }
+            if i.is_multiple_of(2) { task } else { task.waiting() }
         };
         let tasks = (0..n).map(task).collect();
         let model = Model::new(&place.topology, PolicyKind::Home, place.offline, tasks);
