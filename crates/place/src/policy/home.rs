@@ -208,7 +208,7 @@ fn behind(view: &impl View, wakee: &Wakee, home: CpuId, near: CpuId) -> Nanos {
         return HAND_OVER;
     }
     let poll = |cpu| view.refill_there(cpu).0 / REFILL_PER_POLL;
-    let wait = |cpu| u64::from(view.backlog(cpu)) * poll(cpu);
+    let wait = |cpu| poll(cpu).saturating_mul(view.backlog(cpu).into());
     let is_next = poll(near) >= TURN_POLL_MIN.0;
     let longer = wait(home).saturating_sub(if is_next { 0 } else { wait(near) });
     later(HAND_OVER, Nanos(longer / WAIT_SHARE))
