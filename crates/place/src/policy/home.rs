@@ -4,11 +4,11 @@
 //!          costs its refill once. So the wakes at home run up a debt, and when that has reached the refill the
 //!          task moves to its waker: until it moves, and by moving, it has paid less than twice the better of
 //!          staying and having moved at once. Who is woken from one CPU again and again pays a part of what it waits
-//!          behind others at home, too; a delay is no work, so it's a part. A task that talks to another ends up beside it, after one wake
-//!          if it is small and after many if it carries a lot. It does not move to a CPU where more wait than
-//!          at home, and while it could not move the debt stands still. Who forgets which CPU each wake came
-//!          from can be led about by wakers that know the rule, each move at twice its refill; wakers that
-//!          come by chance can't (`tests/ski_rental.rs`).
+//!          behind others at home, too; a delay is no work, so it's a part. A task that talks to another ends up
+//!          beside it, after one wake if it is small and after many if it carries a lot. It does not move to a CPU
+//!          where more wait than at home, and while it could not move the debt stands still. Who forgets which CPU
+//!          each wake came from can be led about by wakers that know the rule, each move at twice its refill; wakers
+//!          that come by chance can't (`tests/ski_rental.rs`).
 //!          An idle CPU lets what waits elsewhere wait for as long as a move costs, counted from when somebody
 //!          began to wait there: by then the idling has cost as much as the move will. And for one refill more:
 //!          a task that has just moved there keeps its new CPU for so long, and if those behind it moved on
