@@ -3,7 +3,7 @@
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
 //!          What a step says stands in `target/xtask` while it runs; one that hangs is ended.
-//! Number.  From cold about ten minutes on two cores, most of it compiling.
+//! Number.  From cold 25 minutes on two cores, half of it compiling.
 
 mod tree;
 

@@ -49,7 +49,7 @@ pub const CHAIN_POLLS_MAX: u32 = 16;
 /// For so long they do, if their polls are as long as others there.
 pub const CHAIN_TIME_MAX: Nanos = Nanos(1_000_000);
 
-/// Who waits uses no CPU: a wake behind others costs this part of the time it waits.
+/// Who waits uses no CPU: a wake behind others costs one in so many of the nanoseconds that it waits.
 pub const WAIT_SHARE: u64 = 4;
 
 /// Home placement and late pulling.
