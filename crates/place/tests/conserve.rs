@@ -20,7 +20,7 @@ const SETTLED: u64 = 10 * MS;
 const END: u64 = 20 * MS;
 
 /// Home lets a few light tasks wait for so long, whatever they carry.
-const PATIENCE: u64 = 50 * US;
+const PATIENCE: u64 = 200 * US;
 
 /// Kicks between the time when somebody may be taken and when he is: of who asked first, and of who is next.
 const KICKS: u64 = 4;

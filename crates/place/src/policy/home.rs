@@ -15,7 +15,7 @@
 //!          for that, each move would bring about the next (`tests/conserve.rs`). A CPU in a
 //!          long poll, or one that stops, is helped at once.
 //! Number.  A task of 16 µs a poll: refill 64 µs; it moves to a waker that finds its home asleep 4 times
-//!          in a row. If it waits behind others, a CPU of its LLC takes it after 128 µs, one of another socket
+//!          in a row. If it waits behind others, a CPU of its LLC takes it after 200 µs, one of another socket
 //!          after 320.
 //! Source.  Ours; hot windows and the scan from SIS_CACHE and SIS_UTIL.
 
@@ -27,9 +27,10 @@ use warmcore_terms::{CpuId, Nanos};
 /// What it costs to wake a CPU that sleeps: a system call, an interrupt, the way out of idle.
 pub const KICK: Nanos = Nanos(20_000);
 
-/// Who has nothing to do waits at least so long for a few that wait elsewhere: to sleep and look again costs more
-/// than they do.
-pub const PATIENCE: Nanos = Nanos(50_000);
+/// Who has nothing to do lets those who wait elsewhere wait so long at least, and is not called before. A CPU that
+/// is woken for a few light ones costs more than they do, again and again where their sockets stay behind: HTTP
+/// over 64 connections took a fifth more CPU at a quarter of this.
+pub const PATIENCE: Nanos = Nanos(200_000);
 
 /// What it costs to hand a task to a CPU that runs: a few lines go over.
 pub const HAND_OVER: Nanos = Nanos(500);
@@ -100,9 +101,9 @@ impl Policy for Home {
         earliest.map_or(Pull::Nothing, Pull::Until)
     }
 
-    /// Who waits last waits for all before it: that is to be more than the kick and the move.
+    /// Who waits last waits for all before it: that is to be longer than anybody lets them wait, and the move.
     fn crowded(&self, average_poll: Nanos) -> u32 {
-        let price = later(KICK, self.refill(average_poll)).0;
+        let price = later(PATIENCE, self.refill(average_poll)).0;
         u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
     }
 
@@ -142,13 +143,13 @@ impl Policy for Home {
     }
 }
 
-/// So many wait, each of whom costs `refill` to move, that the last one waits longer than a kick and a move take.
+/// So many wait, each of whom costs `refill` to move, that the last one waits longer than [`PATIENCE`] and a move.
 /// Of those that never ran nobody knows; they carry nothing, and two are a crowd.
 fn is_crowd(waiting: u32, refill: Nanos) -> bool {
     if refill.0 == 0 {
         return waiting > 1;
     }
-    refill.0.saturating_mul(waiting.into()) / REFILL_PER_POLL >= later(KICK, refill).0
+    refill.0.saturating_mul(waiting.into()) / REFILL_PER_POLL >= later(PATIENCE, refill).0
 }
 
 /// A move over a distance costs so many times a move within an LLC.
