@@ -11,6 +11,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod signals;
+pub mod sim;
 pub mod survey;
 pub mod top;
 pub mod topo;

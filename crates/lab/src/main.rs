@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use warmcore_lab::{doctor, run, signals, survey, top, topo};
+use warmcore_lab::{doctor, run, signals, sim, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -23,6 +23,8 @@ enum Command {
     Topo(topo::Args),
     /// Measures one mechanism beside the plain way and named peers
     Run(run::Args),
+    /// Simulates a machine that isn't here, and compares with what others measured on it
+    Sim(sim::Args),
     /// Measures everything and writes one page with pictures
     Report(survey::Args),
     /// Shows what a running process does: its workers, by last-level cache
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
+        Command::Sim(args) => sim::command(args),
         Command::Run(args) => with_mode().and_then(|()| run::command(args)),
         Command::RunPart(args) => with_mode().and_then(|()| run::part::command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),

@@ -408,6 +408,49 @@ fn wrong_words_are_told_the_right_ones() {
 }
 
 #[test]
+fn a_machine_that_is_not_here_is_simulated_and_the_same_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sim = |name: &str| {
+        let path = file(name);
+        let text = well(&mut warmcore(&[
+            "sim",
+            "drain",
+            "--seeds",
+            "2",
+            "--quick",
+            "--json",
+            path.to_str().unwrap(),
+        ]));
+        let written: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        (text, written)
+    };
+    let ((text, first), (again, second)) = (sim("a.json"), sim("b.json"));
+    assert_eq!(text, again);
+    assert_eq!(first["tables"], second["tables"]);
+    assert_eq!(first["command"], "warmcore sim drain --seeds 2 --quick");
+    let rows = first["tables"][0]["rows"].as_array().unwrap();
+    for row in rows {
+        assert!(text.contains(row["name"].as_str().unwrap()), "{row} is not printed: {text}");
+    }
+    assert!(rows.iter().any(|row| row["met"] == true) && text.contains("published"), "{text}");
+}
+
+#[test]
+fn the_culprit_is_named_though_it_stands_before_its_victim() {
+    let fixture = |name: &str| format!("{}/../../fixtures/sim/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (layout, profile) = (fixture("mm_struct.toml"), fixture("hackbench.toml"));
+    let text = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
+    assert!(text.contains("pcpu_cid") && text.contains("mm_count"), "{text}");
+    let error = badly(&mut warmcore(&["sim", "cid", "--layout", &layout, "--profile", &profile]));
+    assert!(error.contains("false-sharing"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", "/none"]));
+    assert!(error.contains("can't read /none"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "drain", "--machine", "pdp11"]));
+    assert!(error.contains("no such machine") && error.contains("epyc9654_2p"), "{error}");
+}
+
+#[test]
 fn every_machine_and_every_fixture_is_drawn_or_explained() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     for name in warmcore_topo::machines(warmcore_topo::MACHINES).unwrap() {

@@ -8,4 +8,6 @@ pub mod policy;
 pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker};
 pub use hot::Sleeps;
 pub use machine::{Distance, Machine};
-pub use policy::{GlobalFifo, Home, Policy, PolicyKind, PrevCpu, SharedQueue, UnknownPolicy, WorkSteal};
+pub use policy::{
+    GlobalFifo, Home, Kernel, Policy, PolicyKind, PrevCpu, SharedQueue, UnknownPolicy, WorkSteal,
+};

@@ -6,7 +6,7 @@
 //!          the CPU itself and entered at its own rank, so that neighbours don't all begin with the same one.
 //!          Where caches, nodes and sockets cut across each other, an LLC counts whole as being on the node
 //!          and socket of its first CPU: what shares a cache stays together.
-//! Number.  1024 CPUs: 40 KiB. The first ten victims: ten loads, whatever the machine.
+//! Number.  1024 CPUs: 48 KiB. The first ten victims: ten loads, whatever the machine.
 //! Writers. None after `new`.
 
 use std::ops::Range;
@@ -44,6 +44,8 @@ struct Spot {
     at: u32,
     /// The interval of its core in `sorted`.
     core_at: (u32, u32),
+    /// Where it stands in `numbered`.
+    number_at: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -60,6 +62,8 @@ struct Shard {
 pub struct Machine {
     spots: Vec<Spot>,
     sorted: Vec<CpuId>,
+    /// As `sorted`, and within an LLC by the kernel's numbers.
+    numbered: Vec<CpuId>,
     shards: Vec<Shard>,
 }
 
@@ -113,8 +117,14 @@ impl Machine {
                 shard: 0,
                 at: 0,
                 core_at: (0, 0),
+                number_at: 0,
             })
             .collect();
+        let mut numbered = sorted.clone();
+        for llc in runs(0..sorted.len(), |at| key(at).1) {
+            numbered[llc.clone()].sort_by_key(|cpu| (spots[cpu.index()].kernel_cpu, *cpu));
+            llc.for_each(|at| spots[numbered[at].index()].number_at = at as u32);
+        }
         for core in runs(0..sorted.len(), |at| key(at).2) {
             for at in core.clone() {
                 let spot = &mut spots[sorted[at].index()];
@@ -124,7 +134,7 @@ impl Machine {
         for (shard, Shard { cpus, .. }) in shards.iter().enumerate() {
             cpus.clone().for_each(|at| spots[sorted[at].index()].shard = shard as u32);
         }
-        Self { spots, sorted, shards }
+        Self { spots, sorted, numbered, shards }
     }
 
     /// How many CPUs the host has.
@@ -138,11 +148,13 @@ impl Machine {
     }
 
     /// The shard that serves a CPU.
+    #[inline]
     pub fn shard_of(&self, cpu: CpuId) -> usize {
         self.spots[cpu.index()].shard as usize
     }
 
     /// The CPUs of a shard.
+    #[inline]
     pub fn cpus_of(&self, shard: usize) -> &[CpuId] {
         &self.sorted[self.shards[shard].cpus.clone()]
     }
@@ -153,11 +165,13 @@ impl Machine {
     }
 
     /// The LLC of a CPU.
+    #[inline]
     pub fn llc_of(&self, cpu: CpuId) -> LlcId {
         self.spots[cpu.index()].llc
     }
 
     /// The node of a CPU.
+    #[inline]
     pub fn node_of(&self, cpu: CpuId) -> NodeId {
         self.spots[cpu.index()].node
     }
@@ -169,6 +183,7 @@ impl Machine {
     }
 
     /// How far `b` is from `a`.
+    #[inline]
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         let (near, far, same) = (&self.spots[a.index()], &self.spots[b.index()], a == b);
         let [.., node, socket, _] = &self.shards[near.shard as usize].rings;
@@ -181,6 +196,51 @@ impl Machine {
             () if socket.contains(&there) => Distance::Socket,
             () => Distance::Machine,
         }
+    }
+
+    /// Those that are at most so far from it, itself included. What is nearer lies within what is farther.
+    #[inline]
+    pub fn within(&self, cpu: CpuId, distance: Distance) -> &[CpuId] {
+        let spot = &self.spots[cpu.index()];
+        let [_, _, llc, node, socket, all] = &self.shards[spot.shard as usize].rings;
+        let ring = match distance {
+            Distance::Same => return &self.sorted[spot.at as usize..=spot.at as usize],
+            Distance::Core => return &self.sorted[spot.core_at.0 as usize..spot.core_at.1 as usize],
+            Distance::Llc => llc,
+            Distance::Node => node,
+            Distance::Socket => socket,
+            Distance::Machine => all,
+        };
+        &self.sorted[self.shards[ring.start].cpus.start..self.shards[ring.end - 1].cpus.end]
+    }
+
+    /// The CPUs of its LLC by the kernel's numbers: from the next one on and round, itself last.
+    pub fn behind(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let (at, llc) = self.number_in_llc(cpu);
+        let next = at as usize + 1;
+        (next..llc.end).chain(llc.start..next).map(|at| self.numbered[at])
+    }
+
+    /// How many [`behind`](Self::behind) `cpu` names before `other`, which is of the same LLC.
+    pub fn steps_behind(&self, cpu: CpuId, other: CpuId) -> usize {
+        let (at, llc) = self.number_in_llc(cpu);
+        let there = self.spots[other.index()].number_at as usize;
+        (there + llc.len() - at as usize - 1) % llc.len()
+    }
+
+    /// The first CPU, by the kernel's numbers, of each other LLC of its node: the next one's first.
+    pub fn other_llcs(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].rings;
+        let begins = |shard: &usize| self.shards[*shard].rings[2].start == *shard;
+        let others = (llc.end..node.end).chain(node.start..llc.start).filter(begins);
+        others.map(|shard| self.numbered[self.shards[shard].cpus.start])
+    }
+
+    /// Where it stands in `numbered`, and where its LLC does.
+    fn number_in_llc(&self, cpu: CpuId) -> (u32, Range<usize>) {
+        let spot = &self.spots[cpu.index()];
+        let llc = &self.shards[spot.shard as usize].rings[2];
+        (spot.number_at, self.shards[llc.start].cpus.start..self.shards[llc.end - 1].cpus.end)
     }
 
     /// All others, nearest first: SMT siblings, the shard, the LLC, the node, the socket, the machine.

@@ -2,10 +2,12 @@
 //!
 //! Model.   Three questions, one trait, one file per answer. [`Home`] is ours. The others are what is done
 //!          elsewhere, for comparison: [`PolicyKind`] names them, and is itself a policy: the one that it names.
-//! Number.  Five policies.
+//!          [`Kernel`] is Linux with settings, for a simulator: it asks for facts that a runtime doesn't have.
+//! Number.  Five policies by name, and one with settings.
 
 mod global_fifo;
 mod home;
+pub mod kernel;
 mod kind;
 mod near;
 mod prev_cpu;
@@ -14,6 +16,7 @@ mod work_steal;
 
 pub use global_fifo::GlobalFifo;
 pub use home::Home;
+pub use kernel::Kernel;
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
 pub use prev_cpu::PrevCpu;
@@ -27,6 +30,14 @@ use warmcore_terms::{CpuId, Nanos};
 pub trait Policy {
     /// Where a wakee goes.
     fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed;
+
+    /// The shard in whose shared wake queue the wakee is entered, *besides* waiting on the CPU where it was placed.
+    /// It leaves that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and
+    /// [`Pull::Shard`] takes the first of them, off its CPU. `None`: it just waits where it was placed.
+    fn enters(&self, machine: &Machine, wake: &Wake, placed: &Placed) -> Option<usize> {
+        let _ = (machine, wake, placed);
+        None
+    }
 
     /// What a CPU does that has nothing to do.
     fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull;

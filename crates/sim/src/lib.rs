@@ -8,7 +8,9 @@
 //!          with, and never read by a simulation.
 
 pub mod costs;
+pub mod culprit;
 pub mod event;
+pub mod layout;
 pub mod memory;
 pub mod program;
 pub mod random;

@@ -1,1 +1,529 @@
-//! program
+//! Program: what a task does, step by step.
+//!
+//! Model.   A flat list of steps, built by chaining or read from rt-app's JSON. A step that takes time
+//!          ([`run`](Program::run), [`touch`](Program::touch)) may be interrupted; one that tells or asks somebody
+//!          ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment.
+//!          Who is woken while it does not wait keeps the wake for its next `wait`: nothing is lost. Names of tasks
+//!          and locks are looked up when the world begins, so that two programs may name each other.
+//! Number.  A ping-pong is four steps of 40 bytes.
+//! Writers. The builder; a world reads.
+//!
+//! ```
+//! use warmcore_sim::program::Program;
+//!
+//! let client = Program::new("client").forever(|p| p.run(8_000).wake("server").wait().mark("round trips"));
+//! let server = Program::new("server").forever(|p| p.wait().run(8_000).wake("client"));
+//! assert_eq!((client.name(), server.steps()), ("client", 5));
+//! ```
+
+use crate::memory::{Access, ExtentId, LineId, Pages};
+use crate::random::{self, Purpose, Random};
+use std::ops::RangeInclusive;
+use warmcore_place::Allowed;
+use warmcore_terms::{CpuId, CpuSet, LlcId, Nanos, NodeId};
+
+mod error;
+pub mod rt_app;
+#[cfg(test)]
+mod tests;
+
+pub use error::ProgramError;
+
+/// Loops within each other.
+pub const LOOPS_MAX: usize = 6;
+
+/// A task of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u32);
+
+/// A group of tasks that share concurrency ids: the kernel's `mm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u32);
+
+/// A budget's account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(pub u32);
+
+/// How long something takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Always the same.
+    Fixed(Nanos),
+    /// Evenly between two.
+    Between(Nanos, Nanos),
+    /// Around a mean, by up to so many percent.
+    Around(Nanos, u32),
+    /// Exponential, with a mean.
+    Exponential(Nanos),
+}
+
+impl Length {
+    /// The `count`th one that `entity` draws.
+    #[inline]
+    pub fn draw(self, random: Random, entity: u64, count: &mut u64) -> Nanos {
+        let mut bits = || {
+            *count += 1;
+            random.bits(entity, Purpose::Step, *count)
+        };
+        match self {
+            Self::Fixed(ns) => ns,
+            Self::Between(a, b) => Nanos(random::between(bits(), a.0, b.0)),
+            Self::Around(mean, percent) => random::jittered(bits(), mean, percent),
+            Self::Exponential(mean) => random::exponential(bits(), mean),
+        }
+    }
+}
+
+impl From<u64> for Length {
+    fn from(ns: u64) -> Self {
+        Self::Fixed(Nanos(ns))
+    }
+}
+
+impl From<Nanos> for Length {
+    fn from(ns: Nanos) -> Self {
+        Self::Fixed(ns)
+    }
+}
+
+impl From<RangeInclusive<u64>> for Length {
+    fn from(range: RangeInclusive<u64>) -> Self {
+        Self::Between(Nanos(*range.start()), Nanos(*range.end()))
+    }
+}
+
+/// Who is woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whom {
+    /// The task of that name.
+    Named(String),
+    /// That task.
+    Task(TaskId),
+}
+
+impl From<&str> for Whom {
+    fn from(name: &str) -> Self {
+        Self::Named(name.to_owned())
+    }
+}
+
+impl From<String> for Whom {
+    fn from(name: String) -> Self {
+        Self::Named(name)
+    }
+}
+
+impl From<TaskId> for Whom {
+    fn from(task: TaskId) -> Self {
+        Self::Task(task)
+    }
+}
+
+/// Where a task may run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Where {
+    /// Everywhere.
+    #[default]
+    Anywhere,
+    /// On one CPU.
+    Cpu(CpuId),
+    /// In one last-level cache.
+    Llc(LlcId),
+    /// On one node.
+    Node(NodeId),
+    /// On these, which are all CPUs, one, or those of an LLC or a node.
+    Cpus(CpuSet),
+}
+
+impl From<Allowed> for Where {
+    fn from(allowed: Allowed) -> Self {
+        match allowed {
+            Allowed::Anywhere => Self::Anywhere,
+            Allowed::Cpu(cpu) => Self::Cpu(cpu),
+            Allowed::Llc(llc) => Self::Llc(llc),
+            Allowed::Node(node) => Self::Node(node),
+        }
+    }
+}
+
+/// A name, as a number: of the program's own, until a world looks it up.
+pub(crate) type Name = u32;
+
+/// What one step does. Names are numbers: see [`Name`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Run(Length),
+    Touch(ExtentId, Access),
+    /// The task's own working set, made at its first touch.
+    TouchOwn {
+        kib: u32,
+        pages: Pages,
+        how: Access,
+    },
+    /// The area of the process's concurrency id that the CPU holds.
+    TouchCid(Access),
+    ReadLine(LineId),
+    WriteLine(LineId),
+    WakeNamed {
+        whom: Name,
+        is_sync: bool,
+    },
+    Wake {
+        task: TaskId,
+        is_sync: bool,
+    },
+    Wait,
+    Sleep(Length),
+    /// Until a period after its last use.
+    Timer {
+        period: Nanos,
+        is_absolute: bool,
+        slot: u8,
+    },
+    Yield,
+    Fork(u32),
+    Join,
+    Lock(Name),
+    Unlock(Name),
+    /// Lets go of the lock and waits to be told.
+    WaitOn {
+        condition: Name,
+        lock: Name,
+    },
+    /// Waits to be told, holding nothing.
+    Suspend(Name),
+    Signal(Name),
+    Broadcast(Name),
+    Barrier {
+        name: Name,
+        parties: u32,
+    },
+    Charge(AccountId, u64),
+    Uncharge(AccountId, u64),
+    Mark(Name),
+    Allow(u32),
+    /// So many times; `u32::MAX`: for ever. `end`: behind the loop's end.
+    Begin {
+        times: u32,
+        end: u32,
+    },
+    /// Back to that step.
+    End(u32),
+}
+
+/// Loops for ever.
+pub(crate) const FOREVER: u32 = u32::MAX;
+
+/// A program.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    pub(crate) name: String,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) names: Vec<String>,
+    pub(crate) children: Vec<Program>,
+    pub(crate) places: Vec<Where>,
+    pub(crate) starts_at: Where,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) is_daemon: bool,
+    pub(crate) delay: Option<Length>,
+    depth: usize,
+    depth_max: usize,
+}
+
+impl Program {
+    /// One that ends at once; also the name of its task.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many steps it has, a loop's begin and end included.
+    pub fn steps(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// The same under another name: for many of a kind.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// It may run only there, from the beginning.
+    pub fn on(mut self, place: impl Into<Where>) -> Self {
+        self.starts_at = place.into();
+        self
+    }
+
+    /// Its tasks belong to that process.
+    pub fn in_process(mut self, process: ProcessId) -> Self {
+        self.process = Some(process);
+        self
+    }
+
+    /// Nobody waits for its end: the world ends with the last task that is no daemon.
+    pub fn daemon(mut self) -> Self {
+        self.is_daemon = true;
+        self
+    }
+
+    /// It begins so long after it was spawned.
+    pub fn after(mut self, delay: impl Into<Length>) -> Self {
+        self.delay = Some(delay.into());
+        self
+    }
+
+    fn op(mut self, op: Op) -> Self {
+        self.ops.push(op);
+        self
+    }
+
+    fn name_of(&mut self, name: impl Into<String>) -> Name {
+        let name = name.into();
+        let known = self.names.iter().position(|known| *known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name);
+            self.names.len() - 1
+        }) as Name
+    }
+
+    /// Runs for so long, on a core that it has to itself.
+    pub fn run(self, length: impl Into<Length>) -> Self {
+        self.op(Op::Run(length.into()))
+    }
+
+    /// Goes once over all of an extent.
+    pub fn touch(self, extent: ExtentId, how: Access) -> Self {
+        self.op(Op::Touch(extent, how))
+    }
+
+    /// Goes once over a working set of its own, which every task that runs this program has for itself.
+    pub fn touch_own(self, kib: u32, pages: Pages, how: Access) -> Self {
+        self.op(Op::TouchOwn { kib, pages, how })
+    }
+
+    /// Goes once over the area of the concurrency id under which it runs.
+    pub fn touch_cid(self, how: Access) -> Self {
+        self.op(Op::TouchCid(how))
+    }
+
+    /// Reads a named line.
+    pub fn read_line(self, line: LineId) -> Self {
+        self.op(Op::ReadLine(line))
+    }
+
+    /// Writes a named line.
+    pub fn write_line(self, line: LineId) -> Self {
+        self.op(Op::WriteLine(line))
+    }
+
+    /// Wakes a task; if that does not wait, its next wait goes on at once.
+    pub fn wake(self, whom: impl Into<Whom>) -> Self {
+        self.wake_op(whom.into(), false)
+    }
+
+    /// The same, and says that it sleeps right afterwards: a synchronous wake, as through a pipe or a socket.
+    pub fn wake_sync(self, whom: impl Into<Whom>) -> Self {
+        self.wake_op(whom.into(), true)
+    }
+
+    fn wake_op(mut self, whom: Whom, is_sync: bool) -> Self {
+        let op = match whom {
+            Whom::Task(task) => Op::Wake { task, is_sync },
+            Whom::Named(name) => Op::WakeNamed { whom: self.name_of(name), is_sync },
+        };
+        self.op(op)
+    }
+
+    /// Waits to be woken, once.
+    pub fn wait(self) -> Self {
+        self.op(Op::Wait)
+    }
+
+    /// Sleeps for so long.
+    pub fn sleep(self, length: impl Into<Length>) -> Self {
+        self.op(Op::Sleep(length.into()))
+    }
+
+    /// Sleeps until a period after this timer's last use; not at all if that is past. `slot` below 4 says which of
+    /// the task's timers. An absolute one never skips a period.
+    pub fn timer(self, slot: u8, period: Nanos, is_absolute: bool) -> Self {
+        self.op(Op::Timer { period, is_absolute, slot })
+    }
+
+    /// Lets others run first.
+    pub fn yield_now(self) -> Self {
+        self.op(Op::Yield)
+    }
+
+    /// Makes a task that runs `child`, in the same process unless that names another.
+    pub fn fork(mut self, child: Program) -> Self {
+        self.children.push(child);
+        let at = self.children.len() as u32 - 1;
+        self.op(Op::Fork(at))
+    }
+
+    /// Waits until all tasks that it forked have ended.
+    pub fn join(self) -> Self {
+        self.op(Op::Join)
+    }
+
+    /// Takes a lock, and sleeps as long as another has it.
+    pub fn lock(mut self, name: &str) -> Self {
+        let name = self.name_of(name);
+        self.op(Op::Lock(name))
+    }
+
+    /// Gives a lock back.
+    pub fn unlock(mut self, name: &str) -> Self {
+        let name = self.name_of(name);
+        self.op(Op::Unlock(name))
+    }
+
+    /// Lets go of the lock, waits until the condition is signalled, and takes the lock again.
+    pub fn wait_on(mut self, condition: &str, lock: &str) -> Self {
+        let (condition, lock) = (self.name_of(condition), self.name_of(lock));
+        self.op(Op::WaitOn { condition, lock }).op(Op::Lock(lock))
+    }
+
+    /// Waits until the condition is signalled. A signal that comes before is lost.
+    pub fn suspend(mut self, condition: &str) -> Self {
+        let name = self.name_of(condition);
+        self.op(Op::Suspend(name))
+    }
+
+    /// Wakes the first who waits for the condition.
+    pub fn signal(mut self, condition: &str) -> Self {
+        let name = self.name_of(condition);
+        self.op(Op::Signal(name))
+    }
+
+    /// Wakes all who wait for the condition.
+    pub fn broadcast(mut self, condition: &str) -> Self {
+        let name = self.name_of(condition);
+        self.op(Op::Broadcast(name))
+    }
+
+    /// Waits until so many have come here.
+    pub fn barrier(mut self, name: &str, parties: u32) -> Self {
+        let name = self.name_of(name);
+        self.op(Op::Barrier { name, parties })
+    }
+
+    /// Charges an account; a refusal is counted, and the task goes on.
+    pub fn charge(self, account: AccountId, units: u64) -> Self {
+        self.op(Op::Charge(account, units))
+    }
+
+    /// Gives units back.
+    pub fn uncharge(self, account: AccountId, units: u64) -> Self {
+        self.op(Op::Uncharge(account, units))
+    }
+
+    /// Counts that it came by: throughput.
+    pub fn mark(mut self, name: &str) -> Self {
+        let name = self.name_of(name);
+        self.op(Op::Mark(name))
+    }
+
+    /// From here on it may run only there. It moves when it next waits.
+    pub fn allow(mut self, place: impl Into<Where>) -> Self {
+        self.places.push(place.into());
+        let at = self.places.len() as u32 - 1;
+        self.op(Op::Allow(at))
+    }
+
+    /// So many times.
+    pub fn repeat(self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
+        self.in_loop(times.min(FOREVER - 1), body)
+    }
+
+    /// Again and again.
+    pub fn forever(self, body: impl FnOnce(Self) -> Self) -> Self {
+        self.in_loop(FOREVER, body)
+    }
+
+    fn in_loop(mut self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
+        self.depth += 1;
+        self.depth_max = self.depth_max.max(self.depth);
+        let begin = self.ops.len();
+        let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
+        let end = done.ops.len() as u32;
+        // Not there if the body gave back another program than it got.
+        if let Some(op) = done.ops.get_mut(begin) {
+            *op = Op::Begin { times, end };
+        }
+        done.depth = done.depth.saturating_sub(1);
+        done
+    }
+
+    /// Whether a world can run it.
+    ///
+    /// # Errors
+    /// Loops too deep; one for ever that never takes time; timers that there are not.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
+        if self.depth_max > LOOPS_MAX {
+            let fact = format!("{} loops within each other, and there may be {LOOPS_MAX}", self.depth_max);
+            return wrong(0, fact, "fork the inner ones");
+        }
+        for (step, op) in self.ops.iter().enumerate() {
+            match op {
+                Op::Begin { times: FOREVER, end }
+                    if !self.ops[step + 1..*end as usize].iter().any(takes_time) =>
+                {
+                    return wrong(
+                        step,
+                        "a loop for ever in which no time passes".into(),
+                        "let it run or sleep",
+                    );
+                }
+                Op::Timer { slot, .. } if usize::from(*slot) >= TIMERS => {
+                    return wrong(step, format!("timer {slot}"), "a task has timers 0 to 3");
+                }
+                Op::TouchCid(_) if self.process.is_none() => {
+                    return wrong(step, "touches a process's area in none".into(), "say `in_process`");
+                }
+                Op::Barrier { parties: 0, .. } => {
+                    return wrong(step, "a barrier of nobody".into(), "say how many come there");
+                }
+                _ => {}
+            }
+        }
+        self.children.iter().try_for_each(|child| {
+            let process = child.process.or(self.process);
+            Self { process, ..child.clone() }.check()
+        })
+    }
+
+    /// A step's place, in words.
+    pub(crate) fn at(&self, step: usize) -> String {
+        format!("program `{}`, step {}", self.name, step + 1)
+    }
+}
+
+/// Timers of a task.
+pub(crate) const TIMERS: usize = 4;
+
+/// Whether time may pass in a step, or somebody else may make it pass.
+fn takes_time(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::WakeNamed { .. }
+            | Op::Wake { .. }
+            | Op::Signal(_)
+            | Op::Broadcast(_)
+            | Op::Mark(_)
+            | Op::Allow(_)
+            | Op::Charge(..)
+            | Op::Uncharge(..)
+            | Op::Begin { .. }
+            | Op::End(_)
+            | Op::Unlock(_)
+            | Op::Run(Length::Fixed(Nanos(0)))
+            | Op::Sleep(Length::Fixed(Nanos(0)))
+    )
+}

@@ -6,6 +6,64 @@
 
 use crate::tolerance::{Claim, Tolerance};
 use serde::Serialize;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub mod cid;
+pub mod drain;
+pub mod false_sharing;
+pub mod hot_windows;
+pub mod wake_queue;
+
+/// What is run for a table.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The machine, by its name in the machine file. `None`: the one that the table was published for.
+    pub machine: Option<String>,
+    /// One simulation for each.
+    pub seeds: Range<u64>,
+    /// Fewer configurations, and shorter: for a report within minutes.
+    pub quick: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { machine: None, seeds: 0..10, quick: false }
+    }
+}
+
+impl Options {
+    /// One result per seed, in the seeds' order, on as many threads as there are CPUs. A simulation knows nothing of
+    /// the others.
+    pub fn per_seed<T: Send>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+        let seeds: Vec<u64> = self.seeds.clone().collect();
+        each(&seeds, |seed| run(*seed))
+    }
+}
+
+/// One result for each of `all`, in their order, on as many threads as there are CPUs.
+pub fn each<I: Sync, T: Send>(all: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(all.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            // ORDERING: Relaxed; who takes a number needs to see nothing of who took the one before.
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = all.get(at) else { break done };
+            done.push((at, run(item)));
+        }
+    };
+    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
 
 /// What a row is, once it was simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,8 +79,9 @@ pub enum Mark {
     New,
 }
 
-/// One number.
+/// One number. It is written with its mark and with whether it is met.
 #[derive(Debug, Clone, Serialize)]
+#[serde(into = "Told")]
 pub struct Row {
     /// Which: `8 threads, 200 ms, kept`.
     pub name: String,
@@ -38,6 +97,28 @@ pub struct Row {
     pub tolerance: Option<Tolerance>,
     /// What was chosen by looking at a published table, or read from `fitted.toml`.
     pub inputs: Vec<&'static str>,
+}
+
+/// A row as it is written.
+#[derive(Serialize)]
+struct Told {
+    name: String,
+    unit: &'static str,
+    published: Option<f64>,
+    simulated: f64,
+    spread: (f64, f64),
+    tolerance: Option<Tolerance>,
+    inputs: Vec<&'static str>,
+    mark: Mark,
+    met: Option<bool>,
+}
+
+impl From<Row> for Told {
+    fn from(row: Row) -> Self {
+        let (mark, met) = (row.mark(), row.is_met());
+        let Row { name, unit, published, simulated, spread, tolerance, inputs } = row;
+        Self { name, unit, published, simulated, spread, tolerance, inputs, mark, met }
+    }
 }
 
 /// Rows that belong together.

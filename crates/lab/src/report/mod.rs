@@ -15,6 +15,7 @@ mod markup;
 mod matrix;
 mod page;
 mod sharing;
+mod simulated;
 mod summary;
 mod table;
 mod timeline;
@@ -24,6 +25,7 @@ mod words;
 
 pub use inputs::{Finding, Inputs, Probe, State};
 pub use page::page;
+pub use simulated::{simulated, simulated_tally};
 pub use summary::{raw_csv, run_table, short, summary};
 
 use crate::results::Results;

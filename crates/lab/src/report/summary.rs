@@ -70,7 +70,7 @@ fn timelines(run: &Results) -> String {
 }
 
 /// A name that came from outside must not steer the terminal.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
@@ -117,14 +117,14 @@ pub fn summary(inputs: &Inputs) -> String {
 }
 
 /// Rows in columns as wide as their widest cell; times and ratios stand right.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let count = |s: &String| s.chars().count();
     let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(count).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
             // `format!` pads by chars, which is what a terminal shows for all that we write.
-            let number = cell.starts_with(|c: char| c.is_ascii_digit());
+            let number = i > 0 && cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
             if number { format!("  {cell:>width$}") } else { format!("  {cell:<width$}") }
         });
         let line: String = cells.collect();
@@ -133,7 +133,7 @@ fn columns(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-fn wrapped(text: &str) -> String {
+pub(super) fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let last = lines.len() - 1;

@@ -117,6 +117,37 @@ fn the_schema_in_the_docs_is_the_schema() {
 }
 
 #[test]
+fn the_schema_of_simulations_in_the_docs_is_the_schema() {
+    use crate::sim::{SCHEMA, Simulated};
+    use warmcore_sim::table::{Row, Table};
+    let row = Row::of("8 threads", "ns", vec![1.0]).against(Some(1.0), "cid.10_ms");
+    let (rows, notes) = (vec![row], vec!["a note".into()]);
+    let full = Simulated {
+        schema: SCHEMA,
+        what: "sim cid".into(),
+        command: "warmcore sim cid --seeds 30".into(),
+        when: "2001-02-03T04:05:06Z".into(),
+        tables: vec![Table { name: "cid", machine: "epyc9654_2p".into(), source: "a mail", rows, notes }],
+        culprit: None,
+    };
+    let value = serde_json::to_value(full).unwrap();
+    for (heading, at) in [
+        ("Simulated", ""),
+        ("Simulated table", "/tables/0"),
+        ("Simulated row", "/tables/0/rows/0"),
+        ("Tolerance", "/tables/0/rows/0/tolerance"),
+    ] {
+        let mut written: BTreeSet<String> =
+            value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
+        // Written only with a layout.
+        written.extend((heading == "Simulated").then(|| "culprit".to_owned()));
+        assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");
+    }
+    assert_eq!(value["tables"][0]["rows"][0]["mark"], "predicted");
+    assert_eq!(value["tables"][0]["rows"][0]["met"], true);
+}
+
+#[test]
 fn the_example_in_the_docs_is_complete_and_can_be_read() {
     let example = example();
     let read: Results = serde_json::from_value(example.clone()).unwrap();

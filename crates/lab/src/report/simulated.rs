@@ -1,0 +1,144 @@
+//! Simulated: the simulator's tables for a terminal: simulated beside published, and whether that is within what was
+//! written down beforehand.
+//!
+//! Model.   A line per row: whether what was claimed is met, and what the row is (predicted, fitted, new, not claimed).
+//!          What was chosen by looking at the published table stands below, by the number in the last column.
+//! Number.  A row's number is the median over the seeds; the least and the most stand beside it.
+
+use super::markup::amount;
+use super::summary::{columns, printable, wrapped};
+use warmcore_sim::table::{Mark, Row, Table};
+use warmcore_sim::tolerance::{Claim, What};
+
+/// One table.
+pub fn simulated(table: &Table) -> String {
+    let head = ["row", "published", "simulated", "from", "to", "allowed", "", "is", "with"];
+    let mut inputs = Vec::new();
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    lines.extend(table.rows.iter().map(|row| {
+        let published = row.published.map_or_else(|| "–".to_owned(), |number| of(number, row));
+        let mut cells = vec![row.name.clone(), published];
+        cells.extend([row.simulated, row.spread.0, row.spread.1].map(|number| of(number, row)));
+        let with = row.inputs.join(", ");
+        let with = if with.is_empty() { String::new() } else { format!("[{}]", number(&mut inputs, with)) };
+        cells.extend([allowed(row), standing(row), is(row).to_owned(), with]);
+        cells
+    }));
+    let inputs = inputs.iter().enumerate().map(|(i, with)| format!("[{}] {with}", i + 1));
+    let why = table
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("{}: {}", row.name, row.tolerance.as_ref()?.why.as_ref()?)));
+    let notes = table.notes.iter().map(|note| format!("- {note}"));
+    let below: String = inputs.chain(why).chain(notes).map(|text| wrapped(&text) + "\n").collect();
+    let source = wrapped(table.source);
+    printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&lines)))
+}
+
+/// Which of them it is, counted from 1. It is one of them from now on.
+fn number(all: &mut Vec<String>, one: String) -> usize {
+    let at = all.iter().position(|known| *known == one).unwrap_or(all.len());
+    if at == all.len() {
+        all.push(one);
+    }
+    at + 1
+}
+
+/// All tables in a line each, and what was missed by name: a miss is said as loud as what is met.
+pub fn simulated_tally(tables: &[Table]) -> String {
+    let mut out = String::new();
+    for table in tables {
+        let claimed = table.rows.iter().filter(|row| row.is_met().is_some()).count();
+        let missed: Vec<&Row> = table.rows.iter().filter(|row| row.is_met() == Some(false)).collect();
+        let met = claimed - missed.len();
+        out += &wrapped(&format!("{}: {met} of {claimed} rows within what was allowed", table.name));
+        out.push('\n');
+        for row in missed {
+            out += &wrapped(&format!("- missed: {} ({}): {}", row.name, is(row), of(row.simulated, row)));
+            out.push('\n');
+        }
+    }
+    printable(&format!("\n{out}"))
+}
+
+/// A number of a row, with its unit.
+fn of(number: f64, row: &Row) -> String {
+    match row.unit {
+        "percent" => format!("{number:.2} %"),
+        unit => amount(number, unit),
+    }
+}
+
+/// What the number had to be.
+fn allowed(row: &Row) -> String {
+    let Some(tolerance) = row.tolerance.as_ref().filter(|tolerance| tolerance.claim != Claim::None) else {
+        return "–".to_owned();
+    };
+    let (low, high) = (tolerance.low, tolerance.high);
+    match (tolerance.what, row.published) {
+        (Some(What::Ratio), Some(published)) => {
+            format!("{} to {}", of(published * low, row), of(published * high, row))
+        }
+        (Some(What::Difference), Some(published)) => {
+            format!("{} to {}", of(published + low, row), of(published + high, row))
+        }
+        _ => format!("{} to {}", of(low, row), of(high, row)),
+    }
+}
+
+fn is(row: &Row) -> &'static str {
+    match row.mark() {
+        Mark::Predicted => "predicted",
+        Mark::Fitted => "fitted",
+        Mark::NotClaimed => "not claimed",
+        Mark::New => "new",
+    }
+}
+
+fn standing(row: &Row) -> String {
+    match row.is_met() {
+        Some(true) => "met".to_owned(),
+        Some(false) => "MISSED".to_owned(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(simulated: f64) -> Table {
+        let row = |name: &str| Row::of(name, "ns", vec![simulated]);
+        let rows = vec![
+            row("8 threads").against(Some(100.0), "cid.10_ms"),
+            row("24 threads").against(Some(100.0), "cid.10_ms").with_inputs(&["a fault"]),
+            row("churn"),
+            row("build").against(Some(1.0), "wake_queue.seconds"),
+        ];
+        let notes = vec!["believe it late".to_owned()];
+        Table { name: "cid", machine: "somewhere".into(), source: "a mail", rows, notes }
+    }
+
+    #[test]
+    fn a_row_says_what_it_is_and_whether_it_is_met() {
+        let text = simulated(&table(129.0));
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(line("8 threads").contains("70.0 ns to 130 ns"), "{text}");
+        assert!(line("8 threads").contains(" met  predicted"), "{text}");
+        assert!(line("24 threads").ends_with("fitted     [1]") && text.contains("\n[1] a fault\n"), "{text}");
+        assert!(line("churn").contains("new"), "{text}");
+        assert!(line("build").contains("not claimed") && text.contains("which is calibration"), "{text}");
+        assert!(text.contains("believe it late") && text.contains("a mail"), "{text}");
+    }
+
+    #[test]
+    fn a_miss_is_said_as_a_miss() {
+        let table = table(131.0);
+        assert_eq!(simulated(&table).matches("MISSED").count(), 2);
+        let tally = simulated_tally(&[table]);
+        assert!(
+            tally.contains("0 of 2 rows") && tally.contains("missed: 24 threads (fitted): 131 ns"),
+            "{tally}"
+        );
+    }
+}

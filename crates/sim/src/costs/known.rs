@@ -1,0 +1,209 @@
+//! Known: what a section's numbers mean, what follows from them, what is assumed where one is missing.
+//!
+//! Model.   A name that the simulator reads is given, or follows another that is given (a clock, a latency in
+//!          cycles), or is assumed by class. What is farther than anything on its machine is as far as what is
+//!          farthest. What would be off by a factor if it were assumed must be given: the clock, memory, other sockets,
+//!          other L3s.
+//! Number.  `l3_cycles = 52` at 3.7 GHz: `llc_latency` is 14 054 ps, and changes when either does.
+
+use super::{Costs, CostsError, Fast, Number, Trust, file};
+use std::collections::BTreeMap;
+use warmcore_topo::Topology;
+
+/// A number that follows another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Derived {
+    pub(super) name: String,
+    pub(super) from: String,
+    /// It is a time, and the other one that many cycles.
+    pub(super) in_cycles: bool,
+}
+
+/// What a section has for its topology.
+const COUNTS: &[&str] = &[
+    "sockets",
+    "numa_nodes",
+    "dies_per_socket",
+    "l3_per_die",
+    "l3_per_socket",
+    "l3_per_ccd",
+    "cores_per_l3",
+    "cores",
+    "smt",
+    "cpus",
+    "linux_llc_threads",
+    "l1i_kib",
+    "l3_kib",
+    "mem_gib",
+];
+
+/// What any machine has that says nothing else: name, thousandths, why.
+const BY_CLASS: &[(&str, u64, &str)] = &[
+    ("clock_mhz", 3_000_000, "a server's, between base and boost"),
+    ("base_mhz", 2_400_000, "a server's"),
+    ("line_bytes", 64_000, "all but POWER"),
+    ("l1d_kib", 32_000, "the least of today's"),
+    ("l2_kib", 1_024_000, "Zen 4's"),
+    ("llc_kib", 32_768_000, "Zen 4's"),
+    ("l1_cycles", 4_000, "Zen's"),
+    ("l2_cycles", 14_000, "Zen's"),
+    ("llc_latency", 15_000, "Zen 4's"),
+    ("stream_resident_cycles_per_line", 5_000, "Zen 4's"),
+    ("c2c_smt", 9_000, "as Zen 4's"),
+    ("c2c_same_l3", 25_000, "as Zen's"),
+    ("c2c_same_node", 105_000, "as Zen's, from one L3 to the next"),
+    ("c2c_same_socket", 110_000, "as Zen's, from one L3 to the next"),
+    ("c2c_other_socket", 195_000, "as Zen 4's"),
+    ("dram_local", 110_000, "a server's"),
+    ("dram_same_socket", 140_000, "a server's"),
+    ("dram_remote", 200_000, "a server's"),
+    ("csw_voluntary", 500_000, "as in [defaults]"),
+    ("csw_involuntary", 1_000_000, "as in [defaults]"),
+    ("ipi_idle_c1_wakeup", 1_500_000, "as in [defaults]"),
+    ("mlp_read", 8_000, "as in [defaults]"),
+    ("mlp_rmw_dirty_remote", 4_000, "as in [defaults]"),
+    ("page_fault_cow_hot", 2_900_000, "as in [defaults]"),
+    ("page_fault_cow_after_200ms_idle", 7_100_000, "as in [defaults]"),
+    ("page_fault_anonymous", 1_500_000, "half of one that copies: it only clears"),
+    ("tick", 1_000_000, "a timer interrupt that finds nothing to do"),
+    ("smt_speed_percent", 62_000, "what a thread gets of a core whose other one runs: 1.24 together"),
+    ("cstates.C1.exit", 1_000_000, "mwait"),
+    ("cstates.C1.residency", 2_000_000, "mwait"),
+];
+
+impl Costs {
+    /// The numbers of the machine `name` of a machine file, for example of [`warmcore_topo::MACHINES`].
+    ///
+    /// # Errors
+    /// What [`Topology::from_machine`] refuses; a number that is missing and cannot be assumed, is negative, or is
+    /// none. The error names the section, the key and the line.
+    pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
+        let topology =
+            Topology::from_machine(text, name).map_err(|e| CostsError::new(e.to_string(), String::new()))?;
+        let section = file::read(text, name)?;
+        Self::of_section(name, section, &topology)
+    }
+
+    /// The defaults by class for a machine that was read elsewhere: every one an estimate, but the sizes of caches
+    /// that `topology` knows.
+    pub fn of(topology: &Topology) -> Self {
+        let machine = topology.model.clone().unwrap_or_else(|| topology.source.clone());
+        let mut costs = Self::empty(machine);
+        costs.complete(topology);
+        costs
+    }
+
+    fn empty(machine: String) -> Self {
+        let (numbers, fast) = (BTreeMap::new(), Fast::default());
+        Self { machine, numbers, derived: Vec::new(), states: Vec::new(), fast }
+    }
+
+    fn of_section(name: &str, section: file::Section, topology: &Topology) -> Result<Self, CostsError> {
+        let file::Section { numbers, states } = section;
+        let mut costs = Self { numbers, states, ..Self::empty(name.to_owned()) };
+        let missing = |keys: &str, why: &str| {
+            let fact = format!("machine file [{name}]: has no {keys}, and {why}");
+            Err(CostsError::new(fact, "add it to the section".into()))
+        };
+        // 0 says that it is unknown.
+        costs.numbers.retain(|key, number| number.milli > 0 || !key.ends_with("_mhz"));
+        costs.alias("clock_mhz", &["effective_mhz", "max_mhz", "boost_mhz", "base_mhz"]);
+        costs.alias("base_mhz", &["clock_mhz"]);
+        costs.alias("c2c_same_node", &["c2c_same_die", "c2c_same_chip", "c2c_same_socket"]);
+        costs.alias("c2c_same_socket", &["c2c_same_chip", "c2c_same_die"]);
+        costs.alias("llc_latency", &["l3_ns"]);
+        costs.time_from("llc_latency", "l3_cycles");
+        costs.time_from("dram_local", "dram_cycles");
+        costs.alias("dram_same_socket", &["dram_local"]);
+        let several = |groups: usize| groups > 1;
+        let shared_sockets = topology.llcs.len() > topology.sockets.len();
+        if !costs.has("clock_mhz") {
+            return missing("`boost_mhz`, `max_mhz` or `base_mhz`", "cycles are no time without it");
+        }
+        if !costs.has("dram_local") {
+            return missing("`dram_local`", "nothing else says how far its memory is");
+        }
+        if shared_sockets && !costs.has("c2c_same_socket") {
+            return missing("`c2c_same_socket`", "a socket has several L3s");
+        }
+        if several(topology.sockets.len()) && !costs.has("c2c_other_socket") {
+            return missing("`c2c_other_socket`", "there are several sockets");
+        }
+        if several(topology.nodes.len()) && !costs.has("dram_remote") {
+            return missing("`dram_remote`", "there are several nodes");
+        }
+        // With one of them there is nothing farther away.
+        costs.alias("c2c_same_node", &["c2c_same_l3"]);
+        costs.alias("c2c_same_socket", &["c2c_same_node"]);
+        costs.alias("c2c_other_socket", &["c2c_same_socket"]);
+        costs.alias("dram_remote", &["dram_local"]);
+        costs.complete(topology);
+        Ok(costs)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.numbers.contains_key(name)
+    }
+
+    /// If there is none of that name, it follows the first that there is of those.
+    fn alias(&mut self, name: &str, others: &[&str]) {
+        if let Some(from) = others.iter().find(|other| self.has(other)) {
+            self.follow(name, from, false);
+        }
+    }
+
+    /// If there is none of that name, it follows one that is given in cycles.
+    fn time_from(&mut self, name: &str, cycles: &str) {
+        if self.has(cycles) && self.has("clock_mhz") {
+            self.follow(name, cycles, true);
+        }
+    }
+
+    fn follow(&mut self, name: &str, from: &str, in_cycles: bool) {
+        if !self.has(name) {
+            let derived = Derived { name: name.to_owned(), from: from.to_owned(), in_cycles };
+            self.derive(&derived);
+            self.derived.push(derived);
+        }
+    }
+
+    pub(super) fn derive(&mut self, derived: &Derived) {
+        let (from, clock) = (&self.numbers[&derived.from], self.numbers.get("clock_mhz"));
+        let (milli, trust) = match clock.filter(|_| derived.in_cycles) {
+            Some(clock) => (from.milli * 1_000_000 / clock.milli.max(1), from.trust.max(clock.trust)),
+            None => (from.milli, from.trust),
+        };
+        let basis = format!("{}: {}", derived.from, from.basis);
+        self.numbers.insert(derived.name.clone(), Number { milli, trust, basis });
+    }
+
+    /// Sizes that the topology knows, and what is assumed.
+    fn complete(&mut self, topology: &Topology) {
+        let sized = [
+            ("l1d_kib", topology.cores.first().and_then(|core| core.l1d_kib)),
+            ("l2_kib", topology.cores.first().and_then(|core| core.l2_kib)),
+            ("llc_kib", topology.llcs.first().and_then(|llc| llc.size_kib)),
+            ("line_bytes", Some(topology.line_bytes)),
+        ];
+        for (name, size) in sized {
+            let Some(size) = size else { continue };
+            let said = self.numbers.get(if name == "llc_kib" { "l3_kib" } else { name });
+            let (trust, basis) =
+                said.map_or((Trust::Measured, topology.source.clone()), |n| (n.trust, n.basis.clone()));
+            let number = Number { milli: u64::from(size) * 1000, trust, basis };
+            self.numbers.insert(name.to_owned(), number);
+        }
+        if self.states.is_empty() {
+            self.states.push("C1".to_owned());
+        }
+        for (name, milli, why) in BY_CLASS {
+            if !self.has(name) && (!name.starts_with("cstates") || self.states == ["C1"]) {
+                let number =
+                    Number { milli: *milli, trust: Trust::Estimated, basis: format!("not given; {why}") };
+                self.numbers.insert((*name).to_owned(), number);
+            }
+        }
+        self.numbers.retain(|name, _| !COUNTS.contains(&name.as_str()));
+        self.settle();
+    }
+}

@@ -1,0 +1,201 @@
+use super::*;
+use warmcore_topo::MACHINES;
+
+const MM: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
+const HACKBENCH: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
+/// A re-layout takes at least this part of the excess away.
+const GONE_MIN: f64 = 0.95;
+
+fn machine(name: &str) -> (Costs, Topology) {
+    (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
+}
+
+fn mm() -> (Layout, Profile) {
+    let layout = Layout::declared(MM, "mm_struct.toml").unwrap();
+    (layout, Profile::parse(HACKBENCH, "hackbench.toml").unwrap())
+}
+
+fn judge(layout: &Layout, profile: &Profile) -> Judge {
+    let (costs, topology) = machine("spr_224cpu_2p");
+    Judge::new(profile, layout, &costs, &topology).unwrap()
+}
+
+/// Three fields of 8 bytes on one line, and what is said of them.
+fn three(accesses: &str) -> (Layout, Profile) {
+    let layout = r#"
+        name = "s"
+        size = 64
+        align = 64
+        fields = [
+          { name = "a", offset = 0, size = 8 },
+          { name = "b", offset = 8, size = 8 },
+          { name = "c", offset = 16, size = 8 },
+        ]"#;
+    let profile = format!("struct = \"s\"\naccess = [{accesses}]");
+    (Layout::declared(layout, "s").unwrap(), Profile::parse(&profile, "p").unwrap())
+}
+
+#[test]
+fn the_writer_is_named_though_it_stands_before_the_reader() {
+    let (layout, profile) = mm();
+    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let blame = verdict.culprit_of("pcpu_cid").expect("it suffers");
+    assert_eq!((blame.field.as_str(), blame.stands), ("mm_count", Stands::Before));
+    assert!(blame.share > 0.99, "{blame:?}");
+    let after = verdict.culprit_of("pgd").expect("it suffers too");
+    assert_eq!((after.field.as_str(), after.stands), ("mm_count", Stands::After));
+}
+
+#[test]
+fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything() {
+    let (layout, profile) = mm();
+    let judge = judge(&layout, &profile);
+    let read = |layout: &Layout| judge.verdict(layout).unwrap().field("pcpu_cid").unwrap().read_ns;
+    let number = |name: &str| layout.place(name).unwrap().field;
+    let before = read(&layout);
+    for bytes in [64, 128, 1024] {
+        assert_eq!(read(&layout.padded_after(number("pcpu_cid"), bytes)), before, "{bytes} bytes");
+    }
+    // What Linux 6.4 did.
+    let fixed = layout.in_front(&[number("mm_count")], 64);
+    let (after, alone) =
+        (read(&fixed), judge.verdict(&layout).unwrap().field("pcpu_cid").unwrap().read_alone_ns);
+    assert_eq!(fixed.added_to(&layout), 64);
+    assert!((before - after) / (before - alone) >= GONE_MIN, "{before} -> {after}, alone {alone}");
+}
+
+#[test]
+fn the_cheapest_way_out_is_found_and_holds_when_it_is_played() {
+    let (layout, profile) = mm();
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let best = &culprit.relayouts[0];
+    assert!(best.helps() && best.added == 0, "{} {}", best.what, best.added);
+    let kinds: Vec<Kind> = culprit.relayouts.iter().map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Exchange, Kind::End, Kind::Front, Kind::PadAfter]);
+    assert!(!culprit.relayouts[3].helps() && culprit.relayouts[3].gone.abs() < 1e-9);
+    let read = |layout: &Layout| {
+        let seen = simulate(layout, &profile, &costs, &topology, 7, 60_000).unwrap();
+        seen.iter().find(|s| s.name == "pcpu_cid").unwrap().mean_read_ns()
+    };
+    let (before, after) = (read(&layout), read(&best.layout));
+    let alone = culprit.verdict.field("pcpu_cid").unwrap().read_alone_ns;
+    assert!((before - after) / (before - alone) >= GONE_MIN, "{before} -> {after}, alone {alone}");
+}
+
+#[test]
+fn where_a_hand_over_costs_nothing_nobody_suffers() {
+    let (layout, profile) = mm();
+    let (mut costs, topology) = machine("spr_224cpu_2p");
+    let names: Vec<String> =
+        costs.numbers().map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("c2c_")).collect();
+    for name in names {
+        costs = costs.with(&name, 0).unwrap();
+    }
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
+    assert!(culprit.report().contains("Nobody suffers"), "{culprit}");
+}
+
+#[test]
+fn a_lock_and_what_it_guards_blame_nobody() {
+    let (layout, profile) = three(
+        r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 },
+           { field = "b", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#,
+    );
+    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    assert!(verdict.fields.iter().all(|f| f.blame.is_empty() && f.write_blame.is_empty()), "{verdict:?}");
+}
+
+#[test]
+fn two_writers_share_the_blame_by_what_they_write() {
+    let (layout, profile) = three(
+        r#"{ field = "a", writes_per_s = 3000, cpus = "0-15" },
+           { field = "b", reads_per_s = 1000, cpus = "32-47" },
+           { field = "c", writes_per_s = 1000, cpus = "0-15" }"#,
+    );
+    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let blame = &verdict.field("b").unwrap().blame;
+    let said: Vec<_> = blame.iter().map(|b| (b.field.as_str(), b.stands)).collect();
+    assert_eq!(said, [("a", Stands::Before), ("c", Stands::After)]);
+    assert!((blame[0].share - 0.75).abs() < 1e-9, "{blame:?}");
+    // Both must go: one line for the two, or the reader moves. That is one field, and cheaper.
+    let best = &relayouts(&judge(&layout, &profile), &layout).unwrap()[0];
+    assert_eq!((best.moved.as_slice(), best.added), (&["b".to_owned()][..], 64), "{}", best.what);
+}
+
+#[test]
+fn who_writes_what_it_reads_is_its_own_fault_and_no_layout_helps() {
+    let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#);
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    assert!(culprit.verdict.field("a").unwrap().read_ns > 30.0);
+    assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
+}
+
+#[test]
+fn one_core_alone_never_waits_for_itself() {
+    let (layout, profile) = three(
+        r#"{ field = "a", writes_per_s = 100000, cpus = "0,112" },
+           { field = "b", reads_per_s = 100000, cpus = "0,112" }"#,
+    );
+    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    assert!(verdict.fields.iter().all(|f| f.read_ns < 3.0 && f.write_ns < 3.0), "{verdict:?}");
+}
+
+#[test]
+fn the_report_says_who_where_and_what_to_do() {
+    let (layout, profile) = mm();
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let report = find(&layout, &profile, &costs, &topology).unwrap().report();
+    for said in [
+        "struct mm_struct: 896 bytes, 14 lines of 64 (mm_struct.toml)",
+        "-- line 1, bytes 64..128 --",
+        "!     96     8  pcpu_cid ",
+        "      92     4  (nothing)",
+        "  mm_count, byte 88, before it: 100 % of it",
+        "Cheapest: exchange mm_count and ",
+        "Or: give mm_count a line of its own in front. +64 bytes, 1 moved",
+        "A line of padding after pcpu_cid is no way out: +64 bytes, 0.0 % of what it suffers gone.",
+    ] {
+        assert!(report.contains(said), "{said}\n{report}");
+    }
+}
+
+#[test]
+fn conflicts_are_those_of_the_line_crate() {
+    let (layout, profile) = mm();
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let met = |a: &str, b: &str| {
+        culprit.conflicts.iter().any(|c| c.contains(&format!("'{a}'")) && c.contains(&format!("'{b}'")))
+    };
+    assert!(met("mm_count", "pcpu_cid") && met("pgd", "mm_count") && !met("pgd", "pcpu_cid"));
+    let fixed = layout.in_front(&[layout.place("mm_count").unwrap().field], 64);
+    let after = find(&fixed, &profile, &costs, &topology).unwrap();
+    assert!(after.conflicts.iter().all(|c| !c.contains("mm_count")), "{:?}", after.conflicts);
+}
+
+#[test]
+fn a_profile_that_cannot_be_gets_an_error_that_names_the_entry() {
+    let (costs, topology) = machine("spr_224cpu_2p");
+    for (access, said) in [
+        (r#"{ field = "d" }"#, "access 1 (d): struct s (s): has no field d; did you mean"),
+        (r#"{ field = "pid" }"#, "its fields are a, b, c"),
+        (r#"{ field = "a", reads_per_s = -1 }"#, "access 1 (a): reads_per_s = -1"),
+        (r#"{ field = "a" }, { field = "b", cpus = "0-300" }"#, "access 2 (b): cpus = 0-300"),
+        (r#"{ field = "a", cpus = "0--3" }"#, "write them as 0-7,64"),
+        (r#"{ field = "a", cpus = 0 }"#, "name at least one"),
+        ("", "says nothing"),
+    ] {
+        let (layout, profile) = three(access);
+        let error = find(&layout, &profile, &costs, &topology).unwrap_err().to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+    let (layout, mut profile) = three(r#"{ field = "a" }"#);
+    profile.name = "t".into();
+    let error = find(&layout, &profile, &costs, &topology).unwrap_err().to_string();
+    assert!(error.contains("is of struct t, and the layout of s"), "{error}");
+    let error = Profile::parse("struct = \"s\"", "p.toml").unwrap_err().to_string();
+    assert!(error.starts_with("p.toml: ") && error.contains("missing field `access`"), "{error}");
+}

@@ -1,0 +1,236 @@
+//! Btf: layouts from the kernel's own description of its types.
+//!
+//! Model.   A header, types one after the other, strings. A type's number is its place in the row, from 1 on;
+//!          0 is `void`. Names are offsets into the strings. Both byte orders.
+//! Number.  12 bytes a type and 12 a member.
+//! Source.  Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
+
+use super::member::{self, Member, Shape, Type};
+use super::{Layout, LayoutError, near};
+use std::cell::Cell;
+
+const MAGIC: u16 = 0xeb9f;
+/// Types may name each other in a circle only through pointers; a file that says otherwise is damaged.
+const DEPTH_MAX: usize = 64;
+/// The kernel's largest struct has some thousand members, theirs included.
+const READ_MAX: usize = 1 << 20;
+
+const INT: u32 = 1;
+const PTR: u32 = 2;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const FWD: u32 = 7;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
+const FUNC: u32 = 12;
+const FUNC_PROTO: u32 = 13;
+const VAR: u32 = 14;
+const DATASEC: u32 = 15;
+const FLOAT: u32 = 16;
+const DECL_TAG: u32 = 17;
+const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
+
+/// Bytes that say where they end.
+struct Bytes<'a> {
+    bytes: &'a [u8],
+    is_big: bool,
+    place: &'a str,
+}
+
+impl Bytes<'_> {
+    fn u32(&self, at: usize) -> Result<u32, LayoutError> {
+        let word = at.checked_add(4).and_then(|end| self.bytes.get(at..end));
+        let word = word.ok_or_else(|| self.truncated(at))?;
+        let word = [word[0], word[1], word[2], word[3]];
+        Ok(if self.is_big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
+    }
+
+    fn truncated(&self, at: usize) -> LayoutError {
+        let fact = format!("BTF ends at byte {}, and byte {at} is asked for", self.bytes.len());
+        LayoutError::new(self.place, fact, "it is cut off; copy it again, whole")
+    }
+}
+
+struct Btf<'a> {
+    bytes: Bytes<'a>,
+    /// Where each type begins. Number 0 is `void`.
+    types: Vec<usize>,
+    strings: (usize, usize),
+    /// Types that were looked at, so that a damaged file is given up.
+    read: Cell<usize>,
+}
+
+/// A type's first three words.
+struct Head {
+    at: usize,
+    name: u32,
+    kind: u32,
+    len: usize,
+    has_bits: bool,
+    /// Its size, or the number of the type that it is about.
+    size: u32,
+}
+
+pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, LayoutError> {
+    let btf = Btf::new(bytes, place)?;
+    let mut found: Option<(usize, Type)> = None;
+    for number in 1..btf.types.len() {
+        let head = btf.head(number)?;
+        if head.kind == STRUCT && head.size > 0 && btf.string(head.name)? == name {
+            let of = btf.of(number, 0)?;
+            // A struct may stand there twice if a header was built two ways. The larger one is the whole.
+            if found.as_ref().is_none_or(|(_, other)| of.size > other.size) {
+                found = Some((number, of));
+            }
+        }
+    }
+    match found {
+        Some((_, of)) => member::layout(name, place, of),
+        None => Err(btf.unknown(name)?),
+    }
+}
+
+impl<'a> Btf<'a> {
+    fn new(bytes: &'a [u8], place: &'a str) -> Result<Self, LayoutError> {
+        let is_big = bytes.first() == Some(&0xeb);
+        let bytes = Bytes { bytes, is_big, place };
+        let wrong = |fact: String| LayoutError::new(place, fact, "give a file of BTF version 1");
+        let first = bytes.u32(0)?;
+        let (magic, version) =
+            if is_big { (first >> 16, first >> 8 & 255) } else { (first & 0xffff, first >> 16 & 255) };
+        if magic != u32::from(MAGIC) || version != 1 {
+            return Err(wrong(format!("begins with {magic:#06x}, version {version}, and BTF 1 with 0xeb9f")));
+        }
+        let start = bytes.u32(4)? as usize;
+        let section = |at: usize| -> Result<(usize, usize), LayoutError> {
+            let from = start + bytes.u32(at)? as usize;
+            let end = from + bytes.u32(at + 4)? as usize;
+            if end > bytes.bytes.len() {
+                return Err(bytes.truncated(end - 1));
+            }
+            Ok((from, end))
+        };
+        let (types, strings) = (section(8)?, section(16)?);
+        let mut btf = Self { bytes, types: vec![0], strings, read: Cell::new(0) };
+        let mut at = types.0;
+        while at < types.1 {
+            btf.types.push(at);
+            let head = btf.head(btf.types.len() - 1)?;
+            at = 12 + at + btf.tail(&head)?;
+        }
+        if at != types.1 {
+            return Err(btf.bytes.truncated(at - 1));
+        }
+        Ok(btf)
+    }
+
+    fn head(&self, number: usize) -> Result<Head, LayoutError> {
+        let Some(&at) = self.types.get(number).filter(|_| number > 0) else {
+            let fact =
+                format!("type {number} is named, and there are {} types", self.types.len().saturating_sub(1));
+            let next = "a module's BTF goes on where the kernel's ends: read the kernel's";
+            return Err(LayoutError::new(self.bytes.place, fact, next));
+        };
+        let info = self.bytes.u32(at + 4)?;
+        Ok(Head {
+            at,
+            name: self.bytes.u32(at)?,
+            kind: info >> 24 & 31,
+            len: (info & 0xffff) as usize,
+            has_bits: info >> 31 != 0,
+            size: self.bytes.u32(at + 8)?,
+        })
+    }
+
+    /// Bytes after a type's first three words.
+    fn tail(&self, head: &Head) -> Result<usize, LayoutError> {
+        Ok(match head.kind {
+            PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,
+            INT | VAR | DECL_TAG => 4,
+            ARRAY => 12,
+            STRUCT | UNION | DATASEC | ENUM64 => 12 * head.len,
+            ENUM | FUNC_PROTO => 8 * head.len,
+            kind => {
+                let fact = format!("the type at byte {} is of kind {kind}", head.at);
+                let next = "kinds 1 to 19 are known; it is damaged, or newer than this program";
+                return Err(LayoutError::new(self.bytes.place, fact, next));
+            }
+        })
+    }
+
+    fn string(&self, offset: u32) -> Result<&'a str, LayoutError> {
+        let all = &self.bytes.bytes[self.strings.0..self.strings.1];
+        let from = all.get(offset as usize..);
+        let end = from.and_then(|from| from.iter().position(|b| *b == 0));
+        let (Some(from), Some(end)) = (from, end) else {
+            return Err(self.bytes.truncated(self.strings.0 + offset as usize));
+        };
+        std::str::from_utf8(&from[..end]).map_err(|_| {
+            let fact = format!("the name at byte {} is no text", self.strings.0 + offset as usize);
+            LayoutError::new(self.bytes.place, fact, "it is damaged; copy it again")
+        })
+    }
+
+    fn of(&self, number: usize, depth: usize) -> Result<Type, LayoutError> {
+        let plain = |size: usize, align: usize| Type { size, align: align.max(1), shape: Shape::Plain };
+        if number == 0 {
+            return Ok(plain(0, 1));
+        }
+        let head = self.head(number)?;
+        self.read.set(self.read.get() + 1);
+        if depth > DEPTH_MAX || self.read.get() > READ_MAX {
+            let fact = format!("type {number} contains itself, or more than a million others");
+            return Err(LayoutError::new(self.bytes.place, fact, "it is damaged; copy it again"));
+        }
+        let size = head.size as usize;
+        Ok(match head.kind {
+            INT | FLOAT | ENUM | ENUM64 => plain(size, (1 << size.trailing_zeros().min(4)).min(size.max(1))),
+            PTR => plain(8, 8),
+            TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => self.of(size, depth + 1)?,
+            ARRAY => {
+                let of = self.of(self.bytes.u32(head.at + 12)? as usize, depth + 1)?;
+                let len = self.bytes.u32(head.at + 20)? as usize;
+                plain(of.size.saturating_mul(len), of.align)
+            }
+            STRUCT | UNION => {
+                let members =
+                    (0..head.len).map(|i| self.member(&head, i, depth)).collect::<Result<Vec<_>, _>>()?;
+                let align = members.iter().map(|m| m.of.align).max().unwrap_or(1);
+                let shape = if head.kind == STRUCT { Shape::Struct(members) } else { Shape::Union(members) };
+                Type { size, align, shape }
+            }
+            _ => plain(0, 1),
+        })
+    }
+
+    fn member(&self, head: &Head, index: usize, depth: usize) -> Result<Member, LayoutError> {
+        let at = head.at + 12 + 12 * index;
+        let name = self.string(self.bytes.u32(at)?)?.to_owned();
+        let of = self.of(self.bytes.u32(at + 4)? as usize, depth + 1)?;
+        let place = self.bytes.u32(at + 8)?;
+        let (bit, bits) = if head.has_bits { (place & 0xff_ffff, place >> 24) } else { (place, 0) };
+        let offset = (bit / 8) as usize;
+        let bytes = (bits > 0).then(|| (bit + bits).div_ceil(8) as usize - offset);
+        Ok(Member { name, offset, bytes, of })
+    }
+
+    fn unknown(&self, name: &str) -> Result<LayoutError, LayoutError> {
+        let mut names = Vec::new();
+        for number in 1..self.types.len() {
+            let head = self.head(number)?;
+            if head.kind == STRUCT {
+                names.push(self.string(head.name)?);
+            }
+        }
+        let next = match near(name, names.iter().copied()) {
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("it has {} structs, none with a name like that", names.len()),
+        };
+        Ok(LayoutError::new(self.bytes.place, format!("has no struct {name}"), &next))
+    }
+}

@@ -1,0 +1,75 @@
+//! Declared: a layout that somebody wrote down.
+//!
+//! Model.   TOML or JSON: `name`, `size`, `align` if it is known, and `fields` with `name`, `offset`, `size` and
+//!          `align` if it is not what the size and the offset allow (at most 8).
+
+use super::{Field, Layout, LayoutError};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    size: usize,
+    align: Option<usize>,
+    fields: Vec<Declared>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Declared {
+    name: String,
+    offset: usize,
+    size: usize,
+    align: Option<usize>,
+}
+
+pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
+    let file: File = if text.trim_start().starts_with('{') {
+        serde_json::from_str(text).map_err(|e| unreadable(place, &e.to_string()))?
+    } else {
+        toml::from_str(text).map_err(|e| unreadable(place, e.to_string().trim()))?
+    };
+    let wrong = |fact: String, next: &str| Err(LayoutError::new(place, fact, next));
+    let mut fields: Vec<Field> = Vec::with_capacity(file.fields.len());
+    for declared in file.fields {
+        let Declared { name, offset, size, align } = declared;
+        if size == 0 || offset.checked_add(size).is_none_or(|end| end > file.size) {
+            let fact = format!("field {name} of {size} bytes at {offset} is not within 0..{}", file.size);
+            return wrong(fact, "give it at least one byte, or mend `size`");
+        }
+        let natural = (1usize << size.trailing_zeros()).min(1 << offset.trailing_zeros().min(12)).min(8);
+        let align = align.unwrap_or(natural);
+        if !align.is_power_of_two() || !offset.is_multiple_of(align) {
+            let fact = format!("field {name} at {offset} is not aligned to {align}");
+            return wrong(fact, "an alignment is a power of two that divides the offset");
+        }
+        if fields.iter().any(|f| f.name == name) {
+            return wrong(format!("two fields are called {name}"), "rename one");
+        }
+        fields.push(Field { name, offset, size, align, inner: Vec::new() });
+    }
+    fields.sort_by_key(|f| f.offset);
+    if let Some(pair) = fields.windows(2).find(|pair| pair[0].end() > pair[1].offset) {
+        let (a, b) = (&pair[0], &pair[1]);
+        let (a_end, b_end) = (a.end(), b.end());
+        let fact = format!(
+            "field {} (bytes {}..{a_end}) and field {} (bytes {}..{b_end}) overlap",
+            a.name, a.offset, b.name, b.offset
+        );
+        return wrong(fact, "mend an offset, or declare them as one field");
+    }
+    let align = file.align.unwrap_or(1).max(fields.iter().map(|f| f.align).max().unwrap_or(1));
+    if !align.is_power_of_two() {
+        return wrong(format!("an alignment of {align} is no power of two"), "mend `align`");
+    }
+    Ok(Layout { name: file.name, source: place.to_owned(), size: file.size, align, fields })
+}
+
+fn unreadable(place: &str, why: &str) -> LayoutError {
+    LayoutError::new(
+        place,
+        why.replace('\n', " "),
+        "a declaration has `name`, `size` and `fields` with `name`, `offset` and `size`",
+    )
+}

@@ -1,0 +1,66 @@
+//! LayoutError: why a layout or a profile was not to be had.
+//!
+//! Model.   A place, a fact, the next step.
+
+use std::fmt;
+
+/// Why there is no layout: the place, what is wrong there, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutError {
+    place: String,
+    fact: String,
+    next: String,
+}
+
+impl LayoutError {
+    pub(crate) fn new(place: &str, fact: impl Into<String>, next: &str) -> Self {
+        Self { place: place.to_owned(), fact: fact.into(), next: next.to_owned() }
+    }
+
+    /// The file, or the part of it.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.place, self.fact, self.next)
+    }
+}
+
+impl std::error::Error for LayoutError {}
+
+/// Up to three of the names that one may have meant, `a, b or c`.
+pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let allowed = 1 + name.len() / 4;
+    let mut found: Vec<(usize, &str)> = names
+        .filter(|other| other.len().abs_diff(name.len()) <= allowed)
+        .map(|other| (distance(name, other), other))
+        .filter(|(far, _)| *far <= allowed)
+        .collect();
+    found.sort();
+    found.dedup();
+    let names: Vec<&str> = found.iter().take(3).map(|(_, name)| *name).collect();
+    match names.as_slice() {
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        [some @ .., last] => Some(format!("{} or {last}", some.join(", "))),
+    }
+}
+
+/// How many letters to change, add or leave out.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = corner + usize::from(!x.eq_ignore_ascii_case(y));
+            corner = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,120 @@
+//! Moves: other layouts of the same struct.
+//!
+//! Model.   A move takes fields elsewhere and leaves holes where they were: all others stay where they are in
+//!          their lines, so what was not meant to change does not.
+//! Number.  A line of its own in front adds exactly one line.
+
+use super::{Field, Layout};
+use serde::Serialize;
+
+/// Bytes that no field has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Hole {
+    /// The first.
+    pub offset: usize,
+    /// How many.
+    pub size: usize,
+}
+
+pub(super) fn holes(layout: &Layout) -> Vec<Hole> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    for field in &layout.fields {
+        if field.offset > at {
+            holes.push(Hole { offset: at, size: field.offset - at });
+        }
+        at = at.max(field.end());
+    }
+    if layout.size > at {
+        holes.push(Hole { offset: at, size: layout.size - at });
+    }
+    holes
+}
+
+impl Layout {
+    /// The same, with these fields (numbers in [`Layout::fields`]) taken out and put to these offsets. `None`:
+    /// something is there already, or it is not aligned. The struct grows if it must.
+    pub fn with(&self, moved: &[(usize, usize)]) -> Option<Self> {
+        let mut layout = self.clone();
+        for &(field, offset) in moved {
+            layout.fields[field].offset = offset;
+        }
+        let fits = moved.iter().all(|&(field, offset)| {
+            let f = &layout.fields[field];
+            let others = layout.fields.iter().enumerate().filter(|(other, _)| *other != field);
+            offset.is_multiple_of(f.align)
+                && others.into_iter().all(|(_, o)| o.end() <= offset || f.end() <= o.offset)
+        });
+        fits.then(|| layout.tidy())
+    }
+
+    /// The same with so many bytes after a field, which all that follow move up by.
+    pub fn padded_after(&self, field: usize, bytes: usize) -> Self {
+        let mut layout = self.clone();
+        let end = layout.fields[field].end();
+        let largest = layout.fields.iter().filter(|f| f.offset >= end).map(|f| f.align).max().unwrap_or(1);
+        let bytes = bytes.next_multiple_of(largest);
+        for f in layout.fields.iter_mut().filter(|f| f.offset >= end) {
+            f.offset += bytes;
+        }
+        layout.size += bytes;
+        layout.tidy()
+    }
+
+    /// The same with these fields on lines of their own before all others, which move up by whole lines and so
+    /// stay where they are in theirs.
+    pub fn in_front(&self, fields: &[usize], line: usize) -> Self {
+        let mut layout = self.clone();
+        let places = pack(&self.fields, fields, 0);
+        let taken = fields.iter().zip(&places).map(|(f, at)| at + self.fields[*f].size).max().unwrap_or(0);
+        let shift = taken.next_multiple_of(line.max(layout.align));
+        for f in &mut layout.fields {
+            f.offset += shift;
+        }
+        for (field, place) in fields.iter().zip(places) {
+            layout.fields[*field].offset = place;
+        }
+        layout.size += shift;
+        layout.align = layout.align.max(line);
+        layout.tidy()
+    }
+
+    /// The same with these fields on lines of their own after all others.
+    pub fn at_the_end(&self, fields: &[usize], line: usize) -> Self {
+        let mut layout = self.clone();
+        let rest = self.fields.iter().enumerate().filter(|(i, _)| !fields.contains(i)).map(|(_, f)| f.end());
+        let start = rest.max().unwrap_or(0).next_multiple_of(line);
+        for (field, place) in fields.iter().zip(pack(&self.fields, fields, start)) {
+            layout.fields[*field].offset = place;
+        }
+        // Whatever the allocator puts after the struct stays off that line.
+        layout.align = layout.align.max(line);
+        layout.tidy()
+    }
+
+    /// How many bytes more this is than `before`.
+    pub fn added_to(&self, before: &Layout) -> isize {
+        self.size as isize - before.size as isize
+    }
+
+    fn tidy(mut self) -> Self {
+        self.fields.sort_by_key(|f| (f.offset, f.size));
+        let end = self.fields.iter().map(Field::end).max().unwrap_or(0);
+        self.size = self.size.max(end).next_multiple_of(self.align);
+        self
+    }
+}
+
+/// Where fields stand that follow each other from `start` on, the widest first.
+fn pack(all: &[Field], fields: &[usize], start: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..fields.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(all[fields[*i]].align));
+    let mut places = vec![0; fields.len()];
+    let mut at = start;
+    for i in order {
+        let field = &all[fields[i]];
+        places[i] = at.next_multiple_of(field.align);
+        at = places[i] + field.size;
+    }
+    places
+}

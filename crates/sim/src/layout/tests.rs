@@ -1,0 +1,181 @@
+use super::*;
+
+/// BTF, type by type, as `pahole -J` would write it.
+#[derive(Default)]
+struct Builder {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+}
+
+impl Builder {
+    fn new() -> Self {
+        Self { types: Vec::new(), strings: vec![0] }
+    }
+
+    fn name(&mut self, name: &str) -> u32 {
+        if name.is_empty() {
+            return 0;
+        }
+        let at = self.strings.len() as u32;
+        self.strings.extend(name.as_bytes());
+        self.strings.push(0);
+        at
+    }
+
+    fn words(&mut self, words: &[u32]) {
+        self.types.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+    }
+
+    fn int(&mut self, name: &str, size: u32) {
+        let name = self.name(name);
+        self.words(&[name, 1 << 24, size, size * 8]);
+    }
+
+    /// `kind` is 4 for a struct and 5 for a union; members are name, type, bit, bits.
+    fn compound(&mut self, kind: u32, name: &str, size: u32, members: &[(&str, u32, u32, u32)]) {
+        let name = self.name(name);
+        let has_bits = members.iter().any(|m| m.3 > 0);
+        self.words(&[name, kind << 24 | u32::from(has_bits) << 31 | members.len() as u32, size]);
+        for (member, of, bit, bits) in members {
+            let member = self.name(member);
+            self.words(&[member, *of, if has_bits { bits << 24 | bit } else { *bit }]);
+        }
+    }
+
+    fn build(&self) -> Vec<u8> {
+        let mut bytes = vec![0x9f, 0xeb, 1, 0];
+        let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+        bytes.extend([24, 0, types, types, strings].iter().flat_map(|w: &u32| w.to_le_bytes()));
+        bytes.extend(&self.types);
+        bytes.extend(&self.strings);
+        bytes
+    }
+}
+
+/// `struct mm { struct { int count; long flags:3, rest:61; union { int a; long b; }; struct list list; }; }`
+fn mm() -> Vec<u8> {
+    let mut b = Builder::new();
+    b.int("int", 4); // 1
+    b.int("long", 8); // 2
+    b.words(&[0, 2 << 24, 1]); // 3: int *
+    b.compound(4, "list", 16, &[("next", 3, 0, 0), ("prev", 3, 64, 0)]); // 4
+    b.compound(5, "", 8, &[("a", 1, 0, 0), ("b", 2, 0, 0)]); // 5
+    let members = [
+        ("count", 1, 0, 0),
+        ("flags", 2, 64, 3),
+        ("rest", 2, 67, 61),
+        ("", 5, 128, 0),
+        ("list", 4, 192, 0),
+        ("words", 7, 320, 0),
+    ];
+    b.compound(4, "", 64, &members); // 6
+    b.words(&[0, 3 << 24, 0, 1, 1, 6]); // 7: int[6]
+    b.compound(4, "mm", 64, &[("", 6, 0, 0)]); // 8
+    b.build()
+}
+
+#[test]
+fn btf_gives_the_fields_where_they_are() {
+    let layout = Layout::from_btf(&mm(), "mm", "mm.btf").unwrap();
+    let fields: Vec<_> = layout.fields.iter().map(|f| (f.name.as_str(), f.offset, f.size, f.align)).collect();
+    let expected = [
+        ("count", 0, 4, 4),
+        ("flags|rest", 8, 8, 8),
+        ("a|b", 16, 8, 8),
+        ("list", 24, 16, 8),
+        ("words", 40, 24, 4),
+    ];
+    assert_eq!(fields, expected);
+    assert_eq!((layout.size, layout.align), (64, 8));
+    assert_eq!(layout.place("list.prev").unwrap(), Place { field: 3, offset: 32, size: 8 });
+    assert_eq!(layout.place("a").unwrap(), Place { field: 2, offset: 16, size: 4 });
+    assert_eq!(layout.place("rest").unwrap(), Place { field: 1, offset: 8, size: 8 });
+    assert_eq!(layout.holes(), [Hole { offset: 4, size: 4 }]);
+}
+
+#[test]
+fn btf_cut_off_anywhere_is_an_error_that_says_where() {
+    let whole = mm();
+    for end in 0..whole.len() {
+        let error = Layout::from_btf(&whole[..end], "mm", "mm.btf").expect_err("it is cut off");
+        let text = error.to_string();
+        assert!(text.starts_with("mm.btf: ") && text.contains("byte"), "{end}: {text}");
+    }
+}
+
+#[test]
+fn btf_with_any_byte_changed_does_not_panic() {
+    let whole = mm();
+    for at in 0..whole.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= flip;
+            let _ = Layout::from_btf(&bytes, "mm", "mm.btf");
+        }
+    }
+}
+
+#[test]
+fn a_struct_that_is_not_there_gets_the_names_that_are_near() {
+    let error = Layout::from_btf(&mm(), "lists", "mm.btf").unwrap_err().to_string();
+    assert_eq!(error, "mm.btf: has no struct lists; did you mean list?");
+}
+
+#[test]
+fn a_declaration_that_contradicts_itself_is_an_error_that_names_the_fields() {
+    let declared = |fields: &str| {
+        let text = format!("name = \"s\"\nsize = 64\nfields = [{fields}]");
+        Layout::declared(&text, "s.toml").unwrap_err().to_string()
+    };
+    let overlap = declared("{ name = \"a\", offset = 0, size = 8 }, { name = \"b\", offset = 4, size = 4 }");
+    assert!(overlap.contains("field a (bytes 0..8) and field b (bytes 4..8) overlap"), "{overlap}");
+    let beyond = declared("{ name = \"a\", offset = 60, size = 8 }");
+    assert!(beyond.contains("field a of 8 bytes at 60 is not within 0..64"), "{beyond}");
+    let twice = declared("{ name = \"a\", offset = 0, size = 8 }, { name = \"a\", offset = 8, size = 8 }");
+    assert!(twice.contains("two fields are called a"), "{twice}");
+    let crooked = declared("{ name = \"a\", offset = 4, size = 8, align = 8 }");
+    assert!(crooked.contains("field a at 4 is not aligned to 8"), "{crooked}");
+    let wrong = Layout::declared("name = 3", "s.toml").unwrap_err().to_string();
+    assert!(wrong.starts_with("s.toml: "), "{wrong}");
+    let json = r#"{"name": "s", "size": 8, "fields": [{"name": "a", "offset": 0, "size": 8}]"#;
+    let cut = Layout::declared(json, "s.json").unwrap_err().to_string();
+    assert!(cut.contains("line 1"), "{cut}");
+}
+
+fn declared() -> Layout {
+    let text = r#"
+        name = "s"
+        size = 128
+        fields = [
+          { name = "a", offset = 0, size = 8 },
+          { name = "b", offset = 16, size = 4 },
+          { name = "c", offset = 64, size = 8 },
+        ]"#;
+    Layout::declared(text, "s.toml").unwrap()
+}
+
+#[test]
+fn a_move_changes_nothing_else() {
+    let layout = declared();
+    let moved = layout.with(&[(1, 72)]).unwrap();
+    assert_eq!(moved.fields.iter().map(|f| f.offset).collect::<Vec<_>>(), [0, 64, 72]);
+    assert_eq!((moved.fields[2].name.as_str(), moved.size), ("b", 128));
+    assert!(layout.with(&[(1, 68)]).is_none(), "c is there");
+    assert!(layout.with(&[(0, 12)]).is_none(), "not aligned");
+    let swapped = layout.with(&[(0, 64), (2, 0)]).unwrap();
+    assert_eq!((swapped.place("a").unwrap().offset, swapped.place("c").unwrap().offset), (64, 0));
+}
+
+#[test]
+fn a_line_of_its_own_is_shared_with_nobody_and_moves_nobody_within_its_line() {
+    let layout = declared();
+    for moved in [layout.in_front(&[1], 64), layout.at_the_end(&[1], 64)] {
+        let line = moved.place("b").unwrap().offset / 64;
+        assert!(moved.fields.iter().all(|f| f.name == "b" || f.offset / 64 != line), "{moved:?}");
+        assert_eq!((moved.added_to(&layout), moved.align), (64, 64));
+        for name in ["a", "c"] {
+            let (before, after) = (layout.place(name).unwrap(), moved.place(name).unwrap());
+            assert_eq!(before.offset % 64, after.offset % 64);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Caches: which extents a core and a last-level cache have.
+//!
+//! Model.   A core keeps a list of extents, the last touched first, as long as their bytes fit into its L2: exactly
+//!          an LRU cache, since passes are whole. An entry holds the extent's version; a write elsewhere raises it,
+//!          and the entry is void without anybody having looked for it. An extent keeps a list of
+//!          last-level caches that have it, each with how many bytes had come into that cache when it was
+//!          last asked for it: more than fit since, and it is gone.
+//! Number.  A touch looks at the own list, up to 64 entries, mostly the first, and at 8 holders.
+
+use super::{Access, NOWHERE, PAGE_BYTES, Pages, Place};
+use std::collections::VecDeque;
+use warmcore_topo::{Distance, Topology};
+
+/// So many extents a core's list has at most.
+const KEPT_MAX: usize = 64;
+
+/// So many last-level caches an extent knows at most.
+const HOLDERS: usize = 8;
+
+/// Where a pass finds its extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The own core has it, and nobody else.
+    Own,
+    /// The own core has it, and so has another one, so far away.
+    Shared(Distance),
+    /// The own last-level cache.
+    Llc,
+    /// A core or a last-level cache so far away.
+    Core(Distance),
+    /// Memory.
+    Nowhere,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    llc: u32,
+    /// Who brought it there last.
+    core: u32,
+    /// Others of that cache's cores may have it as well.
+    several: bool,
+    /// What had come into that cache when it was last asked for this.
+    came: u64,
+}
+
+const NOBODY: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
+
+/// A working set. What a pass over an own one needs stands first, on one line.
+#[derive(Debug, Clone)]
+#[repr(C)]
+pub(super) struct Extent {
+    pub(super) bytes: u64,
+    /// Raised by each write that takes copies away.
+    version: u32,
+    /// The last writer's core, until somebody else reads.
+    dirty: u32,
+    /// The node's index.
+    pub(super) home: u32,
+    pub(super) pages: Pages,
+    were_read: bool,
+    were_written: bool,
+    /// The last asked first.
+    holders: [Holder; HOLDERS],
+}
+
+impl Extent {
+    pub(super) fn new(bytes: u64, pages: Pages, home: u32) -> Self {
+        Self {
+            bytes,
+            version: 0,
+            dirty: NOWHERE,
+            home,
+            pages,
+            were_read: false,
+            were_written: false,
+            holders: [NOBODY; HOLDERS],
+        }
+    }
+
+    /// How many pages fault in this pass.
+    pub(super) fn faults(&mut self, how: Access) -> u64 {
+        let (was_read, was_written) = (self.were_read, self.were_written);
+        match how {
+            Access::Read => self.were_read = true,
+            Access::Write => self.were_written = true,
+        }
+        let first = match (self.pages, how) {
+            (Pages::Touched, _) | (Pages::CopyOnWrite, Access::Read) => false,
+            (Pages::Anonymous, Access::Read) => !was_read && !was_written,
+            (_, Access::Write) => !was_written,
+        };
+        if first { self.bytes.div_ceil(PAGE_BYTES) } else { 0 }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    extent: u32,
+    version: u32,
+    bytes: u64,
+}
+
+/// What a core's own caches have.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    /// The last touched first.
+    kept: VecDeque<Kept>,
+    /// Of all in the list.
+    bytes: u64,
+}
+
+impl Own {
+    fn position(&self, extent: u32) -> Option<usize> {
+        self.kept.iter().position(|kept| kept.extent == extent)
+    }
+
+    fn has(&self, extent: u32, version: u32) -> bool {
+        self.position(extent).is_some_and(|index| self.kept[index].version == version)
+    }
+
+    fn take_out(&mut self, extent: u32) -> Option<Kept> {
+        let kept = self.kept.remove(self.position(extent)?)?;
+        self.bytes -= kept.bytes;
+        Some(kept)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Caches {
+    own_bytes: u64,
+    llc_bytes: u64,
+    /// By core.
+    own: Vec<Own>,
+    /// By last-level cache: what came into it.
+    came: Vec<u64>,
+    /// By core.
+    places: Vec<Place>,
+}
+
+impl Caches {
+    pub(super) fn new(topology: &Topology, own_bytes: u64, llc_bytes: u64) -> Self {
+        let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
+        let nowhere = Place { core: NOWHERE, llc: NOWHERE, node: NOWHERE, socket: NOWHERE };
+        let mut places = vec![nowhere; topology.cores.len()];
+        for cpu in &topology.cpus {
+            let node = nodes.iter().position(|id| *id == cpu.node).unwrap_or(0) as u32;
+            places[cpu.core.index()] = Place { core: cpu.core.0, llc: cpu.llc.0, node, socket: cpu.socket.0 };
+        }
+        Self {
+            own_bytes,
+            llc_bytes,
+            own: vec![Own::default(); topology.cores.len()],
+            came: vec![0; topology.llcs.len()],
+            places,
+        }
+    }
+
+    /// Whether a pass finds it all in the own caches and changes nothing about who has it: mostly so. It was the last
+    /// one touched, then.
+    #[inline]
+    pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: Place, how: Access) -> bool {
+        let (own, at) = (&mut self.own[me.core as usize], &extents[extent as usize]);
+        if how == Access::Write && at.dirty != me.core {
+            return false;
+        }
+        let Some(index) = own.position(extent).filter(|index| own.kept[*index].version == at.version) else {
+            return false;
+        };
+        if index > 0 {
+            let kept = own.kept.remove(index);
+            kept.into_iter().for_each(|kept| own.kept.push_front(kept));
+        }
+        true
+    }
+
+    /// Where a core finds an extent.
+    pub(super) fn find(&self, extents: &[Extent], extent: u32, me: Place) -> Found {
+        let at = &extents[extent as usize];
+        let place_of = |core: u32| self.places[core as usize];
+        let others = at.holders.iter().filter(|h| h.llc != NOWHERE && (h.core != me.core || h.several));
+        if self.core_has(me.core, extent, at.version) {
+            if at.dirty == me.core {
+                return Found::Own;
+            }
+            // Whoever else has it must give it up; the farthest decides.
+            let others = others.filter(|h| self.holder_has(h, extent, at));
+            let far = others.map(|h| me.distance(place_of(h.core)).max(Distance::Llc)).max();
+            return far.map_or(Found::Own, Found::Shared);
+        }
+        let mut nearest = None;
+        for holder in at.holders.iter().filter(|h| h.llc != NOWHERE) {
+            let in_llc = self.llc_has(holder, at);
+            let in_core = holder.core != me.core && self.core_has(holder.core, extent, at.version);
+            let found = match () {
+                // What a core of ours wrote and still has comes from there; all else from the cache between us.
+                _ if holder.llc == me.llc && in_core && at.dirty == holder.core => Found::Core(Distance::Llc),
+                _ if holder.llc == me.llc && in_llc => Found::Llc,
+                _ if holder.llc == me.llc && in_core => Found::Core(Distance::Llc),
+                _ if holder.llc == me.llc || !(in_llc || in_core) => continue,
+                _ => Found::Core(me.distance(place_of(holder.core))),
+            };
+            if nearest.is_none_or(|nearest| rank(found) < rank(nearest)) {
+                nearest = Some(found);
+            }
+        }
+        nearest.unwrap_or(Found::Nowhere)
+    }
+
+    /// Notes a pass.
+    pub(super) fn touched(&mut self, extents: &mut [Extent], extent: u32, me: Place, how: Access) {
+        let at = &mut extents[extent as usize];
+        let mine = self.own[me.core as usize].take_out(extent);
+        let mine = mine.is_some_and(|kept| kept.version == at.version);
+        let alone = at.dirty == me.core && mine;
+        if how == Access::Write && !alone {
+            let own = at.holders.iter().find(|h| h.llc == me.llc).copied();
+            at.holders = [NOBODY; HOLDERS];
+            at.holders[0] = own.map_or(NOBODY, |own| Holder { core: me.core, several: false, ..own });
+            at.version = at.version.wrapping_add(1);
+            at.dirty = me.core;
+        } else if how == Access::Read && at.dirty != me.core {
+            at.dirty = NOWHERE;
+        }
+        if !mine {
+            self.ask_llc(at, me);
+        }
+        let (version, bytes) = (at.version, at.bytes);
+        self.keep(extents, me.core, Kept { extent, version, bytes });
+    }
+
+    /// The core's last-level cache is asked for it, and has it then.
+    fn ask_llc(&mut self, at: &mut Extent, me: Place) {
+        let slot = at.holders.iter().position(|h| h.llc == me.llc);
+        let had = slot.is_some_and(|slot| self.llc_has(&at.holders[slot], at));
+        let several = slot.is_some_and(|slot| at.holders[slot].several || at.holders[slot].core != me.core);
+        let came = &mut self.came[me.llc as usize];
+        if !had {
+            *came += at.bytes;
+        }
+        let slot = slot.unwrap_or(HOLDERS - 1);
+        at.holders[..=slot].rotate_right(1);
+        at.holders[0] = Holder { llc: me.llc, core: me.core, several, came: *came };
+    }
+
+    /// A core's own caches are emptied into the one behind them.
+    pub(super) fn flush_core(&mut self, extents: &mut [Extent], me: Place) {
+        let mut own = std::mem::take(&mut self.own[me.core as usize]);
+        // The oldest first, as they would have been evicted.
+        for kept in own.kept.drain(..).rev() {
+            let at = &mut extents[kept.extent as usize];
+            if kept.version == at.version {
+                self.ask_llc(at, me);
+            }
+        }
+        // Its room is used again.
+        own.bytes = 0;
+        self.own[me.core as usize] = own;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let kept = self.own.iter().map(|own| own.kept.capacity() * size_of::<Kept>()).sum::<usize>();
+        let places = self.places.capacity() * size_of::<Place>();
+        kept + self.own.capacity() * size_of::<Own>() + self.came.capacity() * 8 + places
+    }
+
+    fn core_has(&self, core: u32, extent: u32, version: u32) -> bool {
+        self.own[core as usize].has(extent, version)
+    }
+
+    fn llc_has(&self, holder: &Holder, at: &Extent) -> bool {
+        let since = self.came[holder.llc as usize] - holder.came;
+        since + at.bytes <= self.llc_bytes
+    }
+
+    fn holder_has(&self, holder: &Holder, extent: u32, at: &Extent) -> bool {
+        self.llc_has(holder, at) || self.core_has(holder.core, extent, at.version)
+    }
+
+    /// Puts it first; what does not fit any more goes.
+    fn keep(&mut self, extents: &[Extent], core: u32, new: Kept) {
+        let own = &mut self.own[core as usize];
+        if own.bytes + new.bytes > self.own_bytes || own.kept.len() == KEPT_MAX {
+            // Void ones make room first.
+            own.kept.retain(|kept| extents[kept.extent as usize].version == kept.version);
+            own.kept.truncate(KEPT_MAX - 1);
+            own.bytes = own.kept.iter().map(|kept| kept.bytes).sum();
+            while own.bytes + new.bytes > self.own_bytes {
+                let Some(last) = own.kept.pop_back() else { return };
+                own.bytes -= last.bytes;
+            }
+        }
+        own.kept.push_front(new);
+        own.bytes += new.bytes;
+    }
+}
+
+fn rank(found: Found) -> u32 {
+    match found {
+        Found::Own | Found::Shared(_) => 0,
+        Found::Llc => 1,
+        Found::Core(distance) => 1 + distance as u32,
+        Found::Nowhere => u32::MAX,
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+use crate::costs::Costs;
+use crate::world::{Settings, World};
+use warmcore_place::Kernel;
+use warmcore_topo::{MACHINES, Topology};
+
+/// What a load comes to on 32 CPUs.
+fn run(text: &str) -> crate::world::Report {
+    let load = rt_app::read(text).unwrap();
+    let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
+    let costs = Costs::from_machine(MACHINES, "ryzen7950x").unwrap();
+    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    load.programs.iter().for_each(|program| _ = world.spawn(program).unwrap());
+    world.run(load.duration.unwrap_or(Nanos(10_000_000_000))).unwrap()
+}
+
+#[test]
+fn every_event_of_the_format_is_understood() {
+    let text = r#"{
+        /* A comment. */
+        "global": { "duration": 2, "calibration": "CPU0", "logdir": "./" },
+        "resources": {},
+        "tasks": {
+            "light": { "instance": 2, "loop": 10, "priority": 5,
+                "run0": 100, "sleep": 200, "timer": { "ref": "unique", "period": 1000 }, "run1": 50,
+                "lock": "m", "runtime": 20, "unlock": "m", "mem": 4096, "yield": "" },
+            "ping": { "delay": 500, "loop": 5, "run": 100, "resume": "pong", "suspend": "" },
+            "pong": { "loop": 5, "suspend": "", "run": 100, "resume": "ping" },
+            "sync_a": { "loop": 1, "run": 500, "sync": { "ref": "c", "mutex": "cm" } },
+            "waiter": { "loop": 1, "lock": "cm", "wait": { "ref": "c", "mutex": "cm" }, "unlock": "cm", "run": 500,
+                "lock": "cm", "broad": "c", "unlock": "cm" },
+            "phased": { "loop": 2, "cpus": [3], "phases": {
+                "p1": { "loop": 3, "run": 10, "timer": { "ref": "unique", "period": 100, "mode": "absolute" } },
+                "p2": { "cpus": [0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23], "run": 30, "fork": "child" } } },
+            "child": { "instance": 0, "loop": 1, "run": 40 },
+            "meet_a": { "loop": 1, "run": 10, "barrier": "b" },
+            "meet_b": { "loop": 1, "run": 900, "barrier": "b" }
+        }
+    }"#;
+    let load = rt_app::read(text).unwrap();
+    assert_eq!((load.programs.len(), load.duration), (9, Some(Nanos(2_000_000_000))));
+    assert_eq!(load.ignored, ["global.calibration", "global.logdir", "resources", "tasks.light.priority"]);
+    let report = run(text);
+    assert!(report.is_complete(), "{:?}", report.deadlock());
+    let of = |name: &str| report.tasks.iter().find(|task| task.name == name).unwrap();
+    assert_eq!(of("child").tasks, 2);
+    assert!(of("light-0").counts.run_ns >= 10 * 170_000);
+}
+
+#[test]
+fn a_timer_keeps_its_period_and_a_sleep_does_not() {
+    let report = run(
+        r#"{ "tasks": { "timer": { "loop": 100, "cpus": [0], "run": 5000, "timer": { "ref": "unique", "period": 19000 } },
+                        "mark": { "loop": 100, "cpus": [0], "run": 5000, "sleep": 10000 } } }"#,
+    );
+    assert!(report.is_complete());
+    // The first use of a timer begins its period.
+    assert!(report.now.0.abs_diff(5_000_000 + 100 * 19_000_000) < 20_000_000, "{}", report.now.0);
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_with_its_place() {
+    let cases = [
+        (r#"{ "tasks": { "a": { "run": 5"#, "line 1, column 28: EOF while parsing an object; mend the JSON"),
+        (r#"{ "tasks": [] }"#, "tasks: an array, no object; write { … }"),
+        (r#"{ "tasks": {} }"#, "tasks: there are none; describe one thread at least"),
+        (r#"{ "task": {} }"#, "task: nobody knows this key; there are `tasks`, `global` or `resources`"),
+        (r#"{ "global": { "speed": 1 }, "tasks": {} }"#, "global.speed: nobody knows this key"),
+        (r#"{ "tasks": { "a": { "run": -5 } } }"#, "tasks.a.run: -5, no time in µs; 0 is the least"),
+        (
+            r#"{ "tasks": { "a": { "phases": { "p": { "runs": 5 } } } } }"#,
+            "tasks.a.phases.p.runs: nobody knows this key",
+        ),
+        (
+            r#"{ "tasks": { "a": { "run": 5, "phases": {} } } }"#,
+            "tasks.a.run: nobody knows this key; there are beside",
+        ),
+        (
+            r#"{ "tasks": { "a": { "suspend": "" } } }"#,
+            "tasks.a.suspend: waits for `a` for ever: nobody resumes",
+        ),
+        (
+            r#"{ "tasks": { "a": { "lock": "m", "wait": { "ref": "c", "mutex": "m" } } } }"#,
+            "tasks.a.wait: waits for `c` for ever",
+        ),
+        (r#"{ "tasks": { "a": { "wait": { "ref": "c" } } } }"#, "tasks.a.wait: has no `mutex`; add `mutex`"),
+        (r#"{ "tasks": { "a": { "timer": { "ref": "unique" } } } }"#, "tasks.a.timer: has no `period`"),
+        (
+            r#"{ "tasks": { "a": { "run": 1, "fork": "b" } } }"#,
+            "tasks.a.fork: forks `b`, and no task is called so",
+        ),
+        (r#"{ "tasks": { "a": { "run": 1, "fork": "a" } } }"#, "tasks.a.fork: `a` forks itself, in the end"),
+        (r#"{ "tasks": { "a": { "cpus": [], "run": 1 } } }"#, "tasks.a.cpus: no CPU at all"),
+        (r#"{ "tasks": { "a": { "cpus": [-1], "run": 1 } } }"#, "tasks.a.cpus: -1, no CPU"),
+        (r#"{ "tasks": { "a": { "instance": 9999999, "run": 1 } } }"#, "tasks.a.instance: 9999999 threads"),
+        (
+            r#"{ "tasks": { "a": { "run": 0 } } }"#,
+            "tasks.a: program `a`, step 1: a loop for ever in which no time passes",
+        ),
+    ];
+    for (text, starts) in cases {
+        let error = rt_app::read(text).unwrap_err().to_string();
+        assert!(error.starts_with(starts), "{text}\nsays     {error}\nand not  {starts}");
+    }
+}
+
+#[test]
+fn cpus_that_are_no_place_are_refused_by_the_machine() {
+    let load = rt_app::read(r#"{ "tasks": { "a": { "cpus": [0, 9], "run": 1 } } }"#).unwrap();
+    let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
+    let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+    let error = world.spawn(&load.programs[0]).unwrap_err().to_string();
+    assert!(error.starts_with("program `a`: CPUs 0,9 are neither one CPU nor all of an LLC"), "{error}");
+}
+
+#[test]
+fn loops_too_deep_are_refused() {
+    fn nest(p: Program, depth: usize) -> Program {
+        if depth == 0 { p.run(1) } else { p.repeat(2, |p| nest(p, depth - 1)) }
+    }
+    assert!(nest(Program::new("a"), LOOPS_MAX).check().is_ok());
+    let error = nest(Program::new("a"), LOOPS_MAX + 1).check().unwrap_err().to_string();
+    assert!(error.contains("7 loops within each other"), "{error}");
+}

@@ -1,0 +1,168 @@
+//! Code: a program as a world runs it, its names looked up.
+//!
+//! Model.   Two passes: `load` when a program is spawned, which finds what this machine has not; `link` when the
+//!          world goes on, which finds the tasks and locks that other programs name. A forked program is
+//!          loaded with the one that forks it.
+//! Number.  40 bytes a step.
+//! Writers. `World::spawn` and `World::run`.
+
+use super::World;
+use super::gate::Gate;
+use super::observe::Observer;
+use crate::program::{Op, ProcessId, Program, ProgramError, TaskId, Where};
+use std::collections::HashMap;
+use warmcore_place::{Allowed, Policy};
+use warmcore_terms::CpuId;
+
+/// A program as a world runs it.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub(crate) name: String,
+    pub(crate) ops: Vec<Op>,
+    names: Vec<String>,
+    children: Vec<u32>,
+    pub(crate) places: Vec<Allowed>,
+    pub(crate) starts_at: Allowed,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) is_daemon: bool,
+    is_linked: bool,
+    /// What came of forked tasks that ran it and are gone.
+    pub(crate) past: super::TaskCounts,
+    pub(crate) past_tasks: u64,
+}
+
+impl Code {
+    /// A step's place, in words.
+    pub(crate) fn at(&self, step: u32) -> String {
+        format!("program `{}`, step {}", self.name, step + 1)
+    }
+}
+
+/// Who is meant by a name. Looked up, never gone through.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) tasks: HashMap<String, u32>,
+    gates: HashMap<String, u32>,
+    marks: HashMap<String, u32>,
+}
+
+impl<P: Policy, O: Observer> World<P, O> {
+    pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
+        let children = program.children.iter().map(|child| self.load(child)).collect::<Result<_, _>>()?;
+        let place = |place: &Where| {
+            self.allowed(place).map_err(|fact| {
+                ProgramError::new(
+                    format!("program `{}`", program.name),
+                    fact,
+                    "name CPUs that the machine has",
+                )
+            })
+        };
+        if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
+            let fact = format!("process {} is not of this world", process.0);
+            return Err(ProgramError::new(
+                format!("program `{}`", program.name),
+                fact,
+                "make one with `process`",
+            ));
+        }
+        let (starts_at, places) =
+            (place(&program.starts_at)?, program.places.iter().map(place).collect::<Result<_, _>>()?);
+        self.codes.push(Code {
+            name: program.name.clone(),
+            ops: program.ops.clone(),
+            names: program.names.clone(),
+            children,
+            places,
+            starts_at,
+            process: program.process,
+            is_daemon: program.is_daemon,
+            is_linked: false,
+            past: super::TaskCounts::default(),
+            past_tasks: 0,
+        });
+        Ok(self.codes.len() as u32 - 1)
+    }
+
+    /// Where a task may run, in the host's numbers.
+    fn allowed(&self, place: &Where) -> Result<Allowed, String> {
+        let topology = &self.topology;
+        let host = |id: CpuId| {
+            let at = topology.cpus.binary_search_by_key(&id, |cpu| cpu.id);
+            at.map(|at| CpuId(at as u32)).map_err(|_| format!("{id} is not online on {}", topology.source))
+        };
+        match place {
+            Where::Anywhere => Ok(Allowed::Anywhere),
+            Where::Cpu(cpu) => Ok(Allowed::Cpu(host(*cpu)?)),
+            Where::Llc(llc) if llc.index() < topology.llcs.len() => Ok(Allowed::Llc(*llc)),
+            Where::Llc(llc) => Err(format!("there is no {llc} on {}", topology.source)),
+            Where::Node(node) if topology.node(*node).is_some_and(|node| !node.cpus.is_empty()) => {
+                Ok(Allowed::Node(*node))
+            }
+            Where::Node(node) => Err(format!("there is no {node} with CPUs on {}", topology.source)),
+            Where::Cpus(cpus) => {
+                if let Some(missing) = cpus.iter().find(|cpu| host(*cpu).is_err()) {
+                    return Err(format!("{missing} is not online on {}", topology.source));
+                }
+                let all =
+                    || topology.llcs.iter().find(|llc| llc.cpus == *cpus).map(|llc| Allowed::Llc(llc.id));
+                let node =
+                    || topology.nodes.iter().find(|node| node.cpus == *cpus).map(|n| Allowed::Node(n.id));
+                let one = (cpus.iter().count() == 1).then(|| cpus.first()).flatten();
+                match one {
+                    _ if *cpus == topology.online() => Ok(Allowed::Anywhere),
+                    Some(cpu) => Ok(Allowed::Cpu(host(cpu)?)),
+                    None => node().or_else(all).ok_or_else(|| {
+                        format!("CPUs {cpus} are neither one CPU nor all of an LLC, a node or the machine")
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Looks up what programs name.
+    pub(super) fn link(&mut self) -> Result<(), ProgramError> {
+        for at in 0..self.codes.len() {
+            let code = &mut self.codes[at];
+            if std::mem::replace(&mut code.is_linked, true) {
+                continue;
+            }
+            let (names, gates, marks) = (&mut self.names, &mut self.gates, &mut self.marks);
+            for step in 0..code.ops.len() {
+                let name = |name: u32| code.names[name as usize].clone();
+                let mut gate = |of: u32| {
+                    *names.gates.entry(name(of)).or_insert_with(|| {
+                        gates.push(Gate::new(name(of)));
+                        gates.len() as u32 - 1
+                    })
+                };
+                let linked = match code.ops[step] {
+                    Op::WakeNamed { whom, is_sync } => match names.tasks.get(&name(whom)) {
+                        Some(task) => Op::Wake { task: TaskId(*task), is_sync },
+                        None => {
+                            let fact = format!("wakes `{}`, and no task is called so", name(whom));
+                            return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
+                        }
+                    },
+                    Op::Lock(of) => Op::Lock(gate(of)),
+                    Op::Unlock(of) => Op::Unlock(gate(of)),
+                    Op::Suspend(of) => Op::Suspend(gate(of)),
+                    Op::Signal(of) => Op::Signal(gate(of)),
+                    Op::Broadcast(of) => Op::Broadcast(gate(of)),
+                    Op::WaitOn { condition, lock } => {
+                        Op::WaitOn { condition: gate(condition), lock: gate(lock) }
+                    }
+                    Op::Barrier { name: of, parties } => Op::Barrier { name: gate(of), parties },
+                    Op::Fork(child) => Op::Fork(code.children[child as usize]),
+                    Op::Mark(of) => Op::Mark(*names.marks.entry(name(of)).or_insert_with(|| {
+                        marks.push((name(of), 0));
+                        marks.len() as u32 - 1
+                    })),
+                    other => other,
+                };
+                code.ops[step] = linked;
+            }
+        }
+        Ok(())
+    }
+}

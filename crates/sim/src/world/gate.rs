@@ -1,0 +1,45 @@
+//! Gate: where tasks wait for each other: locks, conditions, barriers.
+//!
+//! Model.   A name and who waits there, first come, first served, in a list threaded through the tasks. A lock that
+//!          is given back goes to the first who waits.
+//! Number.  56 bytes a gate.
+//! Writers. The world.
+
+use super::task::{NONE, Task};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    pub(crate) name: String,
+    first: u32,
+    last: u32,
+    pub(crate) waiting: u32,
+    /// Who has the lock.
+    pub(crate) owner: u32,
+}
+
+impl Gate {
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, first: NONE, last: NONE, waiting: 0, owner: NONE }
+    }
+
+    pub(crate) fn push(&mut self, tasks: &mut [Task], id: u32) {
+        tasks[id as usize].gate_next = NONE;
+        if self.last == NONE {
+            self.first = id
+        } else {
+            tasks[self.last as usize].gate_next = id
+        }
+        self.last = id;
+        self.waiting += 1;
+    }
+
+    pub(crate) fn pop(&mut self, tasks: &[Task]) -> Option<u32> {
+        let id = (self.first != NONE).then_some(self.first)?;
+        self.first = tasks[id as usize].gate_next;
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        self.waiting -= 1;
+        Some(id)
+    }
+}

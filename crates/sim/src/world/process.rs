@@ -1,0 +1,237 @@
+//! Process: tasks that share data, and the concurrency ids under which they run. The kernel's `mm`.
+//!
+//! Model.   A task that gets a CPU enters its process's `Ids` there, and leaves with the CPU. Every so often, when a
+//!          tick meets a running task of the process, ids that nobody used are taken back, by the crate's own rule.
+//!          Each id has an area of data; a task touches that of the id under which it runs.
+//! Number.  16 bytes per CPU and process for seats, 8 for when each was used last.
+//! Writers. The world; `expiry` before it runs.
+//! Source.  Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: what is old is judged by the
+//!          clock of the CPU that keeps the id, which stands still while that CPU idles.
+
+use crate::memory::{Access, ExtentId, Memory, Pages};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use warmcore_cid::{Held, Ids, Policy, Seat, Stats, User, seats};
+use warmcore_terms::{Cid, CpuId, CpuSet, Nanos, NodeId};
+
+/// What counts as unused when ids are taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Expiry {
+    /// Unused between two scans: the crate's own.
+    #[default]
+    TwoScans,
+    /// Unused for so long, by a clock that all share.
+    Age(Nanos),
+    /// Unused for so long by the clock of its CPU, which stands still while that CPU idles: the kernel's.
+    AgeThere(Nanos),
+    /// Nothing ever.
+    Never,
+}
+
+/// The data of one id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// How large.
+    pub bytes: u64,
+    /// What its pages are at first.
+    pub pages: Pages,
+    /// Where they live. `None`: where they are touched first.
+    pub home: Option<NodeId>,
+}
+
+/// What is to be known of a process.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Which id a CPU gets.
+    pub policy: &'static dyn Policy,
+    /// What counts as unused.
+    pub expiry: Expiry,
+    /// The data of each id. `None`: there is none to touch.
+    pub area: Option<Area>,
+}
+
+impl Plan {
+    /// Ids by this policy, without data.
+    pub fn new(policy: &'static dyn Policy) -> Self {
+        Self { policy, expiry: Expiry::default(), area: None }
+    }
+
+    /// Each id has so much data.
+    pub fn with_area(self, bytes: u64, pages: Pages) -> Self {
+        Self { area: Some(Area { bytes, pages, home: None }), ..self }
+    }
+
+    /// What counts as unused.
+    pub fn with_expiry(self, expiry: Expiry) -> Self {
+        Self { expiry, ..self }
+    }
+}
+
+/// Where one of a process's tasks is.
+struct Member {
+    user: Option<User>,
+    held: Option<Held<'static>>,
+}
+
+/// The ids, in one place for as long as somebody holds one.
+struct Home(NonNull<Ids<Box<[Seat]>>>);
+
+impl Home {
+    fn new(ids: Ids<Box<[Seat]>>) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(ids))))
+    }
+
+    /// For as long as this home stands: nothing that it returns leaves this module, and `Process` drops what is held
+    /// before it drops this.
+    fn ids(&self) -> &'static Ids<Box<[Seat]>> {
+        // SAFETY: allocated in `new`, freed in `drop`. It is only ever shared.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::leak` in `new`; `Process::drop` has dropped all that borrows from it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// A process.
+pub struct Process {
+    ids: ManuallyDrop<Home>,
+    plan: Plan,
+    members: Vec<Member>,
+    free: Vec<u32>,
+    areas: Vec<Option<ExtentId>>,
+    /// By CPU: when its id was used last.
+    used_at: Vec<u64>,
+    next_scan: u64,
+    entries: u64,
+}
+
+impl Process {
+    pub(crate) fn new(cpus: u32, plan: Plan) -> Self {
+        Self {
+            ids: ManuallyDrop::new(Home::new(Ids::new(seats(cpus), 0, plan.policy))),
+            plan,
+            members: Vec::new(),
+            free: Vec::new(),
+            areas: Vec::new(),
+            used_at: vec![0; cpus as usize],
+            next_scan: 0,
+            entries: 0,
+        }
+    }
+
+    /// What happened to its ids.
+    pub fn stats(&self) -> Stats {
+        self.ids.ids().stats()
+    }
+
+    /// The id that a CPU has now, and whether somebody runs under it.
+    pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
+        self.ids.ids().at(cpu)
+    }
+
+    /// Areas that were touched.
+    pub fn areas(&self) -> usize {
+        self.areas.iter().flatten().count()
+    }
+
+    /// How often a task got a CPU under an id.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// A task more, which may run there.
+    pub(crate) fn join(&mut self, allowed: &CpuSet) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.members.push(Member { user: None, held: None });
+            self.members.len() as u32 - 1
+        });
+        self.members[at as usize].user = Some(self.ids.ids().add_user(at, allowed));
+        at
+    }
+
+    /// A task less. It holds nothing.
+    pub(crate) fn part(&mut self, at: u32) {
+        if let Some(user) = self.members[at as usize].user.take() {
+            self.ids.ids().remove_user(user);
+            self.free.push(at);
+        }
+    }
+
+    /// A task gets a CPU.
+    pub(crate) fn enter(&mut self, at: u32, cpu: CpuId, now: Nanos) {
+        self.entries += 1;
+        self.used_at[cpu.index()] = now.0;
+        let member = &mut self.members[at as usize];
+        let user = member.user.as_mut().expect("a member that has not parted");
+        let held = self.ids.ids().enter(cpu, user);
+        assert!(held.is_some(), "{cpu} runs one task at a time, and its seat is held");
+        member.held = held;
+    }
+
+    /// It loses the CPU.
+    pub(crate) fn leave(&mut self, at: u32, cpu: CpuId, now: Nanos) {
+        self.used_at[cpu.index()] = now.0;
+        let member = &mut self.members[at as usize];
+        if let (Some(held), Some(user)) = (member.held.take(), member.user.as_mut()) {
+            self.ids.ids().leave(held, user);
+        }
+    }
+
+    /// The id under which a task runs.
+    pub(crate) fn cid(&self, at: u32) -> Option<Cid> {
+        self.members[at as usize].held.as_ref().map(Held::cid)
+    }
+
+    /// A pass over the data of the id under which a task runs.
+    pub(crate) fn touch(
+        &mut self,
+        at: u32,
+        memory: &mut Memory,
+        cpu: CpuId,
+        how: Access,
+        now: Nanos,
+    ) -> Nanos {
+        let (Some(cid), Some(area)) = (self.cid(at), self.plan.area) else { return Nanos(0) };
+        if self.areas.len() <= cid.index() {
+            self.areas.resize(cid.index() + 1, None);
+        }
+        let Area { bytes, pages, home } = area;
+        let extent = *self.areas[cid.index()].get_or_insert_with(|| memory.extent(bytes, pages, home));
+        memory.touch(cpu, extent, how, now)
+    }
+
+    /// A tick met one of its tasks. Whether a scan was due; if so, ids that nobody used are free now.
+    ///
+    /// `clock`: what the clock of a CPU says, if the rule asks for that.
+    pub(crate) fn tick(&mut self, now: Nanos, every: Nanos, clock: impl Fn(CpuId) -> Nanos) -> bool {
+        if now.0 < self.next_scan {
+            return false;
+        }
+        self.next_scan = now.0 + every.0;
+        let (ids, used_at) = (self.ids.ids(), &self.used_at);
+        let is_past = |cpu: CpuId, clock: Nanos, age: Nanos| {
+            used_at.get(cpu.index()).is_some_and(|used| clock.0 >= used.saturating_add(age.0))
+        };
+        match self.plan.expiry {
+            Expiry::TwoScans => ids.compact(),
+            Expiry::Age(age) => ids.compact_if(|cpu, _| is_past(cpu, now, age)),
+            Expiry::AgeThere(age) => {
+                ids.compact_if(|cpu, _| cpu.index() < used_at.len() && is_past(cpu, clock(cpu), age))
+            }
+            Expiry::Never => ids.compact_if(|_, _| false),
+        };
+        true
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.members.clear();
+        // SAFETY: dropped once, here, and nothing that borrows from it is left.
+        unsafe { ManuallyDrop::drop(&mut self.ids) };
+    }
+}

@@ -1,0 +1,475 @@
+//! Scene: CPUs, tasks and queues as they are at this moment: what a policy is shown.
+//!
+//! Model.   What a policy asks for often is counted as it changes: who idles and who waits, per shard. So no event
+//!          looks at all CPUs unless the policy itself wants to.
+//! Number.  A CPU is at most 512 bytes here.
+//! Writers. The world.
+
+use super::queue::{List, RunQueue};
+use super::settings::Order;
+use super::task::{NONE, Task};
+use super::usage::Usage;
+use std::cell::Cell;
+use warmcore_place::policy::kernel::{AverageIdle, NewidleCost};
+use warmcore_place::{Allowed, Distance, Machine, View};
+use warmcore_terms::{CpuId, Nanos};
+
+/// What a CPU does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing, and it sleeps.
+    Idle,
+    /// It was woken, and is on its way out of an idle state; or it looks for work.
+    Coming,
+    /// It runs a task.
+    Running,
+}
+
+/// What came of a CPU so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CpuCounts {
+    /// It ran tasks.
+    pub busy_ns: u64,
+    /// How often a task began.
+    pub switches: u64,
+    /// How often another CPU interrupted it: out of its idle state, or for a wakee.
+    pub ipis: u64,
+    /// How often it left an idle state.
+    pub idle_exits: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// Tasks that it took from elsewhere when it had none, or fewer.
+    pub pulled: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    pub(crate) state: State,
+    /// Asleep, until a time at which it looks for work.
+    pub(crate) looks: bool,
+    pub(crate) ticks: bool,
+    pub(crate) current: u32,
+    /// Of the step, the arrival or the look that is pending: others are stale.
+    pub(crate) generation: u32,
+    pub(crate) core: u32,
+    pub(crate) shard: u32,
+    pub(crate) kernel: CpuId,
+    /// Of the current step, at full speed, at `since`.
+    pub(crate) left: u64,
+    pub(crate) since: u64,
+    /// In thousandths.
+    pub(crate) speed: u32,
+    /// When the step ends, and when its event is due: not later.
+    pub(crate) ends_at: u64,
+    pub(crate) event_at: u64,
+    /// Since when the current task is on.
+    pub(crate) on_since: u64,
+    /// Up to when what it ran is in its `v`.
+    pub(crate) v_at: u64,
+    pub(crate) v_min: u64,
+    /// Running or idle since.
+    pub(crate) state_since: u64,
+    pub(crate) hot_until: u64,
+    pub(crate) average_run: u64,
+    pub(crate) average_idle: AverageIdle,
+    /// Of searching, by how far: what it cost at most, when it was called to last, how often in vain.
+    pub(crate) newidle: [NewidleCost; 6],
+    pub(crate) balanced_at: [u64; 6],
+    pub(crate) failed: [u8; 6],
+    /// It has just run out of work.
+    pub(crate) is_newly_idle: bool,
+    /// It runs something: the cores' units are shared with it.
+    pub(crate) is_busy: bool,
+    /// Who runs there sleeps right after the wake that is placed now.
+    pub(crate) sleeps_next: bool,
+    pub(crate) queue: RunQueue,
+    pub(crate) lopsided: u32,
+    pub(crate) counts: CpuCounts,
+}
+
+/// Where a fair clock begins, so that a credit does not lead below 0.
+const V_BEGIN: u64 = 1 << 40;
+
+impl Cpu {
+    fn new(core: u32, shard: u32, kernel: CpuId) -> Self {
+        Self {
+            state: State::Idle,
+            looks: false,
+            ticks: false,
+            current: NONE,
+            generation: 0,
+            core,
+            shard,
+            kernel,
+            left: 0,
+            since: 0,
+            speed: 1000,
+            ends_at: 0,
+            event_at: 0,
+            on_since: 0,
+            v_at: 0,
+            v_min: V_BEGIN,
+            state_since: 0,
+            hot_until: 0,
+            average_run: 0,
+            average_idle: AverageIdle::default(),
+            newidle: [NewidleCost::default(); 6],
+            balanced_at: [0; 6],
+            failed: [0; 6],
+            is_newly_idle: false,
+            is_busy: false,
+            sleeps_next: false,
+            queue: RunQueue::default(),
+            lopsided: 0,
+            counts: CpuCounts::default(),
+        }
+    }
+}
+
+/// CPUs that share a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    pub(crate) idle: u32,
+    /// Movable tasks that wait on its CPUs, whether they are in its queue besides or not.
+    pub(crate) backlog: u32,
+    /// Tasks that belong to none of them yet, or that any of them may take.
+    pub(crate) shelf: List<1>,
+    /// Cores all of whose CPUs idle.
+    pub(crate) idle_cores: u32,
+    /// How much its CPUs have run lately.
+    pub(crate) usage: Usage,
+}
+
+/// Threads that share a core's units.
+#[derive(Debug, Default)]
+pub(crate) struct Core {
+    pub(crate) cpus: Vec<u32>,
+    /// CPUs of it that run something.
+    pub(crate) busy: u32,
+    /// CPUs of it that idle.
+    pub(crate) idle: u32,
+    pub(crate) idle_since: u64,
+}
+
+/// CPUs, tasks and queues as they are at this moment.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) machine: Machine,
+    pub(crate) now: u64,
+    pub(crate) order: Order,
+    pub(crate) long_run: Option<Nanos>,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) cores: Vec<Core>,
+    /// CPUs that idle.
+    pub(crate) idle: u32,
+    /// CPUs that look for work: on their way, or asleep until they look.
+    pub(crate) looking: u32,
+    /// Movable tasks that wait, wherever.
+    pub(crate) waiting: u32,
+    /// Looks at CPUs since this was reset.
+    pub(crate) looks: Cell<u32>,
+    /// The same by how far they were, for the CPU that searches.
+    pub(crate) searches: Cell<Option<u32>>,
+    pub(crate) looked: [Cell<u32>; 6],
+    /// Of the wake that is placed now.
+    pub(crate) wakee_was_on: Option<CpuId>,
+    pub(crate) wakes_wide: bool,
+}
+
+impl Scene {
+    pub(crate) fn new(machine: Machine, core_of: &[u32], order: Order, long_run: Option<Nanos>) -> Self {
+        let cpu = |(i, core): (usize, &u32)| {
+            let id = CpuId(i as u32);
+            Cpu::new(*core, machine.shard_of(id) as u32, machine.kernel_cpu(id))
+        };
+        let cpus: Vec<Cpu> = core_of.iter().enumerate().map(cpu).collect();
+        let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
+        let shards: Vec<Shard> = (0..machine.shards()).map(shard).collect();
+        let mut cores: Vec<Core> = Vec::new();
+        cores.resize_with(core_of.iter().max().map_or(0, |core| *core as usize + 1), Core::default);
+        core_of.iter().enumerate().for_each(|(i, core)| cores[*core as usize].cpus.push(i as u32));
+        let mut shards: Vec<Shard> = shards;
+        for core in &mut cores {
+            core.idle = core.cpus.len() as u32;
+            if let Some(first) = core.cpus.first() {
+                shards[cpus[*first as usize].shard as usize].idle_cores += 1;
+            }
+        }
+        Self {
+            machine,
+            now: 0,
+            order,
+            long_run,
+            idle: cpus.len() as u32,
+            cpus,
+            tasks: Vec::new(),
+            shards,
+            cores,
+            looking: 0,
+            waiting: 0,
+            looks: Cell::new(0),
+            searches: Cell::new(None),
+            looked: Default::default(),
+            wakee_was_on: None,
+            wakes_wide: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cpu(&self, cpu: CpuId) -> &Cpu {
+        &self.cpus[cpu.index()]
+    }
+
+    #[inline]
+    pub(crate) fn task(&mut self, id: u32) -> &mut Task {
+        &mut self.tasks[id as usize]
+    }
+
+    /// Counts a task in that waits on a CPU, or out.
+    fn count_waiting(&mut self, cpu: u32, id: u32, comes: bool) {
+        let allowed = self.tasks[id as usize].allowed;
+        if matches!(allowed, Allowed::Cpu(_)) {
+            return;
+        }
+        let at = &mut self.cpus[cpu as usize];
+        let by = if comes { 1u32 } else { u32::MAX };
+        if comes && at.queue.movable == 0 {
+            at.queue.since = self.now;
+        }
+        at.queue.movable = at.queue.movable.wrapping_add(by);
+        if allowed != Allowed::Anywhere {
+            at.queue.restricted = at.queue.restricted.wrapping_add(by);
+        }
+        let shard = &mut self.shards[at.shard as usize];
+        shard.backlog = shard.backlog.wrapping_add(by);
+        self.waiting = self.waiting.wrapping_add(by);
+    }
+
+    /// A task waits on a CPU from now on, and in the queue of a shard besides if that is named.
+    pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_next: bool, enters: Option<usize>) {
+        self.count_waiting(cpu, id, true);
+        self.tasks[id as usize].queued_on = cpu;
+        let queue = &mut self.cpus[cpu as usize].queue;
+        if is_next {
+            queue.push_next(&mut self.tasks, id);
+        } else {
+            queue.push(&mut self.tasks, id, self.order);
+        }
+        if let Some(shard) = enters {
+            self.tasks[id as usize].shelf = shard as u32;
+            self.shards[shard].shelf.push(&mut self.tasks, id);
+        }
+    }
+
+    /// A task waits on no CPU, but in the queue of a shard.
+    pub(crate) fn shelve(&mut self, shard: usize, id: u32) {
+        self.tasks[id as usize].shelf = shard as u32;
+        self.shards[shard].shelf.push(&mut self.tasks, id);
+        self.waiting += 1;
+    }
+
+    /// A task waits no longer, wherever it did.
+    pub(crate) fn unqueue(&mut self, id: u32) {
+        let task = &mut self.tasks[id as usize];
+        let cpu = std::mem::replace(&mut task.queued_on, NONE);
+        let shelf = std::mem::replace(&mut task.shelf, NONE);
+        if shelf != NONE {
+            self.shards[shelf as usize].shelf.remove(&mut self.tasks, id);
+        }
+        if cpu == NONE {
+            self.waiting -= 1;
+        } else {
+            self.cpus[cpu as usize].queue.remove(&mut self.tasks, id);
+            self.count_waiting(cpu, id, false);
+        }
+    }
+
+    /// The next one to run there; it waits no longer.
+    pub(crate) fn dequeue(
+        &mut self,
+        cpu: u32,
+        chain_max: impl Fn(Nanos) -> u32,
+        turn: impl Fn(Nanos) -> warmcore_place::Turn,
+    ) -> Option<u32> {
+        let at = &mut self.cpus[cpu as usize];
+        let average = Nanos(at.average_run);
+        let id = at.queue.choose(&mut self.tasks, || chain_max(average), || turn(average))?;
+        self.unqueue(id);
+        Some(id)
+    }
+
+    /// Takes one that may run on `me` from another CPU's queue.
+    pub(crate) fn take(&mut self, me: CpuId, from: CpuId) -> Option<u32> {
+        let may = |task: &Task| self.machine.allows(task.allowed, me);
+        let id = self.cpus[from.index()].queue.spare(&self.tasks, self.order, may)?;
+        self.unqueue(id);
+        Some(id)
+    }
+
+    /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one.
+    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<u32> {
+        let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
+        let id = all.find(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))?;
+        drop(all);
+        self.unqueue(id);
+        Some(id)
+    }
+
+    /// A task that has run on one CPU is to be compared with those of another.
+    pub(crate) fn carry_v(&mut self, id: u32, to: u32, credit: u64) {
+        let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].v_min);
+        match std::mem::replace(&mut task.v_of, to) {
+            NONE => task.v = min,
+            of if of != to => task.v = (task.v + min).saturating_sub(self.cpus[of as usize].v_min),
+            _ => {}
+        }
+        task.v = task.v.max(min.saturating_sub(credit));
+    }
+
+    /// What a CPU does from now on. Counts who idles and who looks.
+    pub(crate) fn turn(&mut self, cpu: u32, state: State, looks: bool) {
+        let at = &mut self.cpus[cpu as usize];
+        let (was_idle, is_idle) = (at.state == State::Idle, state == State::Idle);
+        let looked = at.looks || at.state == State::Coming;
+        let will_look = looks || state == State::Coming;
+        let (did_run, runs) = (at.state == State::Running, state == State::Running);
+        if did_run != runs {
+            self.shards[at.shard as usize].usage.turn(self.now, runs);
+        }
+        (at.state, at.looks) = (state, looks);
+        at.generation = at.generation.wrapping_add(1);
+        if was_idle != is_idle {
+            let by = if is_idle { 1u32 } else { u32::MAX };
+            let shard = &mut self.shards[at.shard as usize];
+            shard.idle = shard.idle.wrapping_add(by);
+            self.idle = self.idle.wrapping_add(by);
+            let core = &mut self.cores[at.core as usize];
+            let all = core.cpus.len() as u32;
+            let was_whole = core.idle == all;
+            core.idle = core.idle.wrapping_add(by);
+            if was_whole != (core.idle == all) {
+                let first = self.cpus[core.cpus[0] as usize].shard;
+                let whole = &mut self.shards[first as usize].idle_cores;
+                *whole = whole.wrapping_add(by);
+            }
+        }
+        if looked != will_look {
+            self.looking = self.looking.wrapping_add(if will_look { 1 } else { u32::MAX });
+        }
+    }
+}
+
+impl View for Scene {
+    #[inline]
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        self.cpu(cpu).state == State::Idle
+    }
+
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        let at = self.cpu(cpu);
+        let is_long = |long: Nanos| self.now - at.on_since >= long.0;
+        at.state == State::Running && self.long_run.is_some_and(is_long)
+    }
+
+    #[inline]
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        self.cpu(cpu).queue.movable
+    }
+
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.cpu(cpu).queue.since)
+    }
+
+    fn refill_there(&self, cpu: CpuId) -> Nanos {
+        let at = self.cpu(cpu);
+        let of = |id: u32| self.tasks[id as usize].refill;
+        at.queue.peek().map_or(Nanos(0), of)
+    }
+
+    #[inline]
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.cpu(cpu).hot_until)
+    }
+
+    #[inline]
+    fn waiting_in(&self, shard: usize) -> u32 {
+        self.shards[shard].shelf.len
+    }
+
+    #[inline]
+    fn idle_in(&self, shard: usize) -> u32 {
+        self.shards[shard].idle
+    }
+
+    #[inline]
+    fn has_backlog_in(&self, shard: usize) -> bool {
+        self.shards[shard].backlog > 0
+    }
+
+    fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
+        let queue = &self.cpu(cpu).queue;
+        let may = |id: u32| self.machine.allows(self.tasks[id as usize].allowed, me);
+        queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
+    }
+
+    fn sleeps_next(&self, cpu: CpuId) -> bool {
+        self.cpu(cpu).sleeps_next
+    }
+
+    #[inline]
+    fn runs(&self, cpu: CpuId) -> u32 {
+        if let Some(me) = self.searches.get() {
+            let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
+            looked.set(looked.get() + 1);
+        }
+        let at = self.cpu(cpu);
+        at.queue.len() + u32::from(at.current != NONE)
+    }
+
+    fn wakee_was_on(&self) -> Option<CpuId> {
+        self.wakee_was_on
+    }
+
+    fn wakes_wide(&self) -> bool {
+        self.wakes_wide
+    }
+
+    #[inline]
+    fn has_idle_core_in(&self, shard: usize) -> bool {
+        self.shards[shard].idle_cores > 0
+    }
+
+    fn usage_in(&self, shard: usize) -> Option<u64> {
+        Some(self.shards[shard].usage.now(self.now))
+    }
+
+    fn average_idle(&self, cpu: CpuId) -> Nanos {
+        self.cpu(cpu).average_idle.average()
+    }
+
+    fn newidle_cost(&self, cpu: CpuId, within: Distance) -> Nanos {
+        self.cpu(cpu).newidle[within as usize].most()
+    }
+
+    fn is_newly_idle(&self, cpu: CpuId) -> bool {
+        self.cpu(cpu).is_newly_idle
+    }
+
+    fn last_ran(&self, cpu: CpuId) -> Nanos {
+        let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.home == cpu.0);
+        let spare = queue.spare(&self.tasks, self.order, |task| !task.is_pinned());
+        let task = spare.map(|id| &self.tasks[id as usize]).filter(|task| is_there(task));
+        Nanos(task.map_or(0, |task| task.last_ran))
+    }
+
+    fn balanced_at(&self, cpu: CpuId, within: Distance) -> Nanos {
+        Nanos(self.cpu(cpu).balanced_at[within as usize])
+    }
+
+    fn balances_failed(&self, cpu: CpuId, within: Distance) -> u32 {
+        self.cpu(cpu).failed[within as usize].into()
+    }
+}

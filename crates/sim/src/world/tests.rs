@@ -1,0 +1,279 @@
+use super::*;
+use crate::memory::Access;
+use warmcore_place::{Allowed, Kernel, PolicyKind};
+use warmcore_topo::MACHINES;
+
+fn drawn(llcs: u32, cores: u32, smt: u32) -> Topology {
+    let text = format!("[drawn]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {smt}\n");
+    Topology::from_machine(&text, "drawn").unwrap()
+}
+
+fn world(topology: &Topology) -> World<Kernel> {
+    World::new(topology, &Costs::of(topology), Settings::kernel(), Kernel::default(), 1)
+}
+
+const END: Nanos = Nanos(10_000_000_000);
+
+#[test]
+fn a_task_alone_takes_what_it_runs_and_the_way_out_of_idle() {
+    let topology = drawn(1, 1, 1);
+    let mut world = world(&topology);
+    world.spawn(&Program::new("a").run(1_000_000)).unwrap();
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete());
+    // Woken at 0: no idle time, so no state to leave; half a microsecond from the wake to the first instruction.
+    assert_eq!(report.now.0, 500 + 1_000_000);
+    assert_eq!((report.tasks[0].counts.run_ns, report.cpus[0].busy_ns), (1_000_000, 1_000_000));
+}
+
+#[test]
+fn two_threads_of_a_core_slow_each_other_while_both_run() {
+    let topology = drawn(1, 1, 2);
+    let mut world = world(&topology);
+    for (name, ns) in [("long", 2_000_000), ("short", 620_000)] {
+        world.spawn(&Program::new(name).run(ns)).unwrap();
+    }
+    let report = world.run(END).unwrap();
+    // The short one takes 1 ms at 620 thousandths; by then the long one has done 620 µs, and runs the rest alone.
+    assert_eq!(report.now.0, 500 + 1_000_000 + 1_380_000);
+}
+
+#[test]
+fn who_runs_longer_than_its_slice_is_interrupted_and_shares_are_fair() {
+    let topology = drawn(1, 1, 1);
+    let mut world = world(&topology);
+    for name in ["a", "b", "c"] {
+        world.spawn(&Program::new(name).forever(|p| p.run(50_000_000))).unwrap();
+    }
+    let report = world.run(Nanos(1_200_000_000)).unwrap();
+    assert_eq!(report.outcome, Outcome::TimeIsUp);
+    for task in &report.tasks {
+        assert!(task.counts.run_ns.abs_diff(400_000_000) < 10_000_000, "{task:?}");
+        assert!(task.counts.preemptions > 50, "{task:?}");
+    }
+}
+
+#[test]
+fn a_sleeper_interrupts_who_has_run_much_more() {
+    let topology = drawn(1, 1, 1);
+    let mut world = world(&topology);
+    world.spawn(&Program::new("hog").daemon().forever(|p| p.run(50_000_000))).unwrap();
+    world.spawn(&Program::new("light").repeat(20, |p| p.sleep(30_000_000).run(100_000))).unwrap();
+    let report = world.run(END).unwrap();
+    let light = &report.tasks[1];
+    // At its begin it has no credit, and waits for the slice's end.
+    assert!(report.is_complete() && light.counts.wait_ns <= 4_100_000, "{light:?}");
+}
+
+#[test]
+fn an_idle_machine_has_no_events() {
+    let topology = Topology::from_machine(MACHINES, "spr_224cpu_2p").unwrap();
+    let mut world = world(&topology);
+    world.spawn(&Program::new("a").repeat(10, |p| p.sleep(1_000_000_000).run(1000))).unwrap();
+    let report = world.run(Nanos(60_000_000_000)).unwrap();
+    assert!(report.is_complete() && report.events < 50, "{report:?}");
+}
+
+#[test]
+fn a_wake_that_comes_before_its_wait_is_kept() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    world.spawn(&Program::new("a").run(1_000_000).repeat(3, |p| p.wait().mark("woken"))).unwrap();
+    world.spawn(&Program::new("b").repeat(3, |p| p.wake("a"))).unwrap();
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete());
+    assert_eq!(report.mark("woken"), 3);
+}
+
+#[test]
+fn parents_wait_for_their_children_whose_places_are_used_again() {
+    let topology = drawn(1, 4, 1);
+    let mut world = world(&topology);
+    let leaf = Program::new("leaf").run(10_000);
+    let child = Program::new("child").fork(leaf.clone()).fork(leaf).run(1_000);
+    world.spawn(&Program::new("make").repeat(1000, |p| p.fork(child).join())).unwrap();
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete());
+    let of = |name: &str| report.tasks.iter().find(|task| task.name == name).unwrap().tasks;
+    assert_eq!((of("make"), of("child"), of("leaf")), (1, 1000, 2000));
+    assert!(world.scene.tasks.len() <= 12, "{}", world.scene.tasks.len());
+}
+
+#[test]
+fn a_lock_has_one_owner_at_a_time_and_goes_to_the_first_who_waits() {
+    let topology = drawn(1, 4, 1);
+    let mut world = world(&topology);
+    for name in ["a", "b", "c", "d"] {
+        world.spawn(&Program::new(name).repeat(5, |p| p.lock("m").run(100_000).unlock("m"))).unwrap();
+    }
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete() && report.now.0 >= 2_000_000, "{report:?}");
+}
+
+#[test]
+fn conditions_and_barriers_let_tasks_meet() {
+    let topology = drawn(1, 4, 1);
+    let mut world = world(&topology);
+    let waits = Program::new("waits").lock("m").wait_on("c", "m").unlock("m").barrier("all", 2).mark("met");
+    world.spawn(&waits).unwrap();
+    let tells = Program::new("tells")
+        .run(50_000)
+        .lock("m")
+        .signal("c")
+        .unlock("m")
+        .run(1_000)
+        .barrier("all", 2)
+        .mark("met");
+    world.spawn(&tells).unwrap();
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(report.mark("met"), 2);
+}
+
+#[test]
+fn a_deadlock_says_who_waits_for_whom() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    let both = |name: &str, first: &str, second: &str| {
+        Program::new(name).lock(first).run(10_000).lock(second).unlock(second).unlock(first)
+    };
+    world.spawn(&both("philosopher", "fork", "knife")).unwrap();
+    world.spawn(&both("critic", "knife", "fork")).unwrap();
+    world.spawn(&Program::new("guest").wait().wake("host")).unwrap();
+    world.spawn(&Program::new("host").wait().wake("guest")).unwrap();
+    world.spawn(&Program::new("stranger").wait()).unwrap();
+    let text = world.run(END).unwrap().deadlock().unwrap();
+    for line in [
+        "`philosopher` waits at `knife`, which `critic` would end",
+        "`critic` waits at `fork`, which `philosopher` would end",
+        "`guest` waits to be woken, which `host` would end",
+        "`host` waits to be woken, which `guest` would end",
+        "`stranger` waits to be woken, and nobody is left who would end that",
+    ] {
+        assert!(text.contains(line), "{line} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn bad_programs_are_refused_and_the_place_is_named() {
+    let topology = drawn(1, 2, 1);
+    let wrong = |program: Program| {
+        let mut world = world(&topology);
+        let error = world.spawn(&program).and_then(|_| world.run(END)).unwrap_err();
+        error.to_string()
+    };
+    let cases = [
+        (
+            Program::new("a").wake("b"),
+            "program `a`, step 1: wakes `b`, and no task is called so; spawn it first",
+        ),
+        (
+            Program::new("a").forever(|p| p.mark("m")),
+            "program `a`, step 1: a loop for ever in which no time passes",
+        ),
+        (
+            Program::new("a").run(5).unlock("m"),
+            "program `a`, step 2: gives back the lock `m`, which it has not",
+        ),
+        (Program::new("a").on(Allowed::Cpu(CpuId(9))), "program `a`: cpu9 is not online on"),
+        (Program::new("a").touch_cid(Access::Read), "program `a`, step 1: touches a process's area in none"),
+        (
+            Program::new("a").forever(|p| p.run(0..=0)),
+            "program `a`, step 3: 1000000 steps, and no time has passed",
+        ),
+    ];
+    for (program, starts) in cases {
+        let text = wrong(program);
+        assert!(text.starts_with(starts), "{text}\nnot\n{starts}");
+    }
+}
+
+#[test]
+fn ids_stay_with_their_cpus_and_are_the_crates_own() {
+    let topology = drawn(1, 4, 1);
+    let run = |policy: &'static dyn warmcore_cid::Policy| {
+        let mut world = world(&topology);
+        let plan = process::Plan::new(policy).with_area(16 << 10, Pages::Touched);
+        let process = world.process(plan);
+        for cpu in 0..4 {
+            let of = Program::new(format!("t{cpu}")).in_process(process).on(Allowed::Cpu(CpuId(cpu)));
+            let body = |p: Program| p.touch_cid(Access::Write).run(100_000).sleep(300_000_000);
+            world.spawn(&of.repeat(10, body)).unwrap();
+        }
+        let report = world.run(Nanos(20_000_000_000)).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+        let process = world.process_of(process);
+        (process.stats(), process.entries(), process.areas())
+    };
+    let (stats, entries, areas) = run(&warmcore_cid::CacheLocal);
+    assert_eq!((stats.users, stats.in_use + stats.recent_hits as u32 > 0, areas), (0, true, 4));
+    assert!(entries >= 40 && stats.overflows == 0);
+    // The policies are the crate's: another one gives other ids.
+    assert_ne!(run(&warmcore_cid::Lowest).0, stats);
+}
+
+#[test]
+fn budgets_refuse_what_does_not_fit() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    let root = world.account("root", None, 100_000);
+    let leaf = world.account("leaf", Some(root), u64::MAX);
+    world.spawn(&Program::new("a").repeat(1000, |p| p.charge(leaf, 200).run(100))).unwrap();
+    assert!(world.run(END).unwrap().is_complete());
+    world.drain(root);
+    assert_eq!(world.account_use(leaf), (100_000, 500));
+}
+
+#[test]
+fn a_task_and_a_cpu_are_as_small_as_promised() {
+    assert!(size_of::<task::Task>() <= 512, "{}", size_of::<task::Task>());
+    let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
+    let (cpus, ..) = world(&topology).bytes();
+    assert!(cpus / 384 <= 2048, "{}", cpus / 384);
+}
+
+#[test]
+fn every_policy_finishes_the_same_work() {
+    let topology = drawn(2, 4, 2);
+    for policy in PolicyKind::all() {
+        for settings in [Settings::default(), Settings::runtime()] {
+            let mut world = World::new(&topology, &Costs::of(&topology), settings, policy, 3);
+            for i in 0..24 {
+                let of = Program::new(format!("c{i}")).repeat(50, |p| {
+                    p.run(5_000..=20_000)
+                        .wake(format!("s{i}"))
+                        .wait()
+                        .mark("trips")
+                        .sleep(Length::Exponential(Nanos(30_000)))
+                });
+                world.spawn(&of).unwrap();
+                let of = Program::new(format!("s{i}")).daemon();
+                world.spawn(&of.forever(|p| p.wait().run(1_000..=9_000).wake(format!("c{i}")))).unwrap();
+            }
+            let report = world.run(END).unwrap();
+            assert!(report.is_complete(), "{policy}: {:?}", report.deadlock());
+            assert_eq!(report.mark("trips"), 24 * 50, "{policy}");
+        }
+    }
+}
+
+/// What cid tables hang on: when an id that nobody uses is free again.
+#[test]
+fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
+    use process::{Expiry, Plan};
+    let topology = drawn(1, 2, 1);
+    let kept = |expiry| {
+        let mut world = world(&topology);
+        let process = world.process(Plan::new(&warmcore_cid::KeptPerCpu).with_expiry(expiry));
+        let on = |name: &str, cpu| Program::new(name).in_process(process).on(Allowed::Cpu(CpuId(cpu)));
+        world.spawn(&on("runs", 0).run(900_000_000)).unwrap();
+        world.spawn(&on("pauses", 1).run(1_000).sleep(800_000_000).run(1_000)).unwrap();
+        world.run(Nanos(600_000_000)).unwrap();
+        world.process_of(process).at(CpuId(1))
+    };
+    let unused = Nanos(100_000_000);
+    assert_eq!((kept(Expiry::TwoScans), kept(Expiry::Age(unused))), (None, None));
+    assert!(kept(Expiry::Never).is_some());
+    // The clock of a CPU that idles stands still: by it the id is as fresh as when it was left.
+    assert!(kept(Expiry::AgeThere(unused)).is_some());
+}
