@@ -4,8 +4,11 @@ use warmcore_sim::tolerance::{Claim, What, all, named};
 
 const NOTES: &str = include_str!("../../../fixtures/sim/tolerances.md");
 
+/// A tolerance's name, what is compared, and the least and the most that is allowed.
+type Entry = (&'static str, What, f64, f64);
+
 /// What a line of the notes' table allows, number by number.
-const ALLOWED: &[(&str, &[(&str, What, f64, f64)])] = &[
+const ALLOWED: &[(&str, &[Entry])] = &[
     (
         "| cid, ids per burst, and the 8-thread 10 ms row | emerges | exact; 1.0–1.15 |",
         &[("cid.ids", What::Difference, 0.0, 0.0), ("cid.8_threads_10_ms", What::Simulated, 1.0, 1.15)],

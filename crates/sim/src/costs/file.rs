@@ -3,7 +3,7 @@
 //! Model.   TOML has no place for where a number comes from, so the machine file has it in the comment at the
 //!          line's end: `c2c_smt = 9  # [M] measured there`. The parser says where a value ends; what follows a `#`
 //!          on that line is its comment. This is the one place that reads them.
-//!          A number is an estimate if any tag of its comment is [E]; else the first tag counts. Without a tag
+//!          A number is an estimate if any tag of its comment is `[E]`; else the first tag counts. Without a tag
 //!          it is an estimate.
 //! Number.  `2900  # [M] LOCAL`: measured. `35 # [S] as printed; number [E]`: estimated.
 
