@@ -299,7 +299,8 @@ impl<P: Policy, O: Observer> World<P, O> {
             }
         }
         if (self.living > 0 || !self.has_end) && self.events.next_at().is_some() {
-            self.scene.now = until.0;
+            // It may have been run further before: time never goes back.
+            self.scene.now = self.scene.now.max(until.0);
         }
         Ok(self.report())
     }

@@ -165,14 +165,14 @@ impl RunQueue {
         chain_max: impl Fn() -> u32,
         turn: impl Fn() -> Turn,
     ) -> Option<u32> {
+        let mut behind = NONE;
         if self.next != NONE {
             let next = self.next;
             if self.len() == 1 || self.chain < chain_max() {
                 self.chain = self.chain.saturating_add(1);
                 return Some(next);
             }
-            self.next = NONE;
-            self.push(tasks, next, Order::Rounds);
+            behind = std::mem::replace(&mut self.next, NONE);
         }
         self.chain = 0;
         if self.now.len == 0 && self.later.len > 0 {
@@ -184,10 +184,14 @@ impl RunQueue {
                 .for_each(|id| tasks[*id as usize].list = NOW);
             self.turn = turn();
         }
-        match self.turn {
+        let chosen = match self.turn {
             Turn::Forth => self.now.first(),
             Turn::Back => self.now.last(),
+        };
+        if behind != NONE {
+            self.push(tasks, behind, Order::Rounds);
         }
+        chosen
     }
 
     #[inline]

@@ -309,12 +309,13 @@ impl Scene {
     }
 
     /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one.
-    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<u32> {
+    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<(u32, bool)> {
         let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
         let id = all.find(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))?;
         drop(all);
+        let was_nowhere = self.tasks[id as usize].queued_on == NONE;
         self.unqueue(id);
-        Some(id)
+        Some((id, was_nowhere))
     }
 
     /// A task that has run on one CPU is to be compared with those of another.

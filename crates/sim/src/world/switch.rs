@@ -50,11 +50,11 @@ impl<P: Policy, O: Observer> World<P, O> {
     /// A CPU is awake.
     pub(super) fn arrives(&mut self, cpu: u32) {
         let found = self.next(cpu, None, false);
+        self.begin(cpu, None, found, 0);
         if found.is_some() && self.settings.help_at_once {
-            // Who looked and found something sees to it that the next one looks.
+            // Who looked and found something sees to it that the next one looks: now that it looks no longer itself.
             self.help(cpu);
         }
-        self.begin(cpu, None, found, 0);
     }
 
     /// The task that has the CPU goes on, and whoever comes after it, until something takes time.
@@ -68,10 +68,11 @@ impl<P: Policy, O: Observer> World<P, O> {
                     if left == Left::Ended {
                         self.bury(prev);
                     }
+                    let cost = self.hand(cpu, Some((prev, left)), found);
                     if self.settings.help_at_once && self.scene.cpus[cpu as usize].queue.movable > 0 {
                         self.help(cpu);
                     }
-                    match self.hand(cpu, Some((prev, left)), found) {
+                    match cost {
                         Some(cost) => overhead = cost,
                         None => return,
                     }
@@ -200,7 +201,7 @@ impl<P: Policy, O: Observer> World<P, O> {
     fn next(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Option<u32> {
         let me = CpuId(cpu);
         let shard = self.scene.cpus[cpu as usize].shard as usize;
-        if self.settings.order == Order::Rounds && self.scene.shards[shard].shelf.len > 0 {
+        if self.waits_for_nobody(shard) {
             // One at a time: a share of several, as the runtime takes, spares it a lock.
             self.unshelve(me, shard);
         }
@@ -215,6 +216,16 @@ impl<P: Policy, O: Observer> World<P, O> {
         self.pull(cpu, had.is_some())
     }
 
+    /// Whether somebody in the shard's queue waits on no CPU.
+    fn waits_for_nobody(&self, shard: usize) -> bool {
+        let shelf = &self.scene.shards[shard].shelf;
+        match self.settings.order {
+            Order::Rounds => shelf.len > 0,
+            // Those that are entered besides wait in the fair order of their CPUs.
+            Order::Fair => shelf.first().is_some_and(|id| self.scene.tasks[id as usize].queued_on == NONE),
+        }
+    }
+
     fn dequeue(&mut self, cpu: u32) -> Option<u32> {
         let (scene, policy) = (&mut self.scene, &self.policy);
         scene.dequeue(cpu, |average| policy.chain_max(average), |average| policy.turn(average))
@@ -222,8 +233,13 @@ impl<P: Policy, O: Observer> World<P, O> {
 
     /// The first in a shard's queue waits here now. Whether there was one.
     fn unshelve(&mut self, me: CpuId, shard: usize) -> bool {
-        let id = self.scene.unshelve(shard, me);
-        id.map(|id| self.keep(me.0, id)).is_some()
+        let Some((id, was_nowhere)) = self.scene.unshelve(shard, me) else { return false };
+        if was_nowhere && self.settings.order == Order::Fair {
+            // It was put on no CPU when it woke: its credit is limited now.
+            self.scene.carry_v(id, me.0, self.settings.sleeper_credit.0);
+        }
+        self.keep(me.0, id);
+        true
     }
 
     /// A task that waited elsewhere waits here now.
@@ -428,7 +444,8 @@ impl<P: Policy, O: Observer> World<P, O> {
         self.scene.cpus[cpu as usize].left += cost;
         self.expect_end(cpu);
         let at = &self.scene.cpus[cpu as usize];
-        let (waits, movable) = (at.queue.len() > 0, at.queue.movable > 0);
+        let movable = at.queue.movable > 0;
+        let waits = at.queue.len() > 0 || self.waits_for_nobody(at.shard as usize);
         if movable {
             self.help(cpu);
         }

@@ -84,7 +84,9 @@ impl<P: Policy, O: Observer> World<P, O> {
         task.queued_at = now.0;
         let home = task.home();
         let woken_from = (task.woken_from != NONE).then_some(CpuId(task.woken_from));
-        let wakee = Wakee { home, refill: task.refill, debt: task.debt, woken_from, allowed: task.allowed };
+        let may_stay = home.filter(|home| self.scene.machine.allows(task.allowed, *home));
+        let wakee =
+            Wakee { home: may_stay, refill: task.refill, debt: task.debt, woken_from, allowed: task.allowed };
         self.scene.wakee_was_on = (task.was_on != NONE).then_some(CpuId(task.was_on));
         self.scene.looks.set(0);
         let wake = Wake { now, wakee, waker };
