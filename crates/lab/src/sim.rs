@@ -6,6 +6,8 @@
 //! Number.  All tables with 30 seeds take a minute or two on two cores; with `--quick` a few seconds.
 //! Source.  `crates/sim`; the tolerances were written down before it, in `crates/sim/tolerances.toml`.
 
+pub mod load;
+
 use crate::measure::INTERRUPTED;
 use crate::{host, report, results};
 use anyhow::{Context, ensure};
@@ -45,6 +47,8 @@ pub enum What {
     WakeQueue,
     /// All of them
     Tables,
+    /// A program of yours: tasks from a JSON file as rt-app reads it, under each policy
+    Load,
 }
 
 impl What {
@@ -69,7 +73,7 @@ impl What {
             Self::HotWindows => hot_windows::table(options),
             Self::Drain => drain::table(options),
             Self::WakeQueue => wake_queue::table(options),
-            Self::Tables => unreachable!("`tables` stands for others"),
+            Self::Tables | Self::Load => unreachable!("`{}` is no table", self.name()),
         }
     }
 }
@@ -101,6 +105,15 @@ pub struct Args {
     /// Who reads and writes which field how often: TOML or JSON
     #[arg(long, value_name = "FILE", requires = "layout")]
     profile: Option<PathBuf>,
+    /// With load: the tasks, as JSON for rt-app
+    #[arg(long, value_name = "FILE", required_if_eq("what", "load"))]
+    tasks: Option<PathBuf>,
+    /// With load: only under this policy
+    #[arg(long, value_name = "NAME", requires = "tasks", value_parser = load::policies())]
+    policy: Option<String>,
+    /// With load and a policy: the first seed's sched_switch and sched_waking, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    trace: Option<PathBuf>,
 }
 
 const AFTER: &str = "\
@@ -109,7 +122,9 @@ says what), new (nobody has published it), or nothing is claimed for it. How far
 was written down before the simulator: crates/sim/tolerances.toml.
 The culprit in a layout of yours:
   warmcore sim false-sharing --layout target/debug/server --struct server::Shared --profile profile.toml
-fixtures/sim/ has a layout and a profile to begin with.";
+Tasks of yours, on another machine:
+  warmcore sim load --tasks web.json --machine epyc9654_2p --seeds 5
+fixtures/sim/ has a layout, a profile and tasks to begin with.";
 
 /// A machine of the file.
 fn known(name: &str) -> Result<String, String> {
@@ -133,6 +148,9 @@ pub struct Simulated {
     pub when: String,
     /// The tables that were finished.
     pub tables: Vec<Table>,
+    /// Of a load: what came of it under each policy, seed by seed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<load::Load>,
     /// Of a layout: who is to blame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
@@ -145,6 +163,14 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         "--layout belongs to `warmcore sim false-sharing`, not to `{}`",
         args.what.name()
     );
+    ensure!(
+        args.tasks.is_none() || args.what == What::Load,
+        "--tasks belongs to `warmcore sim load`, not to `{}`",
+        args.what.name()
+    );
+    if let Some(tasks) = &args.tasks {
+        return load::command(args, tasks);
+    }
     if let Some((layout, profile)) = args.layout.as_ref().zip(args.profile.as_ref()) {
         return find(args, layout, profile);
     }
@@ -159,6 +185,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         command: repeat(args),
         when: host::utc_now(),
         tables: Vec::new(),
+        loads: Vec::new(),
         culprit: None,
     };
     // Now, so that no older file stands for this run, and a path that can't be written is told at once.
@@ -230,6 +257,7 @@ fn find(args: &Args, layout: &Path, profile: &Path) -> anyhow::Result<()> {
         command: repeat(args),
         when: host::utc_now(),
         tables: Vec::new(),
+        loads: Vec::new(),
         culprit: Some(found),
     };
     keep(args, &all)
@@ -248,6 +276,8 @@ fn repeat(args: &Args) -> String {
     say("--layout", path(&args.layout));
     say("--struct", args.of.clone());
     say("--profile", path(&args.profile));
+    say("--tasks", path(&args.tasks));
+    say("--policy", args.policy.clone());
     if args.layout.is_none() {
         say("--seeds", Some(args.seeds.to_string()));
     }

@@ -49,7 +49,7 @@ fn read(path: &Path) -> Results {
 #[test]
 fn help_is_enough_to_go_on() {
     let help = well(&mut warmcore(&["--help"]));
-    for word in ["topo", "run", "report", "doctor", "WARMCORE_PERCPU"] {
+    for word in ["topo", "run", "sim", "report", "doctor", "WARMCORE_PERCPU"] {
         assert!(help.contains(word), "{help}");
     }
     let help = well(&mut warmcore(&["run", "--help"]));
@@ -448,6 +448,48 @@ fn the_culprit_is_named_though_it_stands_before_its_victim() {
     assert!(error.contains("can't read /none"), "{error}");
     let error = badly(&mut warmcore(&["sim", "drain", "--machine", "pdp11"]));
     assert!(error.contains("no such machine") && error.contains("epyc9654_2p"), "{error}");
+}
+
+#[test]
+fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    let load = ["sim", "load", "--tasks", &tasks, "--machine", "ryzen7950x", "--seeds", "1"];
+    let with = |more: &[&str]| warmcore(&[&load[..], more].concat());
+    let text = well(&mut with(&[]));
+    for policy in ["kernel", "kernel-wake-queue", "home", "work-steal"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(policy)), "{policy}: {text}");
+    }
+    assert_eq!(text, well(&mut with(&[])));
+
+    let (trace, json) = (file("trace"), file("load.json"));
+    well(&mut with(&["--policy", "kernel", "--trace", &trace, "--json", &json]));
+    let trace = std::fs::read_to_string(trace).unwrap();
+    assert!(trace.starts_with("# tracer: nop") && trace.contains("sched_switch: prev_comm=batch-0"));
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(written["loads"][0]["policy"], "kernel");
+    assert!(written["loads"][0]["reports"][0]["hash"].is_u64(), "{written}");
+
+    // Cut short: where, in which file.
+    let cut = file("cut.json");
+    let whole = std::fs::read_to_string(&tasks).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &cut]));
+    assert!(error.contains("cut.json") && error.contains("line"), "{error}");
+    // Who waits for whom.
+    let stuck = file("stuck.json");
+    std::fs::write(
+        &stuck,
+        r#"{ "tasks": { "a": { "lock": "m", "suspend": "go" }, "b": { "lock": "m", "resume": "go" } } }"#,
+    )
+    .unwrap();
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck]));
+    assert!(error.contains("waits at `m`"), "{error}");
+    let error = badly(&mut with(&["--policy", "lottery"]));
+    assert!(error.contains("kernel-hot-windows"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "load"]));
+    assert!(error.contains("--tasks"), "{error}");
 }
 
 #[test]

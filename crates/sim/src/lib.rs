@@ -16,4 +16,5 @@ pub mod program;
 pub mod random;
 pub mod table;
 pub mod tolerance;
+pub mod trace;
 pub mod world;

@@ -22,6 +22,7 @@ use std::ops::RangeInclusive;
 use warmcore_place::Allowed;
 use warmcore_terms::{CpuId, CpuSet, LlcId, Nanos, NodeId};
 
+mod check;
 mod error;
 pub mod rt_app;
 #[cfg(test)]
@@ -31,6 +32,9 @@ pub use error::ProgramError;
 
 /// Loops within each other.
 pub const LOOPS_MAX: usize = 6;
+
+/// No length may be longer: 104 days. A thousand of it fit into the clock's number.
+pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
 
 /// A task of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +62,19 @@ pub enum Length {
 }
 
 impl Length {
+    /// No draw is longer.
+    pub fn longest(self) -> Nanos {
+        match self {
+            Self::Fixed(ns) => ns,
+            Self::Between(a, b) => a.max(b),
+            Self::Around(mean, percent) => {
+                let reach = u128::from(mean.0) * u128::from(percent.min(100)) / 100;
+                Nanos(mean.0.saturating_add(reach as u64))
+            }
+            Self::Exponential(mean) => Nanos(mean.0.saturating_mul(46)),
+        }
+    }
+
     /// The `count`th one that `entity` draws.
     #[inline]
     pub fn draw(self, random: Random, entity: u64, count: &mut u64) -> Nanos {
@@ -226,8 +243,6 @@ pub struct Program {
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
-    depth: usize,
-    depth_max: usize,
 }
 
 impl Program {
@@ -300,7 +315,8 @@ impl Program {
         self.op(Op::Touch(extent, how))
     }
 
-    /// Goes once over a working set of its own, which every task that runs this program has for itself.
+    /// Goes once over a working set of its own, which every task that runs this program has for itself: as large as
+    /// the most that the program goes over, and what is less is its beginning.
     pub fn touch_own(self, kib: u32, pages: Pages, how: Access) -> Self {
         self.op(Op::TouchOwn { kib, pages, how })
     }
@@ -413,7 +429,7 @@ impl Program {
         self.op(Op::Barrier { name, parties })
     }
 
-    /// Charges an account; a refusal is counted, and the task goes on.
+    /// Charges an account; a refusal is counted, and the task goes on. What was refused it does not give back.
     pub fn charge(self, account: AccountId, units: u64) -> Self {
         self.op(Op::Charge(account, units))
     }
@@ -446,57 +462,15 @@ impl Program {
         self.in_loop(FOREVER, body)
     }
 
-    fn in_loop(mut self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
-        self.depth += 1;
-        self.depth_max = self.depth_max.max(self.depth);
+    fn in_loop(self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
         let begin = self.ops.len();
         let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
         let end = done.ops.len() as u32;
-        // Not there if the body gave back another program than it got.
-        if let Some(op) = done.ops.get_mut(begin) {
+        // Not there if the body gave back another program than it got: `check` says so.
+        if let Some(op @ Op::Begin { end: 0, .. }) = done.ops.get_mut(begin) {
             *op = Op::Begin { times, end };
         }
-        done.depth = done.depth.saturating_sub(1);
         done
-    }
-
-    /// Whether a world can run it.
-    ///
-    /// # Errors
-    /// Loops too deep; one for ever that never takes time; timers that there are not.
-    pub fn check(&self) -> Result<(), ProgramError> {
-        let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
-        if self.depth_max > LOOPS_MAX {
-            let fact = format!("{} loops within each other, and there may be {LOOPS_MAX}", self.depth_max);
-            return wrong(0, fact, "fork the inner ones");
-        }
-        for (step, op) in self.ops.iter().enumerate() {
-            match op {
-                Op::Begin { times: FOREVER, end }
-                    if !self.ops[step + 1..*end as usize].iter().any(takes_time) =>
-                {
-                    return wrong(
-                        step,
-                        "a loop for ever in which no time passes".into(),
-                        "let it run or sleep",
-                    );
-                }
-                Op::Timer { slot, .. } if usize::from(*slot) >= TIMERS => {
-                    return wrong(step, format!("timer {slot}"), "a task has timers 0 to 3");
-                }
-                Op::TouchCid(_) if self.process.is_none() => {
-                    return wrong(step, "touches a process's area in none".into(), "say `in_process`");
-                }
-                Op::Barrier { parties: 0, .. } => {
-                    return wrong(step, "a barrier of nobody".into(), "say how many come there");
-                }
-                _ => {}
-            }
-        }
-        self.children.iter().try_for_each(|child| {
-            let process = child.process.or(self.process);
-            Self { process, ..child.clone() }.check()
-        })
     }
 
     /// A step's place, in words.
@@ -507,23 +481,3 @@ impl Program {
 
 /// Timers of a task.
 pub(crate) const TIMERS: usize = 4;
-
-/// Whether time may pass in a step, or somebody else may make it pass.
-fn takes_time(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::WakeNamed { .. }
-            | Op::Wake { .. }
-            | Op::Signal(_)
-            | Op::Broadcast(_)
-            | Op::Mark(_)
-            | Op::Allow(_)
-            | Op::Charge(..)
-            | Op::Uncharge(..)
-            | Op::Begin { .. }
-            | Op::End(_)
-            | Op::Unlock(_)
-            | Op::Run(Length::Fixed(Nanos(0)))
-            | Op::Sleep(Length::Fixed(Nanos(0)))
-    )
-}

@@ -25,7 +25,7 @@ mod words;
 
 pub use inputs::{Finding, Inputs, Probe, State};
 pub use page::page;
-pub use simulated::{simulated, simulated_tally};
+pub use simulated::{simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, summary};
 
 use crate::results::Results;

@@ -7,8 +7,10 @@
 
 use super::markup::amount;
 use super::summary::{columns, printable, wrapped};
+use crate::sim::load::Load;
 use warmcore_sim::table::{Mark, Row, Table};
 use warmcore_sim::tolerance::{Claim, What};
+use warmcore_sim::world::Report;
 
 /// One table.
 pub fn simulated(table: &Table) -> String {
@@ -42,6 +44,56 @@ fn number(all: &mut Vec<String>, one: String) -> usize {
         all.push(one);
     }
     at + 1
+}
+
+/// What came of a load, a line per policy: medians over the seeds.
+pub fn simulated_loads(loads: &[Load]) -> String {
+    let head = [
+        "policy",
+        "wakes",
+        "tasks ran",
+        "busy",
+        "waits on average",
+        "at most",
+        "moved",
+        "woken elsewhere",
+        "switches",
+    ];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    for Load { policy, reports, .. } in loads {
+        let median = |of: &dyn Fn(&Report) -> f64| {
+            let mut numbers: Vec<f64> = reports.iter().map(of).collect();
+            numbers.sort_by(f64::total_cmp);
+            numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+        };
+        let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+        let percent = |number: f64| format!("{number:.2} %");
+        let wakes_away = |report: &Report| {
+            let [same, away @ ..] = report.total().wakes_by_distance;
+            let away: u64 = away.iter().sum();
+            share(away, same + away)
+        };
+        let wait = |report: &Report| report.total().wait_ns as f64 / report.total().switches.max(1) as f64;
+        lines.push(vec![
+            policy.clone(),
+            format!("{:.0}", median(&|report| report.total().wakes as f64)),
+            amount(median(&|report| report.total().run_ns as f64), "ns"),
+            percent(median(&|report| report.busy_per_mille() as f64 / 10.0)),
+            amount(median(&wait), "ns"),
+            amount(median(&|report| report.total().wait_ns_max as f64), "ns"),
+            percent(median(&|report| share(report.total().moves(), report.total().switches))),
+            percent(median(&wakes_away)),
+            format!("{:.0}", median(&|report| report.total().switches as f64)),
+        ]);
+    }
+    let of = loads.first().map_or(String::new(), |load| {
+        format!(
+            "\non {}, {} seeds; what tasks ran for has the time in it that they waited for their data\n",
+            load.machine,
+            load.reports.len()
+        )
+    });
+    printable(&format!("{of}{}", columns(&lines)))
 }
 
 /// All tables in a line each, and what was missed by name: a miss is said as loud as what is met.

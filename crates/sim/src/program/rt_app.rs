@@ -4,6 +4,7 @@
 //!          (`loop`), and its events in the order in which they stand, perhaps in `phases`. What schedules it
 //!          otherwise (policies, priorities, clamps) and what is written to logs is not here; such keys are listed,
 //!          and keys that nobody knows are errors. A timer belongs to its thread, whatever its `ref`.
+//!          `mem` goes over the beginning of one buffer per thread, as large as its largest `mem`.
 //! Number.  Microseconds there, nanoseconds here; `duration` is in seconds.
 //! Source.  rt-app, `doc/tutorial.txt`: the events, their defaults, and which keys there are.
 //!
@@ -18,7 +19,7 @@
 //! # Ok::<(), warmcore_sim::program::ProgramError>(())
 //! ```
 
-use super::{Program, ProgramError, TIMERS, Where};
+use super::{LENGTH_MAX, Program, ProgramError, TIMERS, Where};
 use crate::memory::{Access, Pages};
 use json::Json;
 use warmcore_terms::{CpuId, CpuSet, Nanos};
@@ -122,9 +123,11 @@ fn integer(value: &Json, place: &str, least: i64, what: &str) -> Result<i64, Pro
 
 fn micros(value: &Json, place: &str) -> Result<Nanos, ProgramError> {
     let n = integer(value, place, 0, "time in µs")?;
-    let ns = (n as u64).checked_mul(1000);
-    ns.map(Nanos)
-        .ok_or_else(|| ProgramError::new(place, format!("{n} µs"), "that is longer than the clock goes"))
+    let ns = n.unsigned_abs().checked_mul(1000).filter(|ns| *ns <= LENGTH_MAX.0);
+    ns.map(Nanos).ok_or_else(|| {
+        let next = format!("{} µs is the most, 104 days", LENGTH_MAX.0 / 1000);
+        ProgramError::new(place, format!("{n} µs"), next)
+    })
 }
 
 fn name<'a>(value: &'a Json, place: &str) -> Result<&'a str, ProgramError> {
@@ -187,7 +190,7 @@ impl Reader {
         for (task, body) in &tasks {
             let place = format!("tasks.{task}");
             let instances = self.instances(object(body, &place)?, &place)?;
-            self.count_barriers(body, instances);
+            self.count_barriers(body, instances, &place)?;
         }
         let mut programs = Vec::new();
         for (task, body) in &tasks {
@@ -225,21 +228,27 @@ impl Reader {
         Ok(n as u32)
     }
 
-    fn count_barriers(&mut self, body: &Json, instances: u32) {
-        let Json::Object(all) = body else { return };
+    fn count_barriers(&mut self, body: &Json, instances: u32, place: &str) -> Result<(), ProgramError> {
+        let Json::Object(all) = body else { return Ok(()) };
         for (key, value) in all {
+            let place = format!("{place}.{key}");
             match (kind_of(key), value) {
                 ("barrier", Json::Text(name)) => {
                     match self.parties.iter_mut().find(|(known, _)| known == name) {
-                        Some((_, parties)) => *parties += instances,
+                        Some((_, parties)) => {
+                            *parties = parties.checked_add(instances).ok_or_else(|| {
+                                let fact = format!("more than {} threads come to `{name}`", u32::MAX);
+                                ProgramError::new(place, fact, "let fewer threads meet there")
+                            })?;
+                        }
                         None => self.parties.push((name.clone(), instances)),
                     }
                 }
-                ("phases", _) => self.count_barriers(value, instances),
-                (_, Json::Object(_)) => self.count_barriers(value, instances),
+                (_, Json::Object(_)) => self.count_barriers(value, instances, &place)?,
                 _ => {}
             }
         }
+        Ok(())
     }
 
     /// A thread's program.
@@ -342,13 +351,18 @@ impl Reader {
             let place = format!("{place}.{key}");
             let p = std::mem::take(program);
             *program = match kind_of(key) {
-                "loop" | "cpus" => p,
-                "instance" | "delay" if is_thread => p,
+                // Events may be numbered, properties not.
+                "loop" | "cpus" if kind_of(key) == key => p,
+                "instance" | "delay" if is_thread && kind_of(key) == key => p,
                 "run" | "runtime" => p.run(micros(value, &place)?),
                 "sleep" => p.sleep(micros(value, &place)?),
                 "mem" => {
                     let bytes = integer(value, &place, 0, "number of bytes")?;
-                    p.touch_own(bytes.unsigned_abs().div_ceil(1024) as u32, Pages::Anonymous, Access::Write)
+                    let kib = u32::try_from(bytes.unsigned_abs().div_ceil(1024)).map_err(|_| {
+                        let most = u64::from(u32::MAX) * 1024;
+                        ProgramError::new(&place, format!("{bytes} bytes"), format!("{most} is the most"))
+                    })?;
+                    p.touch_own(kib, Pages::Anonymous, Access::Write)
                 }
                 "timer" => self.timer(thread, p, object(value, &place)?, &place)?,
                 "lock" => p.lock(name(value, &place)?),

@@ -97,6 +97,14 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
             r#"{ "tasks": { "a": { "run": 0 } } }"#,
             "tasks.a: program `a`, step 1: a loop for ever in which no time passes",
         ),
+        (
+            r#"{ "tasks": { "a": { "run": 1, "sleep": 18446744073709551 } } }"#,
+            "tasks.a.sleep: 18446744073709551 µs; 9007199254740 µs is the most, 104 days",
+        ),
+        (
+            r#"{ "tasks": { "a": { "run": 1, "mem": 4398046511104 } } }"#,
+            "tasks.a.mem: 4398046511104 bytes; 4398046510080 is the most",
+        ),
     ];
     for (text, starts) in cases {
         let error = rt_app::read(text).unwrap_err().to_string();
@@ -121,4 +129,100 @@ fn loops_too_deep_are_refused() {
     assert!(nest(Program::new("a"), LOOPS_MAX).check().is_ok());
     let error = nest(Program::new("a"), LOOPS_MAX + 1).check().unwrap_err().to_string();
     assert!(error.contains("7 loops within each other"), "{error}");
+}
+
+#[test]
+fn properties_that_are_numbered_as_events_are_unknown() {
+    for key in ["loop2", "cpus7", "instance3", "delay9"] {
+        for text in [
+            format!(r#"{{ "tasks": {{ "a": {{ "run": 1, "{key}": 1 }} }} }}"#),
+            format!(r#"{{ "tasks": {{ "a": {{ "phases": {{ "p": {{ "run": 1, "{key}": 1 }} }} }} }} }}"#),
+        ] {
+            let error = rt_app::read(&text).unwrap_err().to_string();
+            assert!(error.contains(&format!(".{key}: nobody knows this key")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn more_threads_at_a_barrier_than_can_be_counted_are_refused() {
+    let barriers: String = (0..5000).map(|i| format!(r#", "barrier{i}": "x""#)).collect();
+    let text = format!(r#"{{ "tasks": {{ "a": {{ "instance": 1048576, "run": 1{barriers} }} }} }}"#);
+    let error = rt_app::read(&text).unwrap_err().to_string();
+    assert!(error.starts_with("tasks.a.barrier4095: more than 4294967295 threads come to `x`"), "{error}");
+}
+
+#[test]
+fn two_sizes_of_mem_are_one_buffer_and_each_goes_over_its_own_bytes() {
+    let lines = |sizes: [u32; 2]| {
+        let [a, b] = sizes;
+        let text = format!(r#"{{ "tasks": {{ "a": {{ "loop": 1, "mem": {a}, "mem2": {b}, "run": 1 }} }} }}"#);
+        let memory = run(&text).memory;
+        (memory.lines, memory.faults)
+    };
+    let both = ((4 << 10) + (4 << 20)) / 64;
+    assert_eq!(lines([4 << 10, 4 << 20]), (both, 1024));
+    assert_eq!(lines([4 << 20, 4 << 10]), (both, 1024));
+    assert_eq!(lines([0, 4 << 10]), (64, 1));
+}
+
+#[test]
+fn a_working_set_of_two_kinds_of_pages_is_refused() {
+    let of = |program: Program, pages| program.touch_own(4, pages, Access::Write);
+    let error = of(of(Program::new("a"), Pages::Touched), Pages::Anonymous).check().unwrap_err().to_string();
+    let says = "program `a`, step 2: its own working set has Touched pages, and Anonymous ones here";
+    assert!(error.starts_with(says), "{error}");
+}
+
+#[test]
+fn a_body_that_gives_back_another_program_is_refused() {
+    let other = |steps: u64| (0..steps).fold(Program::new("b"), Program::run);
+    for begin in 0..4 {
+        for steps in 0..6 {
+            let program = other(begin).repeat(3, |_| other(steps));
+            let error = program.check().unwrap_err().to_string();
+            assert!(error.contains("a loop ends that does not begin in this program"), "{error}");
+        }
+    }
+    let mut kept = None;
+    _ = Program::new("a").forever(|p| {
+        kept = Some(p.clone());
+        p.run(1)
+    });
+    let error = kept.unwrap().check().unwrap_err().to_string();
+    assert!(error.starts_with("program `a`, step 1: a loop begins that does not end"), "{error}");
+}
+
+#[test]
+fn lengths_beyond_the_bound_are_refused_wherever_they_stand() {
+    let most = LENGTH_MAX.0;
+    let fits = [
+        Length::from(most),
+        (1..=most).into(),
+        Length::Around(Nanos(most / 2), 100),
+        Length::Exponential(Nanos(most / 46)),
+    ];
+    let over = [
+        Length::from(most + 1),
+        (1..=most + 1).into(),
+        Length::Around(Nanos(most), 1),
+        Length::Exponential(Nanos(most / 46 + 1)),
+        Length::Exponential(Nanos(u64::MAX)),
+        Length::Around(Nanos(u64::MAX), u32::MAX),
+    ];
+    let all = |length: Length| {
+        let a = || Program::new("a");
+        let child = a().fork(a().run(length));
+        [a().run(length), a().sleep(length), a().after(length), child].map(|p| p.check())
+    };
+    for length in fits {
+        assert!(all(length).iter().all(Result::is_ok), "{length:?}");
+    }
+    for length in over {
+        assert!(all(length).iter().all(Result::is_err), "{length:?}");
+    }
+    assert!(Program::new("a").timer(0, Nanos(most), true).check().is_ok());
+    let error = Program::new("a").timer(0, Nanos(most + 1), true).check().unwrap_err().to_string();
+    let says = "program `a`, step 1: takes 9007199254740993 ns; 9007199254740992 ns is the most, 104 days";
+    assert_eq!(error, says);
 }

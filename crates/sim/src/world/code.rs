@@ -9,8 +9,8 @@
 use super::World;
 use super::gate::Gate;
 use super::observe::Observer;
-use crate::program::{Op, ProcessId, Program, ProgramError, TaskId, Where};
-use std::collections::HashMap;
+use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskId, Where};
+use std::collections::{BTreeMap, HashMap};
 use warmcore_place::{Allowed, Policy};
 use warmcore_terms::CpuId;
 
@@ -25,6 +25,13 @@ pub(crate) struct Code {
     pub(crate) starts_at: Allowed,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
+    pub(crate) delay: Option<Length>,
+    /// How much of a task's own working set its steps go over, in KiB, the least first.
+    pub(crate) own_kib: Vec<u32>,
+    /// The gates that it locks, each with the first step that does.
+    pub(crate) locks: Vec<(u32, u32)>,
+    /// Units that an account refused a task of it, and that the task has not come to give back: by (task, account).
+    pub(crate) refused: BTreeMap<(u32, u32), u64>,
     is_linked: bool,
     /// What came of forked tasks that ran it and are gone.
     pub(crate) past: super::TaskCounts,
@@ -68,6 +75,13 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
         let (starts_at, places) =
             (place(&program.starts_at)?, program.places.iter().map(place).collect::<Result<_, _>>()?);
+        let own = program.ops.iter().filter_map(|op| match op {
+            Op::TouchOwn { kib, .. } => Some(*kib),
+            _ => None,
+        });
+        let mut own_kib: Vec<u32> = own.collect();
+        own_kib.sort_unstable();
+        own_kib.dedup();
         self.codes.push(Code {
             name: program.name.clone(),
             ops: program.ops.clone(),
@@ -77,6 +91,10 @@ impl<P: Policy, O: Observer> World<P, O> {
             starts_at,
             process: program.process,
             is_daemon: program.is_daemon,
+            delay: program.delay,
+            own_kib,
+            locks: Vec::new(),
+            refused: BTreeMap::new(),
             is_linked: false,
             past: super::TaskCounts::default(),
             past_tasks: 0,
@@ -120,13 +138,14 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
     }
 
-    /// Looks up what programs name.
+    /// Looks up what programs name. A program of which a name is missing stays as it was, for the next time.
     pub(super) fn link(&mut self) -> Result<(), ProgramError> {
         for at in 0..self.codes.len() {
             let code = &mut self.codes[at];
-            if std::mem::replace(&mut code.is_linked, true) {
+            if code.is_linked {
                 continue;
             }
+            let (mut ops, mut locks) = (Vec::with_capacity(code.ops.len()), Vec::<(u32, u32)>::new());
             let (names, gates, marks) = (&mut self.names, &mut self.gates, &mut self.marks);
             for step in 0..code.ops.len() {
                 let name = |name: u32| code.names[name as usize].clone();
@@ -144,7 +163,17 @@ impl<P: Policy, O: Observer> World<P, O> {
                             return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
                         }
                     },
-                    Op::Lock(of) => Op::Lock(gate(of)),
+                    Op::Wake { task, .. } if task.0 as usize >= self.scene.tasks.len() => {
+                        let fact = format!("wakes task {}, and there is none", task.0);
+                        return Err(ProgramError::new(code.at(step as u32), fact, "take what `spawn` gave"));
+                    }
+                    Op::Lock(of) => {
+                        let of = gate(of);
+                        if locks.iter().all(|(known, _)| *known != of) {
+                            locks.push((of, step as u32));
+                        }
+                        Op::Lock(of)
+                    }
                     Op::Unlock(of) => Op::Unlock(gate(of)),
                     Op::Suspend(of) => Op::Suspend(gate(of)),
                     Op::Signal(of) => Op::Signal(gate(of)),
@@ -160,8 +189,9 @@ impl<P: Policy, O: Observer> World<P, O> {
                     })),
                     other => other,
                 };
-                code.ops[step] = linked;
+                ops.push(linked);
             }
+            (code.ops, code.locks, code.is_linked) = (ops, locks, true);
         }
         Ok(())
     }

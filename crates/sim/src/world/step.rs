@@ -9,9 +9,13 @@
 use super::observe::{Left, Observer};
 use super::task::{For, Life, NONE};
 use super::{Target, World, kind};
-use crate::program::{FOREVER, Op, ProgramError};
+use crate::memory::ExtentId;
+use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
 use warmcore_place::Policy;
 use warmcore_terms::{CpuId, Nanos};
+
+/// The clock goes no further: half of its number, so that what is still to come fits.
+const CLOCK_MAX: u64 = 1 << 63;
 
 /// What comes of going on.
 pub(super) enum Goes {
@@ -26,17 +30,26 @@ impl<P: Policy, O: Observer> World<P, O> {
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> Goes {
         let id = self.scene.cpus[cpu as usize].current;
         let kernel = self.scene.cpus[cpu as usize].kernel;
+        if self.scene.now >= CLOCK_MAX {
+            self.stop(id, "the clock is at its end, 292 years", "let the world run for a shorter time");
+            return self.fail(id);
+        }
         // `pending`: time that goes by before the next step. `ran`, `worked`: of it some is a run, or any step.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
         for _ in 0..self.settings.steps_max {
+            if pending >= LENGTH_MAX.0 {
+                return Goes::Runs(pending);
+            }
             let task = &self.scene.tasks[id as usize];
             let (code, step) = (task.code as usize, task.step);
-            let now = Nanos(self.scene.now + pending);
+            let now = Nanos(self.scene.now.saturating_add(pending));
             let Some(op) = self.codes[code].ops.get(step as usize).copied() else {
                 if pending > 0 {
                     return Goes::Runs(pending);
                 }
-                self.end(cpu, id);
+                if !self.end(cpu, id) {
+                    return self.fail(id);
+                }
                 return Goes::Leaves(Left::Ended);
             };
             match op {
@@ -107,16 +120,22 @@ impl<P: Policy, O: Observer> World<P, O> {
                     None => return self.fail(id),
                 },
                 Op::Charge(account, units) => {
-                    self.accounts.charge(account, CpuId(cpu), units);
+                    if !self.accounts.charge(account, CpuId(cpu), units) {
+                        let refused = self.codes[code].refused.entry((id, account.0)).or_default();
+                        *refused = refused.saturating_add(units);
+                    }
                     pending += self.settings.charge.0;
                 }
                 Op::Uncharge(account, units) => {
-                    if !self.accounts.uncharge(account, CpuId(cpu), units) {
-                        let fact = format!("gives back {units} units, and so many are not charged");
-                        self.stop(id, &fact, "charge before");
-                        return self.fail(id);
+                    let units = units - self.take_refused(id, account.0, units);
+                    if units > 0 {
+                        if !self.accounts.uncharge(account, CpuId(cpu), units) {
+                            let fact = format!("gives back {units} units, and so many are not charged");
+                            self.stop(id, &fact, "charge before");
+                            return self.fail(id);
+                        }
+                        pending += self.settings.charge.0;
                     }
-                    pending += self.settings.charge.0;
                 }
                 _ => match self.ask(cpu, id, op) {
                     Asked::GoesOn => {}
@@ -148,11 +167,11 @@ impl<P: Policy, O: Observer> World<P, O> {
             }
             Op::Sleep(length) => match self.draw(id, length) {
                 0 => return Asked::GoesOn,
-                ns => self.sleep_until(id, now + ns),
+                ns => self.sleep_until(id, now.saturating_add(ns)),
             },
             Op::Timer { period, is_absolute, slot } => {
                 let last = &mut self.scene.task(id).timers[usize::from(slot)];
-                let due = if *last == u64::MAX { now } else { *last } + period.0;
+                let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
                 *last = if due > now || is_absolute { due } else { now };
                 if due <= now {
                     return Asked::GoesOn;
@@ -230,9 +249,20 @@ impl<P: Policy, O: Observer> World<P, O> {
         let took = match op {
             Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
             Op::TouchOwn { kib, pages, how } => {
-                let own = &mut self.scene.tasks[id as usize].own;
-                let extent = *own.get_or_insert_with(|| memory.extent(u64::from(kib) * 1024, pages, None));
-                memory.touch(kernel, extent, how, now)
+                // An extent for each size: what it has more than the next smaller one.
+                let task = &mut self.scene.tasks[id as usize];
+                let sizes = &self.codes[task.code as usize].own_kib;
+                if task.own.is_none() {
+                    let mut below = 0;
+                    for size in sizes {
+                        let part = memory.extent(u64::from(size - below) * 1024, pages, None);
+                        task.own.get_or_insert(part);
+                        below = *size;
+                    }
+                }
+                let first = task.own.expect("the sizes are those of the steps").0;
+                let parts = sizes.iter().take_while(|size| **size <= kib).zip(first..);
+                Nanos(parts.map(|(_, part)| memory.touch(kernel, ExtentId(part), how, now).0).sum())
             }
             Op::TouchCid(how) => {
                 let task = &self.scene.tasks[id as usize];
@@ -251,18 +281,50 @@ impl<P: Policy, O: Observer> World<P, O> {
         task.forks += 1;
         task.children += 1;
         let entity = self.random.child(task.entity, task.forks);
+        let delay = self.codes[child as usize].delay;
         let child = self.make(child, entity, id);
-        self.wake_by(child, cpu, false)
+        match delay.map_or(0, |delay| self.draw(child, delay)) {
+            0 => self.wake_by(child, cpu, false),
+            delay => {
+                let at = Nanos(self.scene.now.saturating_add(delay));
+                self.events.push(at, kind::BEGIN, Target { index: child, generation: 0 });
+                0
+            }
+        }
     }
 
-    /// A task has done all its steps.
-    fn end(&mut self, cpu: u32, id: u32) {
+    /// How many of the units that a task is to give back it never got.
+    fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
+        let refused = &mut self.codes[self.scene.tasks[id as usize].code as usize].refused;
+        let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
+        let taken = units.min(*left);
+        *left -= taken;
+        if *left == 0 {
+            refused.remove(&(id, account));
+        }
+        taken
+    }
+
+    /// A task has done all its steps. False: it has a lock, which nobody could ever give back.
+    fn end(&mut self, cpu: u32, id: u32) -> bool {
+        let code = &mut self.codes[self.scene.tasks[id as usize].code as usize];
+        if let Some((gate, step)) = code.locks.iter().find(|(gate, _)| self.gates[*gate as usize].owner == id)
+        {
+            let fact =
+                format!("takes the lock `{}`, and its task ends with it", self.gates[*gate as usize].name);
+            self.stuck = Some(ProgramError::new(code.at(*step), fact, "unlock it before"));
+            return false;
+        }
+        while let Some((key, _)) = code.refused.range((id, 0)..=(id, u32::MAX)).next() {
+            let key = *key;
+            code.refused.remove(&key);
+        }
         let task = self.scene.task(id);
         task.life = Life::Gone;
         let (parent, is_daemon) = (task.parent, task.is_daemon);
         self.living -= u64::from(!is_daemon);
         if parent == NONE {
-            return;
+            return true;
         }
         let task = self.scene.task(parent);
         task.children -= 1;
@@ -272,6 +334,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             Life::Gone if task.children == 0 && task.is_forked => self.free.push(parent),
             _ => {}
         }
+        true
     }
 
     fn stop(&mut self, id: u32, fact: &str, next: &str) {

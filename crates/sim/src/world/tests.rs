@@ -277,3 +277,114 @@ fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
     // The clock of a CPU that idles stands still: by it the id is as fresh as when it was left.
     assert!(kept(Expiry::AgeThere(unused)).is_some());
 }
+
+#[test]
+fn who_is_missing_may_be_spawned_and_the_world_goes_on() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    world.spawn(&Program::new("a").lock("m").unlock("m").wake("b").lock("n").run(1_000).unlock("n")).unwrap();
+    let missing = "program `a`, step 3: wakes `b`, and no task is called so; spawn it first";
+    for _ in 0..2 {
+        assert_eq!(world.run(END).unwrap_err().to_string(), missing);
+    }
+    world.spawn(&Program::new("b").wait().lock("n").mark("woken").unlock("n")).unwrap();
+    let report = world.run(END).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(report.mark("woken"), 1);
+}
+
+#[test]
+fn a_wake_of_no_task_is_an_error_and_one_of_a_later_task_is_not() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    world.spawn(&Program::new("a").run(1_000).wake(TaskId(1))).unwrap();
+    let error = world.run(END).unwrap_err().to_string();
+    assert_eq!(error, "program `a`, step 2: wakes task 1, and there is none; take what `spawn` gave");
+    world.spawn(&Program::new("b").wait()).unwrap();
+    assert!(world.run(END).unwrap().is_complete());
+}
+
+#[test]
+fn a_forked_task_begins_after_its_delay() {
+    let topology = drawn(1, 2, 1);
+    let ends = |child: Program| {
+        let mut world = world(&topology);
+        world.spawn(&Program::new("a").fork(child).join()).unwrap();
+        let report = world.run(END).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+        report.now.0
+    };
+    let child = || Program::new("b").run(1_000);
+    assert!(ends(child()) < 100_000);
+    assert_eq!(ends(child().after(0)), ends(child()));
+    assert!((5_001_000..5_200_000).contains(&ends(child().after(5_000_000))));
+}
+
+#[test]
+fn what_an_account_refused_is_not_given_back() {
+    let topology = drawn(1, 2, 1);
+    let mut world = world(&topology);
+    let root = world.account("root", None, 1000);
+    let both = |name: &str, ns| Program::new(name).charge(root, 1000).run(ns).uncharge(root, 1000).run(ns);
+    world.spawn(&both("a", 1_000_000)).unwrap();
+    // It is refused, and comes to give back while the other one still has all.
+    world.spawn(&both("b", 100_000).after(100_000)).unwrap();
+    let report = world.run(Nanos(500_000)).unwrap();
+    assert_eq!(report.outcome, Outcome::TimeIsUp);
+    assert_eq!(world.account_use(root), (1000, 1));
+    assert!(world.run(END).unwrap().is_complete());
+    world.drain(root);
+    assert_eq!(world.account_use(root), (0, 1));
+    assert!(world.codes.iter().all(|code| code.refused.is_empty()));
+}
+
+#[test]
+fn refusals_of_a_task_that_is_gone_are_not_the_next_ones() {
+    let topology = drawn(1, 1, 1);
+    let mut world = world(&topology);
+    let root = world.account("root", None, 1000);
+    let child = Program::new("child").charge(root, 2000).run(1_000);
+    world.spawn(&Program::new("make").repeat(10, |p| p.fork(child).join())).unwrap();
+    assert!(world.run(END).unwrap().is_complete());
+    assert_eq!(world.account_use(root), (0, 10));
+    assert!(world.codes.iter().all(|code| code.refused.is_empty()));
+}
+
+#[test]
+fn lengths_as_long_as_may_be_add_up_without_an_overflow() {
+    let topology = drawn(1, 1, 2);
+    let most = crate::program::LENGTH_MAX;
+    let settings = Settings { hz: 0, ..Settings::kernel() };
+    let longest = |program: Program| {
+        let mut world = World::new(&topology, &Costs::of(&topology), settings.clone(), Kernel::default(), 1);
+        for name in ["a", "b"] {
+            world.spawn(&program.clone().named(name)).unwrap();
+        }
+        world.run(Nanos(u64::MAX))
+    };
+    let a = || Program::new("a");
+    assert!(longest(a().run(most).run(most).run(1).run(most).after(most)).unwrap().is_complete());
+    assert!(longest(a().timer(0, most, true).timer(0, most, true).sleep(most)).unwrap().is_complete());
+    for forever in [
+        a().forever(|p| p.sleep(most)),
+        a().forever(|p| p.timer(0, most, false)),
+        a().forever(|p| p.run(most)),
+    ] {
+        let error = longest(forever).unwrap_err().to_string();
+        assert!(error.contains("the clock is at its end, 292 years"), "{error}");
+    }
+}
+
+#[test]
+fn a_task_that_ends_with_a_lock_is_an_error_that_names_the_lock() {
+    let topology = drawn(1, 1, 1);
+    let mut world = world(&topology);
+    let dies = Program::new("dies").lock("other").unlock("other").lock("m").run(1_000);
+    let other = Program::new("other").run(1_000).unlock("m");
+    world.spawn(&Program::new("make").fork(dies).join().fork(other).join()).unwrap();
+    let error = world.run(END).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "program `dies`, step 3: takes the lock `m`, and its task ends with it; unlock it before"
+    );
+}
