@@ -1,6 +1,6 @@
 //! Check: whether a world can run a program.
 //!
-//! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`](super::LENGTH_MAX); a loop for
+//! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`]; a loop for
 //!          ever takes some. What depends on the machine or on other programs is found when the world loads it.
 //! Number.  One pass over the steps.
 //! Writers. None.
@@ -13,7 +13,7 @@ impl Program {
     ///
     /// # Errors
     /// Loops too deep, or that do not end where they begin; one for ever that never takes time; lengths over
-    /// [`LENGTH_MAX`](super::LENGTH_MAX); timers that there are not; a working set of two kinds of pages.
+    /// [`LENGTH_MAX`]; timers that there are not; a working set of two kinds of pages.
     pub fn check(&self) -> Result<(), ProgramError> {
         let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
         self.check_loops()?;
