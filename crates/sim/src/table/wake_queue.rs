@@ -11,7 +11,7 @@
 //! Writers. None.
 //! Source.  `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `fixtures/machines.toml`.
 //!
-//! What the time ratios can be and can't: NOTES-sim.md allows the queue −0.6 %…0 and SIS_NODE 0…+1 %.
+//! What the time ratios can be and can't: `tolerances.toml` allows the queue −0.6 %…0 and SIS_NODE 0…+1 %.
 //! The gated, the always searching and the never searching newidle balance answer the objection that was raised
 //! against the queue: was the balancer just stopped too early?
 
