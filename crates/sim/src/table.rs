@@ -6,6 +6,7 @@
 
 use crate::tolerance::{Claim, Tolerance};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +15,18 @@ pub mod drain;
 pub mod false_sharing;
 pub mod hot_windows;
 pub mod wake_queue;
+
+/// What others measured: compared with, printed beside, and never read by what is simulated.
+///
+/// # Panics
+///
+/// If the embedded file has no such section, which a test would have said.
+fn published<T: DeserializeOwned>(section: &str) -> T {
+    const FILE: &str = include_str!("../../../fixtures/published.toml");
+    let mut all: toml::Table = FILE.parse().unwrap_or_else(|e| panic!("published.toml: {e}"));
+    let found = all.remove(section).unwrap_or_else(|| panic!("published.toml has no {section}"));
+    found.try_into().unwrap_or_else(|e| panic!("published.toml, {section}: {e}"))
+}
 
 /// What is run for a table.
 #[derive(Debug, Clone)]

@@ -23,8 +23,6 @@ use warmcore_topo::{MACHINES, Topology};
 /// Where it was measured.
 pub const MACHINE: &str = "epyc7601_2p";
 
-const PUBLISHED: &str = include_str!("../../../../fixtures/published.toml");
-
 const PREDICTIONS: &str = include_str!("drain/predictions.toml");
 /// A median of other seeds differs by less.
 const SAME: f64 = 0.1;
@@ -42,11 +40,6 @@ const RUN: [&str; 2] = [
     "calls, drains and hours of the published run",
     "a lock is held for 64 cycles (all of a published local operation)",
 ];
-
-#[derive(Deserialize)]
-struct Published {
-    stock: Measured,
-}
 
 /// What others measured: printed beside, and nothing else.
 #[derive(Deserialize)]
@@ -125,7 +118,7 @@ impl Machine {
 pub fn table(options: &Options) -> Table {
     let name = options.machine.as_deref().unwrap_or(MACHINE);
     let machine = Machine::named(MACHINES, name);
-    let Published { stock } = toml::from_str(PUBLISHED).unwrap_or_else(|e| panic!("published.toml: {e}"));
+    let stock: Measured = super::published("stock");
     let is_published = name == MACHINE;
     let all = machine.topology.cpus.len();
     let counts: Vec<Cycles> = if is_published {

@@ -22,15 +22,9 @@ pub const MACHINE: &str = "spr_224cpu_2p";
 
 const LAYOUT: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
 const PROFILE: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
-const PUBLISHED: &str = include_str!("../../../../fixtures/published.toml");
 
 /// Other rates, in thousandths of the profile's.
 const RATES: [(u32, &str); 2] = [(100, "a tenth of the switches"), (2000, "twice the switches")];
-
-#[derive(Deserialize)]
-struct Published {
-    false_sharing: Measured,
-}
 
 /// What others found: printed beside, and nothing else.
 #[derive(Deserialize)]
@@ -93,8 +87,7 @@ impl Scene {
 ///
 /// If there is no such machine.
 pub fn table(options: &Options) -> Table {
-    let Published { false_sharing: published } =
-        toml::from_str(PUBLISHED).unwrap_or_else(|e| panic!("published.toml: {e}"));
+    let published: Measured = super::published("false_sharing");
     let scene = Scene::new(options);
     let culprit = scene.culprit();
     let (reader, writer) = (published.reader_field.as_str(), published.writer_field.as_str());

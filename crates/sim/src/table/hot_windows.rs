@@ -15,6 +15,7 @@ use crate::costs::Costs;
 use crate::memory::{Access, Pages};
 use crate::program::{Length, Program};
 use crate::world::{Report, Settings, World};
+use serde::Deserialize;
 use warmcore_place::Kernel;
 use warmcore_terms::Nanos;
 use warmcore_topo::{MACHINES, Topology};
@@ -22,10 +23,31 @@ use warmcore_topo::{MACHINES, Topology};
 /// The machine that was published.
 const MACHINE: &str = "spr_224cpu_2p";
 
-/// Thousands of round trips per second and the part of the clients' wakes that migrate, without hot windows and with them, for as
-/// many pairs as CPUs. Compared with, never read by a simulation.
-const STORM: (f64, f64) = (6290.0, 0.764);
-const SETTLED: (f64, f64) = (13_660.0, 4e-6);
+/// What was published.
+#[derive(Deserialize)]
+struct Published {
+    regimes: Regimes,
+}
+
+/// The two states of the machine, without hot windows and with them, for as many pairs as CPUs.
+#[derive(Deserialize)]
+struct Regimes {
+    storm_rr_per_s: f64,
+    storm_migrating: f64,
+    settled_rr_per_s: f64,
+    settled_migrating: f64,
+}
+
+impl Regimes {
+    /// Thousands of round trips per second, and the part of the clients' wakes that migrate.
+    fn storm(&self) -> (f64, f64) {
+        (self.storm_rr_per_s / 1e3, self.storm_migrating)
+    }
+
+    fn settled(&self) -> (f64, f64) {
+        (self.settled_rr_per_s / 1e3, self.settled_migrating)
+    }
+}
 
 /// What a turn takes on a core of its own: a system call, the network stack there and back. Estimated.
 const TURN: Nanos = Nanos(5_000);
@@ -136,6 +158,7 @@ pub fn table(options: &Options) -> Table {
     let topology = Topology::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
     let costs = Costs::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
     let is_published = machine == MACHINE;
+    let Published { regimes: measured_regimes } = super::published("sis_cache");
     let seeds: Vec<u64> = options.seeds.clone().take(if options.quick { 1 } else { SEEDS_MAX }).collect();
     let (loads, times) = match options.quick {
         true => (LOADS_QUICK, (Nanos(30_000_000), Nanos(10_000_000))),
@@ -166,8 +189,8 @@ pub fn table(options: &Options) -> Table {
         for ((setting, _), trips) in settings().iter().zip(both) {
             let is_at = |of: u32| is_published && *load == of && shape.data_kib > 0;
             let measured = match *setting {
-                "Linux" => STORM,
-                _ => SETTLED,
+                "Linux" => measured_regimes.storm(),
+                _ => measured_regimes.settled(),
             };
             let row = Row::of(
                 format!("{name}, {setting}, round trips"),
@@ -193,7 +216,7 @@ pub fn table(options: &Options) -> Table {
         }
         rows.push(row);
     }
-    rows.extend(regimes(&shapes, &by_run, is_published));
+    rows.extend(regimes(&shapes, &by_run, is_published.then_some(&measured_regimes)));
     if let Some((_, load, gain)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
         let row = Row::of(format!("the most gained, at {load} %"), "percent", gain).with_inputs(&[KNEW]);
         rows.push(if is_published { row.against(None, "hot_windows.window") } else { row });
@@ -245,7 +268,7 @@ fn together(options: &Options) -> Vec<Row> {
 
 /// Whether both states of the machine are there, at whatever load: the run in which the most migrates, and of those
 /// with a pair per CPU and more the one in which the least does.
-fn regimes(shapes: &[(u32, Shape)], by_run: &[&[Trips]], is_published: bool) -> Vec<Row> {
+fn regimes(shapes: &[(u32, Shape)], by_run: &[&[Trips]], measured: Option<&Regimes>) -> Vec<Row> {
     let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
     let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);
     let linux = runs().map(|((load, _), both)| (*load, both[0]));
@@ -254,17 +277,23 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[&[Trips]], is_published: bool) -> 
         .filter(|((load, _), _)| *load >= 100)
         .flat_map(|((load, _), both)| both.iter().map(|b| (*load, *b)));
     let settled = full.min_by(|a, b| most(a.1).total_cmp(&most(b.1)));
-    let named = [("storm", storm, STORM), ("settled", settled, SETTLED)];
+    let named = [
+        ("storm", storm, measured.map(Regimes::storm)),
+        ("settled", settled, measured.map(Regimes::settled)),
+    ];
     let rows = named.into_iter().filter_map(|(name, found, measured)| {
         let (load, trips) = found?;
         let numbers = |of: fn(&Trips) -> f64| trips.iter().map(of).collect::<Vec<f64>>();
         let speed =
             Row::of(format!("{name}, at {load} %, round trips"), "k/s", numbers(|trips| trips.k_per_second));
-        let speed = if is_published { speed.against(Some(measured.0), "hot_windows.regimes") } else { speed };
+        let speed = match measured {
+            Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
+            None => speed,
+        };
         let speed = speed.with_inputs(&[KNEW]);
         let moved =
             Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
-        Some([speed, Row { published: is_published.then_some(measured.1 * 100.0), ..moved }])
+        Some([speed, Row { published: measured.map(|(_, part)| part * 100.0), ..moved }])
     });
     rows.flatten().collect()
 }

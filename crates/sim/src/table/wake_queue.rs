@@ -19,6 +19,7 @@ use super::{Options, Row, Table, each};
 use crate::costs::Costs;
 use crate::program::{Length, Program};
 use crate::world::{Settings, World};
+use serde::Deserialize;
 use warmcore_place::Kernel;
 use warmcore_place::policy::kernel::Newidle;
 use warmcore_terms::Nanos;
@@ -41,13 +42,20 @@ const GRAPH: &str =
 /// A build that takes longer hangs.
 const TOO_LONG: Nanos = Nanos(3_600_000_000_000);
 
-/// What was published: machine; seconds without either, with SIS_NODE, with the queue, with both; CPU use in the
-/// same order, in percent of one CPU. Compared with, never read by a simulation.
-const PUBLISHED: &[(&str, [f64; 4], [f64; 4])] = &[
-    ("ryzen7950x", [590.52, 590.80, 589.65, 589.99], [3103.0, 3102.0, 3116.0, 3115.0]),
-    ("milan_7d13_1p", [1608.69, 1610.24, 1605.80, 1606.96], [6488.0, 6473.0, 6504.0, 6488.0]),
-    ("bergamo_9d64_1p", [322.44, 324.39, 321.54, 321.88], [15534.0, 15508.0, 15603.0, 15622.0]),
-];
+/// What was published for a machine.
+#[derive(Deserialize)]
+struct Published {
+    #[serde(rename = "where")]
+    machine: String,
+    /// Without either, with SIS_NODE, with the queue, with both.
+    rows: [Measured; 4],
+}
+
+#[derive(Deserialize)]
+struct Measured {
+    seconds: f64,
+    cpu_percent: f64,
+}
 
 /// The build of one machine. `(time in seconds, CPU use in percent of one CPU)`.
 fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_per_cpu: u32) -> (f64, f64) {
@@ -117,13 +125,15 @@ fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
 /// If there is no such machine, or a build hangs.
 pub fn table(options: &Options) -> Table {
     let named = options.machine.as_deref();
+    let published: Vec<Published> = super::published("wake_queue");
     let all: Vec<&str> = match named {
         Some(name) => vec![name],
-        None => PUBLISHED.iter().map(|(name, ..)| *name).collect(),
+        None => published.iter().map(|of| of.machine.as_str()).collect(),
     };
     let mut rows = Vec::new();
     for name in &all {
-        rows.extend(machine_rows(name, options));
+        let of = published.iter().find(|of| of.machine == *name);
+        rows.extend(machine_rows(name, of, options));
     }
     Table {
         name: "wake_queue",
@@ -134,10 +144,9 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-fn machine_rows(name: &str, options: &Options) -> Vec<Row> {
+fn machine_rows(name: &str, published: Option<&Published>, options: &Options) -> Vec<Row> {
     let topology = Topology::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
     let costs = Costs::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
-    let published = PUBLISHED.iter().find(|(machine, ..)| *machine == name);
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
     let runs: Vec<(u64, Kernel)> = options
@@ -156,13 +165,16 @@ fn machine_rows(name: &str, options: &Options) -> Vec<Row> {
     let cpus = topology.cpus.len() as f64;
     let base =
         Row::of(format!("{name}, none, CPU use of all"), "percent", numbers(0, &|run, _| run.1 / cpus));
-    rows.push(Row { published: published.map(|(_, _, percent)| percent[0] / cpus), ..base });
+    rows.push(Row { published: published.map(|of| of.rows[0].cpu_percent / cpus), ..base });
     for (at, (setting, _)) in settings.iter().enumerate().skip(1) {
-        let of = |all: &[f64; 4]| (at < 4).then(|| (all[at] / all[0] - 1.0) * 100.0);
+        let change = |of: fn(&Measured) -> f64| {
+            let Published { rows, .. } = published?;
+            rows.get(at).map(|row| (of(row) / of(&rows[0]) - 1.0) * 100.0)
+        };
         let mean = mean(format!("{name}, {setting}, time, mean and its error"), &numbers(at, &time));
         let row = Row::of(format!("{name}, {setting}, time"), "percent", numbers(at, &time));
         let row = row.with_inputs(&[GRAPH]);
-        let seconds = published.and_then(|(_, seconds, _)| of(seconds));
+        let seconds = change(|row| row.seconds);
         rows.push(match *setting {
             "SIS_NODE" => row.against(seconds, "sis_node.time"),
             "wake queue" => row.against(seconds, "wake_queue.time"),
@@ -171,7 +183,7 @@ fn machine_rows(name: &str, options: &Options) -> Vec<Row> {
         rows.push(Row { published: seconds, ..mean.with_inputs(&[GRAPH]) });
         let row = Row::of(format!("{name}, {setting}, CPU use"), "percent", numbers(at, &usage));
         let row = row.with_inputs(&[GRAPH]);
-        rows.push(Row { published: published.and_then(|(_, _, percent)| of(percent)), ..row });
+        rows.push(Row { published: change(|row| row.cpu_percent), ..row });
     }
     rows
 }

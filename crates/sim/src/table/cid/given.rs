@@ -8,7 +8,6 @@
 
 use serde::Deserialize;
 
-const PUBLISHED: &str = include_str!("../../../../../fixtures/published.toml");
 const FITTED: &str = include_str!("../../../../../fixtures/fitted.toml");
 const PREDICTIONS: &str = include_str!("../../../predictions.toml");
 
@@ -20,11 +19,6 @@ pub const MACHINE: &str = "epyc9654_2p";
 pub const FAULT_FEW_NS: u64 = 43_000;
 /// The same where several caches have several threads each. Fitted to 192 and 384 threads, 200 ms.
 pub const FAULT_MANY_NS: u64 = 11_000;
-
-#[derive(Deserialize)]
-struct Published {
-    cid: Vec<Half>,
-}
 
 #[derive(Deserialize)]
 struct Half {
@@ -50,8 +44,8 @@ pub struct Measured {
 
 /// The published row of a machine, if there is one.
 pub fn published(machine: &str, threads: u32, llcs: u32, delay_ms: u64) -> Option<Measured> {
-    let all: Published = toml::from_str(PUBLISHED).unwrap_or_else(|e| panic!("published.toml: {e}"));
-    let half = all.cid.into_iter().find(|half| half.machine == machine && half.delay_ms == delay_ms)?;
+    let halves: Vec<Half> = crate::table::published("cid");
+    let half = halves.into_iter().find(|half| half.machine == machine && half.delay_ms == delay_ms)?;
     half.rows.into_iter().find(|row| row.threads == threads && row.llcs == llcs)
 }
 
