@@ -14,8 +14,9 @@ pub struct Usage {
     /// What its limit is compared with: what is used and what lies in stocks.
     pub charged: u64,
     /// At most so much of it lies in stocks, or is being charged or given back this very moment. What is
-    /// used is no less than `charged` without it; the fast kind may have used a debt more, see
-    /// [`Explain::debt`].
+    /// used is no less than `charged` without it. With the fast kind that is off, either way, by what a
+    /// section under way spent or gave back while its stock was being closed, until the next look at that
+    /// stock: see [`Explain::debt`].
     pub error: u64,
 }
 
