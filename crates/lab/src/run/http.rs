@@ -183,14 +183,15 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
         let errors = slices.iter().map(|slice| slice.seen.errors).sum::<u64>();
         rows.push(errors_row(case, *of, errors, slices.iter().map(|slice| slice.seen.answers).sum()));
     }
-    let ratio = |metric: &str, over: Who| {
-        let (above, below) = (samples(Who::Ours, metric), samples(over, metric));
-        let row = Row::ratio(case, Who::Ours.name(), over.name(), &above, &below);
+    let ratio_of = |of: Who, metric: &str, over: Who| {
+        let (above, below) = (samples(of, metric), samples(over, metric));
+        let row = Row::ratio(case, of.name(), over.name(), &above, &below);
         match metric {
             REQUESTS => row,
             _ => Row { metric: format!("ratio, {metric}"), ..row },
         }
     };
+    let ratio = |metric: &str, over: Who| ratio_of(Who::Ours, metric, over);
     let (requests, p99) = (ratio(REQUESTS, Who::Tokio), ratio(P99, Who::Tokio));
     match handler {
         Handler::Hello | Handler::Axum => {
@@ -201,6 +202,7 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
         Handler::Compute => rows.extend([requests, p99]),
     }
     rows.push(ratio(CPU, Who::Tokio));
+    rows.extend([REQUESTS, P99, CPU].map(|metric| ratio_of(Who::OursSpread, metric, Who::Tokio)));
     let others = who.iter().filter(|who| !matches!(who, Who::Ours | Who::Tokio));
     rows.extend(others.map(|over| ratio(REQUESTS, *over)));
     rows
@@ -209,7 +211,7 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
 /// Ours promises that there are none.
 fn errors_row(case: &str, who: Who, errors: u64, answers: u64) -> Row {
     let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
-    if matches!(who, Who::Ours | Who::OursHanded) { row.promise(Bound::AtMost, 0.0) } else { row }
+    if matches!(who, Who::Ours | Who::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
 }
 
 /// A connection of an unruly client has so many requests.

@@ -23,10 +23,18 @@ pub fn cpus() -> &'static [CpuId] {
 pub fn ours(policy: PolicyKind) -> &'static Runtime {
     static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
         [const { OnceLock::new() }; PolicyKind::all().len()];
-    RUNTIMES[policy as usize].get_or_init(|| {
-        let builder = Runtime::builder().workers(cpus().len()).policy(policy).name("warmcore");
-        builder.build().expect("threads and descriptors can be had")
-    })
+    RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
+}
+
+/// Ours once more, for who spreads tasks: what the others have on each worker is not to count there.
+pub fn ours_apart() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))
+}
+
+fn make(name: &str, policy: PolicyKind) -> Runtime {
+    let builder = Runtime::builder().workers(cpus().len()).policy(policy).name(name);
+    builder.build().expect("threads and descriptors can be had")
 }
 
 /// Tokio's runtime of several threads, as its users have it, or with a CPU for each thread.

@@ -20,8 +20,8 @@ use warmcore_runtime::PolicyKind;
 pub enum Who {
     /// Ours.
     Ours,
-    /// Ours, and each connection makes its socket in its own task, on the worker where it first runs.
-    OursHanded,
+    /// Ours, and connections are spread and make their sockets in their own tasks, as `http::serve` does it.
+    OursSpread,
     /// Tokio with several threads, as its users have it.
     Tokio,
     /// The same, with a CPU for each thread.
@@ -35,13 +35,13 @@ pub enum Who {
 impl Who {
     /// Everybody.
     pub const ALL: [Self; 6] =
-        [Self::Ours, Self::OursHanded, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];
+        [Self::Ours, Self::OursSpread, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];
 
     /// As it stands in the rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "warmcore",
-            Self::OursHanded => "warmcore, socket made in its task",
+            Self::OursSpread => "warmcore spread",
             Self::Tokio => "tokio",
             Self::TokioPinned => "tokio pinned",
             Self::TokioPerCore => "tokio per core",
@@ -57,7 +57,7 @@ impl Who {
         let ours = || runtimes::ours(PolicyKind::Home);
         match self {
             Self::Ours => drop(ours().spawn(accept(listener, handler, OnOurs))),
-            Self::OursHanded => drop(ours().spawn(hand_out(listener, handler, OnOurs))),
+            Self::OursSpread => drop(runtimes::ours_apart().spawn(hand_out(listener, handler, OnOursSpread))),
             Self::Tokio => drop(tokio_threads(false).spawn(accept(listener, handler, OnTokio))),
             Self::TokioPinned => drop(tokio_threads(true).spawn(accept(listener, handler, OnTokio))),
             Self::TokioPerCore => {
@@ -81,6 +81,16 @@ struct OnOurs;
 impl Spawn for OnOurs {
     fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
         drop(warmcore_runtime::spawn(task));
+    }
+}
+
+/// On the worker with the fewest tasks.
+#[derive(Clone, Copy)]
+struct OnOursSpread;
+
+impl Spawn for OnOursSpread {
+    fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        drop(warmcore_runtime::Handle::current().task().spread().spawn(task));
     }
 }
 
