@@ -28,6 +28,7 @@ use warmcore_terms::{Cid, CpuId, CpuSet};
 
 mod look;
 mod take;
+mod unguarded;
 
 pub use look::Stats;
 
@@ -48,6 +49,8 @@ pub struct User {
     rest: Rest,
     /// Guards beyond the first.
     nested: u32,
+    /// How many of them nobody keeps: `leave_unguarded` gives those back.
+    unguarded: u32,
     /// The overflow id that it holds.
     overflow: Option<Cid>,
     /// Its number among the users whose ids are their own.
@@ -181,6 +184,7 @@ impl<S: Seats> Ids<S> {
             seat: NOWHERE,
             rest: Rest::default(),
             nested: 0,
+            unguarded: 0,
             overflow: None,
             task: None,
         }

@@ -11,11 +11,13 @@ mod cache_local;
 mod kept_per_cpu;
 mod lowest;
 mod task_owned;
+mod without;
 
 pub use cache_local::CacheLocal;
 pub use kept_per_cpu::KeptPerCpu;
 pub use lowest::Lowest;
 pub use task_owned::TaskOwned;
+pub use without::{Rule, Without};
 
 use crate::bits::SharedBits;
 use std::fmt;
@@ -110,7 +112,26 @@ pub enum LeftBehind {
 /// The rules in which the policies differ.
 ///
 /// Only those here implement it: they are asked under a tenant's lock, in the middle of an entry, so
-/// that none may panic, nor come back to the tenant.
+/// that none may panic, nor come back to the tenant. [`Without`] takes a rule away from one of them.
+///
+/// ```compile_fail,E0277
+/// #[derive(Debug)]
+/// struct Mine;
+/// impl warmcore_cid::Policy for Mine {
+///     fn name(&self) -> &'static str { "mine" }
+///     fn pick(
+///         &self,
+///         _: &warmcore_cid::policy::Facts,
+///         _: Option<warmcore_terms::Cid>,
+///         _: &warmcore_cid::policy::Used,
+///     ) -> Option<warmcore_cid::policy::Pick> { None }
+///     fn left_behind(
+///         &self,
+///         _: &warmcore_cid::policy::Facts,
+///         _: warmcore_cid::policy::Destination,
+///     ) -> warmcore_cid::policy::LeftBehind { warmcore_cid::policy::LeftBehind::Stays }
+/// }
+/// ```
 pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
     /// As one writes it: `cache-local`.
     fn name(&self) -> &'static str;
@@ -167,6 +188,7 @@ pub(crate) mod sealed {
     impl Sealed for super::KeptPerCpu {}
     impl Sealed for super::CacheLocal {}
     impl Sealed for super::TaskOwned {}
+    impl Sealed for super::Without {}
 }
 
 /// All policies, in the order in which Linux had them.

@@ -9,6 +9,7 @@ mod held;
 mod kept;
 mod model;
 mod owned;
+mod without;
 
 use super::*;
 use crate::policy::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};

@@ -1,0 +1,123 @@
+//! Without: a policy with one of its rules taken away.
+//!
+//! Model.   What a rule is worth is what changes when it is gone. All else is the policy's own code, which is asked with
+//!          facts in which that rule finds nothing to do.
+//! Number.  Six rules; no policy has all. Taking one away that it has not changes nothing.
+
+use super::*;
+
+/// A rule that a policy may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Whoever leaves keeps the id there for the next.
+    Keep,
+    /// An id that nobody used for a while is taken back.
+    Expire,
+    /// A CPU gets the id back that it used last.
+    Recent,
+    /// While fewer ids than the bound were handed out, a new one.
+    Expand,
+    /// An id comes along with its task.
+    Follow,
+    /// Ids above the bound are taken back.
+    Bound,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Keep, Self::Expire, Self::Recent, Self::Expand, Self::Follow, Self::Bound];
+}
+
+/// A policy without one of its rules: for asking what that rule is worth.
+///
+/// ```
+/// use warmcore_cid::policy::{Rule, Without};
+/// use warmcore_cid::{CacheLocal, Ids, seats};
+/// use warmcore_terms::{CpuId, CpuSet};
+///
+/// const FORGETS: Without = Without::new(&CacheLocal, Rule::Recent);
+/// let back_after_a_pause = |ids: Ids<_>| {
+///     let all: CpuSet = [CpuId(0), CpuId(1)].into_iter().collect();
+///     let (mut a, mut b) = (ids.add_user(0, &all), ids.add_user(1, &all));
+///     for (cpu, user) in [(CpuId(0), &mut a), (CpuId(1), &mut b)] {
+///         ids.enter_unguarded(cpu, user);
+///         ids.leave_unguarded(user);
+///     }
+///     (ids.compact(), ids.compact()); // the pause
+///     ids.enter_unguarded(CpuId(1), &mut b).map(|cid| cid.0)
+/// };
+/// assert_eq!(back_after_a_pause(Ids::new(seats(2), 0, &CacheLocal)), Some(1));
+/// assert_eq!(back_after_a_pause(Ids::new(seats(2), 0, &FORGETS)), Some(0));
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Without {
+    policy: &'static dyn Policy,
+    rule: Rule,
+}
+
+impl Without {
+    /// That policy without that rule.
+    pub const fn new(policy: &'static dyn Policy, rule: Rule) -> Self {
+        Self { policy, rule }
+    }
+
+    fn lacks(&self, rule: Rule) -> bool {
+        self.rule == rule
+    }
+}
+
+impl Policy for Without {
+    fn name(&self) -> &'static str {
+        match self.rule {
+            Rule::Keep => "without-keep",
+            Rule::Expire => "without-expire",
+            Rule::Recent => "without-recent",
+            Rule::Expand => "without-expand",
+            Rule::Follow => "without-follow",
+            Rule::Bound => "without-bound",
+        }
+    }
+
+    fn keeps(&self) -> bool {
+        !self.lacks(Rule::Keep) && self.policy.keeps()
+    }
+
+    fn expires(&self) -> bool {
+        !self.lacks(Rule::Expire) && self.policy.expires()
+    }
+
+    fn retakes(&self) -> bool {
+        // What is retaken is kept.
+        !self.lacks(Rule::Recent) && self.keeps() && self.policy.retakes()
+    }
+
+    fn owner(&self, facts: &Facts, now: Option<Owner>) -> Owner {
+        self.policy.owner(facts, now)
+    }
+
+    fn has_task_seats(&self) -> bool {
+        self.policy.has_task_seats()
+    }
+
+    fn end(&self, facts: &Facts) -> u32 {
+        self.policy.end(facts)
+    }
+
+    fn bound(&self, facts: &Facts) -> u32 {
+        if self.lacks(Rule::Bound) { facts.cpus } else { self.policy.bound(facts) }
+    }
+
+    fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick> {
+        let max_nr_cid = if self.lacks(Rule::Expand) { facts.bound() } else { facts.max_nr_cid };
+        let recent = recent.filter(|_| !self.lacks(Rule::Recent));
+        self.policy.pick(&Facts { max_nr_cid, ..*facts }, recent, used)
+    }
+
+    fn left_behind(&self, facts: &Facts, to: Destination) -> LeftBehind {
+        match self.policy.left_behind(facts, to) {
+            LeftBehind::Follows if self.lacks(Rule::Follow) => LeftBehind::Freed,
+            left => left,
+        }
+    }
+}
