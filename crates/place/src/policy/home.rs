@@ -13,7 +13,8 @@
 //!          began to wait there: by then the idling has cost as much as the move will. And for one refill more:
 //!          a task that has just moved there keeps its new CPU for so long, and if those behind it moved on
 //!          for that, each move would bring about the next (`tests/conserve.rs`). A CPU in a
-//!          long poll, or one that stops, is helped at once.
+//!          long poll, or one that stops, is helped at once. Who looks at many that are not due yet leaves it at the
+//!          nearest, and looks again when the first of these is due.
 //! Number.  A task of 16 µs a poll: refill 64 µs; it moves to a waker that finds its home asleep 4 times
 //!          in a row. If it waits behind others, a CPU of its LLC takes it after 200 µs, one of another socket
 //!          after 320.
@@ -31,6 +32,12 @@ pub const KICK: Nanos = Nanos(20_000);
 /// is woken for a few light ones costs more than they do, again and again where their sockets stay behind: HTTP
 /// over 64 connections took a fifth more CPU at a quarter of this.
 pub const PATIENCE: Nanos = Nanos(200_000);
+
+/// Who has nothing to do weighs about so many CPUs where somebody waits who is not due yet, the nearest ones, and two
+/// shards anywhere, others each time, so that nobody is overlooked for good. Of each it reads three lines that others
+/// write, 100 to 200 ns each: many more would cost as much as the kick that a look is to spare, and one of those seen
+/// is due before long.
+pub const WEIGHED_MAX: u32 = 32;
 
 /// What it costs to hand a task to a CPU that runs: a few lines go over.
 pub const HAND_OVER: Nanos = Nanos(500);
@@ -69,36 +76,21 @@ impl Policy for Home {
     }
 
     fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
-        let mut earliest = None;
+        let mut search = Search { machine, view, me, now, weighed: 0, earliest: None };
         for shard in machine.shards_from(me) {
-            // What belongs to nobody is taken at once, one's own first.
-            if view.waiting_in(shard) > 0 {
-                return Pull::Shard(shard);
+            if let Some(pull) = search.shard(shard) {
+                return pull;
             }
-            if !view.has_backlog_in(shard) {
-                continue;
-            }
-            for cpu in machine.cpus_from(me, shard) {
-                let waiting = view.backlog(cpu);
-                if waiting == 0 || !view.may_take(me, cpu) {
-                    continue;
+            if search.weighed >= WEIGHED_MAX {
+                let turn = (now.0 / KICK.0).wrapping_add(me.index() as u64) as usize;
+                let far = [turn % machine.shards(), turn.wrapping_mul(7) % machine.shards()];
+                if let Some(pull) = far.into_iter().find_map(|shard| search.shard(shard)) {
+                    return pull;
                 }
-                let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
-                let refill = refill_over(view.refill_there(cpu), machine.distance(me, cpu));
-                // Many light ones are taken at once. Who was kicked is on the way: to come first would waste it.
-                let at_once = refill < KICK && is_crowd(waiting, refill) && !view.is_idle(cpu);
-                // And one refill for who has just moved there.
-                let patience = later(refill, view.refill_there(cpu)).max(PATIENCE);
-                let wait = if at_once { Nanos(0) } else { patience };
-                let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
-                if at <= now {
-                    let is_light = refill < KICK || is_helpless;
-                    return Pull::From { cpu, at_most: if is_light { waiting.div_ceil(2) } else { 1 } };
-                }
-                earliest = Some(earliest.map_or(at, |earliest: Nanos| earliest.min(at)));
+                break;
             }
         }
-        earliest.map_or(Pull::Nothing, Pull::Until)
+        search.earliest.map_or(Pull::Nothing, Pull::Until)
     }
 
     /// Who waits last waits for all before it: that is to be longer than anybody lets them wait, and the move.
@@ -140,6 +132,53 @@ impl Policy for Home {
 
     fn refill(&self, average_poll: Nanos) -> Nanos {
         Nanos(average_poll.0.saturating_mul(REFILL_PER_POLL).min(REFILL_MAX.0))
+    }
+}
+
+/// What a CPU that has nothing to do has seen until now.
+struct Search<'a, V> {
+    machine: &'a Machine,
+    view: &'a V,
+    me: CpuId,
+    now: Nanos,
+    /// CPUs where somebody waits who may not be taken yet.
+    weighed: u32,
+    earliest: Option<Nanos>,
+}
+
+impl<V: View> Search<'_, V> {
+    /// Whether something is to be taken from a shard, or from one of its CPUs.
+    fn shard(&mut self, shard: usize) -> Option<Pull> {
+        let (machine, view, me, now) = (self.machine, self.view, self.me, self.now);
+        // What belongs to nobody is taken at once, one's own first.
+        if view.waiting_in(shard) > 0 {
+            return Some(Pull::Shard(shard));
+        }
+        if !view.has_backlog_in(shard) {
+            return None;
+        }
+        for cpu in machine.cpus_from(me, shard) {
+            let waiting = view.backlog(cpu);
+            if waiting == 0 || !view.may_take(me, cpu) {
+                continue;
+            }
+            let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
+            let refill_there = view.refill_there(cpu);
+            let refill = refill_over(refill_there, machine.distance(me, cpu));
+            // Many light ones are taken at once. Who was kicked is on the way: to come first would waste it.
+            let at_once = refill < KICK && is_crowd(waiting, refill) && !view.is_idle(cpu);
+            // And one refill for who has just moved there.
+            let patience = later(refill, refill_there).max(PATIENCE);
+            let wait = if at_once { Nanos(0) } else { patience };
+            let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
+            if at <= now {
+                let is_light = refill < KICK || is_helpless;
+                return Some(Pull::From { cpu, at_most: if is_light { waiting.div_ceil(2) } else { 1 } });
+            }
+            self.weighed += 1;
+            self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
+        }
+        None
     }
 }
 
