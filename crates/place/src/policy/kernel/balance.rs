@@ -23,6 +23,26 @@ pub const CACHE_NICE_TRIES_FAR: u32 = 2;
 /// A called CPU searches a domain once in so many nanoseconds per CPU of it.
 const INTERVAL_PER_CPU: u64 = 1_000_000;
 
+/// Between nodes a difference of so many is let pass while few run: a pair that talks.
+const NUMA_IMBALANCE_MIN: u64 = 2;
+
+/// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference counts for nothing while at most
+/// `imb_numa_nr` would run here with the one that comes: one per LLC, or an eighth of the node's CPUs.
+pub(super) fn is_small_across_nodes(
+    machine: &Machine,
+    at: CpuId,
+    domain: Distance,
+    runs: u64,
+    differ: u64,
+) -> bool {
+    if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
+        return false;
+    }
+    let node = machine.within(at, Distance::Node);
+    let llcs = groups(machine, node, Distance::Llc).count();
+    runs < (if llcs == 1 { node.len() / 8 } else { llcs }).max(1) as u64
+}
+
 /// By how many percent a group must be busier.
 pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     match domain {
@@ -127,11 +147,22 @@ fn busiest(
     }
     let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
     debug_assert!(group.runs > 0);
-    let more = |cpu: &&CpuId| view.runs(**cpu) > 1 && view.backlog(**cpu) > 0 && view.may_take(me, **cpu);
-    let mut queues = cpus.iter().filter(more);
-    // Of equals the first.
-    let first = queues.next()?;
-    let cpu = queues.fold(first, |best, cpu| if view.runs(*cpu) > view.runs(*best) { cpu } else { best });
+    if local.kind == Kind::HasSpare && group.kind != Kind::Overloaded {
+        let differ = group.runs.saturating_sub(local.runs);
+        if is_small_across_nodes(machine, me, domain, local.runs, differ) {
+            return None;
+        }
+    }
+    // Each queue is asked once; of equals the first.
+    let mut longest: Option<(u32, &CpuId)> = None;
+    for cpu in cpus {
+        let runs = view.runs(*cpu);
+        let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+        if is_one && longest.is_none_or(|(most, _)| runs > most) {
+            longest = Some((runs, cpu));
+        }
+    }
+    let (_, cpu) = longest?;
     (!is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
 }
 

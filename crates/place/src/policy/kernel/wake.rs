@@ -15,8 +15,9 @@
 //!          `select_idle_smt`, `select_idle_cpu`, `update_idle_cpu_scan`, `select_idle_node`,
 //!          `find_idlest_group`, `find_idlest_group_cpu`, `adjust_numa_imbalance`.
 
+use super::balance::{imbalance_pct, is_small_across_nodes};
 use super::{HotRule, Kernel, domains, groups, llc_shards};
-use crate::policy::near::{Found, origin, settle, takes};
+use crate::policy::near::{Found, may, origin, settle, takes};
 use crate::{Allowed, Distance, Machine, Placed, View, Wake, Waker};
 use warmcore_terms::CpuId;
 
@@ -107,7 +108,6 @@ impl Kernel {
             // So full an LLC hardly has an idle CPU.
             return None;
         }
-        let is_idle = |cpu: CpuId| takes(machine, view, allowed, cpu) && view.is_idle(cpu);
         let is_hot = |cpu: CpuId| self.hot_windows && view.hot_until(cpu) > wake.now;
         let may_pass = if self.hot_rule == HotRule::V1 { u32::MAX } else { depth.div_ceil(2) };
         let (mut first, mut passed) = (None, 0);
@@ -124,9 +124,11 @@ impl Kernel {
                     continue; // With its sibling's turn.
                 }
                 let mut all_idle = true;
-                for thread in core {
-                    match is_idle(*thread) {
-                        true => first = first.or(Some(*thread)),
+                // Threads where it may not run count too: it is the core's caches that are to be free.
+                for thread in core.iter().filter(|thread| !view.is_offline(**thread)) {
+                    match view.is_idle(*thread) {
+                        true if may(machine, allowed, *thread) => first = first.or(Some(*thread)),
+                        true => {}
                         false => {
                             all_idle = false;
                             if first.is_some() {
@@ -205,7 +207,9 @@ fn affine(machine: &Machine, view: &impl View, this: CpuId, prev: CpuId, allowed
     }
     let task = view.wakee_load();
     let here = (here - own + task).saturating_mul(100);
-    let there = view.load(prev).saturating_sub(task).saturating_mul(100 + (IMBALANCE_PCT - 100) / 2);
+    // By the domain that has both: threads of a core have less of it.
+    let bonus = (imbalance_pct(machine.distance(this, prev)) - 100) / 2;
+    let there = view.load(prev).saturating_sub(task).saturating_mul(100 + bonus);
     if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
 }
 
@@ -269,8 +273,8 @@ fn stays(machine: &Machine, at: CpuId, level: Distance, here: Roomy, there: Room
         (true, false) => true,
         (false, true) => false,
         (true, true) => {
-            let across_nodes = level > Distance::Node;
-            (across_nodes && here.runs < numa_imbalance(machine, at)) || here.idle >= there.idle
+            let differ = here.idle.abs_diff(there.idle);
+            is_small_across_nodes(machine, at, level, here.runs, differ) || here.idle >= there.idle
         }
         // Loads per CPU. Nobody is idle, so none is 0.
         (false, false) => {
@@ -279,13 +283,6 @@ fn stays(machine: &Machine, at: CpuId, level: Distance, here: Roomy, there: Room
             there + least >= here || 100 * here <= IMBALANCE_PCT * there
         }
     }
-}
-
-/// `imb_numa_nr`: so many may be on a node before another is worth it: one per LLC, or an eighth of its CPUs.
-fn numa_imbalance(machine: &Machine, at: CpuId) -> u64 {
-    let node = machine.within(at, Distance::Node).len();
-    let llcs = groups(machine, machine.within(at, Distance::Node), Distance::Llc).count();
-    (if llcs == 1 { node / 8 } else { llcs }).max(1) as u64
 }
 
 /// `find_idlest_group_cpu`: an idle one by the kernel's numbers, else the one with the least to do.
