@@ -2,7 +2,8 @@
 //!
 //! Model.   As many pairs as CPUs; each end runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best
 //!          of some rounds, since all else is the machine's noise. Events are those that something came of.
-//!          `cargo bench --bench world -- profile` runs the first one only, for long; `profile-8192` the largest.
+//!          `cargo bench --bench world -- profile` runs the first one only, for long; `profile-8192` the largest;
+//!          `growth` those of 16 to 8192 only.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -86,7 +87,10 @@ fn main() {
         return measure("kernel, 224 CPUs", &topology, &costs, Settings::kernel(), kernel, 20);
     }
     if std::env::args().any(|arg| arg == "profile-8192") {
-        return growth(&[8192]);
+        return growth(&[8192], 1);
+    }
+    if std::env::args().any(|arg| arg == "growth") {
+        return growth(&[16, 64, 224, 1024, 4096, 8192], 3);
     }
     measure("kernel, 224 CPUs", &topology, &costs, Settings::kernel(), kernel, 5);
     let hot = Kernel { hot_windows: true, ..kernel };
@@ -94,10 +98,10 @@ fn main() {
     for policy in PolicyKind::all() {
         measure(&format!("{policy}, 224 CPUs"), &topology, &costs, Settings::runtime(), policy, 3);
     }
-    growth(&[16, 64, 256, 1024, 4096, 8192]);
+    growth(&[16, 64, 224, 1024, 4096, 8192], 3);
 }
 
-fn growth(sizes: &[u32]) {
+fn growth(sizes: &[u32], rounds: usize) {
     let kernel = Kernel::default();
     for cpus in sizes.iter().copied() {
         // Sixteen CPUs an LLC, at most 64 LLCs a socket.
@@ -109,7 +113,8 @@ fn growth(sizes: &[u32]) {
         );
         let topology = Topology::from_machine(&text, "drawn").expect("it fits");
         let costs = Costs::of(&topology);
-        measure(&format!("kernel, {cpus} CPUs"), &topology, &costs, Settings::kernel(), kernel, 3);
-        measure(&format!("home, {cpus} CPUs"), &topology, &costs, Settings::runtime(), PolicyKind::Home, 3);
+        measure(&format!("kernel, {cpus} CPUs"), &topology, &costs, Settings::kernel(), kernel, rounds);
+        let home = PolicyKind::Home;
+        measure(&format!("home, {cpus} CPUs"), &topology, &costs, Settings::runtime(), home, rounds);
     }
 }

@@ -14,15 +14,14 @@ use std::collections::BTreeMap;
 use warmcore_terms::Nanos;
 use warmcore_topo::Distance;
 
-mod error;
 mod file;
 mod known;
 mod number;
 #[cfg(test)]
 mod tests;
 
-pub use error::CostsError;
-use known::Derived;
+pub use crate::error::Error as CostsError;
+use known::{Derived, ratio};
 pub use number::{Number, Trust};
 
 /// A state in which an idle core is.
@@ -71,7 +70,7 @@ impl Costs {
     fn settle(&mut self) {
         let ps = |name: &str| self.numbers[name].milli;
         let cycle_fs = 1_000_000_000_000 / ps("clock_mhz").max(1);
-        let cycles = |name: &str| ps(name) * cycle_fs / 1_000_000;
+        let cycles = |name: &str| ratio(ps(name), cycle_fs, 1_000_000);
         let state = |name: &String| CState {
             name: name.clone(),
             exit: Nanos(ps(&format!("cstates.{name}.exit")) / 1000),
@@ -91,9 +90,10 @@ impl Costs {
             l1: cycles("l1_cycles"),
             llc: ps("llc_latency"),
             resident: cycles("stream_resident_cycles_per_line"),
-            mlp_read: ps("mlp_read").max(1),
-            mlp_rmw: ps("mlp_rmw_dirty_remote").max(1),
-            slow_per_mille: (ps("clock_mhz") * 1000 / ps("base_mhz").max(1)).max(1000),
+            // One at a time is the least.
+            mlp_read: ps("mlp_read").max(1000),
+            mlp_rmw: ps("mlp_rmw_dirty_remote").max(1000),
+            slow_per_mille: ratio(ps("clock_mhz"), 1000, ps("base_mhz")).max(1000),
             cstates: self.states.iter().map(state).collect(),
         };
     }
@@ -101,6 +101,11 @@ impl Costs {
     /// The machine's name.
     pub fn machine(&self) -> &str {
         &self.machine
+    }
+
+    /// The same of a machine that is called otherwise.
+    pub fn called(self, name: &str) -> Self {
+        Self { machine: name.to_owned(), ..self }
     }
 
     /// Every number, by name.
@@ -139,7 +144,7 @@ impl Costs {
     /// A name that is not there.
     pub fn scaled(&self, name: &str, per_mille: u64) -> Result<Self, CostsError> {
         let number = self.numbers.get(name).ok_or_else(|| self.unknown(name))?;
-        self.with(name, number.milli * per_mille / 1000)
+        self.with(name, ratio(number.milli, per_mille, 1000))
     }
 
     /// The same with one number another, in thousandths, and those that follow it.
@@ -175,8 +180,11 @@ impl Costs {
 
     fn unknown(&self, name: &str) -> CostsError {
         let known: Vec<&str> = self.numbers.keys().map(String::as_str).collect();
-        let fact = format!("{}: no number is called `{name}`", self.machine);
-        CostsError::new(fact, format!("name one of {}", known.join(", ")))
+        CostsError::new(
+            &self.machine,
+            format!("no number is called `{name}`"),
+            format!("name one of {}", known.join(", ")),
+        )
     }
 
     /// One cache line from a CPU so far away, in picoseconds. [`Distance::Same`]: from the own L1.
@@ -217,19 +225,19 @@ impl Costs {
     /// [`resident`](Self::resident).
     #[inline]
     pub fn read_overlapped(&self, latency: u64) -> u64 {
-        (latency * 1000 / self.fast.mlp_read).max(self.fast.resident)
+        ratio(latency, 1000, self.fast.mlp_read).max(self.fast.resident)
     }
 
     /// The same for lines that others have and that are taken from them.
     #[inline]
     pub fn taken_overlapped(&self, latency: u64) -> u64 {
-        (latency * 1000 / self.fast.mlp_rmw).max(self.fast.resident)
+        ratio(latency, 1000, self.fast.mlp_rmw).max(self.fast.resident)
     }
 
     /// What takes so long at the usual clock, before a core that was in a deep state has risen to it.
     #[inline]
     pub fn at_base_clock(&self, ps: u64) -> u64 {
-        ps * self.fast.slow_per_mille / 1000
+        ratio(ps, self.fast.slow_per_mille, 1000)
     }
 
     /// The states of an idle core, the lightest first.

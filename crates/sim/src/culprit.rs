@@ -210,7 +210,7 @@ impl Judge {
             self.touched.iter().map(|(name, _)| layout.place(name)).collect::<Result<Vec<_>, _>>()?;
         let mut lines: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (field, place) in places.iter().enumerate() {
-            for line in place.offset / self.unit..(place.offset + place.size).div_ceil(self.unit) {
+            for line in place.units(self.unit) {
                 lines.entry(line).or_default().push(field);
             }
         }
@@ -330,7 +330,7 @@ impl Judge {
                 1 => Group { access: Access::Owner, name: first },
                 _ => Group { access: Access::Contended, name: first },
             };
-            Some(FieldLine { name, group, offset: place.offset, size: place.size })
+            Some(FieldLine { name, group, offset: place.offset, size: place.size.max(1) })
         });
         fields.collect()
     }

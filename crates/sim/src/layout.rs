@@ -11,18 +11,20 @@
 mod btf;
 mod declared;
 mod dwarf;
-mod error;
 mod member;
 mod moves;
 #[cfg(test)]
 mod tests;
 
-pub use error::LayoutError;
+pub use crate::error::Error as LayoutError;
 pub use moves::Hole;
 
-use error::near;
+use crate::error::near;
 use serde::Serialize;
 use std::path::Path;
+
+/// No struct is larger: a file that says otherwise is damaged.
+const SIZE_MAX: usize = 1 << 30;
 
 /// Where the fields of a struct are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -76,10 +78,17 @@ pub struct Place {
     pub size: usize,
 }
 
+impl Place {
+    /// The lines, or pairs of them, that it is on. An array of no length is taken to be touched at its beginning.
+    pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
+        self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
+    }
+}
+
 impl Field {
     /// The first byte after it.
     pub fn end(&self) -> usize {
-        self.offset + self.size
+        self.offset.saturating_add(self.size)
     }
 }
 
@@ -188,13 +197,20 @@ impl Layout {
             None => format!("it has {} fields; print its layout", self.fields.len()),
         };
         Err(LayoutError::new(
-            &format!("struct {} ({})", self.name, self.source),
+            format!("struct {} ({})", self.name, self.source),
             format!("has no field {name}"),
             &next,
         ))
     }
 
-    /// The bytes that no field has, the tail included.
+    /// The array of no length at its end, if there is one: what stands behind it is its elements.
+    pub fn flexible(&self) -> Option<usize> {
+        let (last, field) = self.fields.iter().enumerate().rfind(|(_, f)| f.size == 0)?;
+        let is_last = self.fields.iter().all(|f| f.end() <= field.offset);
+        (is_last && field.offset > 0).then_some(last)
+    }
+
+    /// The bytes that no field has, the tail included, unless an array of no length goes on there.
     pub fn holes(&self) -> Vec<Hole> {
         moves::holes(self)
     }

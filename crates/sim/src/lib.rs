@@ -7,10 +7,14 @@
 //! Source.  `fixtures/machines.toml`, where each number says where it comes from. Published results are compared
 //!          with, and never read by a simulation.
 
+#![forbid(unsafe_code)]
+
 pub mod costs;
 pub mod culprit;
+mod error;
 pub mod event;
 pub mod layout;
+pub mod machine;
 pub mod memory;
 pub mod program;
 pub mod random;
@@ -18,3 +22,5 @@ pub mod table;
 pub mod tolerance;
 pub mod trace;
 pub mod world;
+
+pub use error::Error;

@@ -156,7 +156,7 @@ impl Memory {
     }
 
     /// A working set of so many bytes that is in no cache. `home`: the node that it lives on; none: of whoever
-    /// touches it first.
+    /// touches it first, and of whoever writes it first if its pages come with that.
     pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
         let home = home.and_then(|id| self.nodes.iter().position(|(node, _)| *node == id));
         self.extents.push(Extent::new(bytes, pages, home.map_or(NOWHERE, |n| n as u32)));
@@ -170,18 +170,15 @@ impl Memory {
     pub fn touch(&mut self, cpu: CpuId, extent: ExtentId, how: Access, _now: Nanos) -> Nanos {
         let place = self.place(cpu);
         let at = &mut self.extents[extent.0 as usize];
-        if at.home == NOWHERE {
-            at.home = place.node;
-        }
+        let faults = at.faults(how, place.node);
         let (lines, home) = (at.bytes.div_ceil(self.line_bytes), at.home);
-        let faults = at.faults(how);
         let cold = std::mem::take(&mut self.cold[place.core as usize]);
         self.counts.lines += lines;
         if faults == 0 && self.caches.hit(&self.extents, extent.0, place, how) {
             self.counts.resident += lines;
             return self.passed(lines, self.costs.resident(), cold);
         }
-        let found = self.caches.find(&self.extents, extent.0, place);
+        let found = self.caches.find(&self.extents, extent.0, place, how);
         self.caches.touched(&mut self.extents, extent.0, place, how);
         *match found {
             Found::Own | Found::Shared(_) => &mut self.counts.resident,
@@ -193,7 +190,8 @@ impl Memory {
             self.counts.faults += faults;
             // Who copied or cleared the pages just now has them.
             let pass = self.passed(lines, self.costs.resident(), cold);
-            return Nanos(pass.0 + (faults * self.fault_ps(extent, cold) + 500) / 1000);
+            let faulting = faults.saturating_mul(self.fault_ps(extent, cold)).saturating_add(500) / 1000;
+            return Nanos(pass.0.saturating_add(faulting));
         }
         // Cycles take longer before the clock has risen again; what others send does not.
         let in_cycles = matches!(found, Found::Own | Found::Llc);
@@ -202,7 +200,7 @@ impl Memory {
 
     fn passed(&self, lines: u64, per_line_ps: u64, is_slow: bool) -> Nanos {
         let per_line_ps = if is_slow { self.costs.at_base_clock(per_line_ps) } else { per_line_ps };
-        Nanos((lines * per_line_ps + 500) / 1000)
+        Nanos(lines.saturating_mul(per_line_ps).saturating_add(500) / 1000)
     }
 
     fn per_line(&self, found: Found, how: Access, place: Place, home: u32) -> u64 {

@@ -19,19 +19,22 @@
 use crate::memory::{Access, ExtentId, LineId, Pages};
 use crate::random::{self, Purpose, Random};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use warmcore_place::Allowed;
 use warmcore_terms::{CpuId, CpuSet, LlcId, Nanos, NodeId};
 
 mod check;
-mod error;
 pub mod rt_app;
 #[cfg(test)]
 mod tests;
 
-pub use error::ProgramError;
+pub use crate::error::Error as ProgramError;
 
 /// Loops within each other.
 pub const LOOPS_MAX: usize = 6;
+
+/// Programs that fork each other, one below the other. Each level may double how many tasks there are.
+pub const FORKS_MAX: usize = 64;
 
 /// No length may be longer: 104 days. A thousand of it fit into the clock's number.
 pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
@@ -237,12 +240,15 @@ pub struct Program {
     pub(crate) name: String,
     pub(crate) ops: Vec<Op>,
     pub(crate) names: Vec<String>,
-    pub(crate) children: Vec<Program>,
+    /// Shared: a tree in which each forks the same one twice is no larger than it was written.
+    pub(crate) children: Vec<Arc<Program>>,
     pub(crate) places: Vec<Where>,
     pub(crate) starts_at: Where,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
+    /// From that step on: where in a file it stands.
+    pub(crate) stands: Vec<(u32, Arc<str>)>,
 }
 
 impl Program {
@@ -376,7 +382,11 @@ impl Program {
     }
 
     /// Makes a task that runs `child`, in the same process unless that names another.
-    pub fn fork(mut self, child: Program) -> Self {
+    pub fn fork(self, child: Program) -> Self {
+        self.fork_shared(Arc::new(child))
+    }
+
+    pub(crate) fn fork_shared(mut self, child: Arc<Program>) -> Self {
         self.children.push(child);
         let at = self.children.len() as u32 - 1;
         self.op(Op::Fork(at))
@@ -473,9 +483,29 @@ impl Program {
         done
     }
 
+    /// Its next steps stand there in a file.
+    pub(crate) fn stands_at(&mut self, place: &str) {
+        self.stands.push((self.ops.len() as u32, place.into()));
+    }
+
+    /// Its own place: where it begins in its file, or its name.
+    pub(crate) fn place(&self) -> String {
+        self.stands
+            .first()
+            .map_or_else(|| format!("program `{}`", self.name), |(_, place)| (**place).to_owned())
+    }
+
     /// A step's place, in words.
     pub(crate) fn at(&self, step: usize) -> String {
-        format!("program `{}`, step {}", self.name, step + 1)
+        place_of(&self.name, &self.stands, step as u32)
+    }
+}
+
+/// A step's place: where it stands in its file, or which it is.
+pub(crate) fn place_of(name: &str, stands: &[(u32, Arc<str>)], step: u32) -> String {
+    match stands[..stands.partition_point(|(first, _)| *first <= step)].last() {
+        Some((_, place)) => (**place).to_owned(),
+        None => format!("program `{name}`, step {}", step + 1),
     }
 }
 

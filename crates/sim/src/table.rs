@@ -7,14 +7,16 @@
 use crate::tolerance::{Claim, Tolerance};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub mod cid;
 pub mod drain;
 pub mod false_sharing;
 pub mod hot_windows;
+mod options;
+pub mod sensitivity;
 pub mod wake_queue;
+
+pub use options::{Options, Watch};
 
 /// What others measured: compared with, printed beside, and never read by what is simulated.
 ///
@@ -26,56 +28,6 @@ fn published<T: DeserializeOwned>(section: &str) -> T {
     let mut all: toml::Table = FILE.parse().unwrap_or_else(|e| panic!("published.toml: {e}"));
     let found = all.remove(section).unwrap_or_else(|| panic!("published.toml has no {section}"));
     found.try_into().unwrap_or_else(|e| panic!("published.toml, {section}: {e}"))
-}
-
-/// What is run for a table.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The machine, by its name in the machine file. `None`: the one that the table was published for.
-    pub machine: Option<String>,
-    /// One simulation for each.
-    pub seeds: Range<u64>,
-    /// Fewer configurations, and shorter: for a report within minutes.
-    pub quick: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { machine: None, seeds: 0..10, quick: false }
-    }
-}
-
-impl Options {
-    /// One result per seed, in the seeds' order, on as many threads as there are CPUs. A simulation knows nothing of
-    /// the others.
-    pub fn per_seed<T: Send>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
-        let seeds: Vec<u64> = self.seeds.clone().collect();
-        each(&seeds, |seed| run(*seed))
-    }
-}
-
-/// One result for each of `all`, in their order, on as many threads as there are CPUs.
-pub fn each<I: Sync, T: Send>(all: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(all.len());
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            // ORDERING: Relaxed; who takes a number needs to see nothing of who took the one before.
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = all.get(at) else { break done };
-            done.push((at, run(item)));
-        }
-    };
-    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .collect()
-    });
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// What a row is, once it was simulated.
@@ -106,6 +58,8 @@ pub struct Row {
     pub simulated: f64,
     /// The least and the most over the seeds.
     pub spread: (f64, f64),
+    /// What each seed gave, in their order. One number: it was asked once.
+    pub numbers: Vec<f64>,
     /// The tolerance it must meet. `None` for a row that stands there for information.
     pub tolerance: Option<Tolerance>,
     /// What was chosen by looking at a published table, or read from `fitted.toml`.
@@ -120,6 +74,7 @@ struct Told {
     published: Option<f64>,
     simulated: f64,
     spread: (f64, f64),
+    seeds: usize,
     tolerance: Option<Tolerance>,
     inputs: Vec<&'static str>,
     mark: Mark,
@@ -129,8 +84,9 @@ struct Told {
 impl From<Row> for Told {
     fn from(row: Row) -> Self {
         let (mark, met) = (row.mark(), row.is_met());
-        let Row { name, unit, published, simulated, spread, tolerance, inputs } = row;
-        Self { name, unit, published, simulated, spread, tolerance, inputs, mark, met }
+        let Row { name, unit, published, simulated, spread, numbers, tolerance, inputs } = row;
+        let seeds = numbers.len();
+        Self { name, unit, published, simulated, spread, seeds, tolerance, inputs, mark, met }
     }
 }
 
@@ -150,22 +106,19 @@ pub struct Table {
 }
 
 impl Row {
-    /// From one number per seed.
-    ///
-    /// # Panics
-    ///
-    /// If there is none.
-    pub fn of(name: impl Into<String>, unit: &'static str, mut numbers: Vec<f64>) -> Self {
-        assert!(!numbers.is_empty(), "a row without a single seed");
-        numbers.sort_by(f64::total_cmp);
-        let (simulated, last) = (numbers[numbers.len() / 2], numbers[numbers.len() - 1]);
-        let spread = (numbers[0], last);
+    /// From one number per seed. Without any, as when it was stopped before the first, it says nothing, and
+    /// [`Table::concluded`] leaves it out.
+    pub fn of(name: impl Into<String>, unit: &'static str, numbers: Vec<f64>) -> Self {
+        let mut sorted = numbers.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
         Self {
             name: name.into(),
             unit,
             published: None,
-            simulated,
-            spread,
+            simulated: at(sorted.len() / 2),
+            spread: (at(0), at(sorted.len().saturating_sub(1))),
+            numbers,
             tolerance: None,
             inputs: Vec::new(),
         }
@@ -197,5 +150,25 @@ impl Row {
     /// Whether it is within its tolerance. `None`: nothing is claimed.
     pub fn is_met(&self) -> Option<bool> {
         self.tolerance.as_ref()?.allows(self.simulated, self.published)
+    }
+}
+
+/// Why nothing is claimed of a machine that nobody has measured.
+pub const UNPUBLISHED: &str = "nothing published for this machine";
+
+impl Table {
+    /// What is told of it in the end. Rows without a seed go. On a machine that was asked for and has nothing published
+    /// nothing is claimed. One that was asked for says which of its costs are estimates.
+    pub fn concluded(mut self, options: &Options) -> Self {
+        let is_published = self.rows.iter().any(|row| row.published.is_some());
+        self.rows.retain(|row| !row.numbers.is_empty());
+        let Some(machine) = &options.machine else { return self };
+        if !is_published {
+            for row in &mut self.rows {
+                row.tolerance = Some(Tolerance::unclaimed(UNPUBLISHED));
+            }
+        }
+        self.notes.extend(machine.notes());
+        self
     }
 }

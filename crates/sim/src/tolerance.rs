@@ -82,6 +82,12 @@ pub fn named(id: &str) -> Tolerance {
 }
 
 impl Tolerance {
+    /// Nothing is claimed, whatever else the row is.
+    pub fn unclaimed(why: &str) -> Self {
+        let (id, why) = ("unclaimed".to_owned(), Some(why.to_owned()));
+        Self { id, what: None, low: 0.0, high: 0.0, claim: Claim::None, why }
+    }
+
     /// Whether a simulated number is good. `None`: nothing is claimed, or there is nothing to compare it with.
     pub fn allows(&self, simulated: f64, published: Option<f64>) -> Option<bool> {
         let number = match self.what? {

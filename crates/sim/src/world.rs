@@ -32,7 +32,7 @@
 use crate::costs::Costs;
 use crate::event::Events;
 use crate::memory::{ExtentId, LineId, Memory, Pages};
-use crate::program::{AccountId, Length, ProcessId, Program, ProgramError, TaskId};
+use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
 use crate::random::Random;
 use code::{Code, Names};
 use gate::Gate;
@@ -40,10 +40,11 @@ use scene::{Scene, State};
 use settings::Times;
 use task::{NONE, Task};
 use warmcore_place::{Machine, Policy, Waker};
-use warmcore_terms::{CpuId, CpuSet, Nanos, NodeId};
+use warmcore_terms::{CpuId, Nanos, NodeId};
 use warmcore_topo::Topology;
 
 mod account;
+mod ahead;
 mod code;
 mod gate;
 mod observe;
@@ -95,6 +96,9 @@ pub struct World<P, O = ()> {
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
+    /// Their steps, one's after the other's, and where each one's stand: what running tasks read.
+    steps: Vec<Op>,
+    parts: Vec<(u32, u32)>,
     names: Names,
     gates: Vec<Gate>,
     marks: Vec<(String, u64)>,
@@ -146,6 +150,8 @@ impl<P: Policy, O: Observer> World<P, O> {
             random: Random::new(seed),
             events: Events::new(),
             codes: Vec::new(),
+            steps: Vec::new(),
+            parts: Vec::new(),
             names: Names::default(),
             gates: Vec::new(),
             marks: Vec::new(),
@@ -254,8 +260,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             self.has_end = true;
         }
         if task.process != NONE {
-            let cpus = (0..self.scene.cpus.len() as u32).map(CpuId);
-            let allowed: CpuSet = cpus.filter(|cpu| self.scene.machine.allows(of.starts_at, *cpu)).collect();
+            let allowed = self.cpus_of(of.starts_at);
             task.user = self.processes[task.process as usize].join(&allowed);
         }
         let tasks = &mut self.scene.tasks;
@@ -284,8 +289,14 @@ impl<P: Policy, O: Observer> World<P, O> {
     /// Names that nobody has; a program that goes on without time passing, or gives back a lock that it has not.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
+        for code in &self.codes[self.parts.len()..] {
+            let begin = self.steps.len() as u32;
+            self.steps.extend(&code.ops);
+            self.parts.push((begin, self.steps.len() as u32));
+        }
         while self.living > 0 || !self.has_end {
             let Some(due) = self.events.pop_until(until) else { break };
+            self.look_ahead();
             debug_assert!(due.at.0 >= self.scene.now, "time goes back");
             self.scene.now = due.at.0;
             let Target { index, generation } = due.what;
@@ -303,6 +314,13 @@ impl<P: Policy, O: Observer> World<P, O> {
             self.scene.now = self.scene.now.max(until.0);
         }
         Ok(self.report())
+    }
+
+    /// A step of a program; nothing behind the last one.
+    #[inline]
+    fn op_at(&self, code: u32, step: u32) -> Option<Op> {
+        let (begin, end) = self.parts[code as usize];
+        self.steps[begin as usize..end as usize].get(step as usize).copied()
     }
 
     /// Whether the event was stale.

@@ -75,3 +75,71 @@ proptest! {
         }
     }
 }
+
+/// Fields that follow each other, each at its own alignment, some with a hole behind; and who touches them.
+fn struct_and_profile() -> impl Strategy<Value = (Layout, Profile)> {
+    let field = (prop::sample::select(vec![1usize, 2, 4, 8, 16, 40]), 0usize..3);
+    let touch =
+        (1u32..25, prop_oneof![Just(0u32), 0u32..6000], prop_oneof![2 => Just(0u32), 1 => 0u32..6000]);
+    let fields = prop::collection::vec((field, prop::option::of(touch)), 2..14);
+    (fields, any::<bool>(), any::<bool>()).prop_map(|(fields, pair, is_open)| {
+        let (mut at, mut texts, mut touches) = (0usize, Vec::new(), Vec::new());
+        for (i, ((size, hole), touch)) in fields.iter().enumerate() {
+            let align = (1 << size.trailing_zeros()).min(8);
+            at = at.next_multiple_of(align);
+            texts.push(format!("{{ name = \"f{i}\", offset = {at}, size = {size} }}"));
+            at += size + hole * 24;
+            if let Some((cpus, reads, writes)) = touch {
+                touches.push(access(i, *reads, *writes, Cpus::First(*cpus)));
+            }
+        }
+        if touches.is_empty() {
+            touches.push(access(0, 1, 1, Cpus::First(2)));
+        }
+        let size = at.next_multiple_of(8);
+        let text = format!("name = \"s\"\nsize = {size}\nalign = 8\nfields = [{}]", texts.join(","));
+        let mut layout = Layout::declared(&text, "declared").unwrap();
+        if is_open {
+            // The last one is an array of no length.
+            layout.fields.last_mut().unwrap().size = 0;
+        }
+        (layout, Profile { pair, ..profile(touches) })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn whatever_is_proposed_is_a_layout_of_the_same_struct_and_cheaper_when_played((layout, profile) in struct_and_profile(), seed: u64) {
+        let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
+        let costs = Costs::from_machine(MACHINES, "epyc9654_2p").unwrap();
+        let found = warmcore_sim::culprit::find(&layout, &profile, &costs, &topology).unwrap();
+        let total = |layout: &Layout| {
+            let seen = simulate(layout, &profile, &costs, &topology, seed, 60_000).unwrap();
+            let read: u64 = seen.iter().map(|seen| seen.read_ns + seen.write_ns).sum();
+            read as f64
+        };
+        let names = |layout: &Layout| {
+            let mut all: Vec<_> = layout.fields.iter().map(|f| (f.name.clone(), f.size, f.align)).collect();
+            all.sort();
+            all
+        };
+        for way in &found.relayouts {
+            let to = &way.layout;
+            prop_assert_eq!(names(to), names(&layout), "{}", way.what);
+            prop_assert!(to.fields.windows(2).all(|f| f[0].end() <= f[1].offset), "{}: {:?}", way.what, to);
+            prop_assert!(to.fields.iter().all(|f| f.offset % f.align == 0 && f.end() <= to.size), "{}", way.what);
+            prop_assert!(to.size % to.align == 0 && to.align >= layout.align, "{}", way.what);
+            if let Some(open) = layout.flexible() {
+                let name = &layout.fields[open].name;
+                let at = to.place(name).unwrap().offset;
+                prop_assert!(to.fields.iter().all(|f| f.end() <= at), "{}: {} is not the last", way.what, name);
+            }
+        }
+        if let Some(best) = found.relayouts.first().filter(|way| way.helps() && way.added >= 0) {
+            let (before, after) = (total(&layout), total(&best.layout));
+            prop_assert!(best.kind == warmcore_sim::culprit::Kind::PadAfter || after < before * 1.02, "{}: {} -> {}", best.what, before, after);
+        }
+    }
+}

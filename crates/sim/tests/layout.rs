@@ -111,3 +111,121 @@ fn this_kernels_own_structs_can_be_read_where_it_describes_them() {
     let error = Layout::read(btf, "mm_strut").unwrap_err().to_string();
     assert!(error.contains("did you mean mm_struct"), "{error}");
 }
+
+/// What C can do to a layout.
+const C: &str = r#"
+typedef struct { int a; long b; } Ring;
+typedef float wide __attribute__((vector_size(16)));
+struct packed { char c; int bits:3; int more:9; } __attribute__((packed));
+struct all {
+    char first;
+    int low:5, high:20;
+    char after;
+    Ring ring;
+    int own __attribute__((aligned(64)));
+    wide vector;
+    struct packed packed;
+    union { int x; struct { short y, z; }; };
+    int (*call)(void);
+    char name[3][2];
+    _Bool flag;
+    long data[];
+};
+struct all *all; Ring *ring;
+"#;
+
+/// Builds `C`, if there is a compiler that does so.
+fn built(directory: &Path, flags: &str, name: &str, text: &str) -> Option<std::path::PathBuf> {
+    let (source, to) = (directory.join(name), directory.join("built.so"));
+    std::fs::write(&source, text).unwrap();
+    let cc = if name.ends_with(".c") { "cc" } else { "c++" };
+    let mut command = std::process::Command::new(cc);
+    command.args(["-shared", "-fPIC", "-nostdlib", "-w"]).args(flags.split(' '));
+    let done = command.arg("-o").arg(&to).arg(&source).output().is_ok_and(|done| done.status.success());
+    if !done {
+        eprintln!("skipped {flags}: {cc} does not build it");
+    }
+    done.then_some(to)
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_a_c_compiler_says_of_a_struct_is_understood_in_every_version_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    for flags in [
+        "-gdwarf-2 -gstrict-dwarf",
+        "-gdwarf-3 -gstrict-dwarf",
+        "-gdwarf-4",
+        "-gdwarf-5",
+        "-gdwarf-4 -fdebug-types-section",
+        "-gdwarf-5 -fdebug-types-section",
+    ] {
+        let Some(file) = built(directory.path(), flags, "all.c", C) else { continue };
+        let layout = Layout::read(&file, "all").unwrap_or_else(|e| panic!("{flags}: {e}"));
+        let at = |name: &str| {
+            layout.place(name).map(|p| (p.offset, p.size)).unwrap_or_else(|e| panic!("{flags}: {e}"))
+        };
+        assert_eq!((at("first"), at("low"), at("high")), ((0, 1), (1, 1), (4, 3)), "{flags}");
+        assert_eq!((at("after"), at("ring"), at("ring.b")), ((7, 1), (8, 16), (16, 8)), "{flags}");
+        assert_eq!((at("own"), at("vector")), ((64, 4), (80, 16)), "{flags}");
+        assert_eq!(
+            (at("packed"), at("packed.bits"), at("packed.more")),
+            ((96, 3), (97, 1), (97, 2)),
+            "{flags}"
+        );
+        assert_eq!(
+            (at("x"), at("z"), at("call"), at("name")),
+            ((100, 4), (102, 2), (104, 8), (112, 6)),
+            "{flags}"
+        );
+        assert_eq!((at("flag"), at("data"), layout.size), ((118, 1), (120, 0), 128), "{flags}");
+        let of = |name: &str| layout.fields.iter().find(|f| f.name == name).unwrap();
+        // DWARF before 5 says nothing of an alignment.
+        assert!(of("own").align == 64 || !flags.contains("dwarf-5"), "{flags}");
+        assert_eq!((of("vector").align, of("packed").align), (16, 1), "{flags}");
+        assert_eq!(layout.flexible(), Some(layout.fields.len() - 1), "{flags}");
+        let ring = Layout::read(&file, "Ring").unwrap_or_else(|e| panic!("{flags}: {e}"));
+        assert_eq!((ring.name.as_str(), ring.size, ring.fields.len()), ("Ring", 16, 2), "{flags}");
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_not_known_is_no_hole() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "struct Base { long x; }; struct Below : virtual Base { int y; }; Below below;\n\
+                struct Method { int (Base::*call)(); long Base::*where; decltype(nullptr) none; } method;\n";
+    if let Some(file) = built(directory.path(), "-g", "below.cc", text) {
+        let error = Layout::read(&file, "Below").unwrap_err().to_string();
+        assert!(error.contains("a virtual base"), "{error}");
+        let method = Layout::read(&file, "Method").unwrap();
+        let sizes: Vec<usize> = method.fields.iter().map(|f| f.size).collect();
+        assert_eq!((sizes, method.holes().len()), (vec![16, 8, 8], 0));
+    }
+    if let Some(file) = built(directory.path(), "-g -r", "all.c", C) {
+        let error = Layout::read(&file, "all").unwrap_err().to_string();
+        assert!(error.contains("is not linked yet"), "{error}");
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn damaged_debug_information_does_not_panic() {
+    let directory = tempfile::tempdir().unwrap();
+    for flags in ["-gdwarf-3 -gstrict-dwarf", "-gdwarf-5"] {
+        let Some(file) = built(directory.path(), flags, "all.c", C) else { continue };
+        let whole = std::fs::read(&file).unwrap();
+        let mut state = 1u64;
+        for _ in 0..1500 {
+            let mut bytes = whole.clone();
+            for _ in 0..4 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff, (state >> 20) as u8][(state >> 28) as usize % 6];
+            }
+            if let Ok(layout) = Layout::from_elf(&bytes, "all", "damaged") {
+                let _ = (layout.holes(), layout.at_the_end(&[0], 64), layout.in_front(&[0], 64));
+            }
+        }
+    }
+}

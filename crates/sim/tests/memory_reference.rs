@@ -105,6 +105,10 @@ impl<'a> Reference<'a> {
                 overlapped(costs.hand_over(farthest.unwrap()))
             }
             (true, _) => costs.resident(),
+            // All others must give it up, wherever it comes from.
+            (_, Access::Write) if farthest.is_some_and(|far| far > Distance::Llc) => {
+                overlapped(costs.hand_over(farthest.unwrap()))
+            }
             _ if dirty_beside => overlapped(costs.hand_over(Distance::Llc)),
             _ if in_own_llc => costs.read_overlapped(costs.llc()),
             _ => match nearest {

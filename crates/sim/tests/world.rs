@@ -1,10 +1,13 @@
 //! Random programs on random machines: nothing is lost, nothing happens twice, and time goes one way.
 //!
 //! Model.   An observer keeps its own books of who runs where and who waits, and objects to whatever does not follow.
+//!          What fails ends with the command that runs exactly that case (`replay/mod.rs`).
 //! Number.  Some thousand wakes a case.
 
 use proptest::prelude::*;
+use replay::{Case, REPLAY, VARIABLE, property};
 use std::collections::BTreeMap;
+use std::process::Command;
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
 use warmcore_place::{Allowed, Kernel, Policy, PolicyKind, To, Waker};
 use warmcore_sim::costs::Costs;
@@ -14,6 +17,8 @@ use warmcore_sim::world::process::Plan;
 use warmcore_sim::world::{Left, Observer, Outcome, Report, Settings, World};
 use warmcore_terms::{CpuId, LlcId, Nanos};
 use warmcore_topo::Topology;
+
+mod replay;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Is {
@@ -134,9 +139,58 @@ fn load() -> impl Strategy<Value = Load> {
     )
 }
 
-fn machine() -> impl Strategy<Value = Topology> {
-    (1u32..=2, 1u32..=3, 1u32..=5, 1u32..=2)
-        .prop_map(|(sockets, llcs, cores, smt)| drawn(sockets, llcs, cores, smt))
+/// A load, on what, under which settings.
+#[derive(Debug, Clone)]
+struct Drawn {
+    machine: (u32, u32, u32, u32),
+    load: Load,
+    kind: u8,
+}
+
+impl Drawn {
+    fn topology(&self) -> Topology {
+        let (sockets, llcs, cores, smt) = self.machine;
+        drawn(sockets, llcs, cores, smt)
+    }
+}
+
+fn any_of_them() -> impl Strategy<Value = Drawn> {
+    let machine = (1u32..=2, 1u32..=3, 1u32..=5, 1u32..=2);
+    (machine, load(), 0u8..3).prop_map(|(machine, load, kind)| Drawn { machine, load, kind })
+}
+
+impl Case for Drawn {
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let (sockets, llcs, cores, smt) = self.machine;
+        let Load { pairs, timers, forks, locks, kept, cids, run_max, seed } = self.load;
+        let machine = [("sockets", sockets), ("llcs", llcs), ("cores", cores), ("smt", smt)];
+        let counts = [pairs, timers, forks, locks, kept, cids].map(|count| count as u64);
+        let names = ["pairs", "timers", "forks", "locks", "kept", "cids"];
+        let load = names.into_iter().zip(counts).chain([("run_max", run_max), ("seed", seed)]);
+        machine
+            .map(|(name, n)| (name, n.into()))
+            .into_iter()
+            .chain(load)
+            .chain([("kind", self.kind.into())])
+            .collect()
+    }
+
+    fn of(number: &dyn Fn(&str) -> Option<u64>) -> Option<Self> {
+        let small = |name: &str| u32::try_from(number(name)?).ok();
+        let count = |name: &str| usize::try_from(number(name)?).ok();
+        let load = Load {
+            pairs: count("pairs")?,
+            timers: count("timers")?,
+            forks: count("forks")?,
+            locks: count("locks")?,
+            kept: count("kept")?,
+            cids: count("cids")?,
+            run_max: number("run_max")?,
+            seed: number("seed")?,
+        };
+        let machine = (small("sockets")?, small("llcs")?, small("cores")?, small("smt")?);
+        Some(Self { machine, load, kind: u8::try_from(number("kind")?).ok()? })
+    }
 }
 
 fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
@@ -237,33 +291,41 @@ fn settings(kind: u8) -> Settings {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+/// Cases of each property.
+const CASES: u32 = 40;
 
-    #[test]
-    fn nothing_is_lost_nothing_runs_twice_and_time_goes_on(topology in machine(), load in load(), kind in 0u8..3) {
+#[test]
+fn nothing_is_lost_nothing_runs_twice_and_time_goes_on() {
+    let name = "nothing_is_lost_nothing_runs_twice_and_time_goes_on";
+    property("world", name, CASES, any_of_them(), |case| {
+        let (topology, load) = (case.topology(), &case.load);
         for policy in PolicyKind::all() {
-            check(&run(&topology, settings(kind), policy, &load), &load);
+            check(&run(&topology, settings(case.kind), policy, load), load);
         }
         for kernel in kernels() {
-            check(&run(&topology, Settings::kernel(), kernel, &load), &load);
+            check(&run(&topology, Settings::kernel(), kernel, load), load);
         }
-    }
+    });
+}
 
-    #[test]
-    fn the_same_seed_gives_the_same_bytes(topology in machine(), load in load()) {
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    property("world", "the_same_seed_gives_the_same_bytes", CASES, any_of_them(), |case| {
         let once = || {
-            let (report, ..) = run(&topology, Settings::kernel(), Kernel::default(), &load);
+            let (report, ..) = run(&case.topology(), Settings::kernel(), Kernel::default(), &case.load);
             serde_json::to_string(&report).expect("it is a report")
         };
-        prop_assert_eq!(once(), once());
-    }
+        assert_eq!(once(), once());
+    });
+}
 
-    #[test]
-    fn two_policies_see_the_same_world(topology in machine(), load in load()) {
+#[test]
+fn two_policies_see_the_same_world() {
+    property("world", "two_policies_see_the_same_world", CASES, any_of_them(), |case| {
         // What each task is to run is drawn for it, not for whoever comes by first. So without anything that a place
         // changes, all have the same work: as many naps of the same lengths.
-        let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..load };
+        let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..case.load.clone() };
+        let topology = case.topology();
         let ran = |policy| {
             let settings = Settings { smt_per_mille: Some(1000), hz: 0, ..Settings::runtime() };
             let costs = Costs::of(&topology).with("csw_voluntary", 0).expect("it is there");
@@ -272,8 +334,63 @@ proptest! {
             let report = world.run(END).expect("no program is wrong");
             report.tasks.iter().map(|task| task.counts.run_ns).collect::<Vec<_>>()
         };
-        prop_assert_eq!(ran(PolicyKind::Home), ran(PolicyKind::GlobalFifo));
-    }
+        assert_eq!(ran(PolicyKind::Home), ran(PolicyKind::GlobalFifo));
+    });
+}
+
+/// For the test below, which runs it in a process of its own.
+#[test]
+#[ignore = "fails on purpose"]
+fn a_property_that_does_not_hold() {
+    property("world", "a_property_that_does_not_hold", CASES, any_of_them(), |case| {
+        let (report, ..) = run(&case.topology(), settings(case.kind), Kernel::default(), &case.load);
+        assert!(report.mark("naps") < 60, "{} naps, hash {:016x}", report.mark("naps"), report.hash);
+    });
+}
+
+#[test]
+fn a_failure_ends_with_the_command_that_replays_exactly_that_case() {
+    let of = |case: Option<&str>| {
+        let mut command = Command::new(std::env::current_exe().expect("this test has a file"));
+        command.args([
+            "a_property_that_does_not_hold",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "--test-threads",
+            "1",
+        ]);
+        command.env_remove(VARIABLE).envs(case.map(|case| (VARIABLE, case)));
+        let output = command.output().expect("it can be run");
+        let text =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        (output.status.success(), text)
+    };
+    let naps = |text: &str| {
+        let from = text.rfind(" naps, hash ").unwrap_or_else(|| panic!("it says no hash: {text}"));
+        text[from..].chars().take(28).collect::<String>()
+    };
+    let (is_well, failure) = of(None);
+    assert!(!is_well, "{failure}");
+    let last =
+        failure.lines().filter_map(|line| line.split_once(REPLAY)).next_back().expect("there is a command").1;
+    let (case, rest) = last
+        .strip_prefix(&format!("{VARIABLE}='"))
+        .and_then(|rest| rest.split_once('\''))
+        .unwrap_or_else(|| panic!("no case: {last}"));
+    let command = " cargo test -p warmcore-sim --test world a_property_that_does_not_hold -- --exact";
+    assert_eq!(rest.get(..command.len()), Some(command));
+    // Shrunk to as few timers as break it, and their run is the same event by event.
+    assert!(case.contains("timers=2 "), "{case}");
+    let (is_well, again) = of(Some(case));
+    assert!(!is_well && again.matches("only Drawn").count() == 1, "{again}");
+    let of_failure = &failure[..failure.rfind(REPLAY).unwrap_or(failure.len())];
+    assert_eq!(naps(of_failure), naps(&again));
+    // Mended, it is well; cut short, it is told.
+    let (is_well, mended) = of(Some(&case.replace("timers=2", "timers=1")));
+    assert!(is_well, "{mended}");
+    let (is_well, cut) = of(Some("sockets=1"));
+    assert!(!is_well && cut.contains("is no case of a_property_that_does_not_hold"), "{cut}");
 }
 
 fn kernels() -> [Kernel; 3] {

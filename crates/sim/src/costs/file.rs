@@ -20,8 +20,8 @@ pub(super) struct Section {
 /// Reads the section `name`, what it inherits, and `[defaults]`. The topology was read before, so there is such a
 /// section, and nothing inherits itself.
 pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
-    let file =
-        DeTable::parse(text).map_err(|e| CostsError::new(format!("machine file: {e}"), String::new()))?;
+    let file = DeTable::parse(text)
+        .map_err(|e| CostsError::new("machine file", e.to_string().trim(), "mend the TOML"))?;
     let mut section = Section { numbers: BTreeMap::new(), states: Vec::new() };
     let mut next = Some(name.to_owned());
     while let Some(name) = next.take() {
@@ -44,7 +44,7 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
         let (key, end) = (key.get_ref().as_ref(), value.span().end);
         let place = || {
             let line = text[..value.span().start].matches('\n').count() + 1;
-            format!("machine file [{name}], line {line}: `{key}`")
+            format!("machine file [{name}], line {line}")
         };
         let (trust, basis) = tagged(comment(text, end));
         let number = |milli| Number { milli, trust, basis: basis.to_owned() };
@@ -57,12 +57,13 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
                     let parts = state.get_ref().as_array().map(|state| state.iter().map(|v| v.get_ref()));
                     let parts: Vec<&DeValue<'_>> = parts.into_iter().flatten().collect();
                     let [DeValue::String(name), exit, residency] = parts[..] else {
-                        let next = "write [\"C1\", exit ns, residency ns]".to_owned();
-                        return Err(CostsError::new(format!("{} has a state that is none", place()), next));
+                        let (fact, next) =
+                            ("has a state that is none", "write [\"C1\", exit ns, residency ns]");
+                        return Err(CostsError::new(place(), format!("`{key}` {fact}"), next));
                     };
                     for (what, value) in [("exit", exit), ("residency", residency)] {
                         let milli =
-                            milli(value).unwrap_or(Err(NO_NUMBER)).map_err(|fact| bad(&place(), fact))?;
+                            milli(value).unwrap_or(Err(NO_NUMBER)).map_err(|fact| bad(place(), key, fact))?;
                         section.numbers.insert(format!("cstates.{name}.{what}"), number(milli));
                     }
                     section.states.push(name.to_string());
@@ -71,11 +72,11 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
             value => {
                 let Some(milli) = milli(value) else {
                     if key.starts_with("c2c_") || key.starts_with("dram_") || key.ends_with("_cycles") {
-                        return Err(bad(&place(), NO_NUMBER));
+                        return Err(bad(place(), key, NO_NUMBER));
                     }
                     continue;
                 };
-                let milli = milli.map_err(|fact| bad(&place(), fact))?;
+                let milli = milli.map_err(|fact| bad(place(), key, fact))?;
                 section.numbers.entry(key.to_owned()).or_insert_with(|| number(milli));
             }
         }
@@ -85,8 +86,8 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
 
 const NO_NUMBER: &str = "is no number";
 
-fn bad(place: &str, fact: &str) -> CostsError {
-    CostsError::new(format!("{place} {fact}"), "write a number that is 0 or more".to_owned())
+fn bad(place: String, key: &str, fact: &str) -> CostsError {
+    CostsError::new(place, format!("`{key}` {fact}"), "write a number that is 0 or more")
 }
 
 /// A value's thousandths. None: it is no number.

@@ -78,8 +78,11 @@ impl Costs {
     /// What [`Topology::from_machine`] refuses; a number that is missing and cannot be assumed, is negative, or is
     /// none. The error names the section, the key and the line.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
-        let topology =
-            Topology::from_machine(text, name).map_err(|e| CostsError::new(e.to_string(), String::new()))?;
+        let topology = Topology::from_machine(text, name).map_err(|e| {
+            let text = e.to_string();
+            let (place, fact) = text.split_once(": ").unwrap_or(("machine file", &text));
+            CostsError::new(place, fact, "")
+        })?;
         let section = file::read(text, name)?;
         Self::of_section(name, section, &topology)
     }
@@ -102,8 +105,8 @@ impl Costs {
         let file::Section { numbers, states } = section;
         let mut costs = Self { numbers, states, ..Self::empty(name.to_owned()) };
         let missing = |keys: &str, why: &str| {
-            let fact = format!("machine file [{name}]: has no {keys}, and {why}");
-            Err(CostsError::new(fact, "add it to the section".into()))
+            let fact = format!("has no {keys}, and {why}");
+            Err(CostsError::new(format!("machine file [{name}]"), fact, "add it to the section"))
         };
         // 0 says that it is unknown.
         costs.numbers.retain(|key, number| number.milli > 0 || !key.ends_with("_mhz"));
@@ -170,7 +173,7 @@ impl Costs {
     pub(super) fn derive(&mut self, derived: &Derived) {
         let (from, clock) = (&self.numbers[&derived.from], self.numbers.get("clock_mhz"));
         let (milli, trust) = match clock.filter(|_| derived.in_cycles) {
-            Some(clock) => (from.milli * 1_000_000 / clock.milli.max(1), from.trust.max(clock.trust)),
+            Some(clock) => (ratio(from.milli, 1_000_000, clock.milli), from.trust.max(clock.trust)),
             None => (from.milli, from.trust),
         };
         let basis = format!("{}: {}", derived.from, from.basis);
@@ -206,4 +209,9 @@ impl Costs {
         self.numbers.retain(|name, _| !COUNTS.contains(&name.as_str()));
         self.settle();
     }
+}
+
+/// a × b / c, and the most that there is if that is more.
+pub(super) fn ratio(a: u64, b: u64, c: u64) -> u64 {
+    u64::try_from(u128::from(a) * u128::from(b) / u128::from(c.max(1))).unwrap_or(u64::MAX)
 }

@@ -145,6 +145,22 @@ fn a_bad_number_is_named_with_its_line() {
 }
 
 #[test]
+fn the_largest_numbers_a_file_may_have_do_not_overflow() {
+    for line in ["l3_cycles = 1e12", "l1_cycles = 1e12", "c2c_smt = 1e12", "base_mhz = 0.001", "mlp_read = 0"]
+    {
+        let text = format!("[m]\n{}\n{line}\n", WHOLE.join("\n"));
+        let costs = Costs::from_machine(&text, "m").unwrap();
+        let all = [costs.l1(), costs.llc(), costs.hand_over(Distance::Smt), costs.at_base_clock(costs.llc())];
+        assert!(all.iter().all(|ps| *ps > 0), "{line}: {all:?}");
+        assert!(
+            costs.read_overlapped(1000) <= costs.resident().max(1000),
+            "{line}: one at a time is the least"
+        );
+        assert!(costs.scaled("c2c_same_socket", u64::MAX).is_ok(), "{line}");
+    }
+}
+
+#[test]
 fn a_cache_without_cpus_is_no_machine() {
     let without = error(&["sockets = 1", "cores = 4", "l3_per_socket = 2", "cores_per_l3 = 0"]);
     assert!(without.contains("[m]"), "{without}");

@@ -85,7 +85,7 @@ impl Profile {
     pub fn check(&self, layout: &Layout, topology: &Topology) -> Result<(), LayoutError> {
         if self.access.is_empty() {
             let next = "add an [[access]]";
-            return Err(LayoutError::new(&format!("profile of {}", self.name), "says nothing", next));
+            return Err(LayoutError::new(format!("profile of {}", self.name), "says nothing", next));
         }
         if self.name != layout.name && !layout.name.ends_with(&format!("::{}", self.name)) {
             let fact = format!("is of struct {}, and the layout of {}", self.name, layout.name);

@@ -179,7 +179,14 @@ fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
             candidates.push(Candidate { kind, what, moved, layout });
         };
         let end = layout.at_the_end(&set, unit);
-        add(Kind::End, format!("give {said} a line of its own at the end"), names.clone(), end);
+        let behind = match layout.flexible().filter(|last| !set.contains(last)) {
+            Some(last) => format!(", {} behind it", layout.fields[last].name),
+            None => String::new(),
+        };
+        add(Kind::End, format!("give {said} a line of its own at the end{behind}"), names.clone(), end);
+        if layout.flexible().is_some_and(|last| set.contains(&last)) {
+            continue; // It has to be the last.
+        }
         let front = layout.in_front(&set, unit);
         add(Kind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
         let &[only] = set.as_slice() else { continue };

@@ -27,7 +27,7 @@ impl Culprit {
     fn draw(&self, out: &mut impl Write) -> fmt::Result {
         let (layout, unit) = (&self.layout, self.verdict.unit);
         let touches = |line: usize| {
-            let on = |f: &&FieldCost| f.offset < (line + 1) * unit && line * unit < f.offset + f.size;
+            let on = |f: &&FieldCost| f.offset < (line + 1) * unit && line * unit < f.offset + f.size.max(1);
             self.verdict.fields.iter().any(|f| on(&f))
         };
         writeln!(
@@ -35,7 +35,9 @@ impl Culprit {
             "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",
             "offset", "size", "field", "reads/s", "writes/s", "read write", "ns/read", "ns/write"
         )?;
-        let lines = layout.size.div_ceil(unit);
+        // What an array of no length has stands behind the end.
+        let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
+        let lines = layout.size.div_ceil(unit).max(flexible);
         let mut line = 0;
         while line < lines {
             let next = (line + 1..lines).find(|l| touches(*l)).unwrap_or(lines);
@@ -57,7 +59,8 @@ impl Culprit {
 
     fn draw_line(&self, out: &mut impl Write, line: usize) -> fmt::Result {
         let (layout, unit) = (&self.layout, self.verdict.unit);
-        let on = |offset: usize, size: usize| offset < (line + 1) * unit && line * unit < offset + size;
+        let on =
+            |offset: usize, size: usize| offset < (line + 1) * unit && line * unit < offset + size.max(1);
         let mut rows: Vec<(usize, usize, Option<usize>)> = layout
             .fields
             .iter()
@@ -73,7 +76,8 @@ impl Culprit {
                 continue;
             };
             let field = &layout.fields[field];
-            let within = |f: &&FieldCost| f.offset < field.end() && field.offset < f.offset + f.size;
+            let end = field.end().max(field.offset + 1);
+            let within = |f: &&FieldCost| f.offset < end && field.offset < f.offset + f.size.max(1);
             let touched: Vec<&FieldCost> = self.verdict.fields.iter().filter(within).collect();
             if touched.is_empty() {
                 writeln!(out, "  {offset:>6} {size:>5}  {}", field.name)?;

@@ -51,6 +51,9 @@ struct Stream {
     count: u64,
 }
 
+/// Who touches a field less often than once in so many ns, 12 days, does it once in that.
+const MEAN_MAX: f64 = 1e15;
+
 /// So many touches of a profile, by named lines.
 ///
 /// # Errors
@@ -76,7 +79,7 @@ pub fn simulate(
             Some(field) => field,
             None => {
                 let place = layout.place(&access.field)?;
-                let all = place.offset / unit..(place.offset + place.size).div_ceil(unit);
+                let all = place.units(unit);
                 on.push(all.map(|line| *lines.entry(line).or_insert_with(|| memory.line())).collect());
                 seen.push(Seen { name: access.field.clone(), ..Seen::default() });
                 seen.len() - 1
@@ -85,7 +88,7 @@ pub fn simulate(
         for cpu in access.cpus.on(topology, "profile")?.iter() {
             for (is_write, rate) in [(false, access.reads_per_s), (true, access.writes_per_s)] {
                 if rate > 0.0 {
-                    let mean = Nanos((1e9 / rate).round() as u64);
+                    let mean = Nanos((1e9 / rate).round().min(MEAN_MAX) as u64);
                     streams.push(Stream { cpu, field, is_write, mean, count: 0 });
                 }
             }
@@ -116,7 +119,7 @@ pub fn simulate(
             *count += 1;
             *sum += took;
         }
-        let at = Nanos(due.at.0 + next(random, due.what, stream).0);
+        let at = Nanos(due.at.0.saturating_add(next(random, due.what, stream).0));
         events.push(at, 0, due.what);
     }
     Ok(seen)

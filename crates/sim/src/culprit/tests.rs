@@ -199,3 +199,37 @@ fn a_profile_that_cannot_be_gets_an_error_that_names_the_entry() {
     let error = Profile::parse("struct = \"s\"", "p.toml").unwrap_err().to_string();
     assert!(error.starts_with("p.toml: ") && error.contains("missing field `access`"), "{error}");
 }
+
+#[test]
+fn what_is_touched_in_an_array_of_no_length_suffers_and_blames_like_all() {
+    let mut layout = three("").0;
+    (layout.size, layout.fields[2].size, layout.fields[2].offset) = (64, 0, 64);
+    layout.fields[1].offset = 56;
+    let text = r#"struct = "s"
+        access = [{ field = "a", writes_per_s = 5000, cpus = 32 }, { field = "c", reads_per_s = 5000, cpus = 32 }]"#;
+    let profile = Profile::parse(text, "p").unwrap();
+    let (costs, topology) = machine("spr_224cpu_2p");
+    assert!(
+        find(&layout, &profile, &costs, &topology).unwrap().sufferers().is_empty(),
+        "it is on the next line"
+    );
+    (layout.fields[2].offset, layout.fields[1].offset) = (16, 8);
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    assert_eq!(culprit.verdict.culprit_of("c").expect("it suffers").field, "a");
+    for way in &culprit.relayouts {
+        assert_eq!(way.layout.fields.last().unwrap().name, "c", "it stays the last: {}", way.what);
+        assert!(
+            way.layout.fields.iter().all(|f| f.end() <= way.layout.place("c").unwrap().offset),
+            "{}",
+            way.what
+        );
+    }
+    assert!(culprit.relayouts[0].helps() && culprit.report().contains(" c "), "{culprit}");
+}
+
+#[test]
+fn a_field_that_is_hardly_ever_touched_can_be_played() {
+    let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1e-300, writes_per_s = 1e-10, cpus = 2 }"#);
+    let (costs, topology) = machine("spr_224cpu_2p");
+    assert_eq!(simulate(&layout, &profile, &costs, &topology, 1, 10_000).unwrap().len(), 1);
+}

@@ -61,6 +61,8 @@ struct Btf<'a> {
     /// Where each type begins. Number 0 is `void`.
     types: Vec<usize>,
     strings: (usize, usize),
+    /// Bytes of a pointer.
+    pointer: usize,
     /// Types that were looked at, so that a damaged file is given up.
     read: Cell<usize>,
 }
@@ -108,15 +110,15 @@ impl<'a> Btf<'a> {
         }
         let start = bytes.u32(4)? as usize;
         let section = |at: usize| -> Result<(usize, usize), LayoutError> {
-            let from = start + bytes.u32(at)? as usize;
-            let end = from + bytes.u32(at + 4)? as usize;
+            let from = start.saturating_add(bytes.u32(at)? as usize);
+            let end = from.saturating_add(bytes.u32(at + 4)? as usize);
             if end > bytes.bytes.len() {
                 return Err(bytes.truncated(end - 1));
             }
             Ok((from, end))
         };
         let (types, strings) = (section(8)?, section(16)?);
-        let mut btf = Self { bytes, types: vec![0], strings, read: Cell::new(0) };
+        let mut btf = Self { bytes, types: vec![0], strings, pointer: 8, read: Cell::new(0) };
         let mut at = types.0;
         while at < types.1 {
             btf.types.push(at);
@@ -126,7 +128,25 @@ impl<'a> Btf<'a> {
         if at != types.1 {
             return Err(btf.bytes.truncated(at - 1));
         }
+        btf.pointer = btf.pointer_bytes()?;
         Ok(btf)
+    }
+
+    /// BTF does not say what a pointer takes: as libbpf does it, what `long` takes, which is the same in Linux.
+    fn pointer_bytes(&self) -> Result<usize, LayoutError> {
+        for number in 1..self.types.len() {
+            let head = self.head(number)?;
+            let is_word = head.kind == INT && matches!(head.size, 4 | 8);
+            if is_word
+                && matches!(
+                    self.string(head.name)?,
+                    "long int" | "long unsigned int" | "long" | "unsigned long"
+                )
+            {
+                return Ok(head.size as usize);
+            }
+        }
+        Ok(8)
     }
 
     fn head(&self, number: usize) -> Result<Head, LayoutError> {
@@ -190,7 +210,7 @@ impl<'a> Btf<'a> {
         let size = head.size as usize;
         Ok(match head.kind {
             INT | FLOAT | ENUM | ENUM64 => plain(size, (1 << size.trailing_zeros().min(4)).min(size.max(1))),
-            PTR => plain(8, 8),
+            PTR => plain(self.pointer, self.pointer),
             TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => self.of(size, depth + 1)?,
             ARRAY => {
                 let of = self.of(self.bytes.u32(head.at + 12)? as usize, depth + 1)?;
@@ -200,7 +220,7 @@ impl<'a> Btf<'a> {
             STRUCT | UNION => {
                 let members =
                     (0..head.len).map(|i| self.member(&head, i, depth)).collect::<Result<Vec<_>, _>>()?;
-                let align = members.iter().map(|m| m.of.align).max().unwrap_or(1);
+                let align = member::natural(&members, size);
                 let shape = if head.kind == STRUCT { Shape::Struct(members) } else { Shape::Union(members) };
                 Type { size, align, shape }
             }

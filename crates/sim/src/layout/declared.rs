@@ -31,6 +31,9 @@ pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
         toml::from_str(text).map_err(|e| unreadable(place, e.to_string().trim()))?
     };
     let wrong = |fact: String, next: &str| Err(LayoutError::new(place, fact, next));
+    if file.size > super::SIZE_MAX {
+        return wrong(format!("a size of {} bytes", file.size), "mend `size`: 1 GiB is the most");
+    }
     let mut fields: Vec<Field> = Vec::with_capacity(file.fields.len());
     for declared in file.fields {
         let Declared { name, offset, size, align } = declared;
@@ -38,9 +41,10 @@ pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
             let fact = format!("field {name} of {size} bytes at {offset} is not within 0..{}", file.size);
             return wrong(fact, "give it at least one byte, or mend `size`");
         }
-        let natural = (1usize << size.trailing_zeros()).min(1 << offset.trailing_zeros().min(12)).min(8);
+        let room = (offset | file.size).trailing_zeros().min(12);
+        let natural = (1usize << size.trailing_zeros()).min(1 << room).min(8);
         let align = align.unwrap_or(natural);
-        if !align.is_power_of_two() || !offset.is_multiple_of(align) {
+        if !align.is_power_of_two() || align > super::SIZE_MAX || !offset.is_multiple_of(align) {
             let fact = format!("field {name} at {offset} is not aligned to {align}");
             return wrong(fact, "an alignment is a power of two that divides the offset");
         }
@@ -60,8 +64,12 @@ pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
         return wrong(fact, "mend an offset, or declare them as one field");
     }
     let align = file.align.unwrap_or(1).max(fields.iter().map(|f| f.align).max().unwrap_or(1));
-    if !align.is_power_of_two() {
+    if !align.is_power_of_two() || align > super::SIZE_MAX {
         return wrong(format!("an alignment of {align} is no power of two"), "mend `align`");
+    }
+    if !file.size.is_multiple_of(align) {
+        let fact = format!("a size of {} is no multiple of the alignment {align}", file.size);
+        return wrong(fact, "mend `size`, which has the padding at the end in it, or an `align`");
     }
     Ok(Layout { name: file.name, source: place.to_owned(), size: file.size, align, fields })
 }

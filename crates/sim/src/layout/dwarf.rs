@@ -9,7 +9,7 @@
 use super::member::{self, Member, Shape, Type};
 use super::{Layout, LayoutError, near};
 use gimli::{AttributeValue, EndianSlice, EntriesTreeNode, Operation, RunTimeEndian, UnitOffset};
-use object::{Object, ObjectSection};
+use object::{Object, ObjectKind, ObjectSection};
 use std::cell::Cell;
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
@@ -32,6 +32,10 @@ pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, Layo
         let fact = "has neither .debug_info nor .BTF";
         return Err(LayoutError::new(place, fact, "build it with debug information (-g, `debug = true`)"));
     }
+    if file.kind() == ObjectKind::Relocatable && file.section_by_name(".rela.debug_info").is_some() {
+        let fact = "is not linked yet: what its debug information names is not filled in";
+        return Err(LayoutError::new(place, fact, "link it (ld -r keeps it so), and read what comes out"));
+    }
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: gimli::SectionId| -> Result<Slice<'_>, LayoutError> {
         let Some(section) = file.section_by_name(id.name()) else {
@@ -45,7 +49,8 @@ pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, Layo
         Ok(EndianSlice::new(section.data().map_err(damaged)?, endian))
     };
     let dwarf = Dwarf::load(section)?;
-    let search = Search { dwarf: &dwarf, name, place, read: Cell::new(0) };
+    let is_big = !file.is_little_endian();
+    let search = Search { dwarf: &dwarf, name, place, is_big, read: Cell::new(0) };
     search.run().map_err(|e| match e {
         Why::Layout(error) => error,
         Why::Gimli(error) => {
@@ -69,6 +74,7 @@ struct Search<'a> {
     dwarf: &'a Dwarf<'a>,
     name: &'a str,
     place: &'a str,
+    is_big: bool,
     read: Cell<usize>,
 }
 
@@ -82,8 +88,7 @@ impl<'a> Search<'a> {
     fn run(&self) -> Result<Layout, Why> {
         let mut found: Vec<Found> = Vec::new();
         let mut names: Vec<String> = Vec::new();
-        let mut units = self.dwarf.units();
-        while let Some(header) = units.next()? {
+        for header in self.headers()? {
             let unit = self.dwarf.unit(header)?;
             let mut matches = Vec::new();
             let mut tree = unit.entries_tree(None)?;
@@ -117,6 +122,20 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// All units; types that are in sections of their own, too.
+    fn headers(&self) -> Result<Vec<gimli::UnitHeader<Slice<'a>>>, Why> {
+        let mut headers = Vec::new();
+        let mut units = self.dwarf.units();
+        while let Some(header) = units.next()? {
+            headers.push(header);
+        }
+        let mut units = self.dwarf.type_units();
+        while let Some(header) = units.next()? {
+            headers.push(header);
+        }
+        Ok(headers)
+    }
+
     /// Finds the structs of that name, and lists all names.
     fn walk(
         &self,
@@ -129,13 +148,18 @@ impl<'a> Search<'a> {
         let entry = node.entry();
         let is_struct = is_struct(entry.tag());
         let mut inner = space.to_owned();
-        if (is_struct || entry.tag() == gimli::DW_TAG_namespace)
+        let is_typedef = entry.tag() == gimli::DW_TAG_typedef;
+        if (is_struct || is_typedef || entry.tag() == gimli::DW_TAG_namespace)
             && let Some(name) = self.string(unit, entry)?
         {
             inner = if space.is_empty() { name } else { format!("{space}::{name}") };
-            if is_struct && entry.attr_value(gimli::DW_AT_declaration).is_none() {
-                let is_it = inner == self.name
-                    || inner.strip_suffix(self.name).is_some_and(|before| before.ends_with("::"));
+            let is_it = inner == self.name
+                || inner.strip_suffix(self.name).is_some_and(|before| before.ends_with("::"));
+            let is_whole = match () {
+                _ if is_struct => entry.attr_value(gimli::DW_AT_declaration).is_none(),
+                _ => is_typedef && self.is_of_nameless(unit, entry, is_it)?,
+            };
+            if is_whole {
                 if is_it {
                     matches.push((inner.clone(), entry.offset()));
                 }
@@ -152,6 +176,31 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
+    /// Whether it is C's `typedef struct { .. } name`. `everywhere`: its type is looked for in other units, too.
+    fn is_of_nameless(&self, unit: &Unit<'a>, entry: &Entry<'a>, everywhere: bool) -> Result<bool, Why> {
+        let is_one = |of: &Entry<'a>| is_struct(of.tag()) && of.attr_value(gimli::DW_AT_name).is_none();
+        match entry.attr_value(gimli::DW_AT_type) {
+            Some(AttributeValue::UnitRef(offset)) => Ok(is_one(&unit.entry(offset)?)),
+            Some(AttributeValue::DebugTypesRef(signature)) if everywhere => {
+                let Some((unit, offset)) = self.signed(signature)? else { return Ok(false) };
+                Ok(is_one(&unit.entry(offset)?))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The unit that has the type of a signature, and where.
+    fn signed(&self, signature: gimli::DebugTypeSignature) -> Result<Option<(Unit<'a>, UnitOffset)>, Why> {
+        for header in self.headers()? {
+            if let gimli::UnitType::Type { type_signature, type_offset } = header.type_()
+                && type_signature == signature
+            {
+                return Ok(Some((self.dwarf.unit(header)?, type_offset)));
+            }
+        }
+        Ok(None)
+    }
+
     fn string(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Result<Option<String>, Why> {
         let Some(value) = entry.attr_value(gimli::DW_AT_name) else { return Ok(None) };
         Ok(Some(self.dwarf.attr_string(unit, value)?.to_string_lossy().into_owned()))
@@ -159,8 +208,24 @@ impl<'a> Search<'a> {
 
     /// The type of an entry, which may be in another unit.
     fn type_of(&self, unit: &Unit<'a>, entry: &Entry<'a>, depth: usize) -> Result<Type, Why> {
-        match entry.attr_value(gimli::DW_AT_type) {
+        self.at(unit, entry.attr_value(gimli::DW_AT_type), depth)
+    }
+
+    /// The type that an attribute names.
+    fn at(
+        &self,
+        unit: &Unit<'a>,
+        value: Option<AttributeValue<Slice<'a>>>,
+        depth: usize,
+    ) -> Result<Type, Why> {
+        match value {
             Some(AttributeValue::UnitRef(offset)) => self.of(unit, offset, depth + 1),
+            Some(AttributeValue::DebugTypesRef(signature)) => {
+                let found = self.signed(signature)?;
+                let (unit, offset) =
+                    found.ok_or_else(|| self.elsewhere("in a type unit that is not in it"))?;
+                self.of(&unit, offset, depth + 1)
+            }
             Some(AttributeValue::DebugInfoRef(offset)) => {
                 let mut units = self.dwarf.units();
                 while let Some(header) = units.next()? {
@@ -170,8 +235,17 @@ impl<'a> Search<'a> {
                 }
                 Err(gimli::Error::OffsetOutOfBounds(offset.0 as u64).into())
             }
-            _ => Ok(Type { size: 0, align: 1, shape: Shape::Plain }),
+            // `void`.
+            None => Ok(Type { size: 0, align: 1, shape: Shape::Plain }),
+            Some(_) => Err(self.elsewhere("in another file")),
         }
+    }
+
+    /// A type of which nothing is known: to take it for one of no bytes would make its bytes a hole.
+    fn elsewhere(&self, place: &str) -> Why {
+        let fact = format!("a type that struct {} is made of stands {place}", self.name);
+        let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
+        Why::Layout(LayoutError::new(self.place, fact, next))
     }
 
     fn of(&self, unit: &Unit<'a>, offset: UnitOffset, depth: usize) -> Result<Type, Why> {
@@ -182,7 +256,25 @@ impl<'a> Search<'a> {
             return Err(Why::Layout(LayoutError::new(self.place, fact, "build the file again")));
         }
         let entry = unit.entry(offset)?;
-        let size = number(&entry, gimli::DW_AT_byte_size);
+        if let Some(signature) = entry.attr_value(gimli::DW_AT_signature) {
+            return self.at(unit, Some(signature), depth);
+        }
+        let is_declared = entry.attr_value(gimli::DW_AT_declaration).is_some();
+        if is_declared && number(&entry, gimli::DW_AT_byte_size).is_none() {
+            return Err(self.elsewhere("elsewhere: it is only declared here"));
+        }
+        let of = self.described(unit, &entry, offset, depth)?;
+        Ok(Type { align: of.align.max(alignment(&entry)), ..of })
+    }
+
+    fn described(
+        &self,
+        unit: &Unit<'a>,
+        entry: &Entry<'a>,
+        offset: UnitOffset,
+        depth: usize,
+    ) -> Result<Type, Why> {
+        let size = number(entry, gimli::DW_AT_byte_size);
         let plain = |size: usize, align: usize| Type { size, align: align.max(1), shape: Shape::Plain };
         let address = usize::from(unit.encoding().address_size);
         Ok(match entry.tag() {
@@ -192,24 +284,38 @@ impl<'a> Search<'a> {
             }
             gimli::DW_TAG_pointer_type
             | gimli::DW_TAG_reference_type
-            | gimli::DW_TAG_rvalue_reference_type => plain(size.unwrap_or(address), address),
+            | gimli::DW_TAG_rvalue_reference_type
+            | gimli::DW_TAG_unspecified_type => plain(size.unwrap_or(address), address),
+            // Of a member; of a function also by how much to move `this`.
+            gimli::DW_TAG_ptr_to_member_type => {
+                let is_function = match entry.attr_value(gimli::DW_AT_type) {
+                    Some(AttributeValue::UnitRef(to)) => {
+                        unit.entry(to)?.tag() == gimli::DW_TAG_subroutine_type
+                    }
+                    _ => false,
+                };
+                plain(size.unwrap_or(if is_function { 2 * address } else { address }), address)
+            }
             gimli::DW_TAG_typedef
             | gimli::DW_TAG_const_type
             | gimli::DW_TAG_volatile_type
             | gimli::DW_TAG_restrict_type
-            | gimli::DW_TAG_atomic_type => self.type_of(unit, &entry, depth)?,
+            | gimli::DW_TAG_atomic_type => self.type_of(unit, entry, depth)?,
             gimli::DW_TAG_array_type => {
-                let of = self.type_of(unit, &entry, depth)?;
+                let of = self.type_of(unit, entry, depth)?;
                 let size = match size {
                     Some(size) => size,
                     None => of.size.saturating_mul(self.len(unit, offset)?),
                 };
-                plain(size, of.align)
+                let is_vector = entry.attr_value(gimli::DW_AT_GNU_vector).is_some();
+                plain(
+                    size,
+                    if is_vector { size.clamp(1, member::ALIGN_MAX).next_power_of_two() } else { of.align },
+                )
             }
             tag if is_struct(tag) || tag == gimli::DW_TAG_union_type => {
                 let members = self.members(unit, offset, depth)?;
-                let natural = members.iter().map(|m| m.of.align).max().unwrap_or(1);
-                let align = number(&entry, gimli::DW_AT_alignment).unwrap_or(1).max(natural);
+                let align = member::natural(&members, size.unwrap_or(0));
                 let is_union = tag == gimli::DW_TAG_union_type;
                 let shape = if is_union { Shape::Union(members) } else { Shape::Struct(members) };
                 Type { size: size.unwrap_or(0), align, shape }
@@ -242,19 +348,59 @@ impl<'a> Search<'a> {
             if entry.tag() != gimli::DW_TAG_member && entry.tag() != gimli::DW_TAG_inheritance {
                 continue;
             }
-            let of = self.type_of(unit, entry, depth)?;
-            let name = self.string(unit, entry)?.unwrap_or_default();
-            let bits = number(entry, gimli::DW_AT_bit_size);
-            let (offset, bytes) = match (number(entry, gimli::DW_AT_data_bit_offset), bits) {
-                (Some(first), Some(bits)) => (first / 8, Some((first + bits).div_ceil(8) - first / 8)),
-                _ => (location(unit, entry)?, bits.map(|_| of.size)),
-            };
             // A static member has no place in the struct.
-            if entry.attr_value(gimli::DW_AT_declaration).is_none() {
-                members.push(Member { name, offset, bytes, of });
+            if entry.attr_value(gimli::DW_AT_declaration).is_some() {
+                continue;
             }
+            let mut of = self.type_of(unit, entry, depth)?;
+            of.align = of.align.max(alignment(entry));
+            let name = self.string(unit, entry)?.unwrap_or_default();
+            let (offset, bytes) = match number(entry, gimli::DW_AT_bit_size) {
+                Some(bits) => {
+                    let first = self.first_bit(unit, entry, &of, bits)?;
+                    (first / 8, Some(first.saturating_add(bits).div_ceil(8) - first / 8))
+                }
+                None => (self.location(unit, entry)?, None),
+            };
+            members.push(Member { name, offset, bytes, of });
         }
         Ok(members)
+    }
+
+    /// Where a bit field begins, in bits from the start of the struct. Before DWARF 4 it was told from the most
+    /// significant bit of the word that it is in.
+    fn first_bit(&self, unit: &Unit<'a>, entry: &Entry<'a>, of: &Type, bits: usize) -> Result<usize, Why> {
+        if let Some(first) = number(entry, gimli::DW_AT_data_bit_offset) {
+            return Ok(first);
+        }
+        let word = self.location(unit, entry)?.saturating_mul(8);
+        let Some(from_top) = entry.attr(gimli::DW_AT_bit_offset).and_then(|attr| attr.sdata_value()) else {
+            return Ok(word);
+        };
+        let from_top = isize::try_from(from_top).unwrap_or(isize::MAX);
+        if self.is_big {
+            return Ok(word.saturating_add_signed(from_top));
+        }
+        let size = number(entry, gimli::DW_AT_byte_size).unwrap_or(of.size).saturating_mul(8);
+        let end = word.saturating_add(size).saturating_add_signed(from_top.saturating_neg());
+        Ok(end.saturating_sub(bits))
+    }
+
+    /// Where a member is, which old compilers tell as a sum.
+    fn location(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Result<usize, Why> {
+        if let Some(offset) = number(entry, gimli::DW_AT_data_member_location) {
+            return Ok(offset);
+        }
+        let Some(AttributeValue::Exprloc(expression)) = entry.attr_value(gimli::DW_AT_data_member_location)
+        else {
+            return Ok(0);
+        };
+        match expression.operations(unit.encoding()).next()? {
+            Some(Operation::PlusConstant { value } | Operation::UnsignedConstant { value }) => {
+                Ok(value as usize)
+            }
+            _ => Err(self.elsewhere("where only the running program knows: a virtual base")),
+        }
     }
 }
 
@@ -272,18 +418,8 @@ fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<usize> {
     usize::try_from(entry.attr(name)?.udata_value()?).ok()
 }
 
-/// Where a member is, which old compilers tell as a sum.
-fn location(unit: &Unit<'_>, entry: &Entry<'_>) -> Result<usize, Why> {
-    if let Some(offset) = number(entry, gimli::DW_AT_data_member_location) {
-        return Ok(offset);
-    }
-    let Some(AttributeValue::Exprloc(expression)) = entry.attr_value(gimli::DW_AT_data_member_location)
-    else {
-        return Ok(0);
-    };
-    match expression.operations(unit.encoding()).next()? {
-        Some(Operation::PlusConstant { value }) => Ok(value as usize),
-        Some(Operation::UnsignedConstant { value }) => Ok(value as usize),
-        _ => Ok(0),
-    }
+/// What an entry says that it is aligned to, more than its type: 1 if nothing, or nothing that can be.
+fn alignment(entry: &Entry<'_>) -> usize {
+    let said = number(entry, gimli::DW_AT_alignment).unwrap_or(1);
+    if said.is_power_of_two() && said <= member::ALIGN_MAX { said } else { 1 }
 }

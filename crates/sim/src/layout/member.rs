@@ -38,6 +38,21 @@ pub(super) struct Member {
     pub of: Type,
 }
 
+/// More than a page is damage: no compiler aligns a struct to that.
+pub(super) const ALIGN_MAX: usize = 1 << 16;
+
+/// What a struct of these members and this size is aligned to. A compiler makes the size a multiple of it and puts
+/// members at multiples of theirs: where it did not, the struct is packed.
+pub(super) fn natural(members: &[Member], size: usize) -> usize {
+    let stands = |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(room(m.offset)) };
+    members.iter().map(stands).max().unwrap_or(1).min(room(size)).max(1)
+}
+
+/// The largest alignment at an offset.
+fn room(offset: usize) -> usize {
+    1 << offset.trailing_zeros().min(ALIGN_MAX.trailing_zeros())
+}
+
 impl Member {
     fn size(&self) -> usize {
         self.bytes.unwrap_or(self.of.size)
@@ -50,21 +65,29 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
         Shape::Struct(members) => members.as_slice(),
         _ => &[],
     };
+    if of.size > super::SIZE_MAX {
+        let fact = format!("{name} has {} bytes", of.size);
+        return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
+    }
     let mut fields = Vec::new();
     flatten(members, 0, &mut fields);
     if let Some(field) = fields.iter().find(|f| f.end() > of.size) {
         let fact = format!("field {} ends at byte {}, and {name} at {}", field.name, field.end(), of.size);
         return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
     }
-    let fields = merge(fields);
-    let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align);
+    let mut fields = merge(fields);
+    // One that says more is of a packed struct, which may stand anywhere.
+    fields.iter_mut().for_each(|f| f.align = f.align.min(room(of.size)));
+    let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(room(of.size)));
     Ok(Layout { name: name.to_owned(), source: source.to_owned(), size: of.size, align, fields })
 }
 
 fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
     for member in members {
-        let offset = base + member.offset;
+        let offset = base.saturating_add(member.offset);
         match &member.of.shape {
+            // Nothing stands there: a marker.
+            Shape::Struct(inner) if inner.is_empty() && member.size() == 0 => {}
             Shape::Struct(inner) if member.name.is_empty() => flatten(inner, offset, fields),
             Shape::Union(inner) if member.name.is_empty() => {
                 let names: Vec<&str> = inner.iter().map(first_name).filter(|n| !n.is_empty()).collect();
@@ -87,8 +110,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
 
 fn field(name: &str, offset: usize, member: &Member) -> Field {
     // What stands where its type would not let it is packed.
-    let stands = 1 << offset.trailing_zeros().min(12);
-    let align = member.of.align.clamp(1, stands.max(1));
+    let align = member.of.align.clamp(1, room(offset));
     Field { name: name.to_owned(), offset, size: member.size(), align, inner: Vec::new() }
 }
 
@@ -115,7 +137,7 @@ fn list(members: &[Member], prefix: &str, base: usize, depth: usize, places: &mu
         if depth == 0 || places.len() >= INNER_MAX {
             return;
         }
-        let offset = base + member.offset;
+        let offset = base.saturating_add(member.offset);
         let mut longer = prefix.to_owned();
         if !member.name.is_empty() {
             let path = format!("{prefix}{}", member.name);
@@ -133,7 +155,8 @@ fn merge(mut fields: Vec<Field>) -> Vec<Field> {
     fields.sort_by_key(|f| (f.offset, f.end()));
     let mut merged: Vec<Field> = Vec::new();
     for field in fields {
-        match merged.last_mut() {
+        // What takes no bytes stands in nobody's.
+        match merged.iter_mut().rfind(|last| last.size > 0) {
             Some(last) if field.size > 0 && field.offset < last.end() => {
                 if last.inner.is_empty() {
                     last.inner.push(Inner { path: last.name.clone(), offset: 0, size: last.size });

@@ -1,7 +1,7 @@
 //! Moves: other layouts of the same struct.
 //!
 //! Model.   A move takes fields elsewhere and leaves holes where they were: all others stay where they are in
-//!          their lines, so what was not meant to change does not.
+//!          their lines, so what was not meant to change does not. An array of no length stays the last.
 //! Number.  A line of its own in front adds exactly one line.
 
 use super::{Field, Layout};
@@ -25,7 +25,7 @@ pub(super) fn holes(layout: &Layout) -> Vec<Hole> {
         }
         at = at.max(field.end());
     }
-    if layout.size > at {
+    if layout.size > at && layout.flexible().is_none() {
         holes.push(Hole { offset: at, size: layout.size - at });
     }
     holes
@@ -36,8 +36,12 @@ impl Layout {
     /// something is there already, or it is not aligned. The struct grows if it must.
     pub fn with(&self, moved: &[(usize, usize)]) -> Option<Self> {
         let mut layout = self.clone();
+        let open = self.flexible().map(|last| self.fields[last].offset);
         for &(field, offset) in moved {
             layout.fields[field].offset = offset;
+        }
+        if moved.iter().any(|&(field, _)| open.is_some_and(|open| layout.fields[field].end() > open)) {
+            return None; // Where its elements are.
         }
         let fits = moved.iter().all(|&(field, offset)| {
             let f = &layout.fields[field];
@@ -89,6 +93,11 @@ impl Layout {
         }
         // Whatever the allocator puts after the struct stays off that line.
         layout.align = layout.align.max(line);
+        if let Some(last) = self.flexible() {
+            // And so does what the array has.
+            let end = fields.iter().map(|field| layout.fields[*field].end()).max().unwrap_or(start);
+            layout.fields[last].offset = end.next_multiple_of(line.max(self.fields[last].align));
+        }
         layout.tidy()
     }
 
@@ -98,7 +107,7 @@ impl Layout {
     }
 
     fn tidy(mut self) -> Self {
-        self.fields.sort_by_key(|f| (f.offset, f.size));
+        self.fields.sort_by_key(|f| (f.offset, f.end()));
         let end = self.fields.iter().map(Field::end).max().unwrap_or(0);
         self.size = self.size.max(end).next_multiple_of(self.align);
         self

@@ -179,3 +179,89 @@ fn a_line_of_its_own_is_shared_with_nobody_and_moves_nobody_within_its_line() {
         }
     }
 }
+
+#[test]
+fn nothing_is_moved_behind_an_array_of_no_length_but_the_array_moves_along() {
+    let mut b = Builder::new();
+    b.int("long int", 8); // 1
+    b.int("char", 1); // 2
+    b.words(&[0, 3 << 24, 0, 2, 1, 0]); // 3: char[]
+    b.compound(
+        4,
+        "message",
+        24,
+        &[("head", 1, 0, 0), ("tail", 1, 64, 0), ("len", 2, 128, 0), ("data", 3, 136, 0)],
+    );
+    let layout = Layout::from_btf(&b.build(), "message", "m.btf").unwrap();
+    assert_eq!(layout.flexible(), Some(3));
+    assert_eq!(layout.holes(), [], "what is behind `len` are its elements");
+    assert!(layout.with(&[(2, 18)]).is_none(), "they are there");
+    let moved = layout.at_the_end(&[0], 64);
+    let at = |name: &str| moved.place(name).unwrap().offset;
+    assert_eq!((at("head"), at("tail"), at("data"), moved.size), (64, 8, 128, 128));
+    assert_eq!(moved.fields.last().unwrap().name, "data");
+    assert_eq!(moved.flexible(), Some(3));
+    let data = layout.place("data").unwrap();
+    assert_eq!(data.units(64), 0..1, "it is on the line where it begins");
+}
+
+#[test]
+fn a_packed_struct_does_not_grow_by_an_alignment_that_it_does_not_have() {
+    let mut b = Builder::new();
+    b.int("long int", 8); // 1
+    b.int("char", 1); // 2
+    b.compound(4, "packed", 17, &[("a", 1, 0, 0), ("b", 1, 64, 0), ("c", 2, 128, 0)]);
+    b.compound(4, "outer", 48, &[("packed", 3, 56, 0), ("x", 1, 192, 0), ("y", 2, 256, 0)]);
+    let bytes = b.build();
+    let layout = Layout::from_btf(&bytes, "packed", "p.btf").unwrap();
+    assert_eq!((layout.align, layout.fields[0].align), (1, 1));
+    let swapped = layout.with(&[(0, 8), (1, 0)]).unwrap();
+    assert_eq!(swapped.added_to(&layout), 0);
+    let outer = Layout::from_btf(&bytes, "outer", "p.btf").unwrap();
+    assert_eq!((outer.fields[0].align, outer.align), (1, 8));
+}
+
+#[test]
+fn pointers_are_as_wide_as_long() {
+    for (wide, offset) in [(4u32, 4), (8, 8)] {
+        let mut b = Builder::new();
+        b.int("long unsigned int", wide); // 1
+        b.words(&[0, 2 << 24, 1]); // 2: a pointer
+        b.compound(4, "list", 2 * wide, &[("next", 2, 0, 0), ("prev", 2, 8 * wide, 0)]);
+        let layout = Layout::from_btf(&b.build(), "list", "l.btf").unwrap();
+        let fields: Vec<_> = layout.fields.iter().map(|f| (f.name.as_str(), f.offset, f.size)).collect();
+        assert_eq!(fields, [("next", 0, offset), ("prev", offset, offset)]);
+    }
+}
+
+#[test]
+fn every_kind_of_btf_may_be_a_member() {
+    let mut b = Builder::new();
+    let float = b.name("double");
+    b.words(&[float, 16 << 24, 8]); // 1
+    let wide = b.name("wide");
+    b.words(&[wide, 19 << 24 | 1, 8, 0, 1, 0]); // 2: an enum64 of one
+    let user = b.name("user");
+    b.words(&[user, 18 << 24, 1]); // 3: a type tag
+    b.words(&[0, 2 << 24, 3]); // 4: a pointer to it
+    b.words(&[0, 10 << 24, 2]); // 5: const
+    let named = b.name("named");
+    b.words(&[named, 8 << 24, 5]); // 6: typedef
+    b.words(&[0, 3 << 24, 0, 6, 1, 2]); // 7: two of them
+    b.words(&[user, 17 << 24, 9, 0]); // 8: a declaration tag
+    b.compound(4, "all", 40, &[("f", 1, 0, 0), ("e", 2, 64, 0), ("p", 4, 128, 0), ("n", 7, 192, 0)]); // 9
+    let layout = Layout::from_btf(&b.build(), "all", "a.btf").unwrap();
+    let fields: Vec<_> = layout.fields.iter().map(|f| (f.offset, f.size, f.align)).collect();
+    assert_eq!(fields, [(0, 8, 8), (8, 8, 8), (16, 8, 8), (24, 16, 8)]);
+}
+
+#[test]
+fn a_declared_size_is_a_multiple_of_the_alignment() {
+    let declared = |text: &str| Layout::declared(text, "s.toml");
+    let crooked = declared("name = \"s\"\nsize = 100\nalign = 64\nfields = []").unwrap_err().to_string();
+    assert!(crooked.contains("a size of 100 is no multiple of the alignment 64"), "{crooked}");
+    let huge = declared("name = \"s\"\nsize = 9000000000000000000\nfields = []").unwrap_err().to_string();
+    assert!(huge.contains("1 GiB is the most"), "{huge}");
+    let packed = "name = \"s\"\nsize = 9\nfields = [{ name = \"a\", offset = 0, size = 8 }]";
+    assert_eq!(declared(packed).unwrap().align, 1);
+}

@@ -26,7 +26,7 @@ pub(super) enum Found {
     Shared(Distance),
     /// The own last-level cache.
     Llc,
-    /// A core or a last-level cache so far away.
+    /// A core or a last-level cache so far away. To who writes: the farthest that must give it up.
     Core(Distance),
     /// Memory.
     Nowhere,
@@ -42,6 +42,9 @@ struct Holder {
     /// What had come into that cache when it was last asked for this.
     came: u64,
 }
+
+/// For [`Holder::came`]: it is not there any more.
+const LONG_AGO: u64 = u64::MAX;
 
 const NOBODY: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
 
@@ -59,6 +62,8 @@ pub(super) struct Extent {
     pub(super) pages: Pages,
     were_read: bool,
     were_written: bool,
+    /// It was said where it lives.
+    is_placed: bool,
     /// The last asked first.
     holders: [Holder; HOLDERS],
 }
@@ -73,12 +78,14 @@ impl Extent {
             pages,
             were_read: false,
             were_written: false,
+            is_placed: home != NOWHERE,
             holders: [NOBODY; HOLDERS],
         }
     }
 
-    /// How many pages fault in this pass.
-    pub(super) fn faults(&mut self, how: Access) -> u64 {
+    /// How many pages fault in this pass, of a CPU on that node. The pages that a first write gives are of its node;
+    /// what was read before were others.
+    pub(super) fn faults(&mut self, how: Access, node: u32) -> u64 {
         let (was_read, was_written) = (self.were_read, self.were_written);
         match how {
             Access::Read => self.were_read = true,
@@ -89,6 +96,9 @@ impl Extent {
             (Pages::Anonymous, Access::Read) => !was_read && !was_written,
             (_, Access::Write) => !was_written,
         };
+        if self.home == NOWHERE || first && !self.is_placed {
+            self.home = node;
+        }
         if first { self.bytes.div_ceil(PAGE_BYTES) } else { 0 }
     }
 }
@@ -173,8 +183,8 @@ impl Caches {
         true
     }
 
-    /// Where a core finds an extent.
-    pub(super) fn find(&self, extents: &[Extent], extent: u32, me: Place) -> Found {
+    /// Where a core finds an extent: the nearest place, and to write it the farthest, if that is not the own cache's.
+    pub(super) fn find(&self, extents: &[Extent], extent: u32, me: Place, how: Access) -> Found {
         let at = &extents[extent as usize];
         let place_of = |core: u32| self.places[core as usize];
         let others = at.holders.iter().filter(|h| h.llc != NOWHERE && (h.core != me.core || h.several));
@@ -187,7 +197,7 @@ impl Caches {
             let far = others.map(|h| me.distance(place_of(h.core)).max(Distance::Llc)).max();
             return far.map_or(Found::Own, Found::Shared);
         }
-        let mut nearest = None;
+        let (mut nearest, mut farthest) = (None, None);
         for holder in at.holders.iter().filter(|h| h.llc != NOWHERE) {
             let in_llc = self.llc_has(holder, at);
             let in_core = holder.core != me.core && self.core_has(holder.core, extent, at.version);
@@ -202,8 +212,12 @@ impl Caches {
             if nearest.is_none_or(|nearest| rank(found) < rank(nearest)) {
                 nearest = Some(found);
             }
+            if farthest.is_none_or(|farthest| rank(found) > rank(farthest)) {
+                farthest = Some(found);
+            }
         }
-        nearest.unwrap_or(Found::Nowhere)
+        let found = if how == Access::Write { farthest } else { nearest };
+        found.unwrap_or(Found::Nowhere)
     }
 
     /// Notes a pass.
@@ -215,7 +229,12 @@ impl Caches {
         if how == Access::Write && !alone {
             let own = at.holders.iter().find(|h| h.llc == me.llc).copied();
             at.holders = [NOBODY; HOLDERS];
-            at.holders[0] = own.map_or(NOBODY, |own| Holder { core: me.core, several: false, ..own });
+            at.holders[0] = match own {
+                Some(own) => Holder { core: me.core, several: false, ..own },
+                // It was forgotten for others, and the core still has it: its cache may have it no longer.
+                None if mine => Holder { llc: me.llc, core: me.core, several: false, came: LONG_AGO },
+                None => NOBODY,
+            };
             at.version = at.version.wrapping_add(1);
             at.dirty = me.core;
         } else if how == Access::Read && at.dirty != me.core {
@@ -235,7 +254,7 @@ impl Caches {
         let several = slot.is_some_and(|slot| at.holders[slot].several || at.holders[slot].core != me.core);
         let came = &mut self.came[me.llc as usize];
         if !had {
-            *came += at.bytes;
+            *came = came.saturating_add(at.bytes).min(LONG_AGO - 1);
         }
         let slot = slot.unwrap_or(HOLDERS - 1);
         at.holders[..=slot].rotate_right(1);
@@ -268,8 +287,8 @@ impl Caches {
     }
 
     fn llc_has(&self, holder: &Holder, at: &Extent) -> bool {
-        let since = self.came[holder.llc as usize] - holder.came;
-        since + at.bytes <= self.llc_bytes
+        let since = self.came[holder.llc as usize].saturating_sub(holder.came);
+        holder.came != LONG_AGO && since.saturating_add(at.bytes) <= self.llc_bytes
     }
 
     fn holder_has(&self, holder: &Holder, extent: u32, at: &Extent) -> bool {
@@ -279,12 +298,13 @@ impl Caches {
     /// Puts it first; what does not fit any more goes.
     fn keep(&mut self, extents: &[Extent], core: u32, new: Kept) {
         let own = &mut self.own[core as usize];
-        if own.bytes + new.bytes > self.own_bytes || own.kept.len() == KEPT_MAX {
+        let fits = |bytes: u64| bytes.saturating_add(new.bytes) <= self.own_bytes;
+        if !fits(own.bytes) || own.kept.len() == KEPT_MAX {
             // Void ones make room first.
             own.kept.retain(|kept| extents[kept.extent as usize].version == kept.version);
             own.kept.truncate(KEPT_MAX - 1);
             own.bytes = own.kept.iter().map(|kept| kept.bytes).sum();
-            while own.bytes + new.bytes > self.own_bytes {
+            while !fits(own.bytes) {
                 let Some(last) = own.kept.pop_back() else { return };
                 own.bytes -= last.bytes;
             }

@@ -83,6 +83,65 @@ fn a_deep_sleep_empties_a_cores_own_caches_and_a_light_one_does_not() {
 }
 
 #[test]
+fn pages_live_where_they_were_first_written() {
+    let mut memory = memory();
+    let area = memory.extent(16 * KIB, Pages::CopyOnWrite, None);
+    memory.touch(CpuId(0), area, Read, NOW);
+    memory.touch(CpuId(96), area, Write, NOW);
+    evict(&mut memory, 96);
+    assert_eq!(memory.touch(CpuId(96), area, Read, NOW).0, 3776, "from its own node, which copied them");
+    let placed = memory.extent(16 * KIB, Pages::CopyOnWrite, Some(NodeId(0)));
+    memory.touch(CpuId(96), placed, Write, NOW);
+    evict(&mut memory, 96);
+    assert_eq!(memory.touch(CpuId(96), placed, Read, NOW).0, 6560, "they were bound to the other one");
+}
+
+/// Passes over twice an L3.
+fn evict(memory: &mut Memory, cpu: u32) {
+    let huge = memory.extent(64 * 1024 * KIB, Pages::Touched, Some(NodeId(0)));
+    memory.touch(CpuId(cpu), huge, Read, NOW);
+}
+
+#[test]
+fn a_writer_waits_until_the_farthest_copy_is_gone_wherever_the_data_come_from() {
+    let mut memory = memory();
+    let area = memory.extent(16 * KIB, Pages::Touched, None);
+    memory.touch(CpuId(0), area, Read, NOW);
+    memory.touch(CpuId(96), area, Read, NOW);
+    assert_eq!(memory.touch(CpuId(1), area, Write, NOW).0, 12_480, "its own L3 has it, and the other socket");
+    assert_eq!(memory.touch(CpuId(8), area, Read, NOW).0, 3200, "and has it alone then");
+}
+
+#[test]
+fn what_a_core_writes_is_found_with_it_however_many_had_it_before() {
+    let mut memory = memory();
+    let area = memory.extent(16 * KIB, Pages::Touched, None);
+    // Twelve L3s read it, four more than are remembered: the first is forgotten.
+    (0..12).for_each(|llc| _ = memory.touch(CpuId(llc * 8), area, Read, NOW));
+    memory.touch(CpuId(0), area, Write, NOW);
+    assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 346);
+    assert_eq!(
+        memory.touch(CpuId(8), area, Read, NOW).0,
+        3200,
+        "from the core that wrote it, not from memory"
+    );
+}
+
+#[test]
+fn extents_of_nothing_and_of_more_than_there_is_take_a_time() {
+    let mut memory = memory();
+    for pages in [Pages::Touched, Pages::Anonymous, Pages::CopyOnWrite] {
+        let none = memory.extent(0, pages, None);
+        assert_eq!(memory.touch(CpuId(0), none, Write, NOW).0, 0);
+        let all = memory.extent(u64::MAX, pages, None);
+        for cpu in [0, 0, 96, 1] {
+            assert!(memory.touch(CpuId(cpu), all, Write, NOW).0 > 1 << 40);
+        }
+        memory.slept(CpuId(0), Nanos(400_000));
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_not_there() {
     let mut memory = memory();
     let large = memory.extent(2048 * KIB, Pages::Touched, None);

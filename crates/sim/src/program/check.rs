@@ -2,24 +2,67 @@
 //!
 //! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`]; a loop for
 //!          ever takes some. What depends on the machine or on other programs is found when the world loads it.
-//! Number.  One pass over the steps.
+//! Number.  One pass over the steps of each program, however often and by how many it is forked.
 //! Writers. None.
 
-use super::{FOREVER, LENGTH_MAX, LOOPS_MAX, Length, Op, Program, ProgramError, TIMERS};
+use super::{
+    FOREVER, FORKS_MAX, LENGTH_MAX, LOOPS_MAX, Length, Op, ProcessId, Program, ProgramError, TIMERS,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
 use warmcore_terms::Nanos;
+
+/// What was found to be right, in which process, and how many levels are below it. Looked up, never gone through.
+type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 
 impl Program {
     /// Whether a world can run it.
     ///
     /// # Errors
     /// Loops too deep, or that do not end where they begin; one for ever that never takes time; lengths over
-    /// [`LENGTH_MAX`]; timers that there are not; a working set of two kinds of pages.
+    /// [`LENGTH_MAX`]; timers that there are not; a working set of two kinds of pages; forks over more than
+    /// [`FORKS_MAX`] levels.
     pub fn check(&self) -> Result<(), ProgramError> {
+        self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
+    }
+
+    /// This one and all that it forks, each once. How many levels there are below it.
+    fn check_family(
+        &self,
+        process: Option<ProcessId>,
+        level: usize,
+        checked: &mut Checked,
+    ) -> Result<usize, ProgramError> {
+        let too_deep = || {
+            let fact = format!("programs that fork each other over more than {FORKS_MAX} levels");
+            Err(ProgramError::new(self.place(), fact, "let one of them loop instead"))
+        };
+        if level > FORKS_MAX {
+            return too_deep();
+        }
+        self.check_steps(process)?;
+        let mut levels = 0;
+        for child in &self.children {
+            let process = child.process.or(process);
+            let below = match checked.get(&(Arc::as_ptr(child), process)) {
+                Some(below) => *below,
+                None => {
+                    let below = child.check_family(process, level + 1, checked)?;
+                    checked.insert((Arc::as_ptr(child), process), below);
+                    below
+                }
+            };
+            levels = levels.max(below + 1);
+        }
+        if level + levels > FORKS_MAX { too_deep() } else { Ok(levels) }
+    }
+
+    fn check_steps(&self, process: Option<ProcessId>) -> Result<(), ProgramError> {
         let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
         self.check_loops()?;
         if let Some(delay) = self.delay {
             check_length(delay).map_err(|(fact, next)| {
-                ProgramError::new(format!("program `{}`, before its begin", self.name), fact, next)
+                ProgramError::new(format!("{}, before its begin", self.place()), fact, next)
             })?;
         }
         let mut own = None;
@@ -51,7 +94,7 @@ impl Program {
                         return wrong(step, fact, "say the same in all steps, or touch an extent");
                     }
                 }
-                Op::TouchCid(_) if self.process.is_none() => {
+                Op::TouchCid(_) if process.is_none() => {
                     return wrong(step, "touches a process's area in none".into(), "say `in_process`");
                 }
                 Op::Barrier { parties: 0, .. } => {
@@ -60,10 +103,7 @@ impl Program {
                 _ => {}
             }
         }
-        self.children.iter().try_for_each(|child| {
-            let process = child.process.or(self.process);
-            Self { process, ..child.clone() }.check()
-        })
+        Ok(())
     }
 
     /// Each loop's end belongs to the last begin that has none yet. Not so if a body gave back another program.

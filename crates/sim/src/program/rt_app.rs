@@ -19,9 +19,12 @@
 //! # Ok::<(), warmcore_sim::program::ProgramError>(())
 //! ```
 
-use super::{LENGTH_MAX, Program, ProgramError, TIMERS, Where};
+use super::{FOREVER, FORKS_MAX, LENGTH_MAX, Program, ProgramError, TIMERS, Where};
+use crate::error::near;
 use crate::memory::{Access, Pages};
 use json::Json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use warmcore_terms::{CpuId, CpuSet, Nanos};
 
 mod json;
@@ -70,6 +73,15 @@ const HARMLESS_GLOBAL: &[&str] = &[
     "cumulative_slack",
 ];
 
+/// What a task or phase may have else.
+const EVENTS: &[&str] = &[
+    "run", "runtime", "sleep", "mem", "timer", "lock", "unlock", "wait", "sync", "signal", "broad", "resume",
+    "suspend", "barrier", "yield", "fork", "iorun", "loop", "cpus", "instance", "delay", "phases",
+];
+
+/// Of these there is one, while events may come again.
+const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "duration", "tasks", "global"];
+
 /// More would be a slip of the pen.
 const INSTANCES_MAX: i64 = 1 << 20;
 
@@ -79,6 +91,13 @@ const INSTANCES_MAX: i64 = 1 << 20;
 /// Text that is no JSON, with line and column; what rt-app wouldn't take, with its place: `tasks.web.phases.p1.run`.
 /// A `suspend` that nobody resumes and a `wait` that nobody signals: it would wait for ever.
 pub fn read(text: &str) -> Result<Load, ProgramError> {
+    if text.trim().is_empty() {
+        return Err(ProgramError::new(
+            "the file",
+            "is empty",
+            "describe one thread at least: { \"tasks\": { … } }",
+        ));
+    }
     let json = serde_json::from_str(&json::without_comments(text)).map_err(|e| {
         let fact = e.to_string();
         let fact = fact.split(" at line ").next().unwrap_or_default().to_owned();
@@ -86,12 +105,20 @@ pub fn read(text: &str) -> Result<Load, ProgramError> {
     })?;
     let mut reader = Reader::default();
     let file = object(&json, "the file")?;
+    once(file, "")?;
     for (key, value) in file {
         match key.as_str() {
             "tasks" => reader.tasks = object(value, "tasks")?.to_vec(),
             "global" => reader.global(object(value, "global")?)?,
             "resources" => reader.ignored.push("resources".into()),
-            _ => return Err(unknown(key, "`tasks`, `global` or `resources`")),
+            _ => return Err(unknown(key, key, &["tasks"], "`tasks`, `global` or `resources`")),
+        }
+    }
+    let mut names = BTreeSet::new();
+    for (task, _) in &reader.tasks {
+        if !names.insert(task) {
+            let next = "give one of them another name, or say `instance`";
+            return Err(ProgramError::new(format!("tasks.{task}"), "there are two tasks of this name", next));
         }
     }
     if reader.tasks.is_empty() {
@@ -100,8 +127,39 @@ pub fn read(text: &str) -> Result<Load, ProgramError> {
     reader.read()
 }
 
-fn unknown(place: &str, known: &str) -> ProgramError {
-    ProgramError::new(place, "nobody knows this key", format!("there are {known}"))
+/// `like`: what may have been meant.
+fn unknown(place: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
+    let next = match near(kind_of(key), like.iter().copied()) {
+        Some(meant) => perhaps(&meant),
+        None => format!("there are {known}"),
+    };
+    ProgramError::new(place, "nobody knows this key", next)
+}
+
+/// `a, b or c`, each between ticks.
+fn perhaps(meant: &str) -> String {
+    format!("perhaps `{}` is meant", meant.replace(", ", "`, `").replace(" or ", "` or `"))
+}
+
+/// No property stands there twice.
+fn once(all: &Object, place: &str) -> Result<(), ProgramError> {
+    for (i, (key, _)) in all.iter().enumerate() {
+        if PROPERTIES.contains(&key.as_str()) && all[..i].iter().any(|(before, _)| before == key) {
+            let place = format!("{place}{key}");
+            return Err(ProgramError::new(place, "is there twice", "leave one of them out"));
+        }
+    }
+    Ok(())
+}
+
+/// How often a loop goes round: −1 for ever.
+fn rounds(value: &Json, place: &str) -> Result<i64, ProgramError> {
+    let n = integer(value, place, -1, "number of rounds")?;
+    if n >= i64::from(FOREVER) {
+        let next = format!("{} is the most, and -1 for ever", FOREVER - 1);
+        return Err(ProgramError::new(place, format!("{n} rounds"), next));
+    }
+    Ok(n)
 }
 
 fn object<'a>(value: &'a Json, place: &str) -> Result<&'a Object, ProgramError> {
@@ -156,6 +214,8 @@ struct Reader {
     /// Who waits for what, by place; and what is told.
     waits: Vec<(String, String)>,
     told: Vec<String>,
+    /// The programs of tasks that are forked, read once.
+    forked: BTreeMap<String, Arc<Program>>,
     /// How many come to each barrier.
     parties: Vec<(String, u32)>,
 }
@@ -170,16 +230,24 @@ struct Thread<'a> {
 
 impl Reader {
     fn global(&mut self, all: &Object) -> Result<(), ProgramError> {
+        once(all, "global.")?;
         for (key, value) in all {
             let place = format!("global.{key}");
             match key.as_str() {
                 "duration" => {
                     let seconds = integer(value, &place, -1, "time in s")?;
-                    self.duration =
-                        u64::try_from(seconds).ok().map(|s| Nanos(s.saturating_mul(1_000_000_000)));
+                    let most = LENGTH_MAX.0 / 1_000_000_000;
+                    self.duration = match u64::try_from(seconds) {
+                        Err(_) => None,
+                        Ok(s) if (1..=most).contains(&s) => Some(Nanos(s * 1_000_000_000)),
+                        Ok(s) => {
+                            let next = format!("1 to {most} s, 104 days, or -1 for no end");
+                            return Err(ProgramError::new(place, format!("{s} s"), next));
+                        }
+                    };
                 }
                 key if HARMLESS_GLOBAL.contains(&key) => self.ignored.push(place),
-                _ => return Err(unknown(&place, "`duration` and those about logs")),
+                _ => return Err(unknown(&place, key, &["duration"], "`duration` and those about logs")),
             }
         }
         Ok(())
@@ -198,11 +266,15 @@ impl Reader {
             let instances = self.instances(object(body, &place)?, &place)?;
             let mut thread = Thread { task, timers: Vec::new(), forked_by: vec![task] };
             let program = self.thread(&tasks, &mut thread, body, &place)?;
-            program.check().map_err(|e| ProgramError::new(&place, e.to_string(), "see its events"))?;
+            program.check().map_err(|e| if e.place().starts_with("tasks.") { e } else { e.at(&place) })?;
             match instances {
                 1 => programs.push(program),
                 n => programs.extend((0..n).map(|i| program.clone().named(format!("{task}-{i}")))),
             }
+        }
+        if programs.is_empty() {
+            let next = "let one begin: `instance` 0 is for tasks that others fork";
+            return Err(ProgramError::new("tasks", "all have `instance` 0, so nobody begins", next));
         }
         for (place, whom) in &self.waits {
             if !self.told.contains(whom) {
@@ -260,12 +332,14 @@ impl Reader {
         place: &str,
     ) -> Result<Program, ProgramError> {
         let all = object(body, place)?;
+        once(all, &format!("{place}."))?;
         let mut program = Program::new(thread.task);
+        program.stands_at(place);
         let (mut times, mut phases) = (-1, None);
         for (key, value) in all {
             let place = format!("{place}.{key}");
             match key.as_str() {
-                "loop" => times = integer(value, &place, -1, "number of rounds")?,
+                "loop" => times = rounds(value, &place)?,
                 "delay" => program = program.after(micros(value, &place)?),
                 "cpus" => program = program.on(cpus(value, &place)?),
                 "phases" => phases = Some(object(value, &place)?),
@@ -285,7 +359,7 @@ impl Reader {
         program = match times {
             -1 => program.forever(&mut body),
             1 => body(program),
-            n => program.repeat(u32::try_from(n).unwrap_or(u32::MAX), &mut body),
+            n => program.repeat(n as u32, &mut body),
         };
         wrong.map_or(Ok(program), Err)
     }
@@ -305,17 +379,26 @@ impl Reader {
             match key.as_str() {
                 "loop" | "delay" | "cpus" | "phases" | "instance" => {}
                 key if HARMLESS.contains(&key) => self.ignored.push(place),
-                _ => return Err(unknown(&place, "beside `phases` only properties of the thread, no events")),
+                _ => {
+                    return Err(unknown(
+                        &place,
+                        key,
+                        &[],
+                        "beside `phases` only properties of the thread, no events",
+                    ));
+                }
             }
         }
         for (phase, body) in phases {
             let place = format!("{place}.phases.{phase}");
             let all = object(body, &place)?;
+            once(all, &format!("{place}."))?;
+            program.stands_at(&place);
             let mut times = 1;
             for (key, value) in all {
                 let place = format!("{place}.{key}");
                 match key.as_str() {
-                    "loop" => times = integer(value, &place, -1, "number of rounds")?,
+                    "loop" => times = rounds(value, &place)?,
                     "cpus" => *program = std::mem::take(program).allow(cpus(value, &place)?),
                     _ => {}
                 }
@@ -329,7 +412,7 @@ impl Reader {
             *program = match times {
                 -1 => before.forever(&mut body),
                 1 => body(before),
-                n => before.repeat(u32::try_from(n).unwrap_or(u32::MAX), &mut body),
+                n => before.repeat(n as u32, &mut body),
             };
             if let Some(wrong) = wrong {
                 return Err(wrong);
@@ -349,7 +432,8 @@ impl Reader {
     ) -> Result<(), ProgramError> {
         for (key, value) in all {
             let place = format!("{place}.{key}");
-            let p = std::mem::take(program);
+            let mut p = std::mem::take(program);
+            p.stands_at(&place);
             *program = match kind_of(key) {
                 // Events may be numbered, properties not.
                 "loop" | "cpus" if kind_of(key) == key => p,
@@ -397,7 +481,7 @@ impl Reader {
                     p.barrier(at, parties)
                 }
                 "yield" => p.yield_now(),
-                "fork" => p.fork(self.forked(tasks, thread, name(value, &place)?, &place)?),
+                "fork" => p.fork_shared(self.forked(tasks, thread, name(value, &place)?, &place)?),
                 "iorun" => {
                     self.ignored.push(place);
                     p
@@ -407,10 +491,8 @@ impl Reader {
                     p
                 }
                 _ => {
-                    return Err(unknown(
-                        &place,
-                        "events (`run`, `sleep`, `timer`, …) and properties of a thread or phase",
-                    ));
+                    let known = "events (`run`, `sleep`, `timer`, …) and properties of a thread or phase";
+                    return Err(unknown(&place, key, EVENTS, known));
                 }
             };
         }
@@ -456,14 +538,23 @@ impl Reader {
         thread: &Thread<'a>,
         whom: &'a str,
         place: &str,
-    ) -> Result<Program, ProgramError> {
+    ) -> Result<Arc<Program>, ProgramError> {
+        // Read to its end, it was found to fork nobody who forks it.
+        if let Some(known) = self.forked.get(whom) {
+            return Ok(known.clone());
+        }
         let Some((task, body)) = tasks.iter().find(|(task, _)| task == whom) else {
-            return Err(ProgramError::new(
-                place,
-                format!("forks `{whom}`, and no task is called so"),
-                "describe it in `tasks`",
-            ));
+            let fact = format!("forks `{whom}`, and no task is called so");
+            let next = match near(whom, tasks.iter().map(|(task, _)| task.as_str())) {
+                Some(meant) => perhaps(&meant),
+                None => "describe it in `tasks`".to_owned(),
+            };
+            return Err(ProgramError::new(place, fact, next));
         };
+        if thread.forked_by.len() > FORKS_MAX {
+            let fact = format!("tasks that fork each other over more than {FORKS_MAX} levels");
+            return Err(ProgramError::new(place, fact, "let one of them loop instead"));
+        }
         let mut forked_by = thread.forked_by.clone();
         if forked_by.contains(&task.as_str()) {
             return Err(ProgramError::new(
@@ -474,7 +565,9 @@ impl Reader {
         }
         forked_by.push(task);
         let mut child = Thread { task, timers: Vec::new(), forked_by };
-        self.thread(tasks, &mut child, body, &format!("tasks.{task}"))
+        let program = Arc::new(self.thread(tasks, &mut child, body, &format!("tasks.{task}"))?);
+        self.forked.insert(task.clone(), program.clone());
+        Ok(program)
     }
 }
 

@@ -58,13 +58,113 @@ fn a_timer_keeps_its_period_and_a_sleep_does_not() {
     assert!(report.now.0.abs_diff(5_000_000 + 100 * 19_000_000) < 20_000_000, "{}", report.now.0);
 }
 
+/// Slips of the pen that a reader might take for something else.
+const SLIPS: &[(&str, &str)] = &[
+    (" \n", "the file: is empty; describe one thread at least"),
+    ("{ \"tasks\": { \"a\": { \"run\": 5 }, ", "line 1, column 32: EOF while parsing a value; mend the JSON"),
+    (
+        r#"{ "tasks": { "a": { "instance": 2, "instance": 3, "run": 5 } } }"#,
+        "tasks.a.instance: is there twice; leave one of them out",
+    ),
+    (
+        r#"{ "tasks": { "a": { "run": 5 }, "a": { "run": 7 } } }"#,
+        "tasks.a: there are two tasks of this name; give one of them another name, or say `instance`",
+    ),
+    (
+        r#"{ "tasks": { "a": { "instance": 0, "run": 5 } } }"#,
+        "tasks: all have `instance` 0, so nobody begins; let one begin",
+    ),
+    (
+        r#"{ "tasks": { "a": { "loop": 10000000000, "run": 5 } } }"#,
+        "tasks.a.loop: 10000000000 rounds; 4294967294 is the most, and -1 for ever",
+    ),
+    (
+        r#"{ "global": { "duration": 9000000000000 }, "tasks": { "a": { "run": 5 } } }"#,
+        "global.duration: 9000000000000 s; 1 to 9007199 s, 104 days, or -1 for no end",
+    ),
+    (
+        r#"{ "global": { "duration": 0 }, "tasks": { "a": { "run": 5 } } }"#,
+        "global.duration: 0 s; 1 to 9007199 s",
+    ),
+    (
+        r#"{ "tasks": { "a": { "loop": 1, "barier": "x" } } }"#,
+        "tasks.a.barier: nobody knows this key; perhaps `barrier` is meant",
+    ),
+    (
+        r#"{ "tasks": { "web": { "run": 1, "fork": "wep" } } }"#,
+        "tasks.web.fork: forks `wep`, and no task is called so; perhaps `web` is meant",
+    ),
+    (
+        r#"{ "tasks": { "a": { "loop": 1, "phases": { "p": { "loop": -1, "run": 0 } } } } }"#,
+        "tasks.a.phases.p: a loop for ever in which no time passes",
+    ),
+    (
+        r#"{ "tasks": { "a": { "phases": { "p": { "run": 5, "loop": 1, "loop": 2 } } } } }"#,
+        "tasks.a.phases.p.loop: is there twice",
+    ),
+];
+
+#[test]
+fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
+    let says = |text: &str| {
+        let load = rt_app::read(text).unwrap();
+        let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
+        let mut world =
+            World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+        load.programs.iter().for_each(|program| _ = world.spawn(program).unwrap());
+        match world.run(Nanos(1_000_000_000)) {
+            Ok(report) => report.deadlock().unwrap(),
+            Err(e) => e.to_string(),
+        }
+    };
+    for (text, told) in [
+        (
+            r#"{ "tasks": { "a": { "loop": 2, "run": 5, "lock": "m" } } }"#,
+            "`a` waits for the lock `m`, which it has itself (tasks.a.lock)",
+        ),
+        (
+            r#"{ "tasks": { "a": { "loop": 1, "run": 5, "lock": "m" } } }"#,
+            "tasks.a.lock: takes the lock `m`, and its task ends with it; unlock it before",
+        ),
+        (
+            r#"{ "tasks": { "a": { "phases": { "p": { "run": 5 }, "q": { "unlock": "m" } } } } }"#,
+            "tasks.a.phases.q.unlock: gives back the lock `m`, which it has not; lock it before",
+        ),
+        (
+            r#"{ "tasks": { "a": { "loop": 1, "lock": "m1", "run": 100, "lock2": "m2", "unlock2": "m2", "unlock": "m1" },
+                            "b": { "loop": 1, "lock": "m2", "run": 100, "lock2": "m1", "unlock2": "m1", "unlock": "m2" } } }"#,
+            "`a` waits for the lock `m2`, which `b` has (tasks.a.lock2)\n\
+             `b` waits for the lock `m1`, which `a` has (tasks.b.lock2)",
+        ),
+        (
+            r#"{ "tasks": { "a": { "loop": 2, "run": 10, "barrier": "b" }, "b": { "loop": 1, "run": 10, "barrier": "b" } } }"#,
+            "`a` waits at the barrier `b`, and nobody is left who would end that (tasks.a.barrier)",
+        ),
+        (
+            r#"{ "tasks": { "ping": { "loop": 3, "run": 10, "resume": "pong", "suspend": "" },
+                            "pong": { "loop": 2, "suspend": "", "run": 10, "resume": "ping" } } }"#,
+            "`ping` waits for a signal of `ping`, and nobody is left who would end that (tasks.ping.suspend)",
+        ),
+        (
+            r#"{ "tasks": { "a": { "loop": 1000000000, "phases": { "p": { "loop": 1000000000, "run": 0 } } } } }"#,
+            "tasks.a.phases.p.run: 1000000 steps, and no time has passed; let it run, sleep or wait in its loop",
+        ),
+    ] {
+        assert_eq!(says(text), told, "{text}");
+    }
+    let many = says(
+        r#"{ "tasks": { "w": { "instance": 200, "loop": 1, "suspend": "c" }, "s": { "loop": 1, "signal": "c" } } }"#,
+    );
+    assert!(many.lines().count() == 13 && many.ends_with("\nand 187 more wait"), "{many}");
+}
+
 #[test]
 fn what_is_wrong_with_a_file_is_said_with_its_place() {
     let cases = [
         (r#"{ "tasks": { "a": { "run": 5"#, "line 1, column 28: EOF while parsing an object; mend the JSON"),
         (r#"{ "tasks": [] }"#, "tasks: an array, no object; write { … }"),
         (r#"{ "tasks": {} }"#, "tasks: there are none; describe one thread at least"),
-        (r#"{ "task": {} }"#, "task: nobody knows this key; there are `tasks`, `global` or `resources`"),
+        (r#"{ "task": {} }"#, "task: nobody knows this key; perhaps `tasks` is meant"),
         (r#"{ "global": { "speed": 1 }, "tasks": {} }"#, "global.speed: nobody knows this key"),
         (r#"{ "tasks": { "a": { "run": -5 } } }"#, "tasks.a.run: -5, no time in µs; 0 is the least"),
         (
@@ -95,7 +195,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         (r#"{ "tasks": { "a": { "instance": 9999999, "run": 1 } } }"#, "tasks.a.instance: 9999999 threads"),
         (
             r#"{ "tasks": { "a": { "run": 0 } } }"#,
-            "tasks.a: program `a`, step 1: a loop for ever in which no time passes",
+            "tasks.a: a loop for ever in which no time passes; let it run or sleep",
         ),
         (
             r#"{ "tasks": { "a": { "run": 1, "sleep": 18446744073709551 } } }"#,
@@ -106,7 +206,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
             "tasks.a.mem: 4398046511104 bytes; 4398046510080 is the most",
         ),
     ];
-    for (text, starts) in cases {
+    for (text, starts) in cases.into_iter().chain(SLIPS.iter().copied()) {
         let error = rt_app::read(text).unwrap_err().to_string();
         assert!(error.starts_with(starts), "{text}\nsays     {error}\nand not  {starts}");
     }
@@ -118,7 +218,9 @@ fn cpus_that_are_no_place_are_refused_by_the_machine() {
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
     let error = world.spawn(&load.programs[0]).unwrap_err().to_string();
-    assert!(error.starts_with("program `a`: CPUs 0,9 are neither one CPU nor all of an LLC"), "{error}");
+    let says = "tasks.a: CPUs 0,9 are neither one CPU nor all of an LLC, a node or the machine; \
+                name one CPU of 0-31, all of an LLC or of a node, or none for all";
+    assert_eq!(error, says);
 }
 
 #[test]

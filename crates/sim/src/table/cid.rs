@@ -15,7 +15,8 @@ use crate::costs::Costs;
 use crate::memory::Pages;
 use rows::rows_of;
 use scene::{Index, RemoteClock, Setup, run};
-use warmcore_topo::{MACHINES, Topology};
+use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
+use warmcore_topo::Topology;
 
 pub mod given;
 mod rows;
@@ -34,6 +35,30 @@ pub const PUBLISHED: Setup = Setup {
     churn_percent: 0,
     after_sleep_ns: 0,
 };
+
+/// Whose rules make the columns: by default `cid`'s, as Linux had them.
+#[derive(Debug, Clone, Copy)]
+pub struct Columns {
+    /// `kept`: Linux 6.4 to 6.12.
+    pub kept: Index,
+    /// `cachelocal`: 6.13.
+    pub local: Index,
+    /// `lowest`: 6.3.
+    pub lowest: Index,
+    /// `task-owned`: 6.19.
+    pub owned: Index,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            kept: Index::Cid(&KeptPerCpu),
+            local: Index::Cid(&CacheLocal),
+            lowest: Index::Cid(&Lowest),
+            owned: Index::Cid(&TaskOwned),
+        }
+    }
+}
 
 /// The numbers of threads, each with how many last-level caches they are spread over: the cores of one, one on
 /// each, all cores, all CPUs.
@@ -55,24 +80,26 @@ pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
 /// nothing.
 ///
 /// # Panics
-/// With a machine that the machine file has not, or without a seed.
+/// If the machine file has no machine as the published one.
 pub fn table(options: &Options) -> Table {
-    let name = options.machine.as_deref().unwrap_or(given::MACHINE);
-    let costs = Costs::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
-    let topology = Topology::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
-    table_of(&costs, &topology, options)
+    let machine = options.machine_or(given::MACHINE);
+    table_of(&machine.costs, &machine.topology, options)
 }
 
-/// The table of a machine that was read elsewhere, or of one whose numbers were changed. Panics without a seed.
+/// The table of a machine that was read elsewhere, or of one whose numbers were changed.
 pub fn table_of(costs: &Costs, topology: &Topology, options: &Options) -> Table {
-    let mut samples = options.per_seed(|seed| rows_of(costs, topology, seed));
-    assert!(!samples.is_empty(), "a table without a single seed");
+    table_by(costs, topology, options, &Columns::default())
+}
+
+/// The same by other rules.
+pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: &Columns) -> Table {
+    let samples = options.per_seed(|seed| rows_of(costs, topology, seed, columns));
     let numbers = |row: usize| samples.iter().map(|rows| rows[row].simulated).collect();
-    let counted: Vec<Vec<f64>> = (0..samples[0].len()).map(numbers).collect();
-    let shapes = samples.swap_remove(0);
+    let counted: Vec<Vec<f64>> = (0..samples.first().map_or(0, Vec::len)).map(numbers).collect();
+    let shapes = samples.into_iter().next().unwrap_or_default();
     let rows = shapes.into_iter().zip(counted).map(|(shape, numbers)| {
         let counted = Row::of("", shape.unit, numbers);
-        Row { simulated: counted.simulated, spread: counted.spread, ..shape }
+        Row { simulated: counted.simulated, spread: counted.spread, numbers: counted.numbers, ..shape }
     });
     let rows = rows.collect();
     let mut table = Table {

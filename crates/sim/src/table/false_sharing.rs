@@ -11,8 +11,9 @@ use super::{Options, Row, Table};
 use crate::costs::Costs;
 use crate::culprit::{Cpus, Culprit, Judge, Kind, Profile, find, simulate};
 use crate::layout::Layout;
+use crate::machine::Machine;
 use serde::Deserialize;
-use warmcore_topo::{MACHINES, Topology};
+use warmcore_topo::Topology;
 
 #[cfg(test)]
 mod tests;
@@ -45,9 +46,7 @@ struct Scene {
 
 impl Scene {
     fn new(options: &Options) -> Self {
-        let machine = options.machine.as_deref().unwrap_or(MACHINE);
-        let topology = Topology::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
-        let costs = Costs::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
+        let Machine { topology, costs, .. } = options.machine_or(MACHINE);
         let layout = Layout::declared(LAYOUT, "mm_struct.toml").unwrap_or_else(|e| panic!("{e}"));
         let mut profile = Profile::parse(PROFILE, "hackbench.toml").unwrap_or_else(|e| panic!("{e}"));
         let online = topology.cpus.len() as u32;
@@ -89,6 +88,7 @@ impl Scene {
 pub fn table(options: &Options) -> Table {
     let published: Measured = super::published("false_sharing");
     let scene = Scene::new(options);
+    let is_published = scene.costs.machine() == MACHINE;
     let culprit = scene.culprit();
     let (reader, writer) = (published.reader_field.as_str(), published.writer_field.as_str());
     let number = |name: &str| scene.layout.place(name).unwrap_or_else(|e| panic!("{e}")).field;
@@ -117,7 +117,7 @@ pub fn table(options: &Options) -> Table {
     rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
     rows.push(
         Row::of("wrong fields named", "fields", vec![wrong(&culprit, reader, writer) as f64])
-            .against(Some(0.0), "false_sharing.culprit"),
+            .against(is_published.then_some(0.0), "false_sharing.culprit"),
     );
     let rate = culprit.verdict.field(reader).map_or(0.0, |f| f.reads_per_s / f.readers.max(1) as f64);
     let percent = |ns: &Vec<f64>| ns.iter().map(|ns| ns * rate / 1e9 * 100.0).collect::<Vec<f64>>();
@@ -125,7 +125,7 @@ pub fn table(options: &Options) -> Table {
     rows.push(Row::of(format!("{reader}: one read, after"), "ns", after.clone()));
     rows.push(Row::of(format!("{reader}: share of a core's time, before"), "percent", percent(&before)));
     let left = Row::of(format!("{reader}: share of a core's time, after"), "percent", percent(&after));
-    rows.push(Row { published: Some(published.reader_cost_after_percent), ..left });
+    rows.push(Row { published: is_published.then_some(published.reader_cost_after_percent), ..left });
     let said = culprit.verdict.field(reader).map_or(0.0, |f| f.read_ns);
     let ratios = before.iter().map(|seen| said / seen).collect();
     rows.push(Row::of(format!("{reader}: one read, solved / played"), "x", ratios));

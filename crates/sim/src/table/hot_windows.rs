@@ -10,15 +10,19 @@
 //! Writers. None.
 //! Source.  SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
 
-use super::{Options, Row, Table, each};
+use super::{Options, Row, Table};
 use crate::costs::Costs;
+use crate::machine::Machine;
 use crate::memory::{Access, Pages};
 use crate::program::{Length, Program};
 use crate::world::{Report, Settings, World};
 use serde::Deserialize;
 use warmcore_place::Kernel;
 use warmcore_terms::Nanos;
-use warmcore_topo::{MACHINES, Topology};
+use warmcore_topo::Topology;
+
+#[cfg(test)]
+mod tests;
 
 /// The machine that was published.
 const MACHINE: &str = "spr_224cpu_2p";
@@ -68,7 +72,7 @@ const LOADS: &[u32] = &[50, 75, 85, 100, 125];
 const LOADS_QUICK: &[u32] = &[50, 85, 100];
 
 /// Of more seeds the first: what is compared differs by more than seeds do.
-const SEEDS_MAX: usize = 2;
+const SEEDS_MAX: u64 = 2;
 
 /// Where hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
 const TOGETHER: &str = "epyc9654_2p";
@@ -154,12 +158,9 @@ fn settings() -> [(&'static str, Kernel); 2] {
 ///
 /// If there is no such machine.
 pub fn table(options: &Options) -> Table {
-    let machine = options.machine.as_deref().unwrap_or(MACHINE);
-    let topology = Topology::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
-    let costs = Costs::from_machine(MACHINES, machine).unwrap_or_else(|e| panic!("{e}"));
+    let Machine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
     let is_published = machine == MACHINE;
     let Published { regimes: measured_regimes } = super::published("sis_cache");
-    let seeds: Vec<u64> = options.seeds.clone().take(if options.quick { 1 } else { SEEDS_MAX }).collect();
     let (loads, times) = match options.quick {
         true => (LOADS_QUICK, (Nanos(30_000_000), Nanos(10_000_000))),
         false => (LOADS, (Nanos(40_000_000), Nanos(10_000_000))),
@@ -174,13 +175,13 @@ pub fn table(options: &Options) -> Table {
         .map(|load| (*load, shape(*load, DATA_KIB)))
         .chain([85, 100].map(|load| (load, shape(load, 0))))
         .collect();
-    let runs: Vec<(Shape, Kernel, u64)> = shapes
-        .iter()
-        .flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel)))
-        .flat_map(|(shape, kernel)| seeds.iter().map(move |seed| (shape, kernel, *seed)))
-        .collect();
-    let done = each(&runs, |(shape, kernel, seed)| pairs(&topology, &costs, *kernel, *seed, *shape));
-    let by_run: Vec<&[Trips]> = done.chunks(seeds.len()).collect();
+    let runs: Vec<(Shape, Kernel)> =
+        shapes.iter().flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel))).collect();
+    let done = options
+        .first(if options.quick { 1 } else { SEEDS_MAX })
+        .each_per_seed(&runs, |(shape, kernel), seed| pairs(&topology, &costs, *kernel, seed, *shape));
+    let by_run: Vec<Vec<Trips>> =
+        (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect();
 
     let mut rows = Vec::new();
     let mut gains = Vec::new();
@@ -203,14 +204,17 @@ pub fn table(options: &Options) -> Table {
                 "percent",
                 trips.iter().map(|trips| trips.migrating * 100.0).collect(),
             );
-            rows.push(Row { published: is_at(100).then_some(measured.1 * 100.0), ..row });
+            rows.push(Row {
+                published: is_at(100).then_some(measured.1 * 100.0),
+                ..row.with_inputs(&[KNEW])
+            });
         }
         let gain: Vec<f64> = both[0]
             .iter()
-            .zip(both[1])
+            .zip(&both[1])
             .map(|(old, new)| (new.k_per_second / old.k_per_second - 1.0) * 100.0)
             .collect();
-        let row = Row::of(format!("{name}, gain"), "percent", gain.clone());
+        let row = Row::of(format!("{name}, gain"), "percent", gain.clone()).with_inputs(&[KNEW]);
         if shape.data_kib > 0 {
             gains.push((row.simulated, *load, gain));
         }
@@ -226,7 +230,7 @@ pub fn table(options: &Options) -> Table {
     }
     Table {
         name: "hot_windows",
-        machine: machine.to_owned(),
+        machine,
         source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()",
         rows,
         notes: notes(),
@@ -235,8 +239,7 @@ pub fn table(options: &Options) -> Table {
 
 /// Both ideas at once, where nobody has tried them: 24 LLCs of 8 cores. Against Linux under the same load.
 fn together(options: &Options) -> Vec<Row> {
-    let topology = Topology::from_machine(MACHINES, TOGETHER).unwrap_or_else(|e| panic!("{e}"));
-    let costs = Costs::from_machine(MACHINES, TOGETHER).unwrap_or_else(|e| panic!("{e}"));
+    let Machine { topology, costs, .. } = Machine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
     let settings = [
         ("Linux", linux),
@@ -249,7 +252,7 @@ fn together(options: &Options) -> Vec<Row> {
     let runs: Vec<(u32, Kernel)> =
         TOGETHER_LOADS.iter().flat_map(|load| settings.map(|(_, kernel)| (*load, kernel))).collect();
     let seed = options.seeds.start;
-    let done = each(&runs, |(load, kernel)| {
+    let done = options.each(&runs, |(load, kernel)| {
         let shape = Shape { pairs: pairs_at(*load), turn: TURN, data_kib: DATA_KIB, times };
         pairs(&topology, &costs, *kernel, seed, shape)
     });
@@ -268,14 +271,14 @@ fn together(options: &Options) -> Vec<Row> {
 
 /// Whether both states of the machine are there, at whatever load: the run in which the most migrates, and of those
 /// with a pair per CPU and more the one in which the least does.
-fn regimes(shapes: &[(u32, Shape)], by_run: &[&[Trips]], measured: Option<&Regimes>) -> Vec<Row> {
+fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Regimes>) -> Vec<Row> {
     let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
     let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);
-    let linux = runs().map(|((load, _), both)| (*load, both[0]));
+    let linux = runs().map(|((load, _), both)| (*load, &*both[0]));
     let storm = linux.max_by(|a, b| most(a.1).total_cmp(&most(b.1)));
     let full = runs()
         .filter(|((load, _), _)| *load >= 100)
-        .flat_map(|((load, _), both)| both.iter().map(|b| (*load, *b)));
+        .flat_map(|((load, _), both)| both.iter().map(|b| (*load, &**b)));
     let settled = full.min_by(|a, b| most(a.1).total_cmp(&most(b.1)));
     let named = [
         ("storm", storm, measured.map(Regimes::storm)),
@@ -293,6 +296,7 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[&[Trips]], measured: Option<&Regim
         let speed = speed.with_inputs(&[KNEW]);
         let moved =
             Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
+        let moved = moved.with_inputs(&[KNEW]);
         Some([speed, Row { published: measured.map(|(_, part)| part * 100.0), ..moved }])
     });
     rows.flatten().collect()

@@ -15,15 +15,16 @@
 //! The gated, the always searching and the never searching newidle balance answer the objection that was raised
 //! against the queue: was the balancer just stopped too early?
 
-use super::{Options, Row, Table, each};
+use super::{Options, Row, Table};
 use crate::costs::Costs;
+use crate::machine::Machine;
 use crate::program::{Length, Program};
 use crate::world::{Settings, World};
 use serde::Deserialize;
 use warmcore_place::Kernel;
 use warmcore_place::policy::kernel::Newidle;
 use warmcore_terms::Nanos;
-use warmcore_topo::{MACHINES, Topology};
+use warmcore_topo::Topology;
 
 /// Files per CPU. Some hundred in truth.
 const FILES_PER_CPU: u32 = 32;
@@ -124,17 +125,19 @@ fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
 ///
 /// If there is no such machine, or a build hangs.
 pub fn table(options: &Options) -> Table {
-    let named = options.machine.as_deref();
     let published: Vec<Published> = super::published("wake_queue");
-    let all: Vec<&str> = match named {
-        Some(name) => vec![name],
-        None => published.iter().map(|of| of.machine.as_str()).collect(),
+    let all: Vec<Machine> = match &options.machine {
+        Some(machine) => vec![machine.clone()],
+        None => {
+            published.iter().map(|of| Machine::named(&of.machine).unwrap_or_else(|e| panic!("{e}"))).collect()
+        }
     };
     let mut rows = Vec::new();
-    for name in &all {
-        let of = published.iter().find(|of| of.machine == *name);
-        rows.extend(machine_rows(name, of, options));
+    for machine in &all {
+        let of = published.iter().find(|of| of.machine == machine.name);
+        rows.extend(machine_rows(machine, of, options));
     }
+    let all: Vec<&str> = all.iter().map(|machine| machine.name.as_str()).collect();
     Table {
         name: "wake_queue",
         machine: all.join(", "),
@@ -144,20 +147,15 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-fn machine_rows(name: &str, published: Option<&Published>, options: &Options) -> Vec<Row> {
-    let topology = Topology::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
-    let costs = Costs::from_machine(MACHINES, name).unwrap_or_else(|e| panic!("{e}"));
+fn machine_rows(machine: &Machine, published: Option<&Published>, options: &Options) -> Vec<Row> {
+    let Machine { name, topology, costs, .. } = machine;
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
-    let runs: Vec<(u64, Kernel)> = options
-        .seeds
-        .clone()
-        .flat_map(|seed| settings.iter().map(move |(_, kernel)| (seed, *kernel)))
-        .collect();
-    let done = each(&runs, |(seed, kernel)| build(&topology, &costs, *kernel, *seed, files));
+    let done =
+        options.each_per_seed(&settings, |(_, kernel), seed| build(topology, costs, *kernel, seed, files));
     // By setting: one number per seed, compared with the same seed's first.
     let numbers = |at: usize, of: &dyn Fn((f64, f64), (f64, f64)) -> f64| -> Vec<f64> {
-        done.chunks(settings.len()).map(|seed| of(seed[at], seed[0])).collect()
+        done.iter().map(|seed| of(seed[at], seed[0])).collect()
     };
     let time = |(seconds, _): (f64, f64), (base, _): (f64, f64)| (seconds / base - 1.0) * 100.0;
     let usage = |(_, percent): (f64, f64), (_, base): (f64, f64)| (percent / base - 1.0) * 100.0;
@@ -165,6 +163,7 @@ fn machine_rows(name: &str, published: Option<&Published>, options: &Options) ->
     let cpus = topology.cpus.len() as f64;
     let base =
         Row::of(format!("{name}, none, CPU use of all"), "percent", numbers(0, &|run, _| run.1 / cpus));
+    let base = base.with_inputs(&[GRAPH]);
     rows.push(Row { published: published.map(|of| of.rows[0].cpu_percent / cpus), ..base });
     for (at, (setting, _)) in settings.iter().enumerate().skip(1) {
         let change = |of: fn(&Measured) -> f64| {
@@ -195,7 +194,8 @@ fn mean(name: String, numbers: &[f64]) -> Row {
     let mean = numbers.iter().sum::<f64>() / n;
     let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0).max(1.0);
     let error = (variance / n).sqrt();
-    Row { simulated: mean, spread: (mean - error, mean + error), ..Row::of(name, "percent", vec![mean]) }
+    let row = Row::of(name, "percent", numbers.to_vec());
+    Row { simulated: mean, spread: (mean - error, mean + error), ..row }
 }
 
 fn notes(options: &Options) -> Vec<String> {
@@ -207,6 +207,9 @@ fn notes(options: &Options) -> Vec<String> {
         ),
         "No input and output, no recursion of make, and a pipe that wakes its reader by the clock: fewer wakes per \
          file than in truth. An effect of 0.15 % needs 30 seeds and more."
+            .to_owned(),
+        "Both bounds have 0 in them: a row that is met while its mean is within an error of 0 says that nothing speaks \
+         against the effect, not that it has come out."
             .to_owned(),
     ];
     if options.quick {

@@ -2,17 +2,19 @@
 //!
 //! Model.   Two passes: `load` when a program is spawned, which finds what this machine has not; `link` when the
 //!          world goes on, which finds the tasks and locks that other programs name. A forked program is
-//!          loaded with the one that forks it.
+//!          loaded with the one that forks it, once.
 //! Number.  40 bytes a step.
 //! Writers. `World::spawn` and `World::run`.
 
 use super::World;
 use super::gate::Gate;
 use super::observe::Observer;
-use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskId, Where};
+use super::task::NONE;
+use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskId, Where, place_of};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use warmcore_place::{Allowed, Policy};
-use warmcore_terms::CpuId;
+use warmcore_terms::{CpuId, CpuSet};
 
 /// A program as a world runs it.
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub(crate) struct Code {
     pub(crate) name: String,
     pub(crate) ops: Vec<Op>,
     names: Vec<String>,
+    stands: Vec<(u32, Arc<str>)>,
     children: Vec<u32>,
     pub(crate) places: Vec<Allowed>,
     pub(crate) starts_at: Allowed,
@@ -41,7 +44,7 @@ pub(crate) struct Code {
 impl Code {
     /// A step's place, in words.
     pub(crate) fn at(&self, step: u32) -> String {
-        format!("program `{}`, step {}", self.name, step + 1)
+        place_of(&self.name, &self.stands, step)
     }
 }
 
@@ -55,14 +58,27 @@ pub(crate) struct Names {
 
 impl<P: Policy, O: Observer> World<P, O> {
     pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
-        let children = program.children.iter().map(|child| self.load(child)).collect::<Result<_, _>>()?;
-        let place = |place: &Where| {
+        self.load_family(program, &mut HashMap::new())
+    }
+
+    /// This one and all that it forks, each once. `loaded` is looked up, never gone through.
+    fn load_family(
+        &mut self,
+        program: &Program,
+        loaded: &mut HashMap<*const Program, u32>,
+    ) -> Result<u32, ProgramError> {
+        let mut children = Vec::new();
+        for child in &program.children {
+            let known = loaded.get(&Arc::as_ptr(child)).copied();
+            let code = known.map_or_else(|| self.load_family(child, loaded), Ok)?;
+            loaded.insert(Arc::as_ptr(child), code);
+            children.push(code);
+        }
+        let place = |place: &Where, step: Option<usize>| {
             self.allowed(place).map_err(|fact| {
-                ProgramError::new(
-                    format!("program `{}`", program.name),
-                    fact,
-                    "name CPUs that the machine has",
-                )
+                let all = self.topology.online();
+                let next = format!("name one CPU of {all}, all of an LLC or of a node, or none for all");
+                ProgramError::new(step.map_or_else(|| program.place(), |step| program.at(step)), fact, next)
             })
         };
         if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
@@ -73,8 +89,9 @@ impl<P: Policy, O: Observer> World<P, O> {
                 "make one with `process`",
             ));
         }
-        let (starts_at, places) =
-            (place(&program.starts_at)?, program.places.iter().map(place).collect::<Result<_, _>>()?);
+        let step_of = |at: usize| program.ops.iter().position(|op| *op == Op::Allow(at as u32));
+        let places = program.places.iter().enumerate().map(|(at, of)| place(of, step_of(at)));
+        let (starts_at, places) = (place(&program.starts_at, None)?, places.collect::<Result<_, _>>()?);
         let own = program.ops.iter().filter_map(|op| match op {
             Op::TouchOwn { kib, .. } => Some(*kib),
             _ => None,
@@ -86,6 +103,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             name: program.name.clone(),
             ops: program.ops.clone(),
             names: program.names.clone(),
+            stands: program.stands.clone(),
             children,
             places,
             starts_at,
@@ -135,6 +153,22 @@ impl<P: Policy, O: Observer> World<P, O> {
                     }),
                 }
             }
+        }
+    }
+
+    /// The CPUs of a place.
+    pub(super) fn cpus_of(&self, place: Allowed) -> CpuSet {
+        let machine = &self.scene.machine;
+        (0..self.scene.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
+    }
+
+    /// A task may run only there from now on; its process is told, as the kernel tells an `mm`.
+    pub(super) fn allow(&mut self, id: u32, place: Allowed) {
+        let task = self.scene.task(id);
+        task.allowed = place;
+        let process = task.process;
+        if process != NONE {
+            self.processes[process as usize].allow(&self.cpus_of(place));
         }
     }
 

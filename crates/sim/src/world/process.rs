@@ -9,9 +9,7 @@
 //!          clock of the CPU that keeps the id, which stands still while that CPU idles.
 
 use crate::memory::{Access, ExtentId, Memory, Pages};
-use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
-use warmcore_cid::{Held, Ids, Policy, Seat, Stats, User, seats};
+use warmcore_cid::{Ids, Policy, Seat, Stats, User, seats};
 use warmcore_terms::{Cid, CpuId, CpuSet, Nanos, NodeId};
 
 /// What counts as unused when ids are taken back.
@@ -67,40 +65,12 @@ impl Plan {
     }
 }
 
-/// Where one of a process's tasks is.
-struct Member {
-    user: Option<User>,
-    held: Option<Held<'static>>,
-}
-
-/// The ids, in one place for as long as somebody holds one.
-struct Home(NonNull<Ids<Box<[Seat]>>>);
-
-impl Home {
-    fn new(ids: Ids<Box<[Seat]>>) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(ids))))
-    }
-
-    /// For as long as this home stands: nothing that it returns leaves this module, and `Process` drops what is held
-    /// before it drops this.
-    fn ids(&self) -> &'static Ids<Box<[Seat]>> {
-        // SAFETY: allocated in `new`, freed in `drop`. It is only ever shared.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // SAFETY: from `Box::leak` in `new`; `Process::drop` has dropped all that borrows from it.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
 /// A process.
 pub struct Process {
-    ids: ManuallyDrop<Home>,
+    ids: Ids<Box<[Seat]>>,
     plan: Plan,
-    members: Vec<Member>,
+    /// Its tasks. `None`: a place for one.
+    members: Vec<Option<User>>,
     free: Vec<u32>,
     areas: Vec<Option<ExtentId>>,
     /// By CPU: when its id was used last.
@@ -112,7 +82,7 @@ pub struct Process {
 impl Process {
     pub(crate) fn new(cpus: u32, plan: Plan) -> Self {
         Self {
-            ids: ManuallyDrop::new(Home::new(Ids::new(seats(cpus), 0, plan.policy))),
+            ids: Ids::new(seats(cpus), 0, plan.policy),
             plan,
             members: Vec::new(),
             free: Vec::new(),
@@ -125,12 +95,12 @@ impl Process {
 
     /// What happened to its ids.
     pub fn stats(&self) -> Stats {
-        self.ids.ids().stats()
+        self.ids.stats()
     }
 
     /// The id that a CPU has now, and whether somebody runs under it.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
-        self.ids.ids().at(cpu)
+        self.ids.at(cpu)
     }
 
     /// Areas that were touched.
@@ -146,17 +116,22 @@ impl Process {
     /// A task more, which may run there.
     pub(crate) fn join(&mut self, allowed: &CpuSet) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.members.push(Member { user: None, held: None });
+            self.members.push(None);
             self.members.len() as u32 - 1
         });
-        self.members[at as usize].user = Some(self.ids.ids().add_user(at, allowed));
+        self.members[at as usize] = Some(self.ids.add_user(at, allowed));
         at
+    }
+
+    /// One of its tasks may run there from now on.
+    pub(crate) fn allow(&self, cpus: &CpuSet) {
+        self.ids.allow(cpus);
     }
 
     /// A task less. It holds nothing.
     pub(crate) fn part(&mut self, at: u32) {
-        if let Some(user) = self.members[at as usize].user.take() {
-            self.ids.ids().remove_user(user);
+        if let Some(user) = self.members[at as usize].take() {
+            self.ids.remove_user(user);
             self.free.push(at);
         }
     }
@@ -165,25 +140,22 @@ impl Process {
     pub(crate) fn enter(&mut self, at: u32, cpu: CpuId, now: Nanos) {
         self.entries += 1;
         self.used_at[cpu.index()] = now.0;
-        let member = &mut self.members[at as usize];
-        let user = member.user.as_mut().expect("a member that has not parted");
-        let held = self.ids.ids().enter(cpu, user);
-        assert!(held.is_some(), "{cpu} runs one task at a time, and its seat is held");
-        member.held = held;
+        let user = self.members[at as usize].as_mut().expect("a member that has not parted");
+        let cid = self.ids.enter_unguarded(cpu, user);
+        assert!(cid.is_some(), "{cpu} runs one task at a time, and its seat is held");
     }
 
     /// It loses the CPU.
     pub(crate) fn leave(&mut self, at: u32, cpu: CpuId, now: Nanos) {
         self.used_at[cpu.index()] = now.0;
-        let member = &mut self.members[at as usize];
-        if let (Some(held), Some(user)) = (member.held.take(), member.user.as_mut()) {
-            self.ids.ids().leave(held, user);
+        if let Some(user) = self.members[at as usize].as_mut() {
+            self.ids.leave_unguarded(user);
         }
     }
 
     /// The id under which a task runs.
     pub(crate) fn cid(&self, at: u32) -> Option<Cid> {
-        self.members[at as usize].held.as_ref().map(Held::cid)
+        self.ids.held_cid(self.members[at as usize].as_ref()?)
     }
 
     /// A pass over the data of the id under which a task runs.
@@ -212,7 +184,7 @@ impl Process {
             return false;
         }
         self.next_scan = now.0 + every.0;
-        let (ids, used_at) = (self.ids.ids(), &self.used_at);
+        let (ids, used_at) = (&self.ids, &self.used_at);
         let is_past = |cpu: CpuId, clock: Nanos, age: Nanos| {
             used_at.get(cpu.index()).is_some_and(|used| clock.0 >= used.saturating_add(age.0))
         };
@@ -225,13 +197,5 @@ impl Process {
             Expiry::Never => ids.compact_if(|_, _| false),
         };
         true
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.members.clear();
-        // SAFETY: dropped once, here, and nothing that borrows from it is left.
-        unsafe { ManuallyDrop::drop(&mut self.ids) };
     }
 }

@@ -24,8 +24,12 @@ pub enum WaitsFor {
     Wake,
     /// For its children's ends.
     Children,
-    /// At that lock, condition or barrier.
-    Gate(String),
+    /// For that lock.
+    Lock(String),
+    /// For a signal of that condition.
+    Signal(String),
+    /// For others to come to that barrier.
+    Barrier(String),
 }
 
 /// A task that waits.
@@ -37,23 +41,28 @@ pub struct Waiting {
     pub for_what: WaitsFor,
     /// Who might end that: whose programs do so somewhere, or who has the lock. At most eight.
     pub whom: Vec<String>,
+    /// At which step it waits.
+    pub place: String,
 }
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let task = &self.task;
         match &self.for_what {
-            WaitsFor::Wake => write!(f, "`{}` waits to be woken", self.task)?,
-            WaitsFor::Children => write!(f, "`{}` waits for its children to end", self.task)?,
-            WaitsFor::Gate(name) => write!(f, "`{}` waits at `{name}`", self.task)?,
+            WaitsFor::Wake => write!(f, "`{task}` waits to be woken")?,
+            WaitsFor::Children => write!(f, "`{task}` waits for its children to end")?,
+            WaitsFor::Lock(name) => write!(f, "`{task}` waits for the lock `{name}`")?,
+            WaitsFor::Signal(name) => write!(f, "`{task}` waits for a signal of `{name}`")?,
+            WaitsFor::Barrier(name) => write!(f, "`{task}` waits at the barrier `{name}`")?,
         }
-        match self.whom.as_slice() {
-            [] => write!(f, ", and nobody is left who would end that"),
-            whom => write!(
-                f,
-                ", which {} would end",
-                whom.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(" or ")
-            ),
+        let whom = self.whom.iter().map(|whom| format!("`{whom}`")).collect::<Vec<_>>().join(" or ");
+        match &self.for_what {
+            _ if whom.is_empty() => write!(f, ", and nobody is left who would end that")?,
+            WaitsFor::Lock(_) if self.whom == [task.as_str()] => write!(f, ", which it has itself")?,
+            WaitsFor::Lock(_) => write!(f, ", which {whom} has")?,
+            _ => write!(f, ", which {whom} would end")?,
         }
+        write!(f, " ({})", self.place)
     }
 }
 
@@ -139,12 +148,19 @@ impl Report {
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
     }
 
-    /// Who waits for whom, a line each; nothing if it is no deadlock.
+    /// Who waits for whom, a line each, of the first twelve; nothing if it is no deadlock.
     pub fn deadlock(&self) -> Option<String> {
         let Outcome::Deadlock(waiting) = &self.outcome else { return None };
-        Some(waiting.iter().map(Waiting::to_string).collect::<Vec<_>>().join("\n"))
+        let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();
+        if waiting.len() > LINES_MAX {
+            lines.push(format!("and {} more wait", waiting.len() - LINES_MAX));
+        }
+        Some(lines.join("\n"))
     }
 }
+
+/// So many who wait are told of in a text.
+const LINES_MAX: usize = 12;
 
 /// So many are named who might end a wait.
 const WHOM_MAX: usize = 8;
@@ -231,20 +247,32 @@ impl<P: Policy, O: Observer> World<P, O> {
                         NONE => named(&|other| other != id && ops(other).any(tells)),
                         owner => vec![name(owner)],
                     };
-                    (WaitsFor::Gate(at.name.clone()), whom)
+                    let name = at.name.clone();
+                    let for_what = match self.step_of(id) {
+                        Some(Op::Barrier { .. }) => WaitsFor::Barrier(name),
+                        Some(Op::Lock(_)) => WaitsFor::Lock(name),
+                        _ => WaitsFor::Signal(name),
+                    };
+                    (for_what, whom)
                 }
             };
-            all.push(Waiting { task: name(id), for_what, whom });
+            let task = &tasks[id as usize];
+            let place = self.codes[task.code as usize].at(task.step.saturating_sub(1));
+            all.push(Waiting { task: name(id), for_what, whom, place });
         }
         all
+    }
+
+    /// The step at which a task waits: it stands behind it.
+    fn step_of(&self, id: u32) -> Option<&Op> {
+        let task = &self.scene.tasks[id as usize];
+        self.codes[task.code as usize].ops.get((task.step as usize).checked_sub(1)?)
     }
 
     /// Bytes that the world has allocated for CPUs, for tasks, and for what is pending; the memory's model aside.
     pub fn bytes(&self) -> (usize, usize, usize) {
         let scene = &self.scene;
-        let cpus = scene.cpus.capacity() * size_of::<super::scene::Cpu>()
-            + scene.shards.capacity() * size_of::<super::scene::Shard>()
-            + scene.cores.iter().map(|core| size_of_val(core) + core.cpus.capacity() * 4).sum::<usize>();
+        let cpus = scene.cpu_bytes();
         let tasks = scene.tasks.capacity() * size_of::<super::task::Task>();
         (cpus, tasks, self.events.bytes())
     }

@@ -42,26 +42,35 @@ pub struct CpuCounts {
     pub pulled: u64,
 }
 
+/// A CPU. What a switch needs stands first, on four lines: what it does; its clocks; who waits; its counts.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Cpu {
     pub(crate) state: State,
     /// Asleep, until a time at which it looks for work.
     pub(crate) looks: bool,
     pub(crate) ticks: bool,
+    /// It has just run out of work.
+    pub(crate) is_newly_idle: bool,
+    /// It runs something: the cores' units are shared with it.
+    pub(crate) is_busy: bool,
+    /// Who runs there sleeps right after the wake that is placed now.
+    pub(crate) sleeps_next: bool,
     pub(crate) current: u32,
     /// Of the step, the arrival or the look that is pending: others are stale.
     pub(crate) generation: u32,
     pub(crate) core: u32,
     pub(crate) shard: u32,
     pub(crate) kernel: CpuId,
+    /// In thousandths.
+    pub(crate) speed: u32,
     /// Of the current step, at full speed, at `since`.
     pub(crate) left: u64,
     pub(crate) since: u64,
-    /// In thousandths.
-    pub(crate) speed: u32,
     /// When the step ends, and when its event is due: not later.
     pub(crate) ends_at: u64,
     pub(crate) event_at: u64,
+
     /// Since when the current task is on.
     pub(crate) on_since: u64,
     /// Up to when what it ran is in its `v`.
@@ -69,22 +78,18 @@ pub(crate) struct Cpu {
     pub(crate) v_min: u64,
     /// Running or idle since.
     pub(crate) state_since: u64,
-    pub(crate) hot_until: u64,
     pub(crate) average_run: u64,
     pub(crate) average_idle: AverageIdle,
-    /// Of searching, by how far: what it cost at most, when it was called to last, how often in vain.
+
+    pub(crate) hot_until: u64,
+    pub(crate) queue: RunQueue,
+
+    pub(crate) counts: CpuCounts,
+    pub(crate) lopsided: u32,
+    /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last.
+    pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
-    pub(crate) failed: [u8; 6],
-    /// It has just run out of work.
-    pub(crate) is_newly_idle: bool,
-    /// It runs something: the cores' units are shared with it.
-    pub(crate) is_busy: bool,
-    /// Who runs there sleeps right after the wake that is placed now.
-    pub(crate) sleeps_next: bool,
-    pub(crate) queue: RunQueue,
-    pub(crate) lopsided: u32,
-    pub(crate) counts: CpuCounts,
 }
 
 /// Where a fair clock begins, so that a credit does not lead below 0.
@@ -126,6 +131,16 @@ impl Cpu {
     }
 }
 
+/// What is asked of many CPUs at a time, apart from all else: five CPUs on a line.
+#[derive(Debug, Clone, Copy)]
+struct Glance {
+    state: State,
+    /// Those that wait, and who runs.
+    runs: u32,
+    /// Those that wait and may run elsewhere, too.
+    movable: u32,
+}
+
 /// CPUs that share a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
@@ -143,7 +158,8 @@ pub(crate) struct Shard {
 /// Threads that share a core's units.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
-    pub(crate) cpus: Vec<u32>,
+    /// Where its CPUs stand in `Scene::of_cores`.
+    pub(crate) cpus: (u32, u32),
     /// CPUs of it that run something.
     pub(crate) busy: u32,
     /// CPUs of it that idle.
@@ -159,9 +175,13 @@ pub(crate) struct Scene {
     pub(crate) order: Order,
     pub(crate) long_run: Option<Nanos>,
     pub(crate) cpus: Vec<Cpu>,
+    /// Of each of them.
+    glances: Vec<Glance>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) shards: Vec<Shard>,
     pub(crate) cores: Vec<Core>,
+    /// The CPUs of the cores, one core's after the other's.
+    of_cores: Vec<u32>,
     /// CPUs that idle.
     pub(crate) idle: u32,
     /// CPUs that look for work: on their way, or asleep until they look.
@@ -187,15 +207,18 @@ impl Scene {
         let cpus: Vec<Cpu> = core_of.iter().enumerate().map(cpu).collect();
         let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
         let shards: Vec<Shard> = (0..machine.shards()).map(shard).collect();
+        let mut of_cores: Vec<u32> = (0..core_of.len() as u32).collect();
+        of_cores.sort_by_key(|cpu| (core_of[*cpu as usize], *cpu));
         let mut cores: Vec<Core> = Vec::new();
         cores.resize_with(core_of.iter().max().map_or(0, |core| *core as usize + 1), Core::default);
-        core_of.iter().enumerate().for_each(|(i, core)| cores[*core as usize].cpus.push(i as u32));
         let mut shards: Vec<Shard> = shards;
-        for core in &mut cores {
-            core.idle = core.cpus.len() as u32;
-            if let Some(first) = core.cpus.first() {
-                shards[cpus[*first as usize].shard as usize].idle_cores += 1;
-            }
+        let mut begin = 0;
+        for all in of_cores.chunk_by(|a, b| core_of[*a as usize] == core_of[*b as usize]) {
+            let core = &mut cores[core_of[all[0] as usize] as usize];
+            core.cpus = (begin, begin + all.len() as u32);
+            core.idle = all.len() as u32;
+            begin = core.cpus.1;
+            shards[cpus[all[0] as usize].shard as usize].idle_cores += 1;
         }
         Self {
             machine,
@@ -203,10 +226,12 @@ impl Scene {
             order,
             long_run,
             idle: cpus.len() as u32,
+            glances: vec![Glance { state: State::Idle, runs: 0, movable: 0 }; cpus.len()],
             cpus,
             tasks: Vec::new(),
             shards,
             cores,
+            of_cores,
             looking: 0,
             waiting: 0,
             looks: Cell::new(0),
@@ -222,19 +247,47 @@ impl Scene {
         &self.cpus[cpu.index()]
     }
 
+    /// Bytes that are allocated for CPUs.
+    pub(crate) fn cpu_bytes(&self) -> usize {
+        self.cpus.capacity() * size_of::<Cpu>()
+            + self.glances.capacity() * size_of::<Glance>()
+            + self.shards.capacity() * size_of::<Shard>()
+            + self.cores.capacity() * size_of::<Core>()
+            + self.of_cores.capacity() * size_of::<u32>()
+    }
+
     #[inline]
     pub(crate) fn task(&mut self, id: u32) -> &mut Task {
         &mut self.tasks[id as usize]
     }
 
+    /// The CPUs of a core.
+    #[inline]
+    pub(crate) fn core(&self, core: u32) -> &[u32] {
+        let (begin, end) = self.cores[core as usize].cpus;
+        &self.of_cores[begin as usize..end as usize]
+    }
+
+    /// A task gets the CPU, or loses it: who.
+    #[inline]
+    pub(crate) fn set_current(&mut self, cpu: u32, id: u32) -> u32 {
+        let before = std::mem::replace(&mut self.cpus[cpu as usize].current, id);
+        let runs = &mut self.glances[cpu as usize].runs;
+        *runs = *runs + u32::from(id != NONE) - u32::from(before != NONE);
+        before
+    }
+
     /// Counts a task in that waits on a CPU, or out.
     fn count_waiting(&mut self, cpu: u32, id: u32, comes: bool) {
         let allowed = self.tasks[id as usize].allowed;
+        let by = if comes { 1u32 } else { u32::MAX };
+        let glance = &mut self.glances[cpu as usize];
+        glance.runs = glance.runs.wrapping_add(by);
         if matches!(allowed, Allowed::Cpu(_)) {
             return;
         }
+        glance.movable = glance.movable.wrapping_add(by);
         let at = &mut self.cpus[cpu as usize];
-        let by = if comes { 1u32 } else { u32::MAX };
         if comes && at.queue.movable == 0 {
             at.queue.since = self.now;
         }
@@ -340,6 +393,7 @@ impl Scene {
             self.shards[at.shard as usize].usage.turn(self.now, runs);
         }
         (at.state, at.looks) = (state, looks);
+        self.glances[cpu as usize].state = state;
         at.generation = at.generation.wrapping_add(1);
         if was_idle != is_idle {
             let by = if is_idle { 1u32 } else { u32::MAX };
@@ -347,11 +401,11 @@ impl Scene {
             shard.idle = shard.idle.wrapping_add(by);
             self.idle = self.idle.wrapping_add(by);
             let core = &mut self.cores[at.core as usize];
-            let all = core.cpus.len() as u32;
+            let all = core.cpus.1 - core.cpus.0;
             let was_whole = core.idle == all;
             core.idle = core.idle.wrapping_add(by);
             if was_whole != (core.idle == all) {
-                let first = self.cpus[core.cpus[0] as usize].shard;
+                let first = self.cpus[self.of_cores[core.cpus.0 as usize] as usize].shard;
                 let whole = &mut self.shards[first as usize].idle_cores;
                 *whole = whole.wrapping_add(by);
             }
@@ -366,7 +420,7 @@ impl View for Scene {
     #[inline]
     fn is_idle(&self, cpu: CpuId) -> bool {
         self.looks.set(self.looks.get() + 1);
-        self.cpu(cpu).state == State::Idle
+        self.glances[cpu.index()].state == State::Idle
     }
 
     fn is_stuck(&self, cpu: CpuId) -> bool {
@@ -377,7 +431,7 @@ impl View for Scene {
 
     #[inline]
     fn backlog(&self, cpu: CpuId) -> u32 {
-        self.cpu(cpu).queue.movable
+        self.glances[cpu.index()].movable
     }
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
@@ -426,8 +480,7 @@ impl View for Scene {
             let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
             looked.set(looked.get() + 1);
         }
-        let at = self.cpu(cpu);
-        at.queue.len() + u32::from(at.current != NONE)
+        self.glances[cpu.index()].runs
     }
 
     fn wakee_was_on(&self) -> Option<CpuId> {

@@ -17,6 +17,9 @@ use warmcore_terms::{CpuId, Nanos};
 /// The clock goes no further: half of its number, so that what is still to come fits.
 const CLOCK_MAX: u64 = 1 << 63;
 
+/// So many tasks at a time: a program that forks without end is told so before the memory is full, 2 GiB.
+const TASKS_MAX: usize = 1 << 22;
+
 /// What comes of going on.
 pub(super) enum Goes {
     /// It runs for so long, at full speed.
@@ -43,7 +46,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             let task = &self.scene.tasks[id as usize];
             let (code, step) = (task.code as usize, task.step);
             let now = Nanos(self.scene.now.saturating_add(pending));
-            let Some(op) = self.codes[code].ops.get(step as usize).copied() else {
+            let Some(op) = self.op_at(code as u32, step) else {
                 if pending > 0 {
                     return Goes::Runs(pending);
                 }
@@ -100,10 +103,15 @@ impl<P: Policy, O: Observer> World<P, O> {
                     if ran {
                         return Goes::Runs(pending);
                     }
-                    self.scene.task(id).allowed = self.codes[code].places[place as usize];
+                    self.allow(id, self.codes[code].places[place as usize]);
                 }
                 _ if pending > 0 => return Goes::Runs(pending),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
+                Op::Fork(_) if self.free.is_empty() && self.scene.tasks.len() >= TASKS_MAX => {
+                    let fact = format!("forks one task more, and there are {TASKS_MAX}");
+                    self.stop(id, &fact, "let it join those before");
+                    return self.fail(id);
+                }
                 Op::Fork(child) => pending += self.fork(cpu, id, child),
                 Op::Signal(gate) => {
                     if let Some(waiter) = self.gates[gate as usize].pop(&self.scene.tasks) {
@@ -138,7 +146,7 @@ impl<P: Policy, O: Observer> World<P, O> {
                     }
                 }
                 _ => match self.ask(cpu, id, op) {
-                    Asked::GoesOn => {}
+                    Asked::GoesOn(cost) => pending += cost,
                     Asked::Leaves(left) => {
                         self.scene.task(id).step += 1;
                         return Goes::Leaves(left);
@@ -161,12 +169,12 @@ impl<P: Policy, O: Observer> World<P, O> {
                 let task = self.scene.task(id);
                 if task.permits > 0 {
                     task.permits -= 1;
-                    return Asked::GoesOn;
+                    return Asked::GoesOn(0);
                 }
                 Life::Waiting(For::Wake)
             }
             Op::Sleep(length) => match self.draw(id, length) {
-                0 => return Asked::GoesOn,
+                0 => return Asked::GoesOn(0),
                 ns => self.sleep_until(id, now.saturating_add(ns)),
             },
             Op::Timer { period, is_absolute, slot } => {
@@ -174,7 +182,7 @@ impl<P: Policy, O: Observer> World<P, O> {
                 let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
                 *last = if due > now || is_absolute { due } else { now };
                 if due <= now {
-                    return Asked::GoesOn;
+                    return Asked::GoesOn(0);
                 }
                 self.sleep_until(id, due)
             }
@@ -187,14 +195,14 @@ impl<P: Policy, O: Observer> World<P, O> {
                 return Asked::Leaves(Left::Waits);
             }
             Op::Join => match self.scene.tasks[id as usize].children {
-                0 => return Asked::GoesOn,
+                0 => return Asked::GoesOn(0),
                 _ => Life::Waiting(For::Children),
             },
             Op::Lock(gate) => {
                 let at = &mut self.gates[gate as usize];
                 if at.owner == NONE {
                     at.owner = id;
-                    return Asked::GoesOn;
+                    return Asked::GoesOn(0);
                 }
                 at.push(&mut self.scene.tasks, id);
                 Life::Waiting(For::Gate(gate))
@@ -212,10 +220,11 @@ impl<P: Policy, O: Observer> World<P, O> {
             }
             Op::Barrier { name, parties } => {
                 if self.gates[name as usize].waiting + 1 >= parties {
+                    let mut cost = 0;
                     while let Some(waiter) = self.gates[name as usize].pop(&self.scene.tasks) {
-                        self.wake_by(waiter, cpu, false);
+                        cost += self.wake_by(waiter, cpu, false);
                     }
-                    return Asked::GoesOn;
+                    return Asked::GoesOn(cost);
                 }
                 self.gates[name as usize].push(&mut self.scene.tasks, id);
                 Life::Waiting(For::Gate(name))
@@ -352,7 +361,8 @@ impl<P: Policy, O: Observer> World<P, O> {
 
 /// What comes of a step that may have the task wait.
 enum Asked {
-    GoesOn,
+    /// What that costs.
+    GoesOn(u64),
     Leaves(Left),
     Fails,
 }

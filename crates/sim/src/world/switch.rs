@@ -106,7 +106,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             Some(_) => self.times.voluntary,
             None => 0,
         };
-        self.put_on(cpu, id);
+        self.put_on(cpu, id, is_same);
         let left = std::mem::take(&mut self.scene.task(id).left);
         if left > 0 {
             self.start(cpu, left + cost);
@@ -115,15 +115,15 @@ impl<P: Policy, O: Observer> World<P, O> {
         Some(cost)
     }
 
-    /// A task gets a CPU.
-    fn put_on(&mut self, cpu: u32, id: u32) {
+    /// A task gets a CPU. `is_same`: the one that it has just lost, which is no switch.
+    fn put_on(&mut self, cpu: u32, id: u32, is_same: bool) {
         let now = self.scene.now;
         self.set_busy(cpu, true);
         self.scene.turn(cpu, State::Running, false);
+        self.scene.set_current(cpu, id);
         let at = &mut self.scene.cpus[cpu as usize];
-        at.current = id;
         (at.on_since, at.v_at) = (now, now);
-        at.counts.switches += 1;
+        at.counts.switches += u64::from(!is_same);
         at.average_idle.pulled();
         if !at.ticks && self.times.period > 0 {
             at.ticks = true;
@@ -134,7 +134,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         let waited = now - task.queued_at;
         task.counts.wait_ns += waited;
         task.counts.wait_ns_max = task.counts.wait_ns_max.max(waited);
-        task.counts.switches += 1;
+        task.counts.switches += u64::from(!is_same);
         let from = std::mem::replace(&mut task.home, cpu);
         let (process, user) = (task.process, task.user);
         if from != NONE && from != cpu {
@@ -152,8 +152,8 @@ impl<P: Policy, O: Observer> World<P, O> {
     fn put_off(&mut self, cpu: u32, left: Left) -> u32 {
         let now = self.scene.now;
         self.count_run(cpu);
+        let id = self.scene.set_current(cpu, NONE);
         let at = &mut self.scene.cpus[cpu as usize];
-        let id = std::mem::replace(&mut at.current, NONE);
         let ran = now - at.on_since;
         let task = &mut self.scene.tasks[id as usize];
         task.counts.run_ns += ran;
@@ -343,8 +343,8 @@ impl<P: Policy, O: Observer> World<P, O> {
             at.counts.busy_ns += now - at.state_since;
         }
         at.state_since = now;
-        let (kernel, core) = (at.kernel, at.core as usize);
-        let core = &mut self.scene.cores[core];
+        let (kernel, number) = (at.kernel, at.core);
+        let core = &mut self.scene.cores[number as usize];
         if is_busy {
             if core.busy == 0 && self.times.exit(now - core.idle_since).1 {
                 self.memory.slept(kernel, Nanos(now - core.idle_since));
@@ -355,8 +355,8 @@ impl<P: Policy, O: Observer> World<P, O> {
             core.idle_since = now;
         }
         let speed = self.times.speed[(core.busy.max(1) as usize - 1).min(7)];
-        for i in 0..core.cpus.len() {
-            let sibling = self.scene.cores[self.scene.cpus[cpu as usize].core as usize].cpus[i];
+        for i in 0..self.scene.core(number).len() {
+            let sibling = self.scene.core(number)[i];
             if sibling == cpu {
                 self.scene.cpus[cpu as usize].speed = speed;
             } else if self.scene.cpus[sibling as usize].is_busy {

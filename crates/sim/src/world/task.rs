@@ -41,6 +41,7 @@ pub(crate) enum For {
 
 /// What came of a task so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[repr(C)]
 pub struct TaskCounts {
     /// On a CPU.
     pub run_ns: u64,
@@ -48,7 +49,7 @@ pub struct TaskCounts {
     pub wait_ns: u64,
     /// The longest wait.
     pub wait_ns_max: u64,
-    /// How often it got a CPU.
+    /// How often it got a CPU that another had, or nobody.
     pub switches: u64,
     /// How often it was woken.
     pub wakes: u64,
@@ -80,59 +81,65 @@ impl TaskCounts {
     }
 }
 
-/// One run of a program.
+/// One run of a program. What a wake and a switch need stands first, on five lines: where it is and waits; its clocks;
+/// its program; its counts; whom it wakes.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Task {
     pub(crate) life: Life,
     pub(crate) allowed: Allowed,
-    pub(crate) home: u32,
     /// Its neighbours in the lists that it is in: (before, behind).
     pub(crate) links: [(u32, u32); 2],
-    /// In which of its CPU's lists it is.
-    pub(crate) list: u8,
+    pub(crate) home: u32,
     /// On which CPU it waits, and in which shard's queue.
     pub(crate) queued_on: u32,
     pub(crate) shelf: u32,
-    /// When it last had a CPU.
-    pub(crate) last_ran: u64,
     /// Where it was when it was woken the last time.
     pub(crate) was_on: u32,
-    pub(crate) flips: Flips,
+    pub(crate) woken_from: u32,
+    pub(crate) v_of: u32,
+    pub(crate) process: u32,
+    /// In which of its CPU's lists it is.
+    pub(crate) list: u8,
+    pub(crate) depth: u8,
+    pub(crate) is_daemon: bool,
+    pub(crate) is_forked: bool,
+
     pub(crate) queued_at: u64,
     /// What it has run, as this CPU counts.
     pub(crate) v: u64,
-    pub(crate) v_of: u32,
     /// What is left of the step that it was interrupted in.
     pub(crate) left: u64,
     pub(crate) refill: Nanos,
     pub(crate) sleeps: Sleeps,
+    pub(crate) debt: Nanos,
+    pub(crate) code: u32,
+    pub(crate) step: u32,
+
+    /// When it last had a CPU.
+    pub(crate) last_ran: u64,
     /// What it runs for at a time.
     pub(crate) average_run: u64,
     /// What it has run since it last woke.
     pub(crate) burst: u64,
-    pub(crate) debt: Nanos,
-    pub(crate) woken_from: u32,
-    /// Wakes that it has not waited for yet.
-    pub(crate) permits: u32,
-    pub(crate) code: u32,
-    pub(crate) step: u32,
-    pub(crate) loops: [u32; LOOPS_MAX],
-    pub(crate) depth: u8,
-    pub(crate) is_daemon: bool,
-    /// Of the queue of a lock or condition.
-    pub(crate) gate_next: u32,
-    pub(crate) process: u32,
-    pub(crate) user: u32,
-    pub(crate) own: Option<ExtentId>,
     /// What its random numbers are drawn for, and how many were.
     pub(crate) entity: u64,
     pub(crate) draws: u64,
-    pub(crate) timers: [u64; TIMERS],
+    pub(crate) loops: [u32; LOOPS_MAX],
+
+    pub(crate) counts: TaskCounts,
+    pub(crate) flips: Flips,
+
+    /// Wakes that it has not waited for yet.
+    pub(crate) permits: u32,
+    /// Of the queue of a lock or condition.
+    pub(crate) gate_next: u32,
+    pub(crate) user: u32,
     pub(crate) parent: u32,
     pub(crate) children: u32,
+    pub(crate) own: Option<ExtentId>,
+    pub(crate) timers: [u64; TIMERS],
     pub(crate) forks: u64,
-    pub(crate) is_forked: bool,
-    pub(crate) counts: TaskCounts,
 }
 
 impl Task {

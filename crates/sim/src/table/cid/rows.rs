@@ -5,12 +5,11 @@
 //! Number.  21 runs, 25 rows.
 
 use super::given::{self, Measured};
-use super::{PUBLISHED, sizes};
+use super::{Columns, PUBLISHED, sizes};
 use crate::costs::Costs;
 use crate::memory::Pages;
 use crate::table::Row;
 use crate::table::cid::scene::{Index, Outcome, RemoteClock, Setup, run};
-use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
 use warmcore_topo::Topology;
 
 /// After a burst a thread ends with this probability, in the rows of threads that come and go.
@@ -26,18 +25,15 @@ const OWN_AFTER_SLEEP: &str = "own_16k_after_sleep";
 const FAULT_FEW: &str = "page_fault_few_threads_per_llc";
 const FAULT_MANY: &str = "page_fault_many_threads_per_llc";
 
-const KEPT: Index = Index::Cid(&KeptPerCpu);
-const LOCAL: Index = Index::Cid(&CacheLocal);
-
 /// All rows of one seed.
-pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64) -> Vec<Row> {
+pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &Columns) -> Vec<Row> {
     let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
     let blind = costs.with("base_mhz", clock).expect("every machine has a base clock");
     let mut rows = Vec::new();
     for delay_ms in [200, 10] {
         for (threads, llcs) in sizes(topology) {
             let setup = Setup { threads, llcs, delay_ms, ..PUBLISHED };
-            let mut part = Part::new(costs, &blind, topology, seed, setup);
+            let mut part = Part { columns: *columns, ..Part::new(costs, &blind, topology, seed, setup) };
             let (cpu, local) = part.predicted();
             part.informed();
             part.probed(&cpu);
@@ -54,6 +50,7 @@ struct Part<'a> {
     /// The same, and a core is at its usual clock at once.
     blind: &'a Costs,
     topology: &'a Topology,
+    columns: Columns,
     seed: u64,
     setup: Setup,
     published: Option<Measured>,
@@ -70,7 +67,8 @@ impl<'a> Part<'a> {
         let spread = if several { format!(" on {llcs} L3") } else { String::new() };
         let name = format!("{threads} threads{spread}, {delay_ms} ms");
         let published = given::published(costs.machine(), threads, llcs, delay_ms);
-        Self { costs, blind, topology, seed, setup, published, name, rows: Vec::new() }
+        let columns = Columns::default();
+        Self { costs, blind, topology, columns, seed, setup, published, name, rows: Vec::new() }
     }
 
     fn run(&self, costs: &Costs, setup: Setup) -> Outcome {
@@ -126,8 +124,8 @@ impl<'a> Part<'a> {
 
     fn predicted(&mut self) -> (Outcome, Outcome) {
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..self.setup });
-        let kept = self.run(self.blind, Setup { index: KEPT, ..self.setup });
-        let local = self.run(self.blind, Setup { index: LOCAL, ..self.setup });
+        let kept = self.run(self.blind, Setup { index: self.columns.kept, ..self.setup });
+        let local = self.run(self.blind, Setup { index: self.columns.local, ..self.setup });
         self.time("per_cpu", &cpu, |row| row.per_cpu_ns, &[]);
         self.time("kept", &kept, |row| row.kept_ns, &[]);
         self.time("cachelocal", &local, |row| row.cachelocal_ns, &[]);
@@ -143,8 +141,8 @@ impl<'a> Part<'a> {
     fn informed(&mut self) {
         let setup = Setup { hz: INFORMED_HZ, clock: RemoteClock::Stale, ..self.setup };
         let cpu = self.run(self.costs, Setup { index: Index::Cpu, ..setup });
-        let kept = self.run(self.costs, Setup { index: KEPT, ..setup });
-        let local = self.run(self.costs, Setup { index: LOCAL, ..setup });
+        let kept = self.run(self.costs, Setup { index: self.columns.kept, ..setup });
+        let local = self.run(self.costs, Setup { index: self.columns.local, ..setup });
         self.beside("per_cpu, informed", &cpu, |row| row.per_cpu_ns, &[BASE_CLOCK]);
         self.beside("kept, informed", &kept, |row| row.kept_ns, &[BASE_CLOCK, TICKS, CLOCKS]);
         self.beside("cachelocal, informed", &local, |row| row.cachelocal_ns, &[BASE_CLOCK]);
@@ -157,8 +155,8 @@ impl<'a> Part<'a> {
         let after_sleep_ns = (own - cpu.after_sleep_ns).round() as i64;
         let setup = Setup { after_sleep_ns, hz: INFORMED_HZ, clock: RemoteClock::Stale, ..self.setup };
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..setup });
-        let kept = self.run(self.blind, Setup { index: KEPT, ..setup });
-        let local = self.run(self.blind, Setup { index: LOCAL, ..setup });
+        let kept = self.run(self.blind, Setup { index: self.columns.kept, ..setup });
+        let local = self.run(self.blind, Setup { index: self.columns.local, ..setup });
         self.time("per_cpu, probed", &cpu, |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
         self.time("kept, probed", &kept, |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
         self.time("cachelocal, probed", &local, |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
@@ -175,10 +173,10 @@ impl<'a> Part<'a> {
         let faulting = self.blind.with("page_fault_cow_after_200ms_idle", fault_ns * 1000);
         let faulting = faulting.expect("every machine has faults");
         let inputs = [OWN_AFTER_SLEEP, TICKS, CLOCKS, which];
-        let kept = self.run(&faulting, Setup { index: KEPT, ..setup });
+        let kept = self.run(&faulting, Setup { index: self.columns.kept, ..setup });
         self.time("kept, fitted", &kept, |row| row.kept_ns, &inputs);
         self.gain("kept / cachelocal, fitted", &kept, local, &inputs);
-        let touched = self.run(&faulting, Setup { index: KEPT, pages: Pages::Touched, ..setup });
+        let touched = self.run(&faulting, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;
         self.add("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs);
     }
@@ -186,22 +184,24 @@ impl<'a> Part<'a> {
     /// What nobody has measured. `local`: what is gained upon, predicted.
     fn unmeasured(&mut self, local: &Outcome) {
         let setup = self.setup;
-        let touched = self.run(self.blind, Setup { index: KEPT, pages: Pages::Touched, ..setup });
+        let touched =
+            self.run(self.blind, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;
         self.add("kept / cachelocal, areas touched before", "x", gain, &[]);
         let churn = Setup { churn_percent: CHURN_PERCENT, ..setup };
         for (what, setup) in [
-            ("lowest", Setup { index: Index::Cid(&Lowest), ..setup }),
-            ("task-owned", Setup { index: Index::Cid(&TaskOwned), ..setup }),
+            ("lowest", Setup { index: self.columns.lowest, ..setup }),
+            ("task-owned", Setup { index: self.columns.owned, ..setup }),
             ("per_cpu, threads come and go", Setup { index: Index::Cpu, ..churn }),
-            ("kept, threads come and go", Setup { index: KEPT, ..churn }),
-            ("cachelocal, threads come and go", Setup { index: LOCAL, ..churn }),
-            ("task-owned, threads come and go", Setup { index: Index::Cid(&TaskOwned), ..churn }),
+            ("kept, threads come and go", Setup { index: self.columns.kept, ..churn }),
+            ("cachelocal, threads come and go", Setup { index: self.columns.local, ..churn }),
+            ("task-owned, threads come and go", Setup { index: self.columns.owned, ..churn }),
         ] {
             let outcome = self.run(self.blind, setup);
             self.add(what, "ns", outcome.burst_ns, &[]);
         }
-        let old = self.run(self.blind, Setup { index: KEPT, clock: RemoteClock::Stale, ..setup });
+        let old =
+            self.run(self.blind, Setup { index: self.columns.kept, clock: RemoteClock::Stale, ..setup });
         self.beside("kept, idle CPUs' clocks old", &old, |row| row.kept_ns, &[CLOCKS]);
     }
 }

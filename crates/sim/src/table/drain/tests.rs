@@ -2,7 +2,7 @@ use super::*;
 use crate::table::Mark;
 
 fn quick() -> Options {
-    Options { machine: None, seeds: 0..3, quick: true }
+    Options { seeds: 0..3, quick: true, ..Options::default() }
 }
 
 fn machine() -> Machine {
@@ -107,7 +107,7 @@ fn hand_overs_between_sockets_move_a_large_drain_most() {
 
 #[test]
 fn what_was_said_first_is_still_said() {
-    let options = Options { machine: None, seeds: 0..30, quick: true };
+    let options = Options { seeds: 0..30, quick: true, ..Options::default() };
     let counts = [1, 8, 128].map(|cpus| Cycles { cpus, upstream: 1.0, patched: 1.0 });
     let rows = with_nothing_given(&options, &machine(), &counts, &|_| None);
     let said: Predictions = toml::from_str(PREDICTIONS).unwrap();

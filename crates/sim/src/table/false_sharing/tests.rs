@@ -2,7 +2,7 @@ use super::*;
 use crate::table::Mark;
 
 fn quick() -> Options {
-    Options { machine: None, seeds: 0..3, quick: true }
+    Options { seeds: 0..3, quick: true, ..Options::default() }
 }
 
 fn scene() -> Scene {

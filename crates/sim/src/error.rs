@@ -1,35 +1,43 @@
-//! LayoutError: why a layout or a profile was not to be had.
+//! Error: what cannot be simulated, and where that stands.
 //!
-//! Model.   A place, a fact, the next step.
+//! Model.   A place, a fact, the next step. Costs, layouts and programs say so alike; each calls it by its own name.
+//! Number.  Three texts.
+//! Writers. None.
 
 use std::fmt;
 
-/// Why there is no layout: the place, what is wrong there, and what to do.
+/// Why something cannot be simulated: the place, what is wrong there, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LayoutError {
+pub struct Error {
     place: String,
     fact: String,
     next: String,
 }
 
-impl LayoutError {
-    pub(crate) fn new(place: &str, fact: impl Into<String>, next: &str) -> Self {
-        Self { place: place.to_owned(), fact: fact.into(), next: next.to_owned() }
+impl Error {
+    pub(crate) fn new(place: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { place: place.into(), fact: fact.into(), next: next.into() }
     }
 
-    /// The file, or the part of it.
+    /// The same, found at a place that says more.
+    pub(crate) fn at(self, place: impl Into<String>) -> Self {
+        Self { place: place.into(), ..self }
+    }
+
+    /// The file and line, ``program `web`, step 3``, `tasks.web.phases.p1.run`.
     pub fn place(&self) -> &str {
         &self.place
     }
 }
 
-impl fmt::Display for LayoutError {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.fact, self.next)
+        write!(f, "{}: {}", self.place, self.fact)?;
+        if self.next.is_empty() { Ok(()) } else { write!(f, "; {}", self.next) }
     }
 }
 
-impl std::error::Error for LayoutError {}
+impl std::error::Error for Error {}
 
 /// Up to three of the names that one may have meant, `a, b or c`.
 pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {

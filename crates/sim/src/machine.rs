@@ -1,0 +1,229 @@
+//! Machine: where something is simulated: a topology, its costs, and whether anybody published anything about it.
+//!
+//! Model.   Four ways to name one, as `--machine` takes them: a name of `fixtures/machines.toml`; `this`; a file of
+//!          hwloc's `lstopo --of xml`; a machine file of the user's, which may inherit from ours. Only the first is one
+//!          that tables were published for: whatever else is simulated, nothing can be claimed of it.
+//! Number.  A machine that is only drawn (`this`, hwloc) gives some 4 costs, the sizes of its caches; the other 30 are
+//!          estimates by class, and [`Machine::notes`] lists them.
+//! Writers. none after it was read.
+
+use crate::costs::Costs;
+use crate::error::near;
+use std::path::Path;
+use warmcore_topo::{MACHINES, Topology, machines};
+
+pub use crate::error::Error as MachineError;
+
+#[cfg(test)]
+mod tests;
+
+/// What names this machine.
+pub const THIS: &str = "this";
+
+/// Where something is simulated.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Its name in the machine file, or how it was named.
+    pub name: String,
+    /// What its acts cost.
+    pub costs: Costs,
+    /// What it is made of.
+    pub topology: Topology,
+    /// Whether it is one of `fixtures/machines.toml`.
+    pub is_known: bool,
+}
+
+impl Machine {
+    /// What `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
+    ///
+    /// # Errors
+    /// A name that is not there, with those that are; a file that can't be read, is cut short, or describes no machine,
+    /// with the place in it.
+    pub fn read(what: &str) -> Result<Self, MachineError> {
+        let ends = |end: &str| what.to_ascii_lowercase().ends_with(end);
+        if what == THIS {
+            let topology = Topology::this_machine().map_err(|e| told(THIS, e))?;
+            return Ok(Self::drawn("this machine".to_owned(), topology));
+        }
+        if ends(".xml") {
+            let topology = Topology::from_hwloc(Path::new(what)).map_err(|e| told(what, e))?;
+            return Ok(Self::drawn(what.to_owned(), topology));
+        }
+        match what.rsplit_once(':') {
+            Some((file, name)) if file.to_ascii_lowercase().ends_with(".toml") => {
+                Self::of_file(file, Some(name))
+            }
+            _ if ends(".toml") => Self::of_file(what, None),
+            _ => Self::named(what),
+        }
+    }
+
+    /// One of `fixtures/machines.toml`.
+    ///
+    /// # Errors
+    /// A name that is not there, with the nearest, and all that are.
+    pub fn named(name: &str) -> Result<Self, MachineError> {
+        let names = machines(MACHINES).map_err(|e| told(name, e))?;
+        if !names.iter().any(|known| known == name) {
+            let next =
+                "or say `this`, a file of `lstopo --of xml` (*.xml), or a machine file of yours (*.toml)";
+            let (mut meant, all) = (nearest(name, &names), names.join(", "));
+            if Path::new(name).exists() {
+                meant = ", and a file of this name would have to end in .xml or .toml".to_owned();
+            }
+            let fact = format!("no such machine{meant}; there are {all}");
+            return Err(MachineError::new(format!("`{name}`"), fact, next));
+        }
+        Self::of_text(name.to_owned(), MACHINES, name, true)
+    }
+
+    /// One that is only drawn: its costs are estimates by class.
+    pub fn drawn(name: String, topology: Topology) -> Self {
+        Self { costs: Costs::of(&topology).called(&name), name, topology, is_known: false }
+    }
+
+    /// One of a user's machine file: the one that is in it, or the one of that name.
+    fn of_file(path: &str, name: Option<&str>) -> Result<Self, MachineError> {
+        let at = |fact: String, next: &str| MachineError::new(path, fact, next);
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| at(format!("can't be read: {e}"), "check that it is a readable text file"))?;
+        let names = machines(&text).map_err(|e| told(path, e))?;
+        let all = names.join(", ");
+        let chosen = match (name, &names[..]) {
+            (_, []) => {
+                let next = "write a section per machine, as fixtures/machines.toml has them: `[mine]`, `sockets = 1`, …";
+                return Err(at("describes no machine".to_owned(), next));
+            }
+            (None, [only]) => only.as_str(),
+            (None, _) => {
+                return Err(at(
+                    format!("describes several machines: {all}"),
+                    &format!("say which: {path}:NAME"),
+                ));
+            }
+            (Some(name), names) if names.iter().any(|known| known == name) => name,
+            (Some(name), names) => {
+                let fact = format!("has no machine `{name}`{}", nearest(name, names));
+                return Err(at(fact, &format!("there are {all}")));
+            }
+        };
+        if let Some((line, key)) = zero(&text, chosen) {
+            let place = format!("{path}, [{chosen}], line {line}");
+            return Err(MachineError::new(
+                place,
+                format!("`{key}` is 0"),
+                "there is at least 1 of each; write how many",
+            ));
+        }
+        let called = name.map_or_else(|| path.to_owned(), |name| format!("{path}:{name}"));
+        Self::of_text(called, &with_ours(&text), chosen, false).map_err(|e| told(path, e))
+    }
+
+    fn of_text(name: String, text: &str, section: &str, is_known: bool) -> Result<Self, MachineError> {
+        // The costs are of the same section, and say all that the topology would object to.
+        let costs = Costs::from_machine(text, section)?;
+        let topology = Topology::from_machine(text, section).map_err(|e| told(&name, e))?;
+        Ok(Self { costs: costs.called(&name), name, topology, is_known })
+    }
+
+    /// What to know of the costs: which are estimates, and what was assumed of the topology.
+    pub fn notes(&self) -> Vec<String> {
+        let Self { costs, topology, name, .. } = self;
+        let all = costs.numbers().count();
+        let said =
+            |(key, number): (&str, &crate::costs::Number)| format!("{key} {}", thousandths(number.milli));
+        let estimated: Vec<String> = costs.estimated().map(said).collect();
+        let model = topology.model.as_ref().map_or_else(String::new, |model| format!(" ({model})"));
+        let counts = format!(
+            "CPUs: {}, cores: {}, LLCs: {}, nodes: {}, sockets: {}",
+            topology.cpus.len(),
+            topology.cores.len(),
+            topology.llcs.len(),
+            topology.nodes.len(),
+            topology.sockets.len()
+        );
+        let mut notes = vec![format!(
+            "{name}{model}: {counts}. {} of its {all} costs are estimates by class (ns, or what the name says): {}.",
+            estimated.len(),
+            estimated.join(", ")
+        )];
+        if !self.is_known {
+            notes.push(
+                "To give costs of your own, write a machine file (fixtures/machines.toml has the format; `inherits` may \
+                 name a machine of it) and say --machine FILE.toml."
+                    .to_owned(),
+            );
+        }
+        notes.extend(topology.notes.iter().map(|note| format!("{name}: {note}")));
+        notes
+    }
+}
+
+/// The same, of what was named. It says by itself what to do.
+fn told(what: &str, error: impl std::error::Error) -> MachineError {
+    let text = error.to_string();
+    // hwloc's reader names its file already.
+    MachineError::new(what, text.strip_prefix(&format!("{what}: ")).unwrap_or(&text), "")
+}
+
+/// A user's machine file, and behind it what it may inherit from and has no section of that name for. Its own lines keep
+/// their numbers.
+fn with_ours(text: &str) -> String {
+    let own: Vec<String> = text.lines().filter_map(section_of).map(str::to_owned).collect();
+    let mut whole = format!("{text}\n");
+    let mut is_new = false;
+    for line in MACHINES.lines() {
+        if let Some(name) = section_of(line) {
+            is_new = !own.iter().any(|known| known == name);
+        }
+        if is_new {
+            whole.push_str(line);
+            whole.push('\n');
+        }
+    }
+    whole
+}
+
+/// What a machine has at least one of.
+const COUNTS: &[&str] = &[
+    "sockets",
+    "numa_nodes",
+    "dies_per_socket",
+    "l3_per_die",
+    "l3_per_socket",
+    "cores_per_l3",
+    "cores",
+    "smt",
+    "cpus",
+];
+
+/// The line and the key of a count that is 0: an L3 without CPUs, a machine without sockets.
+fn zero<'a>(text: &'a str, name: &str) -> Option<(usize, &'a str)> {
+    let begin = text.lines().position(|line| section_of(line) == Some(name))? + 1;
+    let lines =
+        (begin + 1..).zip(text.lines().skip(begin)).take_while(|(_, line)| section_of(line).is_none());
+    let mut values = lines.filter_map(|(number, line)| {
+        let (key, value) = line.split_once('=')?;
+        Some((number, key.trim(), value.split('#').next()?.trim()))
+    });
+    values.find(|(_, key, value)| COUNTS.contains(key) && *value == "0").map(|(line, key, _)| (line, key))
+}
+
+/// The name of the section that begins on a line.
+fn section_of(line: &str) -> Option<&str> {
+    let (name, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
+    Some(name.trim().trim_matches(['"', '\'']))
+}
+
+/// `, did you mean …`, if some are so near that they may have been meant.
+fn nearest(name: &str, names: &[String]) -> String {
+    let begun = || names.iter().find(|known| !name.is_empty() && known.starts_with(name)).cloned();
+    let found = near(name, names.iter().map(String::as_str)).or_else(begun);
+    found.map_or_else(String::new, |known| format!(", did you mean {known}?"))
+}
+
+/// 5300: `5.3`.
+fn thousandths(milli: u64) -> String {
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
