@@ -3,18 +3,23 @@
 //! Model.   Each run's JSON is written as soon as it is finished; the page is drawn from what is
 //!          there. So an interrupted survey leaves its finished runs, `--render` draws the page
 //!          again, and results that other programs put there (`peers.json`) join it.
-//! Number.  Two and a half minutes on two cores; a good third of that with `--quick`.
+//!          What was simulated (`imagined`) joins the same way: `sim.json`.
+//! Number.  Two and a half minutes on two cores, a good third of that with `--quick`; and half a minute more for what is
+//!          simulated.
 
 use crate::measure::{Effort, INTERRUPTED};
-use crate::report::{self, Inputs, Probe};
+use crate::report::{self, Imagined, Inputs, Probe};
 use crate::results::{Results, SCHEMA, write_whole};
 use crate::run::{What, run};
 use crate::{doctor, topo};
 use anyhow::Context;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_topo::Topology;
+
+mod imagined;
 
 /// Arguments of `warmcore report`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +33,9 @@ pub struct Args {
     /// Measure nothing: draw the page again from the results in the folder
     #[arg(long)]
     render: bool,
+    /// Don't simulate the tables: take them from this file, which `warmcore sim tables --json` wrote
+    #[arg(long, value_name = "FILE")]
+    sim: Option<PathBuf>,
     /// Also write all results there, as one JSON array (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -36,19 +44,32 @@ pub struct Args {
 /// The runs that may be in a folder, in the order of the page.
 const RUNS: [&str; 7] = ["percpu", "false-sharing", "cid", "budget", "wake", "http", "peers"];
 
+/// What was simulated, in the folder.
+const SIM: &str = "sim";
+const PICTURES: &str = "sim-pictures";
+
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let out = &args.out;
     std::fs::create_dir_all(out).with_context(|| format!("can't make the folder {}", out.display()))?;
+    // What can't be read is told before minutes of measuring.
+    let given = args.sim.as_deref().map(imagined::read).transpose()?;
     let topology = Topology::this_machine()?;
     if !args.render {
         measure(args, &topology)?;
+    }
+    if let Some(given) = given {
+        keep(out, SIM, &given)?;
     }
     let runs: Vec<Results> =
         RUNS.iter().filter_map(|what| read(out, what).transpose()).collect::<Result<_, _>>()?;
     let probe: Option<Probe> = read(out, "probe")?;
     let findings = doctor::findings();
-    let inputs = Inputs { topology: &topology, probe: probe.as_ref(), runs: &runs, doctor: &findings };
+    let sim = file(out, SIM);
+    let simulated = if sim.exists() { Some(imagined::read(&sim)?) } else { None };
+    let imagined = Imagined { simulated, pictures: read(out, PICTURES)? };
+    let (probe, doctor) = (probe.as_ref(), &findings[..]);
+    let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
 
     write_whole(&out.join("summary.txt"), report::summary(&inputs).as_bytes())?;
     write_whole(&out.join("raw.csv"), report::raw_csv(&runs).as_bytes())?;
@@ -74,10 +95,10 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 /// Runs everything, and leaves in the folder what this survey finished, nothing older.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    for name in std::iter::once("probe").chain(What::ALL.map(What::name)) {
+    for name in ["probe", SIM, PICTURES].into_iter().chain(What::ALL.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
     }
-    let steps = What::ALL.len() + 1;
+    let steps = What::ALL.len() + 3;
     for (step, what) in What::ALL.into_iter().enumerate() {
         if INTERRUPTED.load(Relaxed) {
             return Ok(());
@@ -90,20 +111,34 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     if INTERRUPTED.load(Relaxed) {
         return Ok(());
     }
-    let bar = crate::progress(1, &format!("{steps} of {steps}  topo --probe"));
+    let bar = crate::progress(1, &format!("{} of {steps}  topo --probe", steps - 2));
     let probed = topo::probe(topology, &|done, of| {
         bar.set_length(of);
         bar.set_position(done);
     });
     bar.finish_and_clear();
     match probed {
-        Ok(probe) => write_whole(&file(&args.out, "probe"), &serde_json::to_vec_pretty(&probe)?),
+        Ok(probe) => keep(&args.out, "probe", &probe)?,
         // One CPU has no pairs: the rest of the report is as good.
-        Err(error) => {
-            eprintln!("not probed: {error:#}");
-            Ok(())
-        }
+        Err(error) => eprintln!("not probed: {error:#}"),
     }
+    if args.sim.is_none()
+        && !INTERRUPTED.load(Relaxed)
+        && let Some(simulated) = imagined::tables(&format!("{} of {steps}  ", steps - 1))?
+    {
+        keep(&args.out, SIM, &simulated)?;
+    }
+    if !INTERRUPTED.load(Relaxed)
+        && let Some(pictures) = imagined::pictures(&format!("{steps} of {steps}  "))
+    {
+        keep(&args.out, PICTURES, &pictures)?;
+    }
+    Ok(())
+}
+
+/// Writes what was found, whole.
+fn keep(out: &Path, name: &str, found: &impl Serialize) -> anyhow::Result<()> {
+    write_whole(&file(out, name), &serde_json::to_vec_pretty(found)?)
 }
 
 fn file(out: &Path, name: &str) -> PathBuf {

@@ -443,7 +443,7 @@ fn the_culprit_is_named_though_it_stands_before_its_victim() {
     let text = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
     assert!(text.contains("pcpu_cid") && text.contains("mm_count"), "{text}");
     let error = badly(&mut warmcore(&["sim", "cid", "--layout", &layout, "--profile", &profile]));
-    assert!(error.contains("false-sharing"), "{error}");
+    assert!(error.contains("unexpected argument '--layout'"), "{error}");
     let error = badly(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", "/none"]));
     assert!(error.contains("can't read /none"), "{error}");
     let error = badly(&mut warmcore(&["sim", "drain", "--machine", "pdp11"]));
@@ -484,12 +484,113 @@ fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
         r#"{ "tasks": { "a": { "lock": "m", "suspend": "go" }, "b": { "lock": "m", "resume": "go" } } }"#,
     )
     .unwrap();
-    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck]));
-    assert!(error.contains("waits at `m`"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck, "--seed", "4", "--seeds", "3"]));
+    assert!(error.contains("`b` waits"), "{error}");
+    // The command that it ends with replays exactly that, and no more.
+    let replay =
+        error.lines().find_map(|line| line.strip_prefix("Replay it: warmcore ")).expect("there is one");
+    assert!(replay.contains("--policy kernel") && replay.ends_with("--seed 4 --seeds 1"), "{replay}");
+    assert_eq!(badly(&mut warmcore(&replay.split(' ').collect::<Vec<_>>())), error);
     let error = badly(&mut with(&["--policy", "lottery"]));
     assert!(error.contains("kernel-hot-windows"), "{error}");
     let error = badly(&mut warmcore(&["sim", "load"]));
     assert!(error.contains("--tasks"), "{error}");
+}
+
+#[test]
+fn a_machine_from_elsewhere_gets_an_answer_and_its_estimates_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    std::fs::write(file("mine.toml"), "[mine]\ninherits = \"ryzen7950x\"\ncores_per_l3 = 2\ncpus = 8\n")
+        .unwrap();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    for machine in [&drawn, &file("mine.toml"), "this"] {
+        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = one_line(well(&mut warmcore(&["sim", "hot-windows", "--quick", "--machine", machine])));
+        assert!(text.contains("Not claimed: nothing published for this machine"), "{text}");
+        assert!(text.contains("costs are estimates") && text.contains("round trips"), "{text}");
+        let load =
+            ["sim", "load", "--tasks", &tasks, "--policy", "home", "--seeds", "1", "--machine", machine];
+        let text = one_line(well(&mut warmcore(&load)));
+        assert!(text.contains("costs are estimates") && text.contains("home"), "{text}");
+    }
+    std::fs::write(file("none.toml"), "[mine]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 0\n").unwrap();
+    let error = badly(&mut warmcore(&["sim", "drain", "--machine", &file("none.toml")]));
+    assert!(error.contains("none.toml, [mine], line 4: `cores_per_l3` is 0"), "{error}");
+    // What is read is never written.
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &tasks, "--json", &tasks]));
+    assert!(error.contains("would be overwritten"), "{error}");
+    let mine = file("mine.toml");
+    let error =
+        badly(&mut warmcore(&["sim", "drain", "--machine", &format!("{mine}:mine"), "--json", &mine]));
+    assert!(error.contains("would be overwritten"), "{error}");
+}
+
+#[test]
+fn one_cpu_or_all_give_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    let sim = |is_alone: bool| {
+        let path = folder.path().join(if is_alone { "alone.json" } else { "all.json" });
+        let mut command =
+            warmcore(&["sim", "wake-queue", "--quick", "--seeds", "4", "--machine", &drawn, "--json"]);
+        command.arg(&path);
+        // SAFETY: between fork and exec only calls that may be made there; the set is of this frame.
+        unsafe {
+            command.pre_exec(move || {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                let size = size_of::<libc::cpu_set_t>();
+                if is_alone && libc::sched_getaffinity(0, size, &mut set) == 0 {
+                    let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, &set));
+                    libc::CPU_ZERO(&mut set);
+                    libc::CPU_SET(first.unwrap_or(0), &mut set);
+                    libc::sched_setaffinity(0, size, &set);
+                }
+                Ok(())
+            })
+        };
+        well(&mut command);
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = text.lines().filter(|line| !line.contains("\"when\"")).collect();
+        lines.join("\n")
+    };
+    assert_eq!(sim(true), sim(false));
+}
+
+#[test]
+fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    let path = folder.path().join("cut.json");
+    // Longer each time, until a seed was finished before the signal.
+    for patience in [1, 2, 4, 8, 16, 32] {
+        let args = ["sim", "wake-queue", "--quick", "--seeds", "1000000", "--machine", &drawn, "--json"];
+        let child = warmcore(&args).arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(patience));
+        // SAFETY: a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        let output = child.wait_with_output().unwrap();
+        let (out, err) = text(&output);
+        assert_eq!(output.status.code(), Some(130), "{out}{err}");
+        let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let Some(rows) = written["tables"][0]["rows"].as_array() else { continue };
+        let seeds = rows[0]["seeds"].as_u64().unwrap();
+        assert!(seeds > 0 && rows.iter().all(|row| row["seeds"] == seeds), "{written}");
+        let told = format!("wake-queue has {seeds} of 1000000 seeds");
+        assert!(err.contains(&told) && out.contains(&format!("[seeds: {seeds}]")), "{out}{err}");
+        assert_eq!(written["interrupted"], told);
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 1, "a half-written file was left");
+        // The same as if so few had been asked for.
+        let few = seeds.to_string();
+        let asked = ["sim", "wake-queue", "--quick", "--seeds", &few, "--machine", &drawn, "--json"];
+        well(warmcore(&asked).arg(&path));
+        let again: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(again["tables"][0]["rows"], written["tables"][0]["rows"]);
+        return;
+    }
+    panic!("no seed within half a minute");
 }
 
 #[test]

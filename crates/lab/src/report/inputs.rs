@@ -5,6 +5,7 @@
 //! Number.  A probe of 384 CPUs is a matrix of 147 456 pairs; the diagonal is `None`.
 //! Writers. `warmcore report` fills it; `topo --probe` makes a [`Probe`], `doctor` the findings.
 
+use super::imagined::Imagined;
 use crate::results::Results;
 use serde::{Deserialize, Serialize};
 use warmcore_topo::Topology;
@@ -20,6 +21,8 @@ pub struct Inputs<'a> {
     pub runs: &'a [Results],
     /// What the doctor found.
     pub doctor: &'a [Finding],
+    /// What was simulated, if anything was.
+    pub imagined: Option<&'a Imagined>,
 }
 
 /// How long one cache line takes from CPU to CPU.

@@ -2,15 +2,19 @@
 //!
 //! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
 //!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
-//!          `sharing`, `cids`, `budgets`, `wakes`, `timeline`, `matrix` and `topo_picture` draw; `words` says it in
-//!          sentences; `table` sets rows; `page` and `summary` put them in order.
+//!          `sharing`, `cids`, `budgets`, `wakes`, `timeline`, `matrix` and `topo_picture` draw what was measured,
+//!          `claims`, `lanes` and `tornado` what was simulated (`imagined`); `words` says it in sentences; `table` sets
+//!          rows; `page` and `summary` put them in order.
 //! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
 //! Writers. none: the caller writes the files.
 
 mod budgets;
 mod chart;
 mod cids;
+mod claims;
+mod imagined;
 mod inputs;
+mod lanes;
 mod markup;
 mod matrix;
 mod page;
@@ -20,9 +24,11 @@ mod summary;
 mod table;
 mod timeline;
 mod topo_picture;
+mod tornado;
 mod wakes;
 mod words;
 
+pub use imagined::{Imagined, Lane, Lanes, Panel, Pictures, Run, Simulated};
 pub use inputs::{Finding, Inputs, Probe, State};
 pub use page::page;
 pub use simulated::{simulated, simulated_loads, simulated_tally};
@@ -52,6 +58,7 @@ pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
     files.extend(inputs.probe.map(|p| ("hand-over".to_owned(), matrix::svg(inputs.topology, p))));
     files.extend(inputs.runs.iter().filter_map(cids::picture));
     files.extend(charts);
+    files.extend(inputs.imagined.into_iter().flat_map(imagined::files));
     // Two names may differ only in what a file name leaves out.
     for i in 0..files.len() {
         let same = files[..i].iter().filter(|(name, _)| *name == files[i].0).count();

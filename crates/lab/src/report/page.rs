@@ -1,6 +1,6 @@
 //! Page: the report as one HTML file that loads nothing and opens from disk.
 //!
-//! Model.   What was found, in words; what was promised; the measurements, a chart per case; the
+//! Model.   What was found, in words; what was promised; the measurements, a chart per case; what was simulated; the
 //!          machine; what it offers; how it was run; every row. What wasn't run has its place
 //!          too, with the command that adds it.
 
@@ -9,8 +9,8 @@ use super::inputs::Inputs;
 use super::markup::{MARKS_CSS, esc, palette_css};
 use super::words::{headline, promises_of, tally};
 use super::{
-    EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, matrix, sharing, table, timeline, topo_picture,
-    wakes,
+    EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, imagined, matrix, sharing, table, timeline,
+    topo_picture, wakes,
 };
 use crate::results::Results;
 
@@ -30,6 +30,7 @@ pub fn page(inputs: &Inputs) -> String {
         header(inputs),
         promises(inputs),
         measurements(inputs),
+        imagined(inputs),
         machine(inputs),
         offers(inputs),
         how_it_was_run(inputs),
@@ -61,6 +62,7 @@ fn header(inputs: &Inputs) -> String {
     let nav: String = [
         ("promises", "Promises"),
         ("measurements", "Measurements"),
+        ("simulated", "Simulated"),
         ("machine", "Machine"),
         ("offers", "Doctor"),
         ("runs", "Runs"),
@@ -225,6 +227,13 @@ fn runtime(run: &Results) -> String {
         shown += &format!("<details><summary>The other cases of this run</summary>\n{more}</details>\n");
     }
     shown
+}
+
+/// Machines that aren't here.
+fn imagined(inputs: &Inputs) -> String {
+    let nothing = imagined::Imagined::default();
+    let body = imagined::html(inputs.imagined.unwrap_or(&nothing));
+    section("simulated", "What was simulated", &body)
 }
 
 fn machine(inputs: &Inputs) -> String {

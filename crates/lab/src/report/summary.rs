@@ -3,7 +3,7 @@
 use super::inputs::{Inputs, State};
 use super::markup::amount;
 use super::words::{Standing, bound, compared, headline, interval, measured, promises, tally};
-use super::{EXPECTED, PROBE_COMMAND, cases, timeline, topo_picture};
+use super::{EXPECTED, PROBE_COMMAND, cases, imagined, timeline, topo_picture};
 use crate::results::{Bound, Results, Row};
 
 /// A sentence wraps at this many characters.
@@ -99,6 +99,12 @@ pub fn summary(inputs: &Inputs) -> String {
         out += &table(&format!("{}  ({}; {})", run.what, run.command, run.mode), rows.map(cells).collect());
         out += &timelines(run);
     }
+    let simulated: Vec<String> =
+        inputs.imagined.iter().flat_map(|imagined| imagined::text(imagined)).collect();
+    if !simulated.is_empty() {
+        out += "\nSimulated\n";
+        out.extend(simulated.iter().map(|line| wrapped(&format!("- {line}")) + "\n"));
+    }
     if let Some(probe) = inputs.probe {
         out += &format!("\n{}{}\n", wrapped(&probe.verdict), if probe.noisy { " (noisy)" } else { "" });
     }
@@ -112,6 +118,8 @@ pub fn summary(inputs: &Inputs) -> String {
     let mut absent: Vec<Vec<String>> =
         absent.map(|(what, _, by)| vec![what.to_string(), by.to_string()]).collect();
     absent.extend(inputs.probe.is_none().then(|| vec!["topo-probe".into(), PROBE_COMMAND.into()]));
+    let tables = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
+    absent.extend(tables.is_none().then(|| vec!["sim-tables".into(), imagined::COMMAND.into()]));
     out += &table("Not run; the command that adds it", absent);
     printable(&out)
 }

@@ -99,6 +99,18 @@ pub(super) fn lanes(rows: &[Vec<String>]) -> String {
     table("cards", "The id of each burst", &heads, escaped)
 }
 
+/// Rows that were simulated. Cells are markup.
+pub(super) fn simulated(rows: &[Vec<String>]) -> String {
+    let heads = ["row", "#published", "#simulated", "#of the seeds", "#allowed", "standing", "is"];
+    table("cards imagined", "Simulated beside published", &heads, rows.iter().cloned())
+}
+
+/// The numbers that move an answer. Cells are markup.
+pub(super) fn inputs(rows: &[Vec<String>]) -> String {
+    let heads = ["number", "#is", "trust", "source", "#with half", "#with twice"];
+    table("cards imagined", "What moves the answer", &heads, rows.iter().cloned())
+}
+
 /// The hand-over times by what two CPUs share.
 pub(super) fn by_distance(classes: &[Class]) -> String {
     let row = |c: &Class| {

@@ -331,7 +331,7 @@ fn text_of(document: &roxmltree::Document) -> String {
 fn pages_to_look_at() {
     let folder = std::env::temp_dir().join("warmcore-report");
     std::fs::create_dir_all(&folder).unwrap();
-    let (mut runs, doctor) = (runs(), doctor());
+    let (mut runs, doctor, all) = (runs(), doctor(), imagined());
     runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
     for (name, mut t) in
         [("2", machine(1, 1, 2, 1)), ("16", machine(2, 2, 2, 2)), ("384", machine(2, 12, 8, 2))]
@@ -342,7 +342,8 @@ fn pages_to_look_at() {
             t.allowed = Some(CpuSet::parse_list("0-95,192-287").unwrap());
         }
         let probe = probe(&t);
-        let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+        let inputs =
+            Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor, imagined: Some(&all) };
         std::fs::write(folder.join(format!("{name}.html")), page(&inputs)).unwrap();
         std::fs::write(folder.join(format!("{name}.txt")), summary(&inputs)).unwrap();
         for (file, svg) in pictures(&inputs) {
@@ -350,16 +351,17 @@ fn pages_to_look_at() {
         }
     }
     let t = machine(1, 1, 2, 1);
-    let empty = Inputs { topology: &t, probe: None, runs: &[], doctor: &[] };
+    let empty = Inputs { topology: &t, probe: None, runs: &[], doctor: &[], imagined: None };
     std::fs::write(folder.join("empty.html"), page(&empty)).unwrap();
 }
 
 #[test]
 fn the_page_is_well_formed_and_loads_nothing() {
-    let (t, mut runs, doctor) = (machine(2, 2, 2, 2), runs(), doctor());
+    let (t, mut runs, doctor, all) = (machine(2, 2, 2, 2), runs(), doctor(), imagined());
     runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
     let probe = probe(&t);
-    let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+    let inputs =
+        Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor, imagined: Some(&all) };
     let page = page(&inputs);
     let document = parsed(&page);
     let loads = ["script", "link", "img", "iframe", "object", "image", "use"];
@@ -388,7 +390,8 @@ fn the_page_is_well_formed_and_loads_nothing() {
 fn ids_are_unique_and_links_lead_somewhere() {
     let (t, mut runs) = (machine(1, 1, 2, 1), runs());
     runs.extend([cid_run(), budget_run(), wake_run(), http_run()]);
-    let page = page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] });
+    let page =
+        page(&Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: Some(&imagined()) });
     let document = parsed(&page);
     let ids: Vec<&str> = document.descendants().filter_map(|n| n.attribute("id")).collect();
     assert_eq!(ids.len(), ids.iter().collect::<HashSet<_>>().len(), "an id occurs twice: {ids:?}");
@@ -427,7 +430,7 @@ fn hostile_names_stay_text() {
     let probe = Probe { verdict: evil.into(), ..probe(&t) };
     let doctor =
         [Finding { what: evil.into(), state: State::Limited, fact: evil.into(), advice: Some(evil.into()) }];
-    let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor };
+    let inputs = Inputs { topology: &t, probe: Some(&probe), runs: &runs, doctor: &doctor, imagined: None };
     let page = page(&inputs);
     assert!(!page.contains("<script"), "a name became markup");
     assert!(text_of(&parsed(&page)).contains("<script>alert('x')</script>"), "a name was lost");
@@ -445,7 +448,7 @@ fn hostile_names_stay_text() {
 #[test]
 fn every_row_appears_and_a_noisy_one_says_so() {
     let (t, runs) = (machine(1, 1, 2, 1), runs());
-    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] };
+    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: None };
     let page = page(&inputs);
     let document = parsed(&page);
     let raw = document.descendants().find(|n| n.attribute("class") == Some("raw")).unwrap();
@@ -470,7 +473,7 @@ fn every_row_appears_and_a_noisy_one_says_so() {
 #[test]
 fn what_was_not_run_is_named_with_the_command_that_adds_it() {
     let t = machine(1, 1, 2, 1);
-    let inputs = Inputs { topology: &t, probe: None, runs: &[], doctor: &[] };
+    let inputs = Inputs { topology: &t, probe: None, runs: &[], doctor: &[], imagined: None };
     let (page, summary) = (page(&inputs), summary(&inputs));
     assert!(text_of(&parsed(&page)).contains("Nothing was measured"), "{page}");
     for (_, title, command) in EXPECTED {
@@ -486,8 +489,9 @@ fn what_was_not_run_is_named_with_the_command_that_adds_it() {
 fn the_headline_says_what_was_found_and_how_noisy_it_is() {
     let (t, mut runs) = (machine(1, 1, 2, 1), runs());
     let probe = probe(&t);
-    let said =
-        |runs: &[Results]| words::headline(&Inputs { topology: &t, probe: Some(&probe), runs, doctor: &[] });
+    let said = |runs: &[Results]| {
+        words::headline(&Inputs { topology: &t, probe: Some(&probe), runs, doctor: &[], imagined: None })
+    };
     let before = said(&runs);
     for part in [
         "a per-CPU counter add costs 0.520 ns, 11.2× less than a relaxed atomic",
@@ -549,7 +553,7 @@ fn odd_times_are_drawn_or_listed_and_never_break_the_axis() {
         [&[1.0][..], &[0.0], &[0.0, 0.0, 3.0], &[1e-6, 1e12], &[f64::INFINITY], &[f64::NAN], &[-1.0]]
     {
         let run = results("percpu", vec![Row::of("case", "the variant", "time", "ns", samples)]);
-        let inputs = Inputs { topology: &t, probe: None, runs: &[run], doctor: &[] };
+        let inputs = Inputs { topology: &t, probe: None, runs: &[run], doctor: &[], imagined: None };
         let page = page(&inputs);
         assert!(!page.contains("NaN") && !page.contains("inf%"), "{samples:?}");
         assert_eq!(
@@ -582,7 +586,8 @@ fn a_matrix_of_384_cpus_stays_small_and_one_of_16_has_its_numbers() {
 #[test]
 fn a_timeline_is_drawn_burst_by_burst_inside_its_panel_and_told_in_numbers() {
     let (t, run) = (machine(1, 1, 2, 1), cid_run());
-    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let inputs =
+        Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
     let page = page(&inputs);
     let document = parsed(&page);
     let panels: Vec<_> = document.descendants().filter(|n| n.attribute("class") == Some("lanes")).collect();
@@ -618,7 +623,8 @@ fn a_timeline_is_drawn_burst_by_burst_inside_its_panel_and_told_in_numbers() {
 #[test]
 fn the_run_of_ids_counts_in_words_and_groups_its_delays() {
     let (t, run) = (machine(1, 1, 2, 1), cid_run());
-    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let inputs =
+        Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
     let said = words::headline(&inputs);
     assert!(
         said.contains("after a delay of 200 ms a CPU finds its own data in 100 % of its bursts"),
@@ -638,7 +644,8 @@ fn the_run_of_ids_counts_in_words_and_groups_its_delays() {
 #[test]
 fn drains_stand_in_one_chart_with_their_slow_ones_and_what_was_counted_is_not_folded() {
     let (t, run) = (machine(1, 1, 2, 1), budget_run());
-    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let inputs =
+        Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
     let said = words::headline(&inputs);
     for part in [
         "a charge against a limit costs 0.760 ns, 6.71× less than one shared atomic",
@@ -666,7 +673,7 @@ const TITLE_CHARS_MAX: usize = 74;
 #[test]
 fn the_runtime_is_drawn_part_by_part_over_tokio_and_beside_its_floor() {
     let (t, runs) = (machine(1, 1, 2, 1), [wake_run(), http_run()]);
-    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[] };
+    let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: None };
     let names = |run| wakes::charts(run).into_iter().map(|c| c.name).collect::<Vec<_>>();
     let warm = ["wake-warm-yield-chase", "wake-warm-yield-chase-p99"];
     let folded = ["wake-warm-yield-sequential", "wake-warm-yield-sequential-p99"];
@@ -733,7 +740,8 @@ fn a_part_of_the_runtime_that_was_not_run_is_not_drawn() {
     // Nothing can stand over a tokio that did not run.
     let p99 = ["wake-warm-yield-chase-p99", "wake-warm-yield-sequential-p99"];
     assert_eq!(names, [&p99[..], &["wake-pingpong", "wake-pingpong-times"]].concat());
-    let inputs = Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[] };
+    let inputs =
+        Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
     let page = page(&inputs);
     assert!(!page.contains("Messaging") && !page.contains("Noisy neighbour"));
     assert!(page.contains("<code>warmcore run http --json http.json</code>"));
@@ -803,5 +811,183 @@ fn a_probe_and_a_finding_survive_json() {
             serde_json::from_str::<Finding>(&serde_json::to_string(&finding).unwrap()).unwrap(),
             finding
         );
+    }
+}
+
+/// A made-up table: a number that is met, one that is missed, one that nobody published.
+fn imagined() -> Imagined {
+    let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| imagined::Row {
+        name: name.into(),
+        unit: "ns".into(),
+        published: met.map(|_| 100.0),
+        simulated: Some(simulated),
+        spread: (Some(simulated), Some(simulated + 1.0)),
+        tolerance: met.map(|_| warmcore_sim::tolerance::named("cid.10_ms")),
+        inputs: if mark == "fitted" { vec!["a fault of a page".into()] } else { Vec::new() },
+        mark: mark.into(),
+        met,
+    };
+    let rows = vec![
+        row("8 threads", 129.0, Some(true), "predicted"),
+        row("24 threads", 4000.0, Some(false), "predicted"),
+        row("192 threads", 50.0, Some(false), "fitted"),
+        row("churn", 7.0, None, "new"),
+    ];
+    let table = imagined::Table {
+        name: "cid".into(),
+        machine: "somewhere".into(),
+        source: "a mail".into(),
+        rows,
+        notes: vec!["believe it late".into()],
+    };
+    let input = |name: &str, low: f64, high: f64| warmcore_sim::table::sensitivity::Input {
+        name: name.into(),
+        value: 205.0,
+        unit: "ns".into(),
+        trust: 'E',
+        basis: "[E] by analogy".into(),
+        low,
+        high,
+    };
+    let moved = warmcore_sim::table::sensitivity::Sensitivity {
+        name: "drain".into(),
+        asked: "A drain".into(),
+        machine: "somewhere".into(),
+        unit: "ns".into(),
+        plain: 1000.0,
+        inputs: vec![input("dram_remote", 700.0, 1900.0), input("mlp_read", 1100.0, 950.0)],
+        still: 5,
+    };
+    let run = |pair, from_ns, came_from_llc| Run { pair, from_ns, to_ns: from_ns + 20_000, came_from_llc };
+    let lane = |cpu, llc, runs| imagined::Lane { cpu, llc, runs, wakes_ns: vec![25_000] };
+    let panel = |policy: &str, came| Panel {
+        policy: policy.into(),
+        trips_per_second: 1_500_000,
+        lanes: vec![lane(0, 0, vec![run(1, 0, None), run(9, 30_000, came)]), lane(1, 1, vec![])],
+    };
+    let lanes = Lanes {
+        machine: "2 CPUs".into(),
+        load: "2 pairs".into(),
+        from_ns: 0,
+        to_ns: 100_000,
+        panels: vec![panel("Linux", Some(1)), panel("hot windows", None)],
+    };
+    Imagined {
+        simulated: Some(Simulated {
+            schema: 1,
+            what: "sim tables".into(),
+            command: "warmcore sim tables --seeds 3".into(),
+            when: "2001-02-03T04:05:06Z".into(),
+            interrupted: Some("the drains".into()),
+            tables: vec![table],
+        }),
+        pictures: Some(Pictures { schema: 1, sensitivities: vec![moved], lanes: Some(lanes) }),
+    }
+}
+
+/// What a page and a summary say of `imagined`.
+fn told(imagined: &Imagined) -> (String, String) {
+    let t = machine(1, 1, 2, 1);
+    let inputs = Inputs { topology: &t, probe: None, runs: &[], doctor: &[], imagined: Some(imagined) };
+    for (file, svg) in pictures(&inputs) {
+        assert_eq!(parsed(&svg).root_element().tag_name().name(), "svg", "{file}");
+        assert!(!svg.contains("var(") && !svg.contains("NaN"), "{file}");
+    }
+    (page(&inputs), summary(&inputs))
+}
+
+#[test]
+fn a_simulated_miss_is_told_as_one_wherever_it_stands() {
+    let (page, summary) = told(&imagined());
+    let text = text_of(&parsed(&page));
+    assert!(text.contains("1 of 2 predicted numbers and 0 of 1 fitted ones are within"), "{text}");
+    assert!(text.contains("Of 3 numbers that were claimed, 1 is within"), "{text}");
+    assert!(text.contains("✕ 1 of 2 missed") && text.contains("✕ missed"), "{text}");
+    assert_eq!(page.matches("class=\"miss\"").count(), 2, "a hollow dot for each");
+    assert!(text.contains("Interrupted: the drains"), "{text}");
+    assert!(text.contains("a fault of a page"), "what was fitted is named: {text}");
+    assert!(summary.contains("missed, predicted: 24 threads: 4.00 µs, published 100 ns"), "{summary}");
+}
+
+#[test]
+fn the_number_that_moves_an_answer_most_is_named_with_its_trust_and_source() {
+    let (page, summary) = told(&imagined());
+    let text = text_of(&parsed(&page));
+    for part in [
+        "dram_remote moves it most (205 ns, estimated)",
+        "700 ns with half, 1.90 µs with twice",
+        "by analogy",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.contains("Of 7 numbers") && summary.contains("dram_remote"), "{summary}");
+}
+
+#[test]
+fn lanes_count_the_moves_that_they_show() {
+    let (page, summary) = told(&imagined());
+    let text = text_of(&parsed(&page));
+    assert!(text.contains("50.0 % of 2 runs began on another CPU"), "{text}");
+    assert!(text.contains("0 % of 2 runs"), "{text}");
+    assert_eq!(page.matches("class=\"moved\"").count(), 1);
+    assert!(summary.contains("1.50 M/s"), "{summary}");
+}
+
+#[test]
+fn what_was_not_simulated_says_how_to_add_it() {
+    let (page, summary) = told(&Imagined::default());
+    assert!(text_of(&parsed(&page)).contains("warmcore sim tables --json sim.json"), "{page}");
+    assert!(summary.contains("sim-tables"), "{summary}");
+}
+
+#[test]
+fn hostile_names_in_what_was_simulated_stay_text() {
+    let evil = "</title><script>alert('x')</script>&\"\u{1b}[31m\u{0}";
+    let mut all = imagined();
+    let simulated = all.simulated.as_mut().unwrap();
+    (simulated.command, simulated.what) = (evil.into(), evil.into());
+    let table = &mut simulated.tables[0];
+    (table.name, table.machine, table.source, table.notes) =
+        (evil.into(), evil.into(), evil.into(), vec![evil.into()]);
+    for row in &mut table.rows {
+        (row.name, row.unit, row.mark, row.inputs) =
+            (evil.into(), evil.into(), evil.into(), vec![evil.into()]);
+        (row.simulated, row.spread) = (None, (None, Some(f64::MAX)));
+    }
+    let pictures = all.pictures.as_mut().unwrap();
+    let one = &mut pictures.sensitivities[0];
+    (one.name, one.asked, one.machine, one.unit) = (evil.into(), evil.into(), evil.into(), evil.into());
+    one.inputs[0] = warmcore_sim::table::sensitivity::Input {
+        name: evil.into(),
+        unit: evil.into(),
+        basis: evil.into(),
+        trust: '<',
+        low: f64::NAN,
+        high: f64::INFINITY,
+        ..one.inputs[0].clone()
+    };
+    let lanes = pictures.lanes.as_mut().unwrap();
+    (lanes.machine, lanes.load, lanes.to_ns) = (evil.into(), evil.into(), 0);
+    lanes.panels[0].policy = evil.into();
+    let (page, summary) = told(&all);
+    assert!(!page.contains("<script") && !summary.contains('\u{1b}'));
+    parsed(&page);
+}
+
+#[test]
+fn the_docs_list_the_fields_of_what_is_drawn() {
+    let docs = include_str!("../../../../docs/json.md");
+    let written = serde_json::to_value(imagined().pictures.unwrap()).unwrap();
+    for (heading, at) in [
+        ("Pictures of a report", ""),
+        ("Sensitivity", "/sensitivities/0"),
+        ("Input", "/sensitivities/0/inputs/0"),
+    ] {
+        let section = docs.split("\n## ").find(|s| s.lines().next() == Some(heading)).unwrap();
+        let named = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+        let listed: HashSet<String> = section.lines().filter_map(named).collect();
+        let fields: HashSet<String> =
+            written.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
+        assert_eq!(listed, fields, "left: docs/json.md, right: the code, of {heading}");
     }
 }

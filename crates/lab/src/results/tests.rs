@@ -127,6 +127,7 @@ fn the_schema_of_simulations_in_the_docs_is_the_schema() {
         what: "sim cid".into(),
         command: "warmcore sim cid --seeds 30".into(),
         when: "2001-02-03T04:05:06Z".into(),
+        interrupted: None,
         tables: vec![Table { name: "cid", machine: "epyc9654_2p".into(), source: "a mail", rows, notes }],
         loads: Vec::new(),
         culprit: None,
@@ -141,7 +142,7 @@ fn the_schema_of_simulations_in_the_docs_is_the_schema() {
         let mut written: BTreeSet<String> =
             value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
         // Written only where there are any.
-        let only = ["culprit", "loads"].map(str::to_owned);
+        let only = ["culprit", "interrupted", "loads"].map(str::to_owned);
         written.extend(only.into_iter().filter(|_| heading == "Simulated"));
         assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");
     }

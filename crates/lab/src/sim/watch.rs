@@ -1,0 +1,125 @@
+//! Watch: progress while seeds are simulated, and the signal that ends it.
+//!
+//! Model.   The simulation runs on threads of its own and asks here whether to go on; the command's thread waits, and
+//!          says once that a signal was heard. What is under way then is finished, a second or two; a second signal
+//!          gives that up too ([`crate::signals`]).
+//! Number.  Signals are looked for 20 times per second.
+//! Writers. `failed`: the thread whose simulation panicked. `enough`: whoever has found an error.
+
+use crate::measure::INTERRUPTED;
+use indicatif::ProgressBar;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use warmcore_sim::table::Watch;
+
+/// How often a signal is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Who looks on.
+#[derive(Debug)]
+pub(super) struct Onlooker {
+    bar: ProgressBar,
+    what: String,
+    failed: Mutex<Option<u64>>,
+    enough: AtomicBool,
+}
+
+impl Watch for Onlooker {
+    fn is_over(&self) -> bool {
+        self.enough.load(Relaxed) || INTERRUPTED.load(Relaxed)
+    }
+
+    fn finished(&self, seeds: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(seeds as u64);
+        self.bar.set_message(format!("{}, seed {seeds} of {of}", self.what));
+    }
+
+    fn failed(&self, seed: u64) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(seed);
+    }
+}
+
+impl Onlooker {
+    /// `what` is told beside the bar.
+    pub(super) fn new(bar: &ProgressBar, what: &str) -> Arc<Self> {
+        bar.set_message(what.to_owned());
+        let (failed, enough) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Self { bar: bar.clone(), what: what.to_owned(), failed, enough })
+    }
+
+    /// Nothing more is to be begun: there is an error to tell.
+    pub(super) fn enough(&self) {
+        self.enough.store(true, Relaxed);
+    }
+
+    /// Runs `simulate` until it ends by itself, or because of a signal. `replay` makes a command of the seed in which it
+    /// panicked.
+    pub(super) fn wait<T: Send>(
+        &self,
+        simulate: impl FnOnce() -> T + Send,
+        replay: impl Fn(Option<u64>) -> String,
+    ) -> anyhow::Result<T> {
+        std::thread::scope(|scope| {
+            let (done, result) = channel();
+            let named = std::thread::Builder::new().name(self.what.clone());
+            let thread = named.spawn_scoped(scope, move || _ = done.send(simulate()))?;
+            let mut is_told = false;
+            loop {
+                match result.recv_timeout(LOOK_EVERY) {
+                    Ok(found) => return Ok(found),
+                    // Its panic has been told.
+                    Err(RecvTimeoutError::Disconnected) => {
+                        _ = thread.join();
+                        let seed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        let in_seed = seed.map_or_else(String::new, |seed| format!(" in seed {seed}"));
+                        anyhow::bail!(
+                            "the simulation of {} panicked{in_seed}; this is a bug. Replay it: {}",
+                            self.what,
+                            replay(seed)
+                        );
+                    }
+                    Err(RecvTimeoutError::Timeout) if INTERRUPTED.load(Relaxed) && !is_told => {
+                        is_told = true;
+                        self.bar.suspend(|| {
+                            eprintln!(
+                                "interrupted: the seeds under way are finished first; once more gives them up"
+                            );
+                        });
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmcore_sim::table::Options;
+
+    #[test]
+    fn a_simulation_that_panics_is_told_with_the_command_that_replays_it() {
+        let watch = Onlooker::new(&ProgressBar::hidden(), "drain");
+        let options = Options { seeds: 0..9, watch: Some(watch.clone()), ..Options::default() };
+        let simulate = || options.per_seed(|seed| assert!(seed != 5, "the broken one"));
+        let error = watch.wait(simulate, |seed| format!("warmcore sim drain --seed {}", seed.unwrap_or(0)));
+        let text = error.unwrap_err().to_string();
+        assert!(
+            text.contains("panicked in seed 5") && text.ends_with("warmcore sim drain --seed 5"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn after_an_error_nothing_more_is_begun() {
+        let watch = Onlooker::new(&ProgressBar::hidden(), "load");
+        let options = Options { seeds: 0..1000, watch: Some(watch.clone()), ..Options::default() };
+        let done =
+            watch.wait(|| options.per_seed(|seed| (seed == 3).then(|| watch.enough())), |_| String::new());
+        assert!((4..20).contains(&done.unwrap().len()));
+    }
+}
