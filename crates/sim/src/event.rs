@@ -120,13 +120,6 @@ impl<T: Copy> Events<T> {
         self.pop_until(Nanos(u64::MAX))
     }
 
-    /// Of a taken event: those one of which comes next, unless another is put in before it.
-    #[inline]
-    pub fn soon(&self) -> impl Iterator<Item = (Nanos, u8, T)> {
-        let children = self.heap.iter().skip(1).take(ARITY);
-        children.map(|Entry { at, order, what }| (Nanos(*at), (order >> SEQUENCE_BITS) as u8, *what))
-    }
-
     /// Nobody filled the hole: the last one does.
     #[inline]
     fn fill(&mut self) {

@@ -44,7 +44,6 @@ use warmcore_terms::{CpuId, Nanos, NodeId};
 use warmcore_topo::Topology;
 
 mod account;
-mod ahead;
 mod code;
 mod gate;
 mod observe;
@@ -296,7 +295,6 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
         while self.living > 0 || !self.has_end {
             let Some(due) = self.events.pop_until(until) else { break };
-            self.look_ahead();
             debug_assert!(due.at.0 >= self.scene.now, "time goes back");
             self.scene.now = due.at.0;
             let Target { index, generation } = due.what;
