@@ -133,7 +133,15 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
     for other in others {
         other.await.unwrap();
     }
+    // Who is left alone for as long as it asked for is answered, if that was not to be had while it was killed.
+    let answered = async {
+        while seen.right.load(Relaxed) == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let is_answered = tokio::time::timeout(std::time::Duration::from_secs(60), answered).await;
     is_over.store(true, Relaxed);
+    is_answered.expect("the hog gets an answer once nobody kills it");
     for hog in hogs {
         hog.await.unwrap();
     }
