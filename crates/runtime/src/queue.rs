@@ -10,6 +10,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use warmcore_budget::host::unbilled;
 use warmcore_place::Turn;
 
 #[cfg(test)]
@@ -157,7 +158,12 @@ impl<T: Entry> Queue<T> {
     fn push_in_class(&mut self, item: T) {
         let share = item.share();
         let id = self.class(share);
-        self.classes[id].later.push_back(item);
+        let later = &mut self.classes[id].later;
+        if later.len() == later.capacity() {
+            // A task of a tenant's may be at work here, and the queue is the worker's.
+            unbilled(|| later.reserve(1));
+        }
+        later.push_back(item);
         self.len += 1;
         if self.classes[id].len() == 1 {
             self.begin_to_wait(id);
@@ -187,6 +193,10 @@ impl<T: Entry> Queue<T> {
         if let Some(id) = self.by_tenant.get(&share.tenant) {
             return *id;
         }
+        unbilled(|| self.new_class(share))
+    }
+
+    fn new_class(&mut self, share: Share) -> ClassId {
         let empty = || self.classes.iter().position(|class| class.len() == 0);
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
         let (now, later) = (VecDeque::new(), VecDeque::new());
@@ -209,6 +219,9 @@ impl<T: Entry> Queue<T> {
     /// Who did not wait has saved nothing up.
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
+        if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
+            unbilled(|| self.waiting.reserve(self.classes.len() + 1));
+        }
         let class = &mut self.classes[id];
         class.vtime = class.vtime.max(self.vtime);
         if self.busy == 2 {

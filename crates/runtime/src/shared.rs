@@ -14,6 +14,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, l
 use crate::task::{Header, Ready};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use warmcore_budget::host::unbilled;
 use warmcore_line::Padded;
 use warmcore_place::{Machine, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
 use warmcore_terms::{CpuId, Nanos};
@@ -383,6 +384,10 @@ impl Shelf {
     fn push(&self, ready: Ready) -> Result<(), Ready> {
         let mut tasks = lock(&self.tasks);
         let Some(tasks) = tasks.as_mut() else { return Err(ready) };
+        if tasks.len() == tasks.capacity() {
+            // As in a worker's queue: it is nobody's, whoever spawns.
+            unbilled(|| tasks.reserve(1));
+        }
         tasks.push_back(ready);
         self.len.store(tasks.len() as u32, Relaxed);
         Ok(())

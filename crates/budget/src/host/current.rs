@@ -21,9 +21,11 @@ pub(super) fn payer() -> Option<Site> {
     CURRENT.get()
 }
 
-/// Runs `act`; what it allocates is charged to nobody. Budget's own memory is: it is allocated under
-/// budget's own locks.
-pub(super) fn unbilled<R>(act: impl FnOnce() -> R) -> R {
+/// Runs `act`; what it allocates is charged to nobody: memory that serves all accounts, though one of them makes it
+/// grow. Budget's own is: it is allocated under budget's own locks.
+///
+/// **Touches** the thread's word for who pays.
+pub fn unbilled<R>(act: impl FnOnce() -> R) -> R {
     struct Restore(Option<Site>);
     impl Drop for Restore {
         fn drop(&mut self) {
