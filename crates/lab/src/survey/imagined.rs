@@ -223,14 +223,6 @@ impl Observer for Recorder {
 mod tests {
     use super::*;
 
-    /// Writes what a report's folder has: `cargo test --release -p warmcore-lab imagined_to -- --ignored`.
-    #[test]
-    #[ignore = "writes pictures to look at"]
-    fn imagined_to_look_at() {
-        let pictures = serde_json::to_vec_pretty(&pictures("").unwrap()).unwrap();
-        std::fs::write(std::env::temp_dir().join("sim-pictures.json"), pictures).unwrap();
-    }
-
     #[test]
     fn lanes_hold_nobody_twice_at_a_time_and_stay_within_the_picture() {
         let lanes = lanes();
