@@ -145,9 +145,10 @@ pub(crate) fn measured<T, E>(
         if let Some(counted) = counted {
             counted.end(local);
         }
+        let ran = by_chance.map(|since| local.end_sample(since));
         if matches!(result, Ok(Poll::Pending)) {
-            if let Some(since) = by_chance {
-                header.note_poll(local.end_sample(since));
+            if let Some(ran) = ran {
+                header.note_poll(ran);
                 header.sleep(local.now());
             }
             let says = &local.desk().says;

@@ -10,7 +10,7 @@ mod limit;
 use limit::{as_task, ends, with_workers};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
-use std::task::Poll;
+use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -82,6 +82,55 @@ fn an_echo_gets_on_while_a_hog_polls_in_a_loop_on_the_worker_that_drives_it() {
         });
         assert!(runtime.block_on(hog).unwrap(), "the echo did not get on during a long poll");
     });
+}
+
+/// Whether something was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// How many long polls, of tasks that end or of such that go on, a worker does whose polls were short until then,
+/// before it asks its driver for a timer. The timer is due after the first, and no other worker is there.
+fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
+    as_task(1, async move {
+        for _ in 0..20_000 {
+            yield_now().await;
+        }
+        let (is_due, before) = (Arc::new(Woken::default()), Arc::new(AtomicU32::new(0)));
+        let mut timer = Box::pin(time::sleep(SHORT));
+        assert!(timer.as_mut().poll(&mut Context::from_waker(&is_due.clone().into())).is_pending());
+        let long = |_| {
+            let (is_due, before) = (is_due.clone(), before.clone());
+            spawn(async move {
+                let began = Instant::now();
+                while began.elapsed() < SHORT && !is_due.0.load(SeqCst) {
+                    std::hint::spin_loop();
+                }
+                before.fetch_add(u32::from(!is_due.0.load(SeqCst)), SeqCst);
+                if !that_end {
+                    yield_now().await;
+                }
+            })
+        };
+        for task in (0..300).map(long).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        before.load(SeqCst)
+    })
+}
+
+#[test]
+fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_over() {
+    // One poll of 32 is measured at least; a round of short ones has 512.
+    for that_end in [true, false] {
+        let polls = long_polls_before_the_driver_is_asked(that_end);
+        assert!(polls <= 100, "the timer waited for {polls} polls of {SHORT:?}; do they end: {that_end}");
+    }
 }
 
 #[test]
