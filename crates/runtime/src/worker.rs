@@ -204,6 +204,7 @@ impl Local {
         Some(self.desk().host.now())
     }
 
+    /// What a measured poll took.
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
         let now = self.read_clock();
         if now.0 > self.round_began.get().0 + 2 * TURN_EVERY.0 {
