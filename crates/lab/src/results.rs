@@ -8,7 +8,10 @@
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The version of the schema. It grows when a field changes its meaning or goes away.
@@ -224,21 +227,67 @@ fn median_ranks_95(n: usize) -> (usize, usize) {
     ((middle - half).floor().max(0.0) as usize, ((middle + half).ceil() as usize).min(n - 1))
 }
 
-/// Writes `bytes` to `path` so that a reader sees the old file or the new one, never a part.
+/// Writes `bytes` to `path`; every file that this command writes is written here.
+///
+/// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old
+/// one's mode; without an old one the mode is what the umask leaves. What can't be replaced and stay what it is, is
+/// written through: a device, a FIFO, a symbolic link, a file of another user or with several names, standard output.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fail =
         || format!("can't write {}: is {} a folder you may write to?", path.display(), folder.display());
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(fail)?;
-    file.write_all(bytes).with_context(fail)?;
-    // A temporary file is private to its owner; what the user asked for has the usual mode.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let _ = file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644));
+    match fs::symlink_metadata(path) {
+        Err(_) => replace(path, folder, None, bytes).with_context(fail),
+        Ok(old) => match old.file_type().is_file() && stream_of(path).is_none() && old.nlink() == 1 {
+            true if replace(path, folder, Some(&old), bytes).is_ok() => Ok(()),
+            _ => write_through(path, bytes).with_context(|| format!("can't write to {}", path.display())),
+        },
     }
-    file.persist(path).with_context(fail)?;
+}
+
+/// Whether what was written to `path` can be replaced by more of it later: it is a file, or nothing yet. A pipe or a
+/// terminal gets the whole once.
+pub fn is_rewritable(path: &Path) -> bool {
+    stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
+}
+
+/// A new file in the place of `old`. An error leaves what was there.
+fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
+    // A temporary file is private to its owner unless told otherwise; the umask applies to what it is told.
+    let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    if let Some(old) = old {
+        let new = file.as_file().metadata()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            return Err(io::Error::other("the new file would have another owner"));
+        }
+        file.as_file().set_permissions(old.permissions())?;
+    }
+    file.persist(path)?;
     Ok(())
+}
+
+fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match stream_of(path) {
+        Some(mut stream) => {
+            io::stdout().flush()?;
+            stream.write_all(bytes)
+        }
+        None => fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(bytes),
+    }
+}
+
+/// Standard output or error, if `path` leads there. Opened by its path a file would be truncated under what was
+/// printed, and a socket can't be opened.
+fn stream_of(path: &Path) -> Option<fs::File> {
+    let target = fs::metadata(path).ok()?;
+    let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
+    streams
+        .into_iter()
+        .flatten()
+        .map(fs::File::from)
+        .find(|stream| stream.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (target.dev(), target.ino())))
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ pub fn run(
 }
 
 /// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. Before the first
-/// case and after every one the results so far are written to `keep`.
+/// case and after every one the results so far are written to `keep`, if it is a file.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -178,12 +178,13 @@ pub fn run_cases(
         .collect();
     let bar = crate::progress(steps, &format!("{heading}{what}"));
     let (when, meter) = (host::utc_now(), host::LoadMeter::start());
-    let results = |rows: &[Row]| host::results(what, command, when.clone(), &meter, rows.to_vec());
+    let so_far = |rows: &[Row]| host::results(what, command, when.clone(), &meter, rows.to_vec());
     let mut rows = Vec::new();
+    let keep = keep.filter(|path| results::is_rewritable(path));
     // Now, so that no older run's file stands for this one, and a path that can't be written is told before it costs
     // minutes.
     if let Some(path) = keep {
-        write(path, &results(&rows))?;
+        write(path, &so_far(&rows))?;
     }
     // Where nobody sees a bar, a log shows how far it is.
     let log = |done: &str| {
@@ -211,7 +212,7 @@ pub fn run_cases(
             None => break,
         }
         if let Some(path) = keep {
-            write(path, &results(&rows))?;
+            write(path, &so_far(&rows))?;
         }
         // A long case gives what it has: its rows are kept, but it isn't done.
         if INTERRUPTED.load(Relaxed) {
@@ -221,7 +222,7 @@ pub fn run_cases(
         log(&format!("{} is done, {} of {}", case.name, i + 1, chosen.len()));
     }
     bar.finish_and_clear();
-    Ok(results(&rows))
+    Ok(so_far(&rows))
 }
 
 /// One case of a run.

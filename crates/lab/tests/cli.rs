@@ -436,6 +436,42 @@ fn a_machine_that_is_not_here_is_simulated_and_the_same_each_time() {
     assert!(rows.iter().any(|row| row["met"] == true) && text.contains("published"), "{text}");
 }
 
+/// A link to standard output, as `/dev/stdout` is: that itself would be lost if this failed as root.
+#[test]
+fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    let load = ["sim", "load", "--tasks", &tasks, "--machine", "ryzen7950x", "--seeds", "1", "--policy"];
+    let out = file("stdout");
+    std::os::unix::fs::symlink("/dev/stdout", &out).unwrap();
+    let is_link = || std::fs::symlink_metadata(&out).unwrap().is_symlink();
+    let jsons = |text: &str| text.matches("\"schema\":").count();
+
+    // To a pipe, and to a file, where it stands before or behind what is printed, not in its place.
+    for (option, told) in [("--json", "\"schema\":"), ("--trace", "# tracer: nop")] {
+        let text = well(&mut warmcore(&[&load[..], &["kernel", option, &out]].concat()));
+        assert!(is_link() && text.contains(told) && text.contains("switches"), "{option}: {text}");
+    }
+    let run = ["run", "percpu", "--quick", "--case", "counter.add", "--json", &out];
+    let text = well(&mut warmcore(&run));
+    assert!(is_link() && jsons(&text) == 1 && text.contains("relaxed atomic"), "{text}");
+    let (kept, before) = (file("kept"), "what was there\n");
+    std::fs::write(&kept, before).unwrap();
+    let append = std::fs::OpenOptions::new().append(true).open(&kept).unwrap();
+    well(warmcore(&run).stdout(append));
+    let text = std::fs::read_to_string(&kept).unwrap();
+    assert!(text.starts_with(before) && jsons(&text) == 1 && !text.contains('\0'), "{text}");
+
+    // The page's folder too: what is linked from there stays linked.
+    let page = folder.path().join("page");
+    std::fs::create_dir(&page).unwrap();
+    std::os::unix::fs::symlink(file("elsewhere"), page.join("report.html")).unwrap();
+    well(warmcore(&["report", "--render", "--out"]).arg(&page));
+    assert!(std::fs::symlink_metadata(page.join("report.html")).unwrap().is_symlink());
+    assert!(std::fs::read_to_string(file("elsewhere")).unwrap().contains("</html>"));
+}
+
 #[test]
 fn the_culprit_is_named_though_it_stands_before_its_victim() {
     let fixture = |name: &str| format!("{}/../../fixtures/sim/{name}", env!("CARGO_MANIFEST_DIR"));

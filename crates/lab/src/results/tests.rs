@@ -1,5 +1,10 @@
 use super::*;
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs::{OpenOptions, Permissions};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, chown, symlink};
 
 #[test]
 fn a_row_knows_its_quartiles_and_its_noise() {
@@ -53,6 +58,88 @@ fn a_file_is_written_whole_or_not_at_all() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left");
     let error = write_whole(&folder.path().join("none/out.json"), b"x").unwrap_err().to_string();
     assert!(error.contains("none/out.json") && error.contains("may write"), "{error}");
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().permissions().mode()
+}
+
+#[test]
+fn a_file_keeps_its_mode_and_a_new_one_has_what_the_umask_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    for wanted in [0o600, 0o640, 0o664] {
+        std::fs::write(file("kept"), "old").unwrap();
+        std::fs::set_permissions(file("kept"), Permissions::from_mode(wanted)).unwrap();
+        write_whole(&file("kept"), b"new").unwrap();
+        assert_eq!(mode(&file("kept")) & 0o777, wanted);
+        assert_eq!(std::fs::read(file("kept")).unwrap(), b"new");
+    }
+    // The umask is the process's, so this doesn't set it: two new files agree.
+    write_whole(&file("new"), b"x").unwrap();
+    std::fs::write(file("plain"), "x").unwrap();
+    assert_eq!(mode(&file("new")), mode(&file("plain")));
+}
+
+#[test]
+fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+
+    // A symbolic link, to a file, to nothing yet, and to a device.
+    std::fs::write(file("target"), "what was there is longer").unwrap();
+    for (link, target) in
+        [("link", file("target")), ("dangling", file("later")), ("null", "/dev/null".into())]
+    {
+        symlink(&target, file(link)).unwrap();
+        write_whole(&file(link), b"new").unwrap();
+        assert!(std::fs::symlink_metadata(file(link)).unwrap().is_symlink(), "{link} was replaced");
+    }
+    assert_eq!(std::fs::read(file("target")).unwrap(), b"new");
+    assert_eq!(std::fs::read(file("later")).unwrap(), b"new");
+
+    // A file with two names has both afterwards.
+    std::fs::write(file("one"), "old").unwrap();
+    std::fs::hard_link(file("one"), file("two")).unwrap();
+    write_whole(&file("one"), b"new").unwrap();
+    assert_eq!(std::fs::read(file("two")).unwrap(), b"new");
+
+    // A FIFO; opened for both first, so that nothing waits for another end.
+    let name = CString::new(file("fifo").as_os_str().as_bytes()).unwrap();
+    // SAFETY: the name ends with a NUL and lives as long as the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let mut both = OpenOptions::new().read(true).write(true).open(file("fifo")).unwrap();
+    write_whole(&file("fifo"), b"new").unwrap();
+    assert!(std::fs::symlink_metadata(file("fifo")).unwrap().file_type().is_fifo());
+    let mut got = [0; 3];
+    both.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"new");
+    assert!(!is_rewritable(&file("fifo")) && !is_rewritable(&file("null")));
+    assert!(is_rewritable(&file("link")) && is_rewritable(&file("not there")));
+
+    // A device with a name of its own; only root may make one, and not in every container.
+    let name = CString::new(file("device").as_os_str().as_bytes()).unwrap();
+    // SAFETY: as above.
+    let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) };
+    if made == 0 && OpenOptions::new().write(true).open(file("device")).is_ok() {
+        write_whole(&file("device"), b"new").unwrap();
+        assert!(std::fs::symlink_metadata(file("device")).unwrap().file_type().is_char_device());
+    }
+}
+
+#[test]
+fn a_file_of_another_user_stays_theirs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    std::fs::write(&path, "old").unwrap();
+    // Only root may give a file away.
+    if chown(&path, Some(65534), Some(65534)).is_ok() {
+        write_whole(&path, b"new").unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (65534, 65534));
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file was left");
+    }
 }
 
 const DOCS: &str = include_str!("../../../../docs/json.md");
