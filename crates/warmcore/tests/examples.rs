@@ -1,0 +1,129 @@
+//! The examples as a reader runs them: each program, and what it prints.
+//!
+//! `tenants_runtime`, `prometheus` and `hello_http` have tests of their own beside this file.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The program of an example. `cargo test -p warmcore` has built it; `cargo test --test examples` has not.
+fn program(name: &str) -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    let program = folder.join("examples").join(name);
+    if !program.exists() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "warmcore", "--example", name]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        cargo.env("CARGO_TARGET_DIR", folder.parent().expect("target/PROFILE"));
+        assert!(cargo.status().unwrap().success(), "the example {name} does not build");
+    }
+    program
+}
+
+/// What an example prints that ends by itself.
+fn output(name: &str) -> String {
+    let output = Command::new(program(name)).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{name}: {}\n{text}\n{errors}", output.status);
+    text
+}
+
+/// The numbers of a text, in their order.
+fn numbers(text: &str) -> Vec<u64> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
+}
+
+#[test]
+fn counters_prints_what_its_threads_added() {
+    let text = output("counters");
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("no line {key} in\n{text}")).trim()
+    };
+    let bytes = 4 * (0..5_000_000u64).map(|i| i % 1500).sum::<u64>();
+    assert_eq!(value("requests"), "20000000");
+    assert_eq!(value("bytes"), bytes.to_string());
+    assert_eq!(value("errors"), "20000");
+    assert_eq!(value("open"), "0");
+    let backend = value("mode");
+    assert!(["rseq", "atomic", "plain"].iter().any(|name| backend.contains(name)), "{text}");
+    let [kib, slots] = numbers(value("memory"))[..] else { panic!("{text}") };
+    assert!(kib > 0 && slots > 0, "{text}");
+}
+
+#[test]
+fn buffers_gives_back_every_buffer_that_it_allocated() {
+    let text = output("buffers");
+    let lines: Vec<&str> = text.lines().collect();
+    let [first, _, last] = lines[..] else { panic!("{text}") };
+    let [requests, allocated, at_hand] = numbers(first)[..] else { panic!("{text}") };
+    assert_eq!(requests, 8_000_000, "{text}");
+    // Its four threads have one buffer each at a time: a buffer for each request would be no reuse.
+    assert!((1..1000).contains(&allocated), "{text}");
+    assert_eq!(at_hand, allocated, "{text}");
+    assert_eq!(numbers(last), [allocated], "{text}");
+}
+
+#[test]
+fn tenants_counts_each_request_once_in_as_many_slots_as_ran_at_the_same_time() {
+    let text = output("tenants");
+    assert_eq!(text.lines().count(), 3, "{text}");
+    for (number, name) in ["orders", "search", "billing"].into_iter().enumerate() {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+        let [requests, bytes, slots, cpus, overflows] = numbers(line)[..] else { panic!("{line}") };
+        let served = |thread: usize| (0..1_000_000).filter(|n| (thread + n) % 3 == number).count();
+        assert_eq!(requests, (0..8).map(served).sum::<usize>() as u64, "{line}");
+        assert_eq!(bytes, 100 * requests, "{line}");
+        // A thread that was preempted in a request holds its CPU's id: the next one takes one beyond the CPUs.
+        assert!(slots >= 1 && (slots <= cpus || overflows > 0), "{line}");
+    }
+}
+
+/// A server, ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
+    let mut server = Command::new(program("budget_server"));
+    let mut server = Server(server.arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    let address = first.strip_prefix("listening on http://").unwrap_or_else(|| panic!("{first}"));
+    for path in ["/a/work?kb=256", "/b/work?kb=64", "/hog/work?kb=1024&ms=10"] {
+        let reply = get(address, path);
+        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {reply}");
+    }
+    let stats = get(address, "/stats");
+    assert!(["a", "b", "hog", "server"].iter().all(|name| stats.contains(name)), "{stats}");
+    // SAFETY: a plain system call; the process is this test's own child and is not waited for yet.
+    assert_eq!(unsafe { libc::kill(server.0.id() as i32, libc::SIGINT) }, 0);
+    let ended: Vec<String> = lines.map(|line| line.unwrap()).collect();
+    assert!(server.0.wait().unwrap().success(), "{ended:?}");
+    assert_eq!(ended.len(), 4, "{ended:?}");
+    for line in &ended {
+        let [used, peak] = numbers(line)[..] else { panic!("{line}") };
+        assert!(used == 0 && peak > 0, "{line}");
+    }
+}
