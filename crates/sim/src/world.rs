@@ -92,6 +92,8 @@ pub struct World<P, O = ()> {
     settings: Settings,
     times: Times,
     memory: Memory,
+    /// Of each shard's queue: its lock and its list's head.
+    queue_lines: Vec<LineId>,
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
@@ -139,13 +141,16 @@ impl<P: Policy, O: Observer> World<P, O> {
         let machine = Machine::new(topology, &kernel_cpus);
         let core_of: Vec<u32> = topology.cpus.iter().map(|cpu| cpu.core.0).collect();
         let cpus = kernel_cpus.len() as u32;
+        let mut memory = Memory::new(costs, topology);
+        let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();
         Self {
             scene: Scene::new(machine, &core_of, settings.order, settings.long_run),
             policy,
             observer,
             times: Times::new(costs, &settings),
             settings,
-            memory: Memory::new(costs, topology),
+            memory,
+            queue_lines,
             random: Random::new(seed),
             events: Events::new(),
             codes: Vec::new(),

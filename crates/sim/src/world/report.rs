@@ -199,7 +199,9 @@ impl<P: Policy, O: Observer> World<P, O> {
             tasks[at].counts.add(&code.past);
         }
         let cpu = |cpu: &super::scene::Cpu| CpuCounts {
-            busy_ns: cpu.counts.busy_ns + if cpu.is_busy { now - cpu.state_since } else { 0 },
+            busy_ns: cpu.counts.busy_ns
+                + if cpu.is_busy && !cpu.searches { now - cpu.state_since } else { 0 },
+            search_ns: cpu.counts.search_ns + if cpu.searches { now - cpu.state_since } else { 0 },
             ..cpu.counts
         };
         Report {

@@ -9,9 +9,9 @@ use super::queue::{List, RunQueue};
 use super::settings::Order;
 use super::task::{NONE, Task};
 use super::usage::Usage;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use warmcore_place::policy::kernel::{AverageIdle, NewidleCost};
-use warmcore_place::{Allowed, Distance, Machine, View};
+use warmcore_place::{Allowed, Distance, Machine, Pull, View};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a CPU does.
@@ -40,6 +40,12 @@ pub struct CpuCounts {
     pub ticks: u64,
     /// Tasks that it took from elsewhere when it had none, or fewer.
     pub pulled: u64,
+    /// Searches of other CPUs' run queues that it began right after it had run out of work, while tasks waited.
+    pub searches: u64,
+    /// … that found nothing and gave up before every CPU was looked at: the gate of newidle balancing was closed.
+    pub gated: u64,
+    /// It searched.
+    pub search_ns: u64,
 }
 
 /// A CPU. What a switch needs stands first, on four lines: what it does; its clocks; who waits; its counts.
@@ -56,6 +62,10 @@ pub(crate) struct Cpu {
     pub(crate) is_busy: bool,
     /// Who runs there sleeps right after the wake that is placed now.
     pub(crate) sleeps_next: bool,
+    /// It searches until its arrival.
+    pub(crate) searches: bool,
+    /// Searches in a row that brought nothing.
+    pub(crate) tries: u8,
     pub(crate) current: u32,
     /// Of the step, the arrival or the look that is pending: others are stale.
     pub(crate) generation: u32,
@@ -83,6 +93,12 @@ pub(crate) struct Cpu {
 
     pub(crate) hot_until: u64,
     pub(crate) queue: RunQueue,
+
+    /// What the search that is under way ends with, and who had the CPU before it.
+    pub(crate) found: Pull,
+    pub(crate) had: u32,
+    /// Of that search, in ns by how far it looks: it ends after a part of it if a task is woken here.
+    pub(crate) parts: [u32; 6],
 
     pub(crate) counts: CpuCounts,
     pub(crate) lopsided: u32,
@@ -124,6 +140,11 @@ impl Cpu {
             is_newly_idle: false,
             is_busy: false,
             sleeps_next: false,
+            searches: false,
+            tries: 0,
+            found: Pull::Nothing,
+            had: NONE,
+            parts: [0; 6],
             queue: RunQueue::default(),
             lopsided: 0,
             counts: CpuCounts::default(),
@@ -131,10 +152,12 @@ impl Cpu {
     }
 }
 
-/// What is asked of many CPUs at a time, apart from all else: five CPUs on a line.
-#[derive(Debug, Clone, Copy)]
+/// What is asked of many CPUs at a time, apart from all else: four CPUs on a line.
+#[derive(Debug, Clone)]
 struct Glance {
     state: State,
+    /// The search that looked here last.
+    searched: Cell<u32>,
     /// Those that wait, and who runs.
     runs: u32,
     /// Those that wait and may run elsewhere, too.
@@ -147,6 +170,8 @@ pub(crate) struct Shard {
     pub(crate) idle: u32,
     /// Movable tasks that wait on its CPUs, whether they are in its queue besides or not.
     pub(crate) backlog: u32,
+    /// Its CPUs that have more tasks than the one that runs or is about to.
+    pub(crate) crowded: u32,
     /// Tasks that belong to none of them yet, or that any of them may take.
     pub(crate) shelf: List<1>,
     /// Cores all of whose CPUs idle.
@@ -188,11 +213,17 @@ pub(crate) struct Scene {
     pub(crate) looking: u32,
     /// Movable tasks that wait, wherever.
     pub(crate) waiting: u32,
+    /// CPUs that have more tasks than one, and tasks in the shards' queues.
+    pub(crate) crowded: u32,
+    pub(crate) shelved: u32,
     /// Looks at CPUs since this was reset.
     pub(crate) looks: Cell<u32>,
-    /// The same by how far they were, for the CPU that searches.
+    /// The CPU that searches. Of its search: which it is, how many CPUs it has looked at by how far they are, and the
+    /// queues of which shards.
     pub(crate) searches: Cell<Option<u32>>,
+    search: Cell<u32>,
     pub(crate) looked: [Cell<u32>; 6],
+    pub(crate) asked: RefCell<Vec<u32>>,
     /// Of the wake that is placed now.
     pub(crate) wakee_was_on: Option<CpuId>,
     pub(crate) wakes_wide: bool,
@@ -226,7 +257,10 @@ impl Scene {
             order,
             long_run,
             idle: cpus.len() as u32,
-            glances: vec![Glance { state: State::Idle, runs: 0, movable: 0 }; cpus.len()],
+            glances: vec![
+                Glance { state: State::Idle, searched: Cell::new(0), runs: 0, movable: 0 };
+                cpus.len()
+            ],
             cpus,
             tasks: Vec::new(),
             shards,
@@ -234,9 +268,13 @@ impl Scene {
             of_cores,
             looking: 0,
             waiting: 0,
+            crowded: 0,
+            shelved: 0,
             looks: Cell::new(0),
             searches: Cell::new(None),
+            search: Cell::new(0),
             looked: Default::default(),
+            asked: RefCell::new(Vec::new()),
             wakee_was_on: None,
             wakes_wide: false,
         }
@@ -268,24 +306,75 @@ impl Scene {
         &self.of_cores[begin as usize..end as usize]
     }
 
+    /// A CPU's search begins: what it looks at is counted until [`Scene::end_search`].
+    pub(crate) fn begin_search(&self, cpu: u32) {
+        self.searches.set(Some(cpu));
+        self.search.set(self.search.get().wrapping_add(1));
+        self.looked.iter().for_each(|looked| looked.set(0));
+        self.asked.borrow_mut().clear();
+    }
+
+    /// How many CPUs it has looked at, by how far they are.
+    pub(crate) fn end_search(&self) -> [u32; 6] {
+        self.searches.set(None);
+        self.looked.each_ref().map(Cell::get)
+    }
+
+    /// Who searches looks at a CPU. What it has seen once in a search is in its own cache.
+    #[inline]
+    fn look(&self, cpu: CpuId) {
+        let Some(me) = self.searches.get() else { return };
+        let glance = &self.glances[cpu.index()];
+        if glance.searched.replace(self.search.get()) != self.search.get() {
+            let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
+            looked.set(looked.get() + 1);
+        }
+    }
+
     /// A task gets the CPU, or loses it: who.
     #[inline]
     pub(crate) fn set_current(&mut self, cpu: u32, id: u32) -> u32 {
         let before = std::mem::replace(&mut self.cpus[cpu as usize].current, id);
-        let runs = &mut self.glances[cpu as usize].runs;
-        *runs = *runs + u32::from(id != NONE) - u32::from(before != NONE);
+        match (before != NONE, id != NONE) {
+            (false, true) => self.count_runs(cpu, 1),
+            (true, false) => self.count_runs(cpu, u32::MAX),
+            _ => {}
+        }
         before
+    }
+
+    /// A task more is on a CPU, or one less.
+    #[inline]
+    fn count_runs(&mut self, cpu: u32, by: u32) {
+        let runs = &mut self.glances[cpu as usize].runs;
+        let was_crowded = *runs > 1;
+        *runs = runs.wrapping_add(by);
+        if was_crowded != (*runs > 1) {
+            let shard = &mut self.shards[self.cpus[cpu as usize].shard as usize];
+            shard.crowded = shard.crowded.wrapping_add(by);
+            self.crowded = self.crowded.wrapping_add(by);
+        }
+    }
+
+    /// Whether a free CPU has anything to look for. In a kernel: a CPU that has more than one task (`rd->overload`), or a
+    /// queue that is shared.
+    #[inline]
+    pub(crate) fn has_surplus(&self) -> bool {
+        match self.order {
+            Order::Fair => self.crowded > 0 || self.shelved > 0,
+            Order::Rounds => self.waiting > 0,
+        }
     }
 
     /// Counts a task in that waits on a CPU, or out.
     fn count_waiting(&mut self, cpu: u32, id: u32, comes: bool) {
         let allowed = self.tasks[id as usize].allowed;
         let by = if comes { 1u32 } else { u32::MAX };
-        let glance = &mut self.glances[cpu as usize];
-        glance.runs = glance.runs.wrapping_add(by);
+        self.count_runs(cpu, by);
         if matches!(allowed, Allowed::Cpu(_)) {
             return;
         }
+        let glance = &mut self.glances[cpu as usize];
         glance.movable = glance.movable.wrapping_add(by);
         let at = &mut self.cpus[cpu as usize];
         if comes && at.queue.movable == 0 {
@@ -311,6 +400,7 @@ impl Scene {
             queue.push(&mut self.tasks, id, self.order);
         }
         if let Some(shard) = enters {
+            self.shelved += 1;
             self.tasks[id as usize].shelf = shard as u32;
             self.shards[shard].shelf.push(&mut self.tasks, id);
         }
@@ -321,6 +411,7 @@ impl Scene {
         self.tasks[id as usize].shelf = shard as u32;
         self.shards[shard].shelf.push(&mut self.tasks, id);
         self.waiting += 1;
+        self.shelved += 1;
     }
 
     /// A task waits no longer, wherever it did.
@@ -329,6 +420,7 @@ impl Scene {
         let cpu = std::mem::replace(&mut task.queued_on, NONE);
         let shelf = std::mem::replace(&mut task.shelf, NONE);
         if shelf != NONE {
+            self.shelved -= 1;
             self.shards[shelf as usize].shelf.remove(&mut self.tasks, id);
         }
         if cpu == NONE {
@@ -339,18 +431,19 @@ impl Scene {
         }
     }
 
-    /// The next one to run there; it waits no longer.
+    /// The next one to run there, and the shard in whose queue it was besides; it waits no longer.
     pub(crate) fn dequeue(
         &mut self,
         cpu: u32,
         chain_max: impl Fn(Nanos) -> u32,
         turn: impl Fn(Nanos) -> warmcore_place::Turn,
-    ) -> Option<u32> {
+    ) -> Option<(u32, Option<u32>)> {
         let at = &mut self.cpus[cpu as usize];
         let average = Nanos(at.average_run);
         let id = at.queue.choose(&mut self.tasks, || chain_max(average), || turn(average))?;
+        let shelf = self.tasks[id as usize].shelf;
         self.unqueue(id);
-        Some(id)
+        Some((id, (shelf != NONE).then_some(shelf)))
     }
 
     /// Takes one that may run on `me` from another CPU's queue.
@@ -361,14 +454,14 @@ impl Scene {
         Some(id)
     }
 
-    /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one.
-    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<(u32, bool)> {
+    /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one: which.
+    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
         let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
         let id = all.find(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))?;
         drop(all);
-        let was_nowhere = self.tasks[id as usize].queued_on == NONE;
+        let on = self.tasks[id as usize].queued_on;
         self.unqueue(id);
-        Some((id, was_nowhere))
+        Some((id, (on != NONE).then_some(CpuId(on))))
     }
 
     /// A task that has run on one CPU is to be compared with those of another.
@@ -431,6 +524,7 @@ impl View for Scene {
 
     #[inline]
     fn backlog(&self, cpu: CpuId) -> u32 {
+        self.look(cpu);
         self.glances[cpu.index()].movable
     }
 
@@ -451,6 +545,9 @@ impl View for Scene {
 
     #[inline]
     fn waiting_in(&self, shard: usize) -> u32 {
+        if self.searches.get().is_some() {
+            self.asked.borrow_mut().push(shard as u32);
+        }
         self.shards[shard].shelf.len
     }
 
@@ -461,7 +558,11 @@ impl View for Scene {
 
     #[inline]
     fn has_backlog_in(&self, shard: usize) -> bool {
-        self.shards[shard].backlog > 0
+        let shard = &self.shards[shard];
+        match self.order {
+            Order::Fair => shard.crowded > 0,
+            Order::Rounds => shard.backlog > 0,
+        }
     }
 
     fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
@@ -476,10 +577,7 @@ impl View for Scene {
 
     #[inline]
     fn runs(&self, cpu: CpuId) -> u32 {
-        if let Some(me) = self.searches.get() {
-            let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
-            looked.set(looked.get() + 1);
-        }
+        self.look(cpu);
         self.glances[cpu.index()].runs
     }
 

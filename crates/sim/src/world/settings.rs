@@ -10,6 +10,20 @@ use crate::costs::Costs;
 use warmcore_terms::Nanos;
 use warmcore_topo::Distance;
 
+/// Lines of a run queue that `update_sg_lb_stats` reads: `nr_running` and `curr`, the queue of the fair class, its load
+/// averages, the idle state. Estimated: counted in the source of 6.6 and not measured.
+const LOOK_LINES_KERNEL: u32 = 4;
+
+/// Lines that `detach_task` and `attach_task` move: the run queue's lock, two nodes of the tree, three of the task.
+/// Estimated in the same way.
+const TAKE_LINES_KERNEL: u32 = 6;
+
+/// A worker of a runtime shows how much waits there in one line.
+const LOOK_LINES_RUNTIME: u32 = 1;
+
+/// Its queue's lock, the slot in it, and the task's header.
+const TAKE_LINES_RUNTIME: u32 = 3;
+
 /// In which order tasks wait on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
@@ -46,6 +60,11 @@ pub struct Settings {
     pub help_at_once: bool,
     /// A CPU is kept for a sleeper only if that leaves it idle.
     pub keep_idle_only: bool,
+    /// Cache lines that a search reads of each CPU's run queue that it looks at. 0: a search takes no time.
+    pub look_lines: u32,
+    /// Cache lines that a task brings along when a CPU takes it from another's run queue: the queue's lock and links, and
+    /// the task's own. 0: that takes no time.
+    pub take_lines: u32,
     /// Steps in a row without a nanosecond after which a program is called stuck.
     pub steps_max: u32,
 }
@@ -64,6 +83,8 @@ impl Default for Settings {
             charge: Nanos(5),
             help_at_once: true,
             keep_idle_only: false,
+            look_lines: LOOK_LINES_RUNTIME,
+            take_lines: TAKE_LINES_RUNTIME,
             steps_max: 1_000_000,
         }
     }
@@ -72,7 +93,13 @@ impl Default for Settings {
 impl Settings {
     /// The kernel's own, for [`warmcore_place::Kernel`].
     pub fn kernel() -> Self {
-        Self { help_at_once: false, keep_idle_only: true, ..Self::default() }
+        Self {
+            help_at_once: false,
+            keep_idle_only: true,
+            look_lines: LOOK_LINES_KERNEL,
+            take_lines: TAKE_LINES_KERNEL,
+            ..Self::default()
+        }
     }
 
     /// A runtime's workers: nobody is interrupted.
@@ -109,8 +136,12 @@ pub(crate) struct Times {
     pub(crate) speed: [u32; 8],
     /// A look at one CPU's id by a compaction.
     pub(crate) scan: u64,
-    /// A look at another CPU's queue, by how far that is, in picoseconds.
+    /// A waker's look at one CPU, by how far that is, in picoseconds: one line, of which several overlap.
     pub(crate) look: [u64; 6],
+    /// A look at one CPU's run queue in a search, in picoseconds.
+    pub(crate) search: [u64; 6],
+    /// A task that comes from another CPU's run queue, in picoseconds.
+    pub(crate) take: [u64; 6],
 }
 
 impl Times {
@@ -118,6 +149,11 @@ impl Times {
         let known = |name: &str| costs.get(name).map_or(0, |_| costs.ns(name).0);
         let exits: Vec<_> =
             costs.cstates().iter().map(|state| (state.residency.0, state.exit.0, state.flushes)).collect();
+        // The own run queue's lines are in the own cache.
+        let lines = |lines: u32, distance| match distance {
+            Distance::Same => 0,
+            _ => costs.hand_over(distance).saturating_mul(lines.into()),
+        };
         let lightest = exits.first().map_or(0, |state| state.1);
         let percent = costs.get("smt_speed_percent").map_or(100, |number| number.milli / 1000);
         let two = settings.smt_per_mille.unwrap_or(percent as u32 * 10).clamp(1, 1000);
@@ -138,6 +174,8 @@ impl Times {
             speed,
             scan: known("mm_cid_scan_ns_per_cpu"),
             look: DISTANCES.map(|distance| costs.read_overlapped(costs.hand_over(distance))),
+            search: DISTANCES.map(|distance| lines(settings.look_lines, distance)),
+            take: DISTANCES.map(|distance| lines(settings.take_lines, distance)),
         }
     }
 

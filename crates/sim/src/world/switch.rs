@@ -1,7 +1,8 @@
 //! Switch: which task has a CPU, and what happens when it gets or loses it.
 //!
 //! Model.   A CPU that is free takes from the queue of its shard, from its own, or what the policy lets it pull; else
-//!          it sleeps. Threads of one core slow each other: when one begins or ends to be busy, what is left
+//!          it sleeps. A search takes the time of the lines that it reads, and a task that comes from another
+//!          queue the time of those that it brings; so what was seen may be gone when the CPU gets there. Threads of one core slow each other: when one begins or ends to be busy, what is left
 //!          of its siblings' steps takes longer or shorter. A step that got longer keeps its event, which
 //!          finds that it comes too early; only one that got shorter has a new one.
 //! Number.  Two busy threads run at 620 thousandths each.
@@ -21,9 +22,9 @@ use warmcore_place::{Policy, Pull};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Tries in a row to pull, each of which brings something unless a policy is wrong.
-const PULLS_MAX: usize = 4;
+const PULLS_MAX: u8 = 4;
 
-/// A pull that came back with nothing is repeated after so long.
+/// Pulls that came back with nothing are repeated after so long.
 const LOOK_AGAIN: u64 = 1_000_000;
 
 /// As many looks in a row have to say that a neighbour has more to do.
@@ -31,6 +32,17 @@ const LOPSIDED_LOOKS: u32 = 3;
 
 /// Neighbours that are looked at: the nearest.
 const NEIGHBOURS: usize = 8;
+
+/// What a free CPU does next.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// It runs that task, after so long.
+    Runs(u32, u64),
+    /// It searches: its arrival says what came of it.
+    Searches,
+    /// It sleeps.
+    Idles,
+}
 
 impl<P: Policy, O: Observer> World<P, O> {
     /// A step has ended, if its event is right about that. Whether it was not.
@@ -47,11 +59,14 @@ impl<P: Policy, O: Observer> World<P, O> {
         false
     }
 
-    /// A CPU is awake.
+    /// A CPU is awake, or its search has ended.
     pub(super) fn arrives(&mut self, cpu: u32) {
-        let found = self.next(cpu, None, false);
-        self.begin(cpu, None, found, 0);
-        if found.is_some() && self.settings.help_at_once {
+        let next = match self.scene.cpus[cpu as usize].searches {
+            true => self.searched(cpu),
+            false => self.next(cpu, None, false),
+        };
+        self.begin(cpu, None, next, 0);
+        if matches!(next, Next::Runs(..)) && self.settings.help_at_once {
             // Who looked and found something sees to it that the next one looks: now that it looks no longer itself.
             self.help(cpu);
         }
@@ -64,11 +79,11 @@ impl<P: Policy, O: Observer> World<P, O> {
                 Goes::Runs(ns) => return self.start(cpu, ns),
                 Goes::Leaves(left) => {
                     let prev = self.put_off(cpu, left);
-                    let found = self.next(cpu, Some(prev), left == Left::Waits);
+                    let next = self.next(cpu, Some(prev), left == Left::Waits);
                     if left == Left::Ended {
                         self.bury(prev);
                     }
-                    let cost = self.hand(cpu, Some((prev, left)), found);
+                    let cost = self.hand(cpu, Some((prev, left)), next);
                     if self.settings.help_at_once && self.scene.cpus[cpu as usize].queue.movable > 0 {
                         self.help(cpu);
                     }
@@ -82,30 +97,48 @@ impl<P: Policy, O: Observer> World<P, O> {
     }
 
     /// The CPU begins with whom it found.
-    fn begin(&mut self, cpu: u32, prev: Option<(u32, Left)>, found: Option<u32>, cost: u64) {
-        if self.hand(cpu, prev, found).is_some() {
-            self.go_on(cpu, cost);
+    fn begin(&mut self, cpu: u32, prev: Option<(u32, Left)>, next: Next, cost: u64) {
+        if let Some(own) = self.hand(cpu, prev, next) {
+            self.go_on(cpu, cost + own);
         }
     }
 
-    /// Gives the CPU to whom it found, or lets it sleep. What a switch costs, if the task is to go on with a new step.
-    fn hand(&mut self, cpu: u32, prev: Option<(u32, Left)>, found: Option<u32>) -> Option<u64> {
+    /// Gives the CPU to whom it found, or lets it search or sleep. What a switch costs, if the task is to go on with a
+    /// new step.
+    fn hand(&mut self, cpu: u32, prev: Option<(u32, Left)>, next: Next) -> Option<u64> {
         let now = Nanos(self.scene.now);
-        let ids = (prev.map(|(id, left)| (TaskId(id), left)), found.map(TaskId));
-        let is_same = prev.map(|(id, _)| id) == found;
-        if prev.is_some() || found.is_some() {
-            self.observer.switch(now, CpuId(cpu), ids.0, ids.1);
-        }
-        let Some(id) = found else {
-            self.idle(cpu);
-            return None;
+        let found = match next {
+            Next::Runs(id, _) => Some(id),
+            Next::Idles | Next::Searches => None,
         };
+        if prev.is_some() || found.is_some() {
+            let prev = prev.map(|(id, left)| (TaskId(id), left));
+            self.observer.switch(now, CpuId(cpu), prev, found.map(TaskId));
+        }
+        let at = &mut self.scene.cpus[cpu as usize];
+        let had = std::mem::replace(&mut at.had, NONE);
+        let (id, taking) = match next {
+            Next::Runs(id, taking) => (id, taking),
+            Next::Searches => {
+                // The place of one that has ended may be another's by then.
+                at.had = prev.filter(|(_, left)| *left != Left::Ended).map_or(had, |(id, _)| id);
+                return None;
+            }
+            Next::Idles => {
+                self.idle(cpu);
+                return None;
+            }
+        };
+        let is_same = prev.map_or(had, |(id, _)| id) == id;
         let cost = match prev {
             _ if is_same => 0,
             Some((_, Left::Waits)) => self.times.involuntary,
             Some(_) => self.times.voluntary,
+            // It has searched in between.
+            None if at.is_newly_idle => self.times.voluntary,
             None => 0,
         };
+        let cost = cost + taking;
         self.put_on(cpu, id, is_same);
         let left = std::mem::take(&mut self.scene.task(id).left);
         if left > 0 {
@@ -198,22 +231,36 @@ impl<P: Policy, O: Observer> World<P, O> {
     }
 
     /// Who is to have the CPU next. `had`: who had it.
-    fn next(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Option<u32> {
-        let me = CpuId(cpu);
+    fn next(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Next {
+        if let Some(next) = self.own(cpu) {
+            return next;
+        }
+        let (now, has_surplus) = (Nanos(self.scene.now), self.scene.has_surplus());
+        let at = &mut self.scene.cpus[cpu as usize];
+        at.is_newly_idle = had.is_some();
+        if had.is_some() {
+            at.average_idle.idle(now);
+        }
+        if is_interrupted || !has_surplus {
+            // Everybody knows that nobody waits who may run elsewhere: there is nothing to ask.
+            return Next::Idles;
+        }
+        at.counts.searches += u64::from(had.is_some());
+        at.tries = 0;
+        // Neither running nor asleep while it looks.
+        self.scene.turn(cpu, State::Coming, false);
+        self.search(cpu)
+    }
+
+    /// The first that waits here, or in the shard's queue and on no CPU.
+    fn own(&mut self, cpu: u32) -> Option<Next> {
         let shard = self.scene.cpus[cpu as usize].shard as usize;
+        let mut cost = 0;
         if self.waits_for_nobody(shard) {
             // One at a time: a share of several, as the runtime takes, spares it a lock.
-            self.unshelve(me, shard);
+            cost = self.unshelve(CpuId(cpu), shard).unwrap_or(0);
         }
-        if let Some(id) = self.dequeue(cpu) {
-            return Some(id);
-        }
-        if is_interrupted || self.scene.waiting == 0 {
-            // Nobody waits anywhere who may run elsewhere: there is nothing to ask.
-            self.scene.cpus[cpu as usize].is_newly_idle = had.is_some();
-            return None;
-        }
-        self.pull(cpu, had.is_some())
+        self.dequeue(cpu, cost)
     }
 
     /// Whether somebody in the shard's queue waits on no CPU.
@@ -226,20 +273,37 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
     }
 
-    fn dequeue(&mut self, cpu: u32) -> Option<u32> {
+    /// The next one that waits here, for `cost` and what leaving the shard's queue costs if it is there as well.
+    fn dequeue(&mut self, cpu: u32, cost: u64) -> Option<Next> {
         let (scene, policy) = (&mut self.scene, &self.policy);
-        scene.dequeue(cpu, |average| policy.chain_max(average), |average| policy.turn(average))
+        let (id, shelf) =
+            scene.dequeue(cpu, |average| policy.chain_max(average), |average| policy.turn(average))?;
+        let leaving = shelf.map_or(0, |shard| self.queue_locked(cpu, shard as usize));
+        Some(Next::Runs(id, cost + leaving))
     }
 
-    /// The first in a shard's queue waits here now. Whether there was one.
-    fn unshelve(&mut self, me: CpuId, shard: usize) -> bool {
-        let Some((id, was_nowhere)) = self.scene.unshelve(shard, me) else { return false };
-        if was_nowhere && self.settings.order == Order::Fair {
+    /// A CPU takes the lock of a shard's queue: for how long.
+    pub(super) fn queue_locked(&mut self, cpu: u32, shard: usize) -> u64 {
+        let kernel = self.scene.cpus[cpu as usize].kernel;
+        self.memory.write_line(kernel, self.queue_lines[shard], Nanos(self.scene.now)).0
+    }
+
+    /// The first in a shard's queue waits here now. For how long that takes; `None`: there is none.
+    fn unshelve(&mut self, me: CpuId, shard: usize) -> Option<u64> {
+        let (id, on) = self.scene.unshelve(shard, me)?;
+        if on.is_none() && self.settings.order == Order::Fair {
             // It was put on no CPU when it woke: its credit is limited now.
             self.scene.carry_v(id, me.0, self.settings.sleeper_credit.0);
         }
+        let from = on.or(self.scene.tasks[id as usize].home());
+        let cost = self.queue_locked(me.0, shard) + from.map_or(0, |from| self.taking(me, from));
         self.keep(me.0, id);
-        true
+        Some(cost)
+    }
+
+    /// What it takes to have a task come from another CPU's queue.
+    fn taking(&self, me: CpuId, from: CpuId) -> u64 {
+        (self.times.take[self.scene.machine.distance(me, from) as usize] + 500) / 1000
     }
 
     /// A task that waited elsewhere waits here now.
@@ -249,61 +313,122 @@ impl<P: Policy, O: Observer> World<P, O> {
         self.scene.cpus[cpu as usize].counts.pulled += 1;
     }
 
-    /// Nothing waits here: what the policy lets it take from elsewhere.
-    fn pull(&mut self, cpu: u32, is_newly_idle: bool) -> Option<u32> {
-        let (me, now) = (CpuId(cpu), Nanos(self.scene.now));
-        self.scene.cpus[cpu as usize].is_newly_idle = is_newly_idle;
-        // Neither running nor asleep while it looks.
-        self.scene.turn(cpu, State::Coming, false);
-        for _ in 0..PULLS_MAX {
-            let pull = self.ask_pull(cpu, now);
-            match pull {
-                Pull::Shard(shard) => {
-                    if self.unshelve(me, shard) {
-                        return self.dequeue(cpu);
-                    }
-                }
-                Pull::From { cpu: from, at_most } => {
-                    let came = (0..at_most.clamp(1, 256)).take_while(|_| match self.scene.take(me, from) {
-                        Some(id) => {
-                            self.keep(cpu, id);
-                            true
-                        }
-                        None => false,
-                    });
-                    if came.count() > 0 {
-                        return self.dequeue(cpu);
-                    }
-                    self.looks_at(cpu, now.0 + LOOK_AGAIN);
-                    return None;
-                }
-                Pull::Until(at) => {
-                    self.looks_at(cpu, at.0.max(now.0 + 1));
-                    return None;
-                }
-                Pull::Nothing => return None,
+    /// Nothing waits here: the policy says from where to take, and finding that out takes time.
+    fn search(&mut self, cpu: u32) -> Next {
+        loop {
+            let found = self.ask_pull(cpu);
+            let now = self.scene.now;
+            let takes: u64 = self.scene.cpus[cpu as usize].parts.iter().map(|part| u64::from(*part)).sum();
+            if takes > 0 {
+                self.set_busy(cpu, true);
+                let at = &mut self.scene.cpus[cpu as usize];
+                at.counts.busy_ns += now - at.state_since;
+                (at.state_since, at.since, at.ends_at) = (now, now, now + takes);
+                (at.searches, at.found) = (true, found);
+                let target = Target { index: cpu, generation: at.generation };
+                self.events.push(Nanos(now + takes), kind::ARRIVE, target);
+                return Next::Searches;
+            }
+            if let Some(next) = self.carry_out(cpu, found) {
+                return next;
             }
         }
-        None
     }
 
-    /// Asks, and keeps what the search has cost.
-    fn ask_pull(&mut self, cpu: u32, now: Nanos) -> Pull {
-        let scene = &self.scene;
-        scene.searches.set(Some(cpu));
-        scene.looked.iter().for_each(|looked| looked.set(0));
-        let pull = self.policy.pull(&scene.machine, scene, CpuId(cpu), now);
-        scene.searches.set(None);
-        let looked = scene.looked.each_ref().map(std::cell::Cell::get);
-        let waiting = scene.waiting > 0;
+    /// A search has ended: a task that came here meanwhile is first, else what was found is taken.
+    fn searched(&mut self, cpu: u32) -> Next {
+        let now = self.scene.now;
         let at = &mut self.scene.cpus[cpu as usize];
+        at.searches = false;
+        at.counts.search_ns += now - at.state_since;
+        at.state_since = now;
+        let found = at.found;
+        self.own(cpu).or_else(|| self.carry_out(cpu, found)).unwrap_or_else(|| self.search(cpu))
+    }
+
+    /// A task is woken on a CPU that searches: it looks no farther than it does now.
+    pub(super) fn cut_search(&mut self, cpu: u32) {
+        let now = self.scene.now;
+        let at = &mut self.scene.cpus[cpu as usize];
+        let mut end = at.since;
+        for part in at.parts {
+            end += u64::from(part);
+            if end >= now {
+                break;
+            }
+        }
+        if end < at.ends_at {
+            at.ends_at = end;
+            at.generation = at.generation.wrapping_add(1);
+            let target = Target { index: cpu, generation: at.generation };
+            self.events.push(Nanos(end), kind::ARRIVE, target);
+        }
+    }
+
+    /// Does what the policy says. `None`: what it said is not so any more, and it is to be asked again.
+    fn carry_out(&mut self, cpu: u32, pull: Pull) -> Option<Next> {
+        let (me, now) = (CpuId(cpu), self.scene.now);
+        let cost = match pull {
+            Pull::Shard(shard) => self.unshelve(me, shard),
+            Pull::From { cpu: from, at_most } => {
+                let mut came = 0;
+                while came < at_most.clamp(1, 256) {
+                    let Some(id) = self.scene.take(me, from) else { break };
+                    self.keep(cpu, id);
+                    came += 1;
+                }
+                (came > 0).then(|| u64::from(came) * self.taking(me, from))
+            }
+            Pull::Until(at) => {
+                self.looks_at(cpu, at.0.max(now + 1));
+                return Some(Next::Idles);
+            }
+            Pull::Nothing => return Some(Next::Idles),
+        };
+        if let Some(cost) = cost {
+            return self.dequeue(cpu, cost).or(Some(Next::Idles));
+        }
+        let at = &mut self.scene.cpus[cpu as usize];
+        at.tries += 1;
+        if at.tries < PULLS_MAX {
+            return None;
+        }
+        self.looks_at(cpu, now + LOOK_AGAIN);
+        Some(Next::Idles)
+    }
+
+    /// Asks, and keeps what the search costs, in `Cpu::parts` by how far it looks.
+    pub(super) fn ask_pull(&mut self, cpu: u32) -> Pull {
+        let now = Nanos(self.scene.now);
+        let scene = &self.scene;
+        scene.begin_search(cpu);
+        let pull = self.policy.pull(&scene.machine, scene, CpuId(cpu), now);
+        let looked = scene.end_search();
+        let (waiting, crowded) = (scene.waiting > 0, scene.crowded > 0);
+        let others = scene.cpus.len() as u32 - 1;
+        let kernel = scene.cpus[cpu as usize].kernel;
+        let is_vain = waiting && !matches!(pull, Pull::From { .. } | Pull::Shard(_));
+        let at = &mut self.scene.cpus[cpu as usize];
+        at.parts = [0; 6];
+        // The own one, looked at, is no other.
+        let is_whole = looked[1..].iter().sum::<u32>() >= others;
+        let is_gated = self.settings.order == Order::Fair && crowded && is_vain && !is_whole;
+        at.counts.gated += u64::from(is_gated && at.is_newly_idle);
         for (distance, looks) in looked.into_iter().enumerate().filter(|(_, looks)| *looks > 0) {
-            at.newidle[distance].searched(Nanos(u64::from(looks) * self.times.look[distance] / 1000), now);
+            let cost = u64::from(looks) * self.times.search[distance] / 1000;
+            at.parts[distance] = u32::try_from(cost).unwrap_or(u32::MAX);
+            at.newidle[distance].searched(Nanos(cost), now);
             if !at.is_newly_idle {
                 at.balanced_at[distance] = now.0;
-                let is_vain = waiting && !matches!(pull, Pull::From { .. } | Pull::Shard(_));
                 at.failed[distance] = if is_vain { at.failed[distance].saturating_add(1) } else { 0 };
             }
+        }
+        // Whether a shard's queue is empty stands beside its lock.
+        for shard in self.scene.asked.get_mut() {
+            let line = self.queue_lines[*shard as usize];
+            let took = self.memory.read_line(kernel, line, now);
+            let at = &mut self.scene.cpus[cpu as usize];
+            at.parts[0] = at.parts[0].saturating_add(u32::try_from(took.0).unwrap_or(u32::MAX));
         }
         pull
     }
@@ -321,7 +446,6 @@ impl<P: Policy, O: Observer> World<P, O> {
         self.set_busy(cpu, false);
         let at = &mut self.scene.cpus[cpu as usize];
         let looks = std::mem::take(&mut at.looks);
-        at.average_idle.idle(Nanos(now));
         at.state_since = now;
         let look_at = at.ends_at;
         self.scene.turn(cpu, State::Idle, looks);
@@ -440,46 +564,55 @@ impl<P: Policy, O: Observer> World<P, O> {
                 cost += self.times.scan * cpus.len() as u64;
             }
         }
-        self.settle(cpu);
-        self.scene.cpus[cpu as usize].left += cost;
-        self.expect_end(cpu);
+        self.delay(cpu, cost);
         let at = &self.scene.cpus[cpu as usize];
         let movable = at.queue.movable > 0;
         let waits = at.queue.len() > 0 || self.waits_for_nobody(at.shard as usize);
         if movable {
             self.help(cpu);
         }
-        self.balance(cpu);
+        let moving = self.balance(cpu);
+        self.delay(cpu, moving);
         if waits && self.settings.slice.is_some_and(|slice| now - on_since >= slice.0) {
             self.preempt(cpu);
         }
         false
     }
 
-    /// Looks at a neighbour, by chance: where more wait there than here, look after look, some come.
-    fn balance(&mut self, cpu: u32) {
+    /// The current step takes so much longer: the CPU does something else meanwhile.
+    pub(super) fn delay(&mut self, cpu: u32, ns: u64) {
+        if ns > 0 {
+            self.settle(cpu);
+            self.scene.cpus[cpu as usize].left += ns;
+            self.expect_end(cpu);
+        }
+    }
+
+    /// Looks at a neighbour, by chance: where more wait there than here, look after look, some come. What that costs.
+    fn balance(&mut self, cpu: u32) -> u64 {
         let me = CpuId(cpu);
         let near = self.scene.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
         if near == 0 || self.scene.waiting == 0 {
-            return;
+            return 0;
         }
         let bits = self.random.bits(cpu.into(), Purpose::Neighbour, self.scene.now);
         let Some(other) = self.scene.machine.others(me).nth(below(bits, near as u64) as usize) else {
-            return;
+            return 0;
         };
+        let mut cost = (self.times.search[self.scene.machine.distance(me, other) as usize] + 500) / 1000;
         let come = self.policy.balance(&self.scene.machine, &self.scene, me, other);
         let at = &mut self.scene.cpus[cpu as usize];
         at.lopsided = if come == 0 { 0 } else { at.lopsided + 1 };
         if at.lopsided < LOPSIDED_LOOKS {
-            return;
+            return cost;
         }
         at.lopsided = 0;
         for _ in 0..come {
-            match self.scene.take(me, other) {
-                Some(id) => self.keep(cpu, id),
-                None => break,
-            }
+            let Some(id) = self.scene.take(me, other) else { break };
+            self.keep(cpu, id);
+            cost += self.taking(me, other);
         }
+        cost
     }
 
     /// A wakee interrupts that task, if it still runs there. Whether it does not.
@@ -500,12 +633,11 @@ impl<P: Policy, O: Observer> World<P, O> {
         let task = self.scene.task(current);
         task.left = left;
         let prev = self.put_off(cpu, Left::Waits);
-        let found = self.next(cpu, Some(prev), true);
-        if found != Some(prev) {
+        let next = self.next(cpu, Some(prev), true);
+        if !matches!(next, Next::Runs(id, _) if id == prev) {
             self.scene.task(prev).counts.preemptions += 1;
         }
-        let cost = if found == Some(prev) { 0 } else { self.times.involuntary };
-        self.begin(cpu, Some((prev, Left::Waits)), found, cost);
+        self.begin(cpu, Some((prev, Left::Waits)), next, 0);
     }
 
     /// Whoever is gone leaves its process, and its place if it was forked.

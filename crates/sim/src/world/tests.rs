@@ -388,3 +388,109 @@ fn a_task_that_ends_with_a_lock_is_an_error_that_names_the_lock() {
         "program `dies`, step 3: takes the lock `m`, and its task ends with it; unlock it before"
     );
 }
+
+/// A world in which nothing interrupts.
+fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> World<Kernel> {
+    World::new(topology, &Costs::of(topology), Settings { hz: 0, ..settings }, kernel, 1)
+}
+
+#[test]
+fn a_search_and_a_pull_take_the_time_of_the_lines_that_they_read() {
+    let topology = drawn(1, 2, 1);
+    let run = |settings: Settings| {
+        let mut world = still(&topology, settings, Kernel::default());
+        // Two CPUs: the third task waits behind one that runs for long.
+        for (name, ns) in [("long", 9_000_000), ("short", 100_000), ("waits", 50_000)] {
+            world.spawn(&Program::new(name).run(ns)).unwrap();
+        }
+        let report = world.run(END).unwrap();
+        assert!(report.is_complete());
+        (report.tasks[2].counts.wait_ns, report.cpus.iter().map(|cpu| cpu.search_ns).collect::<Vec<_>>())
+    };
+    // It is found when the short one ends: four lines of one CPU under the same L3, 25 ns each.
+    let free = Settings { look_lines: 0, take_lines: 0, ..Settings::kernel() };
+    let (waited, searched) = run(free);
+    assert_eq!((waited, searched), (500 + 100_000, vec![0, 0]));
+    let (waited, searched) = run(Settings::kernel());
+    assert_eq!((waited, searched), (500 + 100_000 + 100, vec![0, 100]));
+}
+
+#[test]
+fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_search() {
+    // 2 × 64 CPUs: a search of them all takes 50 µs.
+    let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 64\nsmt = 1\n";
+    let topology = Topology::from_machine(text, "drawn").unwrap();
+    let mut world = still(&topology, Settings::kernel(), Kernel::default());
+    for i in 0..128 {
+        world.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
+    }
+    for i in 0..3 {
+        let on = |name: &str, cpu| Program::new(format!("{name} {i}")).on(Allowed::Cpu(CpuId(cpu)));
+        world.spawn(&on("kept", 64 + i).daemon().forever(|p| p.run(9_000_000))).unwrap();
+    }
+    world.run(Nanos(1_000_000)).unwrap();
+    // CPU 0's own, and those of its LLC, are alone: it goes on to the other socket.
+    let (cpu, now) = (CpuId(0), world.scene.now);
+    let looks = |world: &mut World<Kernel>| {
+        world.scene.cpus[0].is_newly_idle = true;
+        world.ask_pull(0);
+        world.scene.cpus[0].parts
+    };
+    let parts = looks(&mut world);
+    assert_eq!((parts[2], parts[5]), (63 * 4 * 25, 64 * 4 * 195), "{parts:?}");
+    let at = &mut world.scene.cpus[0];
+    (at.since, at.ends_at, at.searches) = (now, now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(), true);
+    world.scene.now += 1_000;
+    world.cut_search(0);
+    assert_eq!(world.scene.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
+}
+
+#[test]
+fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
+    let topology = drawn(1, 2, 1);
+    let run = |wake_queue| {
+        let kernel = Kernel { wake_queue, ..Kernel::default() };
+        let mut world = still(&topology, Settings::kernel(), kernel);
+        let pinned = Program::new("wakes").on(Allowed::Cpu(CpuId(0)));
+        world.spawn(&pinned.repeat(100, |p| p.run(1_000).wake("sleeps").run(50_000).wait())).unwrap();
+        let of = Program::new("sleeps").daemon();
+        world.spawn(&of.forever(|p| p.wait().run(1_000).wake("wakes"))).unwrap();
+        let report = world.run(END).unwrap();
+        assert!(report.is_complete());
+        (report.now.0, report.tasks[1].counts.moves())
+    };
+    let ((without, _), (with, moves)) = (run(false), run(true));
+    // The waker puts it in and the sleeper's CPU takes it out: 25 ns each from the other core. Those of the waker count.
+    assert_eq!(moves, 0);
+    assert!((with - without).abs_diff(100 * 25) <= 200, "{with} {without}");
+}
+
+/// Pairs that talk, nearly as many as a machine of two sockets has CPUs, so that CPUs idle shortly and often.
+fn talks(pairs: u32, settings: Settings, newidle: warmcore_place::policy::kernel::Newidle) -> Report {
+    let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 24\nsmt = 1\n";
+    let topology = Topology::from_machine(text, "drawn").unwrap();
+    let kernel = Kernel { newidle, ..Kernel::default() };
+    let mut world = World::new(&topology, &Costs::of(&topology), settings, kernel, 1);
+    for i in 0..pairs {
+        let (a, b) = (format!("a{i}"), format!("b{i}"));
+        let run = Length::Around(Nanos(8_000), 30);
+        world.spawn(&Program::new(&a).forever(|p| p.run(run).wake(&*b).wait())).unwrap();
+        world.spawn(&Program::new(&b).forever(|p| p.wait().run(run).wake(&*a))).unwrap();
+    }
+    world.run(Nanos(20_000_000)).unwrap()
+}
+
+#[test]
+fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_costs() {
+    use warmcore_place::policy::kernel::Newidle::{Always, Gated};
+    let [gated, always] = [Gated, Always].map(|newidle| talks(46, Settings::kernel(), newidle));
+    let sum = |report: &Report, of: fn(&CpuCounts) -> u64| report.cpus.iter().map(of).sum::<u64>();
+    let (searches, closed) = (sum(&gated, |cpu| cpu.searches), sum(&gated, |cpu| cpu.gated));
+    assert!(closed * 2 > searches && searches > 1000, "{closed} of {searches}");
+    assert_eq!(sum(&always, |cpu| cpu.gated), 0);
+    assert_ne!(gated.hash, always.hash);
+    // Control: a search that takes no time is never given up.
+    let free = Settings { look_lines: 0, take_lines: 0, ..Settings::kernel() };
+    let [gated, always] = [Gated, Always].map(|newidle| talks(46, free.clone(), newidle));
+    assert_eq!((sum(&gated, |cpu| cpu.gated), gated.hash), (0, always.hash));
+}

@@ -61,7 +61,11 @@ impl<P: Policy, O: Observer> World<P, O> {
             State::Idle => self.times.exit(self.scene.now - at.state_since).0,
             _ => 0,
         };
-        self.wake(id, Waker::Cpu(CpuId(home)), false, delay);
+        let cost = self.wake(id, Waker::Cpu(CpuId(home)), false, delay);
+        if self.is_running(home) {
+            // Whoever runs there was interrupted for it.
+            self.delay(home, cost);
+        }
     }
 
     /// A task that does not run is to run. `by_task`: a task wakes it, no timer. `delay`: until the wake is under way.
@@ -102,6 +106,14 @@ impl<P: Policy, O: Observer> World<P, O> {
         };
         task.counts.wakes += 1;
         self.observer.queued(now, TaskId(id), placed.to);
+        let queue = enters.or(match placed.to {
+            To::Shard(shard) => Some(shard),
+            To::Cpu(_) => None,
+        });
+        let entering = match queue {
+            Some(shard) if from != NONE => self.queue_locked(from, shard),
+            _ => 0,
+        };
         match placed.to {
             To::Cpu(cpu) => {
                 if let Some(home) = home {
@@ -113,11 +125,12 @@ impl<P: Policy, O: Observer> World<P, O> {
             To::Shard(shard) => {
                 self.scene.shelve(shard, id);
                 if let Some(cpu) = placed.kick.filter(|cpu| self.scene.cpu(*cpu).state == State::Idle) {
+                    self.ends_idling(cpu.0);
                     self.kick(cpu.0, delay, from != cpu.0);
                 }
             }
         }
-        looks * self.times.look[warmcore_place::Distance::Llc as usize] / 1000
+        looks * self.times.look[warmcore_place::Distance::Llc as usize] / 1000 + entering
     }
 
     /// A wakee waits on a CPU.
@@ -131,8 +144,16 @@ impl<P: Policy, O: Observer> World<P, O> {
         let is_next = order == Order::Rounds && by_task && from == cpu && self.policy.chain_max(average) > 0;
         self.scene.enqueue(cpu, id, is_next, enters);
         match state {
-            State::Idle => self.kick(cpu, delay, from != cpu),
-            State::Coming => {}
+            State::Idle => {
+                self.ends_idling(cpu);
+                self.kick(cpu, delay, from != cpu);
+            }
+            State::Coming => {
+                self.ends_idling(cpu);
+                if self.scene.cpus[cpu as usize].searches {
+                    self.cut_search(cpu);
+                }
+            }
             State::Running => {
                 self.maybe_preempt(cpu, id, from != cpu);
                 if self.settings.help_at_once {
@@ -162,6 +183,15 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
     }
 
+    /// A task is woken on a CPU that idles or searches: for how long it idled counts for its average. One that is
+    /// called to look for work idles on.
+    fn ends_idling(&mut self, cpu: u32) {
+        let now = Nanos(self.scene.now);
+        let at = &mut self.scene.cpus[cpu as usize];
+        let costliest = at.newidle.iter().map(|cost| cost.most().0).sum();
+        at.average_idle.wake(now, Nanos(costliest));
+    }
+
     /// Ends a CPU's sleep.
     pub(super) fn kick(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
         let now = self.scene.now;
@@ -173,8 +203,6 @@ impl<P: Policy, O: Observer> World<P, O> {
         at.counts.ipis += u64::from(is_ipi);
         at.counts.idle_exits += 1;
         at.is_newly_idle = false;
-        let costliest = at.newidle.iter().map(|cost| cost.most().0).sum();
-        at.average_idle.wake(Nanos(now), Nanos(costliest));
         self.scene.turn(cpu, State::Coming, false);
         let generation = self.scene.cpus[cpu as usize].generation;
         self.events.push(Nanos(now + takes), kind::ARRIVE, Target { index: cpu, generation });
