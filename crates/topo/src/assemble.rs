@@ -26,6 +26,7 @@ pub(crate) struct Parts {
     pub allowed: Option<CpuSet>,
     pub quota: Option<Quota>,
     pub line_bytes: u32,
+    pub is_flat: bool,
     pub notes: Vec<String>,
 }
 
@@ -40,6 +41,22 @@ pub(crate) fn llc(cpus: CpuSet, level: u8, size_kib: Option<u32>) -> Llc {
 }
 
 impl Parts {
+    /// A machine of which only the CPUs are known: each a core, all in one socket and node, without caches.
+    pub fn flat(online: CpuSet) -> Self {
+        let alone = |cpu| core(CpuSet::from_iter([cpu]), None, None);
+        Self {
+            cores: online.iter().map(alone).collect(),
+            nodes: vec![Node { id: NodeId(0), cpus: online.clone(), distances: Vec::new() }],
+            sockets: vec![online.clone()],
+            possible: online.clone(),
+            allowed: Some(online.clone()),
+            line_bytes: 64,
+            is_flat: true,
+            online,
+            ..Self::default()
+        }
+    }
+
     /// Gives the ids, splits what must be split, notes what is odd, and checks the result.
     pub fn assemble(mut self) -> Result<Topology, TopoError> {
         self.assume_llcs();
@@ -83,6 +100,7 @@ impl Parts {
             allowed: self.allowed,
             quota: self.quota,
             line_bytes: self.line_bytes,
+            is_flat: self.is_flat,
             notes: self.notes,
         };
         (0..).zip(&mut topology.cores).for_each(|(i, c)| c.id = CoreId(i));
@@ -97,17 +115,22 @@ impl Parts {
     ///
     /// A private L2 above which nothing is listed (Ampere Altra, QEMU without `l3-cache`) means
     /// that the shared cache is not listed: there is one, and cores that share it are in the
-    /// socket. But once some cores are seen to share an L2, L2s are what this machine has.
+    /// socket. But once some cores of a socket are seen to share an L2, L2s are what the socket has.
+    /// A socket that is down to one core (the others offline) says nothing of the others.
     fn assume_llcs(&mut self) {
         let core_of = owners(self.cores.iter().map(|c| &c.cpus));
         let within_core = |set: &CpuSet| {
             let core = set.first().and_then(|cpu| self.cores.get(*core_of.get(&cpu)? as usize));
-            core.is_some_and(|c| set.is_subset(&c.cpus)) && !self.sockets.contains(set)
+            core.is_some_and(|c| set.is_subset(&c.cpus))
         };
-        let mut private = self.llcs.iter().filter(|l| l.level < 3).map(|l| &l.cpus).peekable();
-        if private.peek().is_some() && private.all(within_core) {
-            self.llcs.retain(|l| l.level >= 3);
+        let mut private = CpuSet::new();
+        for socket in &self.sockets {
+            let of_socket = |l: &&Llc| l.level < 3 && !l.cpus.intersection(socket).is_empty();
+            if self.llcs.iter().filter(of_socket).all(|l| within_core(&l.cpus)) && !within_core(socket) {
+                private.extend(socket.iter());
+            }
         }
+        self.llcs.retain(|l| l.level >= 3 || !l.cpus.is_subset(&private));
         let mut left = self.online.clone();
         for llc in &self.llcs {
             left = left.difference(&llc.cpus);
@@ -142,6 +165,33 @@ impl Parts {
             ));
         }
     }
+}
+
+/// Puts the CPUs that no node lists into the nodes that `named` gives, and the others into one more.
+///
+/// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, and its
+/// CPUs are there all the same.
+pub(crate) fn place_left(
+    left: &CpuSet,
+    named: impl Fn(CpuId) -> Option<NodeId>,
+    nodes: &mut Vec<Node>,
+    notes: &mut Vec<String>,
+) {
+    if left.is_empty() {
+        return;
+    }
+    notes.push(format!(
+        "CPUs {left} are in no node that is listed; theirs have no memory, or none that is known"
+    ));
+    let unused = NodeId(nodes.iter().map(|n| n.id.0.saturating_add(1)).max().unwrap_or(0));
+    for cpu in left.iter() {
+        let id = named(cpu).unwrap_or(unused);
+        match nodes.iter_mut().find(|n| n.id == id) {
+            Some(node) => _ = node.cpus.insert(cpu),
+            None => nodes.push(Node { id, cpus: [cpu].into_iter().collect(), distances: Vec::new() }),
+        }
+    }
+    nodes.sort_by_key(|n| n.id);
 }
 
 /// Which of the groups each CPU is in; the last one, if several.

@@ -19,6 +19,9 @@ const MASK_WORDS_MAX: usize = 32_768;
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A file's text without the line end, or `None` if there is no such file.
+///
+/// NUL bytes at the end go too: some kernels count a string's terminator as text. RHEL 7 shows an empty
+/// `nohz_full` as `\0\n`, and 5.15-rc1 ends `core_cpus_list` in a NUL.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, TopoError> {
     // `take` bounds what is read, and spares the fstat with which `fs::read` asks for the size:
     // one syscall in five, on tens of thousands of files.
@@ -28,7 +31,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, TopoError> {
             Err(TopoError::malformed(path, "is longer than any file of its kind"))
         }
         Ok(_) => match std::str::from_utf8(&bytes) {
-            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Ok(text) => Ok(Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())),
             Err(_) => Err(TopoError::malformed(path, "is not text")),
         },
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -87,6 +90,11 @@ impl SetText {
             }
         }
         Ok(None)
+    }
+
+    /// Whether it is the empty set in either format.
+    pub fn says_nothing(&self) -> bool {
+        self.text.is_empty() || self.is_mask && self.text.bytes().all(|b| b == b'0' || b == b',')
     }
 
     /// The set, as far as it is in `online`: old kernels leave offline siblings in.

@@ -11,8 +11,8 @@
 //! Source.  hwloc documentation, "Importing and exporting topologies from/to XML files"; output of
 //!          lstopo 2.9.0; hwloc's NEWS for what 3.0 changed.
 
-use crate::assemble::{Parts, core, llc};
-use crate::{Node, TopoError, Topology, files};
+use crate::assemble::{Parts, core, llc, place_left};
+use crate::{CPU_MAX, Node, TopoError, Topology, files};
 use roxmltree::{Document, Node as Element, ParsingOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,9 +20,6 @@ use warmcore_terms::{CpuId, CpuSet, NodeId};
 
 #[cfg(test)]
 mod tests;
-
-/// CPU numbers above this are a broken file.
-const CPU_MAX: u32 = 1 << 20;
 
 impl Topology {
     /// Reads hwloc XML of version 2 or 3.
@@ -46,6 +43,8 @@ struct Pu<'a> {
     id: CpuId,
     core: Option<Element<'a, 'a>>,
     package: Option<Element<'a, 'a>>,
+    /// The nodes that it is in, those among them that are not listed.
+    nodeset: Option<&'a str>,
     /// Level and element of the data caches, lowest level first.
     caches: Vec<(u8, Element<'a, 'a>)>,
 }
@@ -89,7 +88,7 @@ impl Reader<'_> {
             model,
             possible,
             sockets: sockets.into_values().map(|g| g.cpus).collect(),
-            nodes: self.nodes(root, &online, &mut notes)?,
+            nodes: self.nodes(root, &pus, &online, &mut notes)?,
             line_bytes,
             ..Parts::default()
         };
@@ -135,7 +134,8 @@ impl Reader<'_> {
         if let Some(own) = self.cpuset(pu)?.filter(|set| *set != CpuSet::from_iter([CpuId(id)])) {
             return Err(self.contradiction(format!("has a PU of os_index {id} whose cpuset is {own}")));
         }
-        let mut found = Pu { id: CpuId(id), core: None, package: None, caches: Vec::new() };
+        let nodeset = pu.attribute("complete_nodeset");
+        let mut found = Pu { id: CpuId(id), core: None, package: None, nodeset, caches: Vec::new() };
         for above in pu.ancestors().skip(1) {
             match above.attribute("type") {
                 Some("Core") => found.core = found.core.or(Some(above)),
@@ -181,7 +181,13 @@ impl Reader<'_> {
         Ok(groups)
     }
 
-    fn nodes(&self, root: Element, online: &CpuSet, notes: &mut Vec<String>) -> Result<Vec<Node>, TopoError> {
+    fn nodes(
+        &self,
+        root: Element,
+        pus: &[Pu],
+        online: &CpuSet,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Node>, TopoError> {
         let mut nodes = Vec::new();
         for object in objects(root).filter(|o| o.attribute("type") == Some("NUMANode")) {
             let cpus = self.cpuset(object)?.unwrap_or_default().intersection(online);
@@ -206,9 +212,14 @@ impl Reader<'_> {
             notes.push("has no NUMANode; taken as one node 0".into());
             nodes.push(Node { id: NodeId(0), cpus: std::mem::take(&mut left), distances: Vec::new() });
         }
-        if !left.is_empty() {
-            return Err(self.contradiction(format!("has CPUs {left} in no NUMANode's cpuset")));
+        // In a cpuset that has a node's CPUs and not its memory, `lstopo` leaves the node out and names it in
+        // the `complete_nodeset` of the CPUs.
+        let mut named = BTreeMap::new();
+        for pu in pus.iter().filter(|pu| left.contains(pu.id)) {
+            let nodes = pu.nodeset.map(|set| files::mask(self.path, set)).transpose()?;
+            named.extend(nodes.and_then(|set| set.first()).map(|n| (pu.id, NodeId(n.0))));
         }
+        place_left(&left, |cpu| named.get(&cpu).copied(), &mut nodes, notes);
         self.read_distances(root, &mut nodes)?;
         Ok(nodes)
     }

@@ -37,3 +37,6 @@ mod write_sysfs;
 pub use error::TopoError;
 pub use machine::{MACHINES, machines};
 pub use model::{Core, Cpu, Distance, Llc, Node, Quota, Socket, Topology};
+
+/// A source that names a CPU of this number or above is broken: Linux stops at 8192.
+const CPU_MAX: u32 = 1 << 20;

@@ -51,6 +51,9 @@ pub struct Topology {
     pub quota: Option<Quota>,
     /// Bytes of a cache line.
     pub line_bytes: u32,
+    /// Whether only the CPUs are known, and all are taken for cores of one cache; the first note says why.
+    /// See [`Topology::this_machine`].
+    pub is_flat: bool,
     /// What was missing and what was assumed instead, in words.
     pub notes: Vec<String>,
 }

@@ -2,12 +2,15 @@
 //!
 //! Model.   Three roots in one: `sys` is the machine, `proc` says which CPUs this process is
 //!          allowed and what the processor is called, `proc` and `sys/fs/cgroup` say its quota.
-//!          All below one directory, `/` or a captured copy of it.
+//!          All below one directory, `/` or a captured copy of it. A running process has a fourth, the
+//!          scheduler's mask, and starts with that alone.
 //! Source.  proc_pid_status(5), `Cpus_allowed_list`; proc_cpuinfo(5).
 
 use crate::assemble::Parts;
 use crate::{TopoError, Topology, cgroup, files, sysfs};
 use std::path::Path;
+use warmcore_sys::affinity;
+use warmcore_terms::CpuSet;
 
 #[cfg(test)]
 mod tests;
@@ -15,10 +18,18 @@ mod tests;
 impl Topology {
     /// The machine that this process runs on, with the CPUs that it is allowed and its quota.
     ///
+    /// What a process needs to run is which CPUs it may run on, and the scheduler says that. The rest says
+    /// only where things are near: where `/sys` or `/proc` is not there, is made up, or contradicts itself,
+    /// this is a *flat* machine instead, in which the allowed CPUs are cores of one LLC, one node and one
+    /// socket, and a note says what could not be read. [`Topology::from_root`] of `/` has that as its error.
+    ///
     /// # Errors
-    /// As [`Topology::from_sysfs`].
+    /// Where the scheduler does not say on which CPUs this process may run.
     pub fn this_machine() -> Result<Self, TopoError> {
-        Self::from_root(Path::new("/"))
+        let allowed =
+            affinity::allowed_to_main().and_then(|of_main| Ok(of_main.union(&affinity::allowed()?)));
+        let allowed = allowed.map_err(|e| TopoError::unreadable("/proc/self/status", &e))?;
+        Self::of_process(Path::new("/"), &allowed)
     }
 
     /// As [`Topology::this_machine`], with a captured copy of `/` in its place: `sys/`, and what
@@ -33,6 +44,39 @@ impl Topology {
         parts.quota = cgroup::quota(root, &mut parts.notes)?;
         parts.model = model(&root.join("proc/cpuinfo"))?;
         parts.assemble()
+    }
+
+    /// The machine below `root`, flat where it cannot be understood; the scheduler lets this process run on
+    /// `allowed`.
+    fn of_process(root: &Path, allowed: &CpuSet) -> Result<Self, TopoError> {
+        let whole = sysfs::read(&root.join("sys")).and_then(|mut parts| {
+            parts.source = root.display().to_string();
+            read_allowed(root, &mut parts)?;
+            // The scheduler's mask holds CPUs that are online, and no others.
+            let hidden = allowed.difference(&parts.online);
+            if !hidden.is_empty() {
+                let fact = format!("shows CPUs {}, and this process may run on CPUs {hidden}", parts.online);
+                return Err(TopoError::contradiction(root.join("sys/devices/system/cpu/online"), fact));
+            }
+            parts.assemble()
+        });
+        let mut topology = whole.or_else(|error| {
+            let mut flat = Parts::flat(allowed.clone());
+            flat.source = root.display().to_string();
+            flat.notes.push(format!(
+                "what the machine is cannot be read, so its CPUs are taken for cores of one cache: {error}"
+            ));
+            flat.assemble()
+        })?;
+        let mut notes = std::mem::take(&mut topology.notes);
+        topology.quota = cgroup::quota(root, &mut notes).unwrap_or_else(|error| {
+            notes.push(format!("taken as without a CPU quota: {error}"));
+            None
+        });
+        // Of no effect but a name in a picture.
+        topology.model = model(&root.join("proc/cpuinfo")).unwrap_or_default();
+        topology.notes = notes;
+        Ok(topology)
     }
 }
 

@@ -1,18 +1,19 @@
 //! Sysfs: a machine from its /sys, this one's or a captured copy.
 //!
-//! Model.   `online` says which CPUs there are. Each of them lists the CPUs of its core and of its
-//!          package, and the caches it uses; nodes list theirs. Lists must agree: a CPU's list is
-//!          compared with that of the first CPU that named it, as text, and parsed only if the
-//!          texts differ. What a real kernel leaves out is assumed and noted; what it always
-//!          writes and is not there is an error.
+//! Model.   `online` says which CPUs there are, and `possible` without `offline` where a container
+//!          replaced it. Each of them lists the CPUs of its core and of its package, and the
+//!          caches it uses; nodes list theirs. Lists must agree: a CPU's list is compared with
+//!          that of the first CPU that named it, as text, and parsed only if the texts differ.
+//!          What real kernels and firmware leave out or list twice is assumed and noted; what
+//!          they always write and is not there is an error.
 //! Number.  8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm
 //!          caches on two shared virtual CPUs, opt-level 2.
 //! Source.  Linux Documentation/ABI/stable/sysfs-devices-system-cpu, drivers/base/topology.c,
 //!          drivers/base/cacheinfo.c, drivers/base/node.c.
 
-use crate::assemble::{Parts, core};
+use crate::assemble::{Parts, core, place_left};
 use crate::files::{self, SetText};
-use crate::{Node, TopoError, Topology};
+use crate::{CPU_MAX, Node, TopoError, Topology};
 use caches::Caches;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -79,12 +80,20 @@ struct Tree {
 impl Tree {
     fn read_online(&mut self, parts: &mut Parts) -> Result<(), TopoError> {
         let file = self.cpus.join("online");
-        self.online = files::list(&file, &files::need(&file, "the online CPUs, like 0-7")?)?;
+        self.online = match files::read(&file)? {
+            Some(text) => files::list(&file, &text)?,
+            None => self.online_by_directory(&file)?,
+        };
         if self.online.is_empty() {
             return Err(TopoError::malformed(file, "is empty; expected the online CPUs, like 0-7"));
         }
+        let possible = self.optional("possible")?;
+        let offline = self.optional("offline")?;
+        if let (Some(possible), Some(offline)) = (&possible, &offline) {
+            self.add_hidden(possible, offline);
+        }
         let online = &self.online;
-        parts.possible = self.optional("possible")?.unwrap_or_else(|| {
+        parts.possible = possible.unwrap_or_else(|| {
             self.notes.push("`possible` is not there; taken as the online CPUs".into());
             self.online.clone()
         });
@@ -93,23 +102,54 @@ impl Tree {
             let fact = format!("lists {}, without CPUs {beyond} that `online` lists", parts.possible);
             return Err(TopoError::contradiction(self.cpus.join("possible"), fact));
         }
-        if let Some(offline) = self.optional("offline")? {
-            // The file may also name numbers beyond `possible`, which the firmware had and the
-            // kernel was told to leave out (drivers/base/cpu.c, print_cpus_offline).
-            let wrong = offline.intersection(online);
-            if !wrong.is_empty() {
-                let fact = format!("lists CPUs {wrong}, and so does `online`");
-                return Err(TopoError::contradiction(self.cpus.join("offline"), fact));
-            }
-            let lost = parts.possible.difference(&online.union(&offline));
-            if !lost.is_empty() {
-                let fact = format!("lists CPUs {lost}, which are neither in `online` nor in `offline`");
-                return Err(TopoError::contradiction(self.cpus.join("possible"), fact));
-            }
+        // The file may also name numbers beyond `possible`, which the firmware had and the kernel was
+        // told to leave out (drivers/base/cpu.c, print_cpus_offline).
+        let wrong = offline.unwrap_or_default().intersection(online);
+        if !wrong.is_empty() {
+            let fact = format!("lists CPUs {wrong}, and so does `online`");
+            return Err(TopoError::contradiction(self.cpus.join("offline"), fact));
         }
         parts.isolated = self.optional("isolated")?.unwrap_or_default();
         parts.nohz_full = self.optional("nohz_full")?.unwrap_or_default();
         Ok(())
+    }
+
+    /// Kernels before 2.6.27 have no `online`: each CPU's directory says it, and CPU 0's may say nothing,
+    /// since CPU 0 stays online.
+    fn online_by_directory(&mut self, file: &Path) -> Result<CpuSet, TopoError> {
+        let mut online = CpuSet::new();
+        let numbers = files::numbered(&self.cpus, "cpu")?.unwrap_or_default();
+        for n in numbers.into_iter().filter(|&n| n < CPU_MAX) {
+            let says = files::read(&files::cpu_dir(&self.cpus, CpuId(n)).join("online"))?;
+            if says.is_none_or(|text| text != "0") {
+                online.insert(CpuId(n));
+            }
+        }
+        if online.is_empty() {
+            let fact = "is not there, and no directory like cpu0 either; expected the online CPUs, like 0-7";
+            return Err(TopoError::missing(file, fact));
+        }
+        self.notes
+            .push(format!("`online` is not there; CPUs {online} have directories and are taken for it"));
+        Ok(online)
+    }
+
+    /// Adds the CPUs that are possible and not offline to `online`, where it leaves some out.
+    ///
+    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted
+    /// from 0, and the container may be allowed any other. What the kernel wrote beside it is the machine.
+    fn add_hidden(&mut self, possible: &CpuSet, offline: &CpuSet) {
+        let is_there = |cpu: &CpuId| files::cpu_dir(&self.cpus, *cpu).is_dir();
+        let hidden = possible.difference(&offline.union(&self.online));
+        let shown: CpuSet = hidden.iter().filter(is_there).collect();
+        if !shown.is_empty() {
+            self.notes.push(format!(
+                "`online` lists {} alone, and CPUs {shown} are possible and not offline: a container's view; taken \
+                 as online",
+                self.online
+            ));
+        }
+        self.online.extend(shown.iter());
     }
 
     /// A list that older kernels do not have. Some print an unset mask as `(null)`.
@@ -123,11 +163,35 @@ impl Tree {
     }
 
     fn read_cores(&mut self) -> Result<Vec<CpuSet>, TopoError> {
-        if let Some(cores) = self.groups(&CORE_FILES)? {
+        if let Some(groups) = self.groups(&CORE_FILES)? {
+            let mut cores = Vec::new();
+            for group in &groups {
+                cores.extend(self.split_by_core_id(group)?);
+            }
+            if cores.len() > groups.len() {
+                self.notes.push(format!(
+                    "{} groups of siblings have a core id for each CPU (compute units of AMD Bulldozer and its \
+                     kin); each id counts as a core",
+                    cores.len() - groups.len()
+                ));
+            }
             return Ok(cores);
         }
         self.notes.push("no CPU lists the CPUs of its core; each is taken for a core".into());
         Ok(self.online.iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
+    }
+
+    /// Linux lists the two cores of an AMD compute unit as siblings, each with a core id of its own. Threads
+    /// of one core have the same.
+    fn split_by_core_id(&self, group: &CpuSet) -> Result<Vec<CpuSet>, TopoError> {
+        let mut by_id = BTreeMap::<_, CpuSet>::new();
+        for cpu in group.iter().filter(|_| group.len() > 1) {
+            let file = files::cpu_dir(&self.cpus, cpu).join("topology/core_id");
+            let Some(id) = files::read(&file)? else { break };
+            by_id.entry(id).or_default().insert(cpu);
+        }
+        let whole = by_id.values().map(CpuSet::len).sum::<usize>() == group.len();
+        Ok(if whole { by_id.into_values().collect() } else { vec![group.clone()] })
     }
 
     fn read_sockets(&mut self, cores: usize) -> Result<Vec<CpuSet>, TopoError> {
@@ -212,7 +276,7 @@ impl Tree {
     }
 
     fn read_nodes(&mut self, dir: &Path) -> Result<Vec<Node>, TopoError> {
-        let Some(numbers) = files::numbered(dir, "node")? else {
+        let Some(numbers) = files::numbered(dir, "node")?.filter(|numbers| !numbers.is_empty()) else {
             self.notes.push("no NUMA nodes are listed; taken as one node 0".into());
             return Ok(vec![Node { id: NodeId(0), cpus: self.online.clone(), distances: Vec::new() }]);
         };
@@ -223,28 +287,41 @@ impl Tree {
             let own = SetText::find(&home, &["cpulist", "cpumap"])?.ok_or_else(|| {
                 TopoError::missing(home.join("cpulist"), "is not there; expected a list of CPUs like 0-7")
             })?;
-            let cpus = own.parse(&self.online)?;
-            if !cpus.is_subset(&left) {
-                let twice = cpus.difference(&left);
-                let fact = format!("lists CPUs {twice}, which another node lists too");
-                return Err(TopoError::contradiction(own.file, fact));
-            }
+            let listed = own.parse(&self.online)?;
+            let cpus = listed.intersection(&left);
             left = left.difference(&cpus);
+            if cpus != listed {
+                let twice = listed.difference(&cpus);
+                self.notes.push(format!(
+                    "node {n} lists CPUs {twice}, which a node before it lists too; they count for the first"
+                ));
+                // Without a CPU of its own it is a copy made by the firmware, and no node of memory alone.
+                if cpus.is_empty() {
+                    continue;
+                }
+            }
             nodes.push(Node { id: NodeId(n), cpus, distances: distances(&home, &numbers)? });
         }
-        if !left.is_empty() {
-            let fact = format!("CPUs {left} are online and in the cpulist of no node");
-            return Err(TopoError::contradiction(dir, fact));
+        let mut named = BTreeMap::new();
+        for cpu in left.iter() {
+            let numbers = files::numbered(&files::cpu_dir(&self.cpus, cpu), "node")?;
+            named.extend(numbers.and_then(|n| n.first().map(|&n| (cpu, NodeId(n)))));
         }
-        if nodes.iter().any(|n| n.distances.is_empty()) {
-            self.notes.push("not every node gives its distances; none are used".into());
+        place_left(&left, |cpu| named.get(&cpu).copied(), &mut nodes, &mut self.notes);
+        let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
+        for node in &mut nodes {
+            node.distances.retain(|(to, _)| ids.contains(to));
+        }
+        if nodes.iter().any(|n| n.distances.len() != ids.len()) {
+            self.notes.push("not every node gives its distance to every node; none are used".into());
             nodes.iter_mut().for_each(|n| n.distances.clear());
         }
         Ok(nodes)
     }
 }
 
-/// A node's distances to `numbers`, in that order; empty if it gives none.
+/// A node's distances to `numbers`, in that order; empty if it gives none, or another number of them: the
+/// kernel prints one for each node that is online, and the directory of one may be missing.
 fn distances(home: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
     let file = home.join("distance");
     let Some(text) = files::read(&file)? else { return Ok(Vec::new()) };
@@ -254,9 +331,6 @@ fn distances(home: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoErr
         })
     });
     let values = values.collect::<Result<Vec<_>, _>>()?;
-    if values.len() != numbers.len() {
-        let fact = format!("has {} distances, but there are {} nodes", values.len(), numbers.len());
-        return Err(TopoError::contradiction(file, fact));
-    }
-    Ok(numbers.iter().map(|&n| NodeId(n)).zip(values).collect())
+    let ids = numbers.iter().map(|&n| NodeId(n));
+    Ok(if values.len() == numbers.len() { ids.zip(values).collect() } else { Vec::new() })
 }

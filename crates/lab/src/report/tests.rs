@@ -48,6 +48,7 @@ fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
         allowed: None,
         quota: None,
         line_bytes: 64,
+        is_flat: false,
         notes: Vec::new(),
         cpus,
     };

@@ -41,7 +41,6 @@ fn a_broken_file_is_an_error_of_its_kind() {
         ("broken-infinite-cpuset.xml", true, "`0xf...f`"),
         ("broken-pu-twice.xml", false, "two PUs of os_index 0"),
         ("broken-core-cpuset-lacks-a-pu.xml", false, "a Core whose cpuset is 0 and whose PUs are 0-1"),
-        ("broken-cpu1-in-no-node.xml", false, "CPUs 1 in no NUMANode"),
     ] {
         let e = fixture(name).expect_err(name);
         assert!(e.to_string().contains(words), "{name}: {e}");
@@ -81,6 +80,19 @@ fn of_two_nodes_that_serve_the_same_cpus_one_is_memory_alone() {
     assert_eq!(t.offline.to_string(), "2", "known to hwloc and not there as a PU");
     assert_eq!(t.siblings(CpuId(64)).unwrap().to_string(), "64-65");
     assert_eq!(t.core_of(CpuId(0)).unwrap().l1d_kib, Some(48));
+}
+
+#[test]
+fn a_file_written_inside_a_cpuset_is_read() {
+    // Allowed: CPUs 0-2 and 4, and memory on node 1. CPUs 0-1 are node 0's.
+    let t = fixture("cpuset-without-a-nodes-memory.xml").unwrap();
+    let nodes: Vec<_> = t.nodes.iter().map(|n| (n.id.0, n.cpus.to_string())).collect();
+    assert_eq!(nodes, [(0, "0-1".into()), (1, "2,4".into())]);
+    assert_eq!((t.cores.len(), t.llcs.len(), t.sockets.len()), (4, 2, 2));
+    assert_eq!(t.offline.to_string(), "3");
+    assert!(t.notes.iter().any(|n| n.contains("CPUs 0-1 are in no node")), "{:?}", t.notes);
+    let t = fixture("cpu1-in-no-node.xml").unwrap();
+    assert_eq!((t.nodes.len(), t.nodes[0].cpus.to_string()), (1, "0-1".into()), "its complete_nodeset is 1");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use crate::Topology;
 use std::fs;
 use std::path::Path;
+use warmcore_terms::CpuSet;
 
 fn captured() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sysfs/zen4-vm-2cpu")
@@ -48,4 +49,73 @@ fn a_status_of_another_machine_is_a_contradiction() {
     assert!(with_status(Some("Cpus_allowed_list:\t64-127\n")).unwrap_err().is_contradiction());
     assert!(with_status(Some("Name:\tx\n")).unwrap_err().is_malformed());
     assert!(with_status(Some("Cpus_allowed_list:\tall\n")).unwrap_err().is_malformed());
+}
+
+fn fixture(name: &str) -> std::path::PathBuf {
+    captured().join("..").join(name)
+}
+
+fn cpus(list: &str) -> CpuSet {
+    CpuSet::parse_list(list).unwrap()
+}
+
+#[test]
+fn a_container_whose_online_counts_from_0_has_its_cpus_where_they_are() {
+    let t = Topology::of_process(&fixture("lxcfs-online-counts-from-0"), &cpus("4-5")).unwrap();
+    assert_eq!((t.usable().to_string(), t.cpus.len(), t.llcs.len()), ("4-5".into(), 8, 2));
+    assert_eq!(t.llc_of(warmcore_terms::CpuId(4)).unwrap().size_kib, Some(16384));
+    let captured = Topology::from_root(&fixture("lxcfs-online-counts-from-0")).unwrap();
+    assert_eq!(captured.allowed, Some(cpus("4-5")));
+}
+
+/// One LLC, node and socket of the CPUs that the scheduler allows, and a note with the words.
+fn is_flat(t: &Topology, allowed: &str, words: &str) {
+    t.check().unwrap();
+    assert_eq!((t.online(), t.usable()), (cpus(allowed), cpus(allowed)));
+    assert_eq!((t.cores.len(), t.llcs.len(), t.nodes.len(), t.sockets.len()), (t.cpus.len(), 1, 1, 1));
+    assert_eq!((t.llcs[0].level, t.is_flat), (0, true));
+    assert!(
+        t.notes[0].contains("taken for cores of one cache") && t.notes[0].contains(words),
+        "{:?}",
+        t.notes
+    );
+}
+
+#[test]
+fn a_process_starts_flat_where_the_machine_is_not_to_be_understood() {
+    // Nothing of /sys and /proc.
+    let dir = tempfile::tempdir().unwrap();
+    is_flat(&Topology::of_process(dir.path(), &cpus("3,9")).unwrap(), "3,9", "is no directory here");
+    // None of the allowed CPUs is shown, and a part of them.
+    let root = fixture("lxcfs-shows-no-allowed-cpu");
+    is_flat(&Topology::of_process(&root, &cpus("2")).unwrap(), "2", "allows CPUs 2");
+    let root = captured();
+    is_flat(&Topology::of_process(&root, &cpus("0-4")).unwrap(), "0-4", "may run on CPUs 2-4");
+    // Trees that contradict themselves, each as it is and as a root.
+    let mut seen = 0;
+    for entry in fs::read_dir(captured().join("..")).unwrap() {
+        let tree = entry.unwrap().path();
+        if !tree.file_name().unwrap().to_string_lossy().starts_with("broken-") {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(tree.canonicalize().unwrap(), dir.path().join("sys")).unwrap();
+        let strict = Topology::from_root(dir.path()).unwrap_err().to_string();
+        is_flat(&Topology::of_process(dir.path(), &cpus("0-1")).unwrap(), "0-1", &strict);
+        seen += 1;
+    }
+    assert!(seen > 4);
+}
+
+#[test]
+fn a_quota_that_cannot_be_read_is_noted_and_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Topology::from_sysfs(&captured()).unwrap();
+    crate::write_sysfs::write(&machine, &dir.path().join("sys"), Default::default());
+    fs::create_dir_all(dir.path().join("proc/self")).unwrap();
+    fs::write(dir.path().join("proc/self/cgroup"), "0:/\n").unwrap();
+    assert!(Topology::from_root(dir.path()).unwrap_err().is_malformed());
+    let t = Topology::of_process(dir.path(), &cpus("0-1")).unwrap();
+    assert_eq!((t.quota.as_ref(), t.llcs[0].level, t.is_flat), (None, 3, false), "the machine is kept");
+    assert!(t.notes.iter().any(|n| n.contains("taken as without a CPU quota")), "{:?}", t.notes);
 }

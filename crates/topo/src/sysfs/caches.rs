@@ -6,8 +6,8 @@
 //!          The LLC of a CPU is its cache of the highest level; where that is none, or a private
 //!          L2, `assemble` assumes one.
 //! Number.  8192 CPUs × 3 caches: 24 576 shared lists read, 8192 leaders' other files at most.
-//! Source.  drivers/base/cacheinfo.c. Arm prints an empty `shared_cpu_list` where firmware does
-//!          not say who shares.
+//! Source.  drivers/base/cacheinfo.c. Where firmware does not say which CPUs share, Arm prints an empty
+//!          `shared_cpu_list`, and IA-64 a mask of zeros.
 
 use crate::Llc;
 use crate::TopoError;
@@ -80,7 +80,7 @@ impl Caches {
             let level = level(&home)?;
             let shared = shared.map_or_else(|| shared_list(&home), Ok)?;
             let mut set = shared.parse(online)?;
-            let unknown = shared.text.is_empty();
+            let unknown = shared.says_nothing();
             if unknown {
                 set.insert(cpu);
             } else if !set.contains(cpu) {
