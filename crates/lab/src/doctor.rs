@@ -50,6 +50,7 @@ pub fn findings() -> Vec<Finding> {
         vec![kernel(), libc(), areas(), mode(), budgets(), fences(), cpus(), machine(), time(), build()];
     match Topology::this_machine() {
         Ok(topology) => {
+            found.push(places(&topology));
             found.push(quota(&topology));
             found.extend(runtime::findings(&topology));
             found.extend(isolation(&topology));
@@ -234,6 +235,29 @@ fn build() -> Finding {
     }
 }
 
+/// What is known of where the CPUs are, and what had to be assumed.
+fn places(topology: &Topology) -> Finding {
+    let Topology { cpus, cores, llcs, nodes, sockets, notes, .. } = topology;
+    let count = |n: usize, of: &str| format!("{n} {of}{}", if n == 1 { "" } else { "s" });
+    let mut fact = [
+        count(cpus.len(), "CPU"),
+        count(cores.len(), "core"),
+        count(llcs.len(), "last-level cache"),
+        count(nodes.len(), "node"),
+        count(sockets.len(), "socket"),
+    ]
+    .join(", ");
+    for note in notes {
+        fact += &format!("; {note}");
+    }
+    if topology.is_flat {
+        let advice = "programs start and run; wakes and steals treat all CPUs as equally near. Mend the file that the fact \
+                      names, or give the builder a topology (`Topology::from_hwloc`)";
+        return finding("topology", State::Limited, fact, Some(advice.into()));
+    }
+    finding("topology", State::Ok, fact, None)
+}
+
 fn quota(topology: &Topology) -> Finding {
     match &topology.quota {
         None => finding("cgroup", State::Ok, "no CPU quota", None),
@@ -277,6 +301,19 @@ mod tests {
         told.sort_unstable();
         real.sort_unstable();
         assert_eq!(told, real);
+    }
+
+    #[test]
+    fn a_flat_machine_is_limited_and_its_reason_is_told() {
+        let mut topology = Topology::from_machine(warmcore_topo::MACHINES, "ryzen7950x").unwrap();
+        let known = places(&topology);
+        assert_eq!((known.state, known.advice), (State::Ok, None));
+        assert_eq!(known.fact, "32 CPUs, 16 cores, 2 last-level caches, 1 node, 1 socket");
+        topology.is_flat = true;
+        topology.notes.push("what the machine is cannot be read: /sys/x: is not there".into());
+        let flat = places(&topology);
+        assert!(flat.state == State::Limited && flat.fact.ends_with("/sys/x: is not there"), "{flat:?}");
+        assert!(flat.advice.unwrap().contains("equally near"));
     }
 
     #[test]
