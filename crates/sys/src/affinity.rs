@@ -5,6 +5,8 @@
 //! Source.  sched_setaffinity(2), getcpu(2).
 
 use std::io;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use warmcore_terms::{CpuId, CpuSet};
 
 /// The CPUs this thread may run on.
@@ -68,21 +70,30 @@ pub fn current_cpu() -> CpuId {
 const LINUX_CPUS_MAX: usize = 8192;
 
 /// Every CPU number, and every concurrency id of the kernel, is below this as long as the
-/// machine runs, hot-plug included.
+/// machine runs, hot-plug included. The same number at every call, so that memory sized by it fits
+/// whatever is sized by it later.
 ///
 /// It is the width in which the kernel prints its own masks, fixed at boot, rounded up to a hex
 /// digit. `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller
-/// one, and whoever sizes memory by it writes beyond its end.
+/// one, and whoever sizes memory by it writes beyond its end. Read from the kernel by the first call;
+/// where that one can read no file (no descriptors left, no `/proc`), the width of the mask as it is
+/// stored, which is never smaller.
+///
+/// **Touches** one read-mostly static, after the first call.
 #[cfg(target_os = "linux")]
 pub fn cpu_numbers_end() -> usize {
-    let mut words = [0u64; LINUX_CPUS_MAX / 64];
-    // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
-    let bytes =
-        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
-    // The mask as it is stored: never too narrow, but on some kernels four times as wide.
-    let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    printed_width(&status).map_or(stored, |printed| printed.min(stored))
+    static END: OnceLock<usize> = OnceLock::new();
+    *END.get_or_init(|| {
+        let mut words = [0u64; LINUX_CPUS_MAX / 64];
+        // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
+        let bytes = unsafe {
+            libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr())
+        };
+        // The mask as it is stored: never too narrow, but on some kernels four times as wide.
+        let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        printed_width(&status).map_or(stored, |printed| printed.min(stored))
+    })
 }
 
 /// The width of the mask in `Cpus_allowed:\tff,ffffffff`, in CPUs.

@@ -1,0 +1,42 @@
+//! No descriptors: what is made after the process has used up its files is as what was made before.
+//!
+//! Model.   The limit on open files is lowered to 0 once per-CPU data exists. A limit is the whole process's, so
+//!          this test is alone in its file.
+//! Source.  setrlimit(2), `RLIMIT_NOFILE`; a server without descriptors goes on with those that are open.
+
+#![cfg(target_os = "linux")]
+
+use bytemuck::Zeroable;
+use warmcore_percpu::{Counter, FreeList, Local, PerCid, PerCpu, field};
+use warmcore_sys::affinity::cpu_numbers_end;
+
+#[derive(Zeroable)]
+struct Stats {
+    hits: Local,
+}
+
+fn open_no_more_files() {
+    let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads the struct during the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    assert!(std::fs::read("/proc/self/status").is_err(), "files still open");
+}
+
+#[test]
+fn data_is_made_without_a_descriptor() {
+    let (before, end) = (PerCid::<Stats>::new(), cpu_numbers_end());
+    PerCpu::<Stats>::new();
+    open_no_more_files();
+    assert_eq!(cpu_numbers_end(), end);
+    let (by_cid, by_cpu) = (PerCid::<Stats>::new(), PerCpu::<Stats>::new());
+    assert_eq!((by_cid.slots(), by_cpu.slots()), (before.slots(), before.slots()));
+    by_cid.add(field!(Stats, hits), 2);
+    by_cpu.add(field!(Stats, hits), 3);
+    assert_eq!((by_cid.sum(field!(Stats, hits)), by_cpu.sum(field!(Stats, hits))), (2, 3));
+    let counter = Counter::new();
+    counter.add(4);
+    assert_eq!(counter.sum(), 4);
+    let list = FreeList::new();
+    list.push(Box::new(5));
+    assert_eq!(list.pop(), Some(Box::new(5)));
+}

@@ -1,0 +1,94 @@
+//! No descriptors: a server that a client has left without any goes on accepting, and its tenants begin.
+//!
+//! Model.   The process opens all files that it may, but for as many as one connection takes. A limit is the whole
+//!          process's, so this test is alone in its file.
+//! Number.  Two workers; 8 connections, one at a time, and each is a new tenant's.
+//! Source.  accept(2), EMFILE.
+
+#![cfg(target_os = "linux")]
+
+mod limit;
+
+use axum::Router;
+use axum::routing::get;
+use limit::with_workers;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use warmcore_runtime::{http, spawn, spawn_in};
+use warmcore_tenant::Tenant;
+
+const ROUNDS: usize = 8;
+
+/// So many files may be open; the test opens those that the runtime does not.
+const FILES_MAX: u64 = 128;
+
+fn lower_the_limit() {
+    let limit = libc::rlimit { rlim_cur: FILES_MAX, rlim_max: FILES_MAX };
+    // SAFETY: reads the struct during the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+/// Files until there are no more to be had.
+fn take_all() -> Vec<File> {
+    let files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(files.len() > 2, "{} of {FILES_MAX} files were left", files.len());
+    files
+}
+
+/// Asks on a connection of its own; waits for the answer, however long it takes.
+fn ask(at: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(at).expect("a descriptor that was left for this");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_server_without_descriptors_accepts_again() {
+    let (answers, ended) = with_workers(2, |runtime| {
+        let (end, ends) = oneshot::channel::<()>();
+        let tenants = Arc::new(Mutex::new(Vec::new()));
+        let (known, counted) = (tenants.clone(), Arc::new(AtomicUsize::new(0)));
+        // One connection is one tenant, made where it is accepted.
+        let tenant_of = move |_: &SocketAddr| {
+            let tenant = Tenant::builder().name("client").build();
+            known.lock().unwrap().push(tenant.clone());
+            Some(tenant)
+        };
+        let app = Router::new().route(
+            "/",
+            get(async move || {
+                let counted = counted.clone();
+                // A second tenant, made by what serves.
+                let tenant = Tenant::builder().build();
+                spawn_in(&tenant, async move { counted.fetch_add(1, SeqCst) }).await.unwrap().to_string()
+            }),
+        );
+        let (server, at) = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            let until = async move { _ = ends.await };
+            (spawn(http::serve(listener, app).tenant_of(tenant_of).until(until).run()), at)
+        });
+        lower_the_limit();
+        let mut answers = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut files = take_all();
+            // For the client's end and for the server's: from the moment of the accept on there is none.
+            files.truncate(files.len() - 2);
+            answers.push(ask(at));
+        }
+        end.send(()).expect("the accepting task is there");
+        (answers, runtime.block_on(server).expect("the accepting task ends by itself"))
+    });
+    assert_eq!(ended.connections as usize, ROUNDS);
+    for answer in answers {
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
