@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod accounts;
+mod contain;
 #[cfg(not(loom))]
 pub mod host;
 mod outcome;

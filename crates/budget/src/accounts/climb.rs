@@ -13,6 +13,7 @@
 
 use super::node::{Node, PRESSED};
 use super::{Accounts, Stocks};
+use crate::contain::contain;
 use crate::outcome::{Event, Overrun};
 use crate::sync::{MutexGuard, Ordering::*, lock};
 
@@ -214,11 +215,13 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Tells the nearest listener, from the account up.
+    /// Tells the nearest listener, from the account up. A listener that panics changes nothing: what is charged
+    /// stays so, and what is to be done after it is done.
     pub(super) fn tell(&self, node: &Node, event: impl FnOnce() -> Event) {
         let listening = node.path().find(|node| node.state.load(Relaxed) & super::node::LISTENS != 0);
         let Some(listener) = listening.and_then(|node| node.rest().listener.clone()) else { return };
-        listener(&event());
+        // The listener may go with its account meanwhile: then it is dropped in here.
+        contain(move || listener(&event()));
     }
 
     /// An overrun, for who asked and for who listens.

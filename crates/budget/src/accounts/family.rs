@@ -10,6 +10,7 @@
 
 use super::node::{LISTENS, Node, ORPHAN};
 use super::{Accounts, Stocks};
+use crate::contain::contain;
 use crate::outcome::{Listener, OverBudget};
 use crate::sync::{Ordering::*, lock};
 use std::cmp::Reverse;
@@ -115,13 +116,14 @@ impl<S: Stocks> Accounts<S> {
         if let Some(parent) = parent {
             parent.rest().children.retain(|key| *key != node.key);
         }
-        // Dropped last, and under no lock: a listener may own anything.
-        let _rest = std::mem::take(&mut *node.rest());
+        let rest = std::mem::take(&mut *node.rest());
         node.cpus.store(0, Relaxed);
         lock(&self.family).free.push(Reverse(node.key));
         if let Some(parent) = parent {
             self.drop_handle(parent);
         }
+        // Last, and under no lock: a listener may own anything, and what it owns may panic.
+        contain(move || drop(rest));
         true
     }
 

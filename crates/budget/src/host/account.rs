@@ -72,8 +72,9 @@ impl Builder {
     /// Called on what happens to this account and to those below that have no listener of their own: in the
     /// thread that caused it, with no lock of budget's held. Memory that it allocates is charged to nobody.
     ///
-    /// Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call it. So it takes no lock that is
-    /// held somewhere while memory is allocated, and a panic in it ends the process.
+    /// A panic in it goes no further: the panic hook tells of it, and the charge goes on as if the listener had
+    /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it takes no
+    /// lock that is held somewhere while memory is allocated.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         let listener = move |event: &Event| unbilled(|| listener(event));
         self.plan.listener = Some(unbilled(|| Arc::new(listener) as Listener));

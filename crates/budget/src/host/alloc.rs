@@ -144,7 +144,7 @@ fn give_back_slowly(site: Site, n: u64) {
 }
 
 /// An allocator may be called under any lock. So what is allocated in here, by listeners too, is charged to
-/// nobody, and wakers are called by another thread. And it must not unwind: a panic in a listener aborts.
+/// nobody, and wakers are called by another thread. And it must not unwind: a panic in budget itself aborts.
 fn quietly<R>(site: Site, act: impl FnOnce() -> R) -> R {
     struct Abort;
     impl Drop for Abort {

@@ -9,6 +9,7 @@
 
 use super::{RSEQ, WORD, current::unbilled, wait};
 use crate::accounts::Accounts;
+use crate::contain::contain;
 use crate::stock::Stocks;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,6 +73,13 @@ fn run() {
     if let Ok(cpus) = affinity::allowed_to_main() {
         let _ = affinity::set_allowed(&cpus);
     }
+    // Wakers and listeners that panic are contained where they are called. Whatever else does, the thread goes on:
+    // without it idle stocks stay, and who waits for what a section has left waits for ever.
+    while contain(rounds).is_none() {}
+}
+
+/// Round after round, the first after a period, until there is no account.
+fn rounds() {
     let mut guard = runs();
     let mut due = Instant::now() + TIDY_PERIOD;
     loop {

@@ -16,6 +16,7 @@
 
 use super::{Account, Charge, Site, current::unbilled, on_site, tidy};
 use crate::accounts::Node;
+use crate::contain::contain;
 use crate::outcome::OverBudget;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -63,14 +64,14 @@ pub(super) fn wake_heads() {
     if !is_awaited() {
         return;
     }
-    let heads: Vec<Waker> = unbilled(|| {
-        queues()
-            .values()
-            .filter_map(|queue| queue.first_key_value().map(|(_, waker)| waker.clone()))
-            .collect()
-    });
-    heads.iter().for_each(Waker::wake_by_ref);
-    unbilled(|| drop(heads));
+    // One that panics, when it is cloned, called or dropped, keeps no other from being woken.
+    let first = |queue: &BTreeMap<u64, Waker>| queue.first_key_value().map(|(_, waker)| waker.clone());
+    let heads: Vec<Waker> =
+        unbilled(|| queues().values().filter_map(|queue| contain(|| first(queue)).flatten()).collect());
+    for waker in heads {
+        contain(|| waker.wake_by_ref());
+        unbilled(|| contain(|| drop(waker)));
+    }
 }
 
 /// Whether nobody who waits at `node`, which is on the path of `site`, asked before `ticket`.
@@ -127,7 +128,8 @@ impl Charging<'_> {
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let mine = queue.remove(&ticket);
-            let next = queue.first_key_value().filter(|_| was_first).map(|(_, waker)| waker.clone());
+            let next = queue.first_key_value().filter(|_| was_first);
+            let next = next.and_then(|(_, waker)| contain(|| waker.clone()));
             if queue.is_empty() {
                 queues.remove(&at);
             }
@@ -136,7 +138,7 @@ impl Charging<'_> {
         WAITERS.fetch_sub(1, Relaxed);
         on_site!(at, |accounts, node| accounts.end_waiting(node));
         if let Some(next) = next {
-            next.wake();
+            contain(|| next.wake());
         }
         drop(mine);
     }

@@ -1,0 +1,156 @@
+//! Panics of the program's own code that budget calls: wakers, listeners, and what a listener owns.
+//!
+//! Model.   Each of them panics whenever it is called. The charge under way is finished, other waiters are woken, and
+//!          the thread that tidies goes on: it is seen to give back what an idle stock holds.
+//! Number.  A hang fails after 60 s; the thread's period is 0.1 s.
+#![cfg(not(loom))]
+
+use std::future::Future;
+use std::panic::panic_any;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use warmcore_budget::{Account, Event, Kind};
+
+const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+/// Panics when it is dropped; for the first time with another of its kind.
+struct Bomb(Arc<AtomicUsize>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0.fetch_add(1, SeqCst) == 0 {
+            panic_any(Bomb(self.0.clone()));
+        }
+        panic!("dropped again, as planned");
+    }
+}
+
+/// A waker that panics each time it is called.
+#[derive(Default)]
+struct BadWaker(AtomicUsize);
+
+impl Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+        panic!("woken, as planned");
+    }
+}
+
+#[derive(Default)]
+struct GoodWaker(AtomicBool);
+
+impl Wake for GoodWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < HANGS_AFTER, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Only the thread that tidies gives back what a stock holds that is not used any more.
+#[track_caller]
+fn the_thread_goes_on(kind: Kind) {
+    let account = Account::root("idle").kind(kind).build();
+    account.try_charge(1).unwrap();
+    wait_until("an idle stock is given back", || account.usage().charged == 1);
+    account.uncharge(1).unwrap();
+}
+
+#[test]
+fn a_waker_that_panics_leaves_the_thread_that_tidies() {
+    for kind in KINDS {
+        let account = Account::root("full").kind(kind).limit(10).build();
+        let _held = account.try_hold(10).unwrap();
+        let mut waits = pin!(account.charge(1));
+        let bad = Arc::<BadWaker>::default();
+        let waker = Waker::from(bad.clone());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // While somebody waits, the thread wakes the first in each round.
+        wait_until("it is woken again", || bad.0.load(SeqCst) >= 3);
+        the_thread_goes_on(kind);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    for kind in KINDS {
+        let root = Account::root("root").kind(kind).build();
+        let accounts: Vec<Account> = (0..32).map(|_| root.child("full").limit(10).build()).collect();
+        let held: Vec<_> = accounts.iter().map(|account| account.try_hold(10).unwrap()).collect();
+        let (bad, good) = (Arc::<BadWaker>::default(), Arc::<GoodWaker>::default());
+        // Of all queues one has a good waker at its head; which one comes first is chance.
+        let mut waits: Vec<_> = accounts.iter().map(|account| Box::pin(account.charge(1))).collect();
+        for (i, waits) in waits.iter_mut().enumerate() {
+            let waker = if i == 7 { Waker::from(good.clone()) } else { Waker::from(bad.clone()) };
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        good.0.store(false, SeqCst);
+        // Makes room in all of them, and wakes from this thread.
+        root.set_limit(u64::MAX - 1);
+        assert!(good.0.load(SeqCst), "{kind}: not woken");
+        drop(held);
+        let polled = waits[7].as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Ok(_))));
+    }
+}
+
+#[test]
+fn a_listener_that_panics_changes_no_charge() {
+    for kind in KINDS {
+        let told = Arc::<AtomicUsize>::default();
+        let counted = told.clone();
+        let listener = move |_: &Event| {
+            counted.fetch_add(1, SeqCst);
+            panic!("told, as planned");
+        };
+        let root = Account::root("root").kind(kind).limit(1000).soft_limit(500).on_event(listener).build();
+        let child = root.child("child").build();
+        // Over the soft limit, to the limit, refused, and over it all the same.
+        child.try_charge(600).unwrap();
+        assert_eq!(root.exact_usage(), 600);
+        child.try_charge(400).unwrap();
+        assert!(child.try_charge(1).is_err());
+        assert_eq!(root.exact_usage(), 1000);
+        let over = child.force_charge(500).unwrap_err();
+        assert_eq!((over.account(), over.by()), ("root", 500));
+        assert_eq!((root.exact_usage(), child.exact_usage()), (1500, 1500));
+        child.uncharge(1500).unwrap();
+        assert_eq!((root.exact_usage(), child.exact_usage()), (0, 0));
+        assert!(told.load(SeqCst) >= 3, "{kind}: {told:?}");
+    }
+}
+
+#[test]
+fn what_a_listener_owns_may_panic_where_the_account_ends() {
+    for kind in KINDS {
+        let dropped = Arc::<AtomicUsize>::default();
+        let bomb = Bomb(dropped.clone());
+        let account = Account::root("listening").kind(kind).on_event(move |_| _ = &bomb).build();
+        let charge = account.try_hold(100).unwrap();
+        drop(account);
+        assert_eq!(dropped.load(SeqCst), 0);
+        // It has ended: the thread that tidies finds that nothing is charged any more.
+        drop(charge);
+        wait_until("the listener is dropped", || dropped.load(SeqCst) > 0);
+        the_thread_goes_on(kind);
+        // An account that ends here, with its last handle.
+        let bomb = Bomb(Arc::default());
+        drop(Account::root("listening").kind(kind).on_event(move |_| _ = &bomb).build());
+    }
+}
