@@ -6,7 +6,8 @@
 //!          than tokio's millisecond end by a timer descriptor on the same driver.
 //! Number.  To ask without waiting: 450 ns. To sleep and be kicked: 5 to 15 µs, the kernel's.
 //!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `driven` counts
-//!          both ways, so that one of them that runs for long is seen.
+//!          both ways, so that one of them that runs for long is seen. A panic that unwinds through the driver ends
+//!          the process: tokio loses its sockets and timers with it.
 //! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
 //!          long poll.
 
@@ -24,6 +25,8 @@ use warmcore_sys::{affinity, clock};
 use warmcore_terms::Nanos;
 
 pub(crate) struct Tokio {
+    /// The runtime's, for messages.
+    name: String,
     handle: tokio::runtime::Handle,
     /// `None`: closed.
     runtime: RwLock<Option<Runtime>>,
@@ -36,6 +39,24 @@ pub(crate) struct Tokio {
     beside: Mutex<Option<Waker>>,
     is_beside: AtomicBool,
     driven: Arc<AtomicU64>,
+}
+
+/// Ends the process where a panic leaves tokio's runtime.
+///
+/// Panics of tasks stay in them, ours and tokio's own. What comes here unwound through the driver, from a waker of the
+/// program's that a socket or a timer called, and tokio has dropped its epoll and its timers on the way: every task of
+/// this worker that waits for one would wait for ever.
+struct Whole<'a>(&'a str);
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        eprintln!(
+            "a driver of {} is lost: a waker that a socket or a timer called panicked; its tasks would wait for ever, \
+             so the process ends. A waker must not panic",
+            self.0
+        );
+        std::process::abort();
+    }
 }
 
 impl Drop for Tokio {
@@ -82,6 +103,7 @@ impl Tokio {
         };
         let (runtime, timer) = (RwLock::new(Some(runtime)), RwLock::new(Some(timer)));
         Ok(Self {
+            name: name.to_owned(),
             handle,
             runtime,
             waker,
@@ -111,7 +133,9 @@ impl Tokio {
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.driven.fetch_add(1, Relaxed);
+        let whole = Whole(&self.name);
         let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
+        std::mem::forget(whole);
         self.driven.fetch_add(1, Relaxed);
         output
     }
