@@ -69,9 +69,14 @@ impl Inner {
             return;
         }
         drop(first);
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-            std::mem::forget(again);
-        }
+        end(panic);
+    }
+}
+
+/// Drops what a panic carried, which may panic in turn.
+fn end(panic: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
     }
 }
 
@@ -156,7 +161,12 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
         }
         let panic = locked(&inner.panic).take();
         match (result, panic) {
-            (Err(panic), _) | (_, Some(panic)) => resume_unwind(panic),
+            (Err(first), second) => {
+                // Not while the first unwinds: a panic in its drop would be the second at a time.
+                second.into_iter().for_each(end);
+                resume_unwind(first)
+            }
+            (Ok(_), Some(panic)) => resume_unwind(panic),
             (Ok(result), None) => result,
         }
     })

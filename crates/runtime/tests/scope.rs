@@ -1,6 +1,6 @@
 //! Jobs that borrow from who waits for them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use warmcore_runtime::{Runtime, scope, spawn};
 
@@ -63,6 +63,32 @@ fn a_jobs_panic_is_the_scopes_once_all_have_ended() {
     });
     assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"the seventh"));
     assert_eq!(ended.into_inner(), 100);
+}
+
+/// What panics in the scope's own closure comes first, and a job's panic besides ends there, also one that panics when
+/// it is dropped.
+#[test]
+fn of_two_panics_the_scopes_own_is_told() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped, as planned");
+        }
+    }
+    let runtime = runtime(2);
+    let of_two = |job: fn()| {
+        runtime.enter(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                scope(|scope| {
+                    scope.spawn(job);
+                    panic!("the scope's");
+                });
+            }))
+        })
+    };
+    for job in [|| panic!("a job's"), || panic_any(Bomb)] {
+        assert_eq!(of_two(job).unwrap_err().downcast_ref::<&str>(), Some(&"the scope's"));
+    }
 }
 
 #[test]
