@@ -27,6 +27,19 @@ use std::thread_local as local;
 local! {
     static WORKER: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
     static ENTERED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
+    /// Whether the thread was started by a runtime, to be its workers.
+    static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread is a runtime's from now on.
+pub(crate) fn become_a_runtimes() {
+    IS_A_RUNTIMES.with(|is| is.set(true));
+}
+
+/// Whether a runtime started this thread, to be its workers.
+pub(crate) fn is_a_runtimes() -> bool {
+    // A thread that ends has no tasks any more.
+    IS_A_RUNTIMES.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Calls `act` with what is this thread's own, if it is a worker's.

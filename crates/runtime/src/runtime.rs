@@ -83,7 +83,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What its threads are called: `NAME-0` and so on.
+    /// What its threads are called: `NAME-0` and so on. [`build`](Self::build) fails if there is a NUL in it.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -120,7 +120,8 @@ impl Builder {
         Self { topology: Some(topology), ..self }
     }
 
-    /// How many threads `spawn_blocking` may use at most, all workers together.
+    /// How many threads `spawn_blocking` may use at most, all workers together, and one for each worker at least;
+    /// 512 if nothing is said. [`build`](Self::build) fails at 0.
     pub fn blocking_threads_max(self, threads: usize) -> Self {
         Self { blocking_threads_max: threads, ..self }
     }
@@ -144,6 +145,13 @@ impl Builder {
             move |source| BuildError { what, source: Some(source) }
         };
         let says = |what: String| BuildError { what, source: None };
+        if self.name.contains('\0') {
+            return Err(says(format!("the name {:?} has a NUL in it, and names of threads have none", self.name)));
+        }
+        if self.blocking_threads_max == 0 {
+            let what = "0 threads for spawn_blocking: its closures would never run; 1 for each worker is the least";
+            return Err(says(what.to_owned()));
+        }
         let topology = match self.topology.clone() {
             Some(topology) => topology,
             None => Topology::this_machine()
@@ -249,7 +257,8 @@ pub(crate) fn shared(
     }
 }
 
-/// Workers, and the tasks that run on them. Dropping it shuts down, and waits for the polls that are under way.
+/// Workers, and the tasks that run on them. Dropping it shuts down, and waits for the polls that are under way; in a
+/// task, of this runtime or of another, it does not wait: all ends behind it.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     /// Dropped after the workers have ended.
@@ -316,7 +325,8 @@ impl Runtime {
     }
 
     /// Ends every task where it waits, then the workers. Says whether all ended in time; what did not is left
-    /// behind, and ends when its poll does.
+    /// behind, and ends when its poll does. False at once in a task of its own. Two runtimes that shut each other
+    /// down in a task of theirs wait until the first deadline.
     pub fn shutdown(self, deadline: Duration) -> bool {
         self.end(Some(deadline))
     }
@@ -333,8 +343,10 @@ impl Runtime {
             (0..shared.desks.len()).for_each(|worker| _ = shared.rouse(CpuId(worker as u32)));
         };
         let close_shelves = || shared.shelves.iter().flat_map(|shelf| shelf.close()).for_each(worker::end);
-        if shared.spares.is_mine() {
-            // Its own task drops it: that can't wait for itself. All that is left ends behind it.
+        // A task that drops its own runtime can't wait for itself. One that drops another's, without a deadline, does
+        // not wait either: a task over there may be dropping this one's.
+        if shared.spares.is_mine() || deadline.is_none() && context::is_a_runtimes() {
+            // All that is left ends behind it.
             shared.desks.iter().for_each(|desk| _ = desk.living.close());
             give_notice();
             close_shelves();

@@ -563,6 +563,7 @@ pub(crate) fn end(ready: Ready) {
 
 /// A worker's thread, from its first to its last moment.
 pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
+    context::become_a_runtimes();
     let mut next = Some(first);
     while let Some(cpu) = next {
         shared.pin(cpu);

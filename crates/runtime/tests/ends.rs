@@ -1,0 +1,83 @@
+//! Ends: runtimes that are dropped in tasks, and builders that are refused.
+//!
+//! Model.   A runtime's end waits for its polls. Two that are dropped in each other's polls would wait for each other.
+//! Number.  One worker each.
+
+mod limit;
+
+use limit::ends;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier};
+use warmcore_runtime::{Runtime, block_in_place};
+
+fn runtime() -> Runtime {
+    Runtime::builder().workers(1).build().unwrap()
+}
+
+/// `one` is dropped in a task of `other` and `other` in a task of `one`, both at the same moment. Says when both are.
+fn drop_crosswise(in_place: bool) -> Receiver<()> {
+    let (one, other) = (runtime(), runtime());
+    let (begin, (done, is_done)) = (Arc::new(Barrier::new(2)), channel());
+    let handles = [one.handle(), other.handle()];
+    for (handle, dropped) in handles.into_iter().zip([other, one]) {
+        let (begin, done) = (begin.clone(), done.clone());
+        drop(handle.spawn(async move {
+            begin.wait();
+            if in_place { block_in_place(|| drop(dropped)) } else { drop(dropped) }
+            done.send(()).unwrap();
+        }));
+    }
+    is_done
+}
+
+#[test]
+fn two_runtimes_may_be_dropped_in_each_others_tasks() {
+    for in_place in [false, true] {
+        let ended = ends(move || drop_crosswise(in_place).iter().count());
+        assert_eq!(ended, 2);
+    }
+}
+
+#[test]
+fn a_circle_of_runtimes_may_be_dropped() {
+    let ended = ends(|| {
+        let (done, is_done) = channel();
+        let all: Vec<Runtime> = (0..3).map(|_| runtime()).collect();
+        let begin = Arc::new(Barrier::new(all.len()));
+        let mut handles: Vec<_> = all.iter().map(Runtime::handle).collect();
+        handles.rotate_left(1);
+        for (handle, dropped) in handles.into_iter().zip(all) {
+            let (begin, done) = (begin.clone(), done.clone());
+            drop(handle.spawn(async move {
+                begin.wait();
+                drop(dropped);
+                done.send(()).unwrap();
+            }));
+        }
+        drop(done);
+        is_done.iter().count()
+    });
+    assert_eq!(ended, 3);
+}
+
+#[test]
+fn a_name_with_a_nul_is_refused() {
+    let error = Runtime::builder().name("a\0b").workers(1).build().unwrap_err();
+    assert!(error.to_string().contains("NUL"), "{error}");
+}
+
+#[test]
+fn no_threads_for_spawn_blocking_are_refused_and_one_is_enough() {
+    let error = Runtime::builder().blocking_threads_max(0).build().unwrap_err();
+    assert!(error.to_string().contains("spawn_blocking"), "{error}");
+    let runtime = Runtime::builder().workers(2).blocking_threads_max(1).build().unwrap();
+    let both = runtime.block_on(async {
+        let closures = [1, 2].map(|n| tokio::task::spawn_blocking(move || n));
+        let mut sum = 0;
+        for closure in closures {
+            sum += closure.await.unwrap();
+        }
+        sum
+    });
+    assert_eq!(both, 3);
+}
