@@ -21,7 +21,7 @@ mod refuse;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use family::Plan;
+pub use family::{DEPTH_MAX, Plan};
 pub use look::{Explain, Level, OnCpu, Usage};
 pub use node::Node;
 

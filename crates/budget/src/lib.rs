@@ -9,7 +9,7 @@ pub mod room;
 pub mod stock;
 mod sync;
 
-pub use accounts::{Accounts, Drained, Explain, Level, Node, OnCpu, Plan, Usage};
+pub use accounts::{Accounts, DEPTH_MAX, Drained, Explain, Level, Node, OnCpu, Plan, Usage};
 #[cfg(not(loom))]
 pub use host::{Account, Builder, Charge, Kind};
 pub use outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};

@@ -16,6 +16,10 @@ use crate::sync::{Ordering::*, lock};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+/// A tree is at most so deep, its root counted. What goes through a tree goes through it by calls of its own, one for
+/// each level, in threads of any stack: 64 levels fit 128 KiB, also where nothing is optimised.
+pub const DEPTH_MAX: usize = 64;
+
 /// What a new account is.
 pub struct Plan {
     /// Its name.
@@ -32,8 +36,14 @@ pub struct Plan {
 
 impl<S: Stocks> Accounts<S> {
     /// A new account with one handle, below `parent` or a root. Refused if the parent has no room for the
-    /// guarantee. Panics at 2^24 accounts.
+    /// guarantee. Panics at 2^24 accounts, and below [`DEPTH_MAX`] levels.
     pub fn create(&self, parent: Option<&Node>, plan: Plan) -> Result<&Node, OverBudget> {
+        let depth = 1 + parent.map_or(0, |parent| parent.path().count());
+        assert!(
+            depth <= DEPTH_MAX,
+            "{}: {depth} accounts one below the other; a tree is at most {DEPTH_MAX} deep",
+            plan.name
+        );
         let key = lock(&self.family).free.pop();
         let node = match key {
             Some(Reverse(key)) => self.nodes.get(key).expect("a key that was in use has a node"),

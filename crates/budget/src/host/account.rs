@@ -93,12 +93,13 @@ impl Builder {
         self.kind(Kind::Word)
     }
 
-    /// Makes the account. Panics where [`try_build`](Self::try_build) is refused, and without address space.
+    /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or does, and without address space.
     pub fn build(self) -> Account {
         self.try_build().unwrap_or_else(|over| panic!("no room for the guarantee: {over}"))
     }
 
-    /// Makes the account, or says that its parent has no room for its guarantee.
+    /// Makes the account, or says that its parent has no room for its guarantee. Panics if the
+    /// tree would be more than [`DEPTH_MAX`](crate::DEPTH_MAX) deep.
     pub fn try_build(self) -> Result<Account, OverBudget> {
         let Self { parent, kind, plan } = self;
         let parent_kind = parent.as_ref().map(Account::kind);

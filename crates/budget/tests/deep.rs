@@ -1,0 +1,73 @@
+//! Deep trees: as deep as they may be they need little stack, and deeper ones are refused.
+//!
+//! Model.   A chain of accounts, whatever goes through it, and its end, on a thread with the stack of the smallest
+//!          thread that this program has: the one that compacts tenants' ids drops accounts.
+//! Number.  `DEPTH_MAX` accounts, 128 KiB.
+#![cfg(not(loom))]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use warmcore_budget::{Account, DEPTH_MAX, Kind};
+
+const STACK: usize = 128 << 10;
+
+/// From the root down.
+fn chain(kind: Kind, limit: u64) -> Vec<Account> {
+    let mut chain = vec![Account::root("0").kind(kind).limit(limit).on_event(|_| ()).build()];
+    while chain.len() < DEPTH_MAX {
+        let child = chain[chain.len() - 1].child(chain.len().to_string()).guarantee(3).build();
+        chain.push(child);
+    }
+    chain
+}
+
+fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
+    thread::Builder::new().stack_size(STACK).spawn(test).unwrap().join().unwrap();
+}
+
+#[test]
+fn the_deepest_tree_fits_a_small_stack() {
+    for kind in [Kind::Word, Kind::Rseq] {
+        on_a_small_stack(move || {
+            let chain = chain(kind, 10_000);
+            let leaf = chain[DEPTH_MAX - 1].clone();
+            for account in &chain {
+                account.try_charge(10).unwrap();
+            }
+            // Refused at the root, and charged all the same: every stock on the way is closed first.
+            assert!(leaf.try_charge(10_000).is_err());
+            assert!(leaf.force_charge(10_000).is_err());
+            let used = 10_000 + 10 * DEPTH_MAX as u64;
+            assert_eq!(chain[0].exact_usage(), used);
+            assert_eq!(leaf.explain().path.len(), DEPTH_MAX);
+            chain[0].set_limit(100_000);
+            leaf.set_guarantee(50_000).unwrap();
+            leaf.set_guarantee(0).unwrap();
+            leaf.uncharge(10_000).unwrap();
+            for account in &chain {
+                account.uncharge(10).unwrap();
+            }
+            chain[0].drain_all();
+            // The leaf last: all others end with it.
+            drop(chain);
+            drop(leaf);
+            Account::tidy_all();
+        });
+    }
+}
+
+#[test]
+fn a_tree_that_is_too_deep_is_refused_and_goes_on() {
+    for kind in [Kind::Word, Kind::Rseq] {
+        on_a_small_stack(move || {
+            let chain = chain(kind, u64::MAX);
+            let leaf = &chain[DEPTH_MAX - 1];
+            let refused = catch_unwind(AssertUnwindSafe(|| leaf.child("one more").try_build()));
+            let text = refused.unwrap_err().downcast::<String>().unwrap();
+            assert!(text.contains("one more: 65 accounts") && text.contains("64 deep"), "{text}");
+            leaf.try_charge(1).unwrap();
+            chain[DEPTH_MAX - 2].child("a sibling").build().try_charge(1).unwrap();
+            leaf.uncharge(1).unwrap();
+        });
+    }
+}
