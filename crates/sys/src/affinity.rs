@@ -86,9 +86,8 @@ pub fn cpu_numbers_end() -> usize {
     *END.get_or_init(|| {
         let mut words = [0u64; LINUX_CPUS_MAX / 64];
         // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
-        let bytes = unsafe {
-            libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr())
-        };
+        let bytes =
+            unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
         // The mask as it is stored: never too narrow, but on some kernels four times as wide.
         let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

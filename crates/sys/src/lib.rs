@@ -8,6 +8,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod fork;
 pub mod map;
 pub mod membarrier;
 pub mod platform;

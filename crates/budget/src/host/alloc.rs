@@ -7,7 +7,7 @@
 //! Source.  ClickHouse charges its queries so, by thread, with an error that grows with threads.
 
 use super::current::{payer, unbilled};
-use super::{Site, on_site};
+use super::{Site, on_site, tidy};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 use warmcore_sys::rseq::current_cpu;
@@ -42,6 +42,11 @@ pub enum OnFull {
 /// drop(bytes);                                // wherever it is freed
 /// assert_eq!(account.exact_usage(), 0);
 /// ```
+///
+/// **In a child of `fork`** whose parent has made an account, an allocation is charged only where this CPU's stock
+/// serves it, and never fails for lack of budget: what else a charge needs is under locks that a thread of the parent's
+/// may have held, and that stay held in the child. So a closure for `Command::pre_exec` may allocate. A server
+/// that goes into the background by `fork`, or forks its workers, makes its accounts afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct BudgetAlloc<A> {
     inner: A,
@@ -82,6 +87,7 @@ impl<A> BudgetAlloc<A> {
                     true
                 }
             })
+            .unwrap_or(true)
     }
 
     /// Charges `n` to an account that has paid for a block already, and may have no handle any more.
@@ -96,6 +102,7 @@ impl<A> BudgetAlloc<A> {
                 }
                 result.is_ok() || self.on_full == OnFull::Count
             })
+            .unwrap_or(true)
     }
 }
 
@@ -145,18 +152,23 @@ fn give_back_slowly(site: Site, n: u64) {
 
 /// An allocator may be called under any lock. So what is allocated in here, by listeners too, is charged to
 /// nobody, and wakers are called by another thread. And it must not unwind: a panic in budget itself aborts.
-fn quietly<R>(site: Site, act: impl FnOnce() -> R) -> R {
+///
+/// `None`, and nothing is done, in a child of fork: see [`BudgetAlloc`].
+fn quietly<R>(site: Site, act: impl FnOnce() -> R) -> Option<R> {
     struct Abort;
     impl Drop for Abort {
         fn drop(&mut self) {
             std::process::abort();
         }
     }
+    if tidy::is_forked() {
+        return None;
+    }
     let abort = Abort;
     let result = unbilled(act);
     site.pass_on_elsewhere();
     std::mem::forget(abort);
-    result
+    Some(result)
 }
 
 // SAFETY: blocks are `inner`'s, with their header in front; the layout that leads to the header is the same

@@ -11,9 +11,10 @@ use super::{RSEQ, WORD, current::unbilled, wait};
 use crate::accounts::Accounts;
 use crate::contain::contain;
 use crate::stock::Stocks;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
-use warmcore_sys::{affinity, signals};
+use warmcore_sys::{affinity, fork, signals};
 
 /// A stock that nobody used for so long is given back, at the latest after twice that.
 pub const TIDY_PERIOD: Duration = Duration::from_millis(100);
@@ -25,12 +26,28 @@ static RUNS: Mutex<bool> = Mutex::new(false);
 /// Told when somebody begins to wait, and when memory came back for which somebody waits.
 static CHANGED: Condvar = Condvar::new();
 
+/// Whether this process was forked from one that had accounts.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was forked from one that had accounts: budget's locks may be held for ever here, by threads that
+/// the parent has, the one that tidies for one.
+pub(super) fn is_forked() -> bool {
+    IS_FORKED.load(Relaxed)
+}
+
+extern "C" fn note_fork() {
+    IS_FORKED.store(true, Relaxed);
+}
+
 fn runs() -> MutexGuard<'static, bool> {
     RUNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sees to it that the thread runs.
 pub(super) fn ensure() {
+    static ONCE: Once = Once::new();
+    // Where there is no memory for it, a child may wait for a lock that stays held there.
+    ONCE.call_once(|| _ = fork::in_children(note_fork));
     let mut runs = runs();
     if !*runs {
         let builder = std::thread::Builder::new;
@@ -74,7 +91,7 @@ fn run() {
         let _ = affinity::set_allowed(&cpus);
     }
     // Wakers and listeners that panic are contained where they are called. Whatever else does, the thread goes on:
-    // without it idle stocks stay, and who waits for what a section has left waits for ever.
+    // without it idle stocks stay, and a charge that waits for what a section has left waits for ever.
     while contain(rounds).is_none() {}
 }
 
