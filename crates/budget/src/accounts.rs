@@ -186,9 +186,10 @@ impl<S: Stocks> Accounts<S> {
         self.owes_wake.load(Relaxed) != 0
     }
 
-    /// Counts who waits at an account: its stocks stay closed, so that whatever comes back is seen, and
-    /// nobody else is charged there.
-    pub fn begin_waiting(&self, node: &Node) {
+    /// Counts a charge of the account `by` that waits at `node`, on its path: the stocks there stay closed, so that
+    /// whatever comes back is seen, and no other charge goes through.
+    pub fn begin_waiting(&self, node: &Node, by: &Node) {
+        by.charging.fetch_add(1, Relaxed);
         // ORDERING: SeqCst, both; before the look at usage, pairs with `take_back`.
         node.waiting.fetch_add(1, SeqCst);
         std::mem::forget(Refusing::new(node));
@@ -196,10 +197,13 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// The opposite of `begin_waiting`.
-    pub fn end_waiting(&self, node: &Node) {
+    pub fn end_waiting(&self, node: &Node, by: &Node) {
         // ORDERING: SeqCst, of which Release; it only lets others in again.
         node.refusing.fetch_sub(1, SeqCst);
         node.waiting.fetch_sub(1, SeqCst);
+        // ORDERING: Release, last; pairs with the Acquire in `try_reap`: `node`, which is on the path, is not touched
+        // any more.
+        by.charging.fetch_sub(1, Release);
     }
 
     /// How many accounts there are, orphans included.

@@ -81,7 +81,7 @@ fn a_waker_that_panics_leaves_the_thread_that_tidies() {
         let bad = Arc::<BadWaker>::default();
         let waker = Waker::from(bad.clone());
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // While somebody waits, the thread wakes the first in each round.
+        // While a charge waits, the thread wakes the first of its queue in each round.
         wait_until("it is woken again", || bad.0.load(SeqCst) >= 3);
         the_thread_goes_on(kind);
     }

@@ -115,7 +115,8 @@ impl<S: Stocks> Accounts<S> {
         self.close_all(node);
         // ORDERING: Acquire, all; pair with the last one to have touched each.
         // No sum: that may run over.
-        let left = node.direct.load(Acquire)
+        let left = u64::from(node.charging.load(Acquire))
+            | node.direct.load(Acquire)
             | node.usage.load(Acquire)
             | node.float_units()
             | node.reserve.load(Acquire);
@@ -179,7 +180,7 @@ impl<S: Stocks> Accounts<S> {
     pub(super) fn adopt(&self, node: &Node, n: u64) {
         let rest = node.rest();
         let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));
-        let orphans = || children().filter(|child| child.state.load(Acquire) & ORPHAN != 0);
+        let orphans = || children().filter(|child| child.is_orphan());
         let mut all = node.direct.load(Acquire);
         for orphan in orphans() {
             self.close_all(orphan);

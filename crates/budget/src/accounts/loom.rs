@@ -593,7 +593,7 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
                 None => assert!(tree.charge(1, THERE, BASE + 1)),
             }
             let waiter = go(&tree, move |tree| {
-                tree.accounts.begin_waiting(tree.node(full));
+                tree.accounts.begin_waiting(tree.node(full), tree.node(1));
                 poll(tree, full, n)
             });
             let others = acts.map(|act| {
@@ -605,7 +605,7 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
             let polls = others.map(|other| other.join().unwrap());
             let has = waiter.join().unwrap() || polls.contains(&true);
             assert!(has, "it sleeps, and there is room");
-            tree.accounts.end_waiting(tree.node(full));
+            tree.accounts.end_waiting(tree.node(full), tree.node(1));
             tree.end();
         });
     }

@@ -6,7 +6,7 @@
 //!          to undo what it added. Where it is 0 and does not change, usage is exactly what is used.
 //! Number.  384 bytes, of which a charge in a stock reads one and a charge up the tree writes 64.
 //! Writers. `usage`, `direct`, `float`, `reserve`, `stocks`, `peak`: whoever goes up the tree. `limit`,
-//!          `soft`, `guarantee`: who owns a handle. `refusing`, `waiting`: who was refused. `rest`: under
+//!          `soft`, `guarantee`: who owns a handle. `refusing`, `waiting`, `charging`: who was refused. `rest`: under
 //!          its lock. Memory of a node is never given back, only used again: who finished with an account
 //!          that went away meanwhile still reads a node.
 
@@ -41,6 +41,10 @@ pub struct Node {
     /// How many wait here for room. A host's.
     #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
+    /// How many charges of this account wait, here or at an account above. The account's node is not used again before
+    /// none does.
+    #[line(read_mostly)]
+    pub(super) charging: AtomicU32,
     /// `LISTENS`, `PRESSED`, `ORPHAN`.
     #[line(read_mostly)]
     pub(super) state: AtomicU32,
@@ -120,6 +124,7 @@ impl Node {
             guarantee: AtomicU64::new(0),
             refusing: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
+            charging: AtomicU32::new(0),
             state: AtomicU32::new(0),
             cpus: AtomicU64::new(0),
             begin_sums: [],
@@ -159,6 +164,12 @@ impl Node {
     /// What it is called.
     pub fn name(&self) -> Arc<str> {
         lock(&self.rest).name.clone().unwrap_or_else(|| Arc::from("account"))
+    }
+
+    /// Whether its last handle was dropped.
+    pub(crate) fn is_orphan(&self) -> bool {
+        // ORDERING: Acquire; pairs with `set_state` in `drop_handle`: all that was done with handles is seen.
+        self.state.load(Acquire) & ORPHAN != 0
     }
 
     /// Units that may be in `usage` without being used.

@@ -70,6 +70,7 @@ pub(super) fn tidy() {
         unbilled(|| accounts.tidy());
         accounts.take_owed_wake()
     }
+    wait::let_lost_go();
     let owes = RSEQ.get().is_some_and(round) | WORD.get().is_some_and(round);
     if owes || wait::is_awaited() {
         wait::wake_heads();

@@ -26,8 +26,15 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
+/// A charge that waits.
+struct Waiting {
+    waker: Waker,
+    /// Whose charge it is: the account where it waits, or one below.
+    by: Site,
+}
+
 /// By account, by order of asking.
-type Queues = HashMap<Site, BTreeMap<u64, Waker>>;
+type Queues = HashMap<Site, BTreeMap<u64, Waiting>>;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 /// How many wait. Written under the lock of `QUEUES`.
@@ -65,12 +72,40 @@ pub(super) fn wake_heads() {
         return;
     }
     // One that panics, when it is cloned, called or dropped, keeps no other from being woken.
-    let first = |queue: &BTreeMap<u64, Waker>| queue.first_key_value().map(|(_, waker)| waker.clone());
+    let first = |queue: &BTreeMap<_, Waiting>| Some(queue.first_key_value()?.1.waker.clone());
     let heads: Vec<Waker> =
         unbilled(|| queues().values().filter_map(|queue| contain(|| first(queue)).flatten()).collect());
     for waker in heads {
         contain(|| waker.wake_by_ref());
         unbilled(|| contain(|| drop(waker)));
+    }
+}
+
+/// Takes those out of their queues whose account has no handle any more. A `Charging` borrows one, so it was forgotten
+/// and not dropped: it is never polled again, and all charges behind it would wait for ever.
+pub(super) fn let_lost_go() {
+    if !is_awaited() {
+        return;
+    }
+    let lost: Vec<(Site, Waiting)> = unbilled(|| {
+        let mut queues = queues();
+        let mut lost = Vec::new();
+        for (at, queue) in queues.iter_mut() {
+            lost.extend(
+                queue.extract_if(.., |_, waiting| waiting.by.node().is_orphan()).map(|(_, w)| (*at, w)),
+            );
+        }
+        queues.retain(|_, queue| !queue.is_empty());
+        lost
+    });
+    let were_some = !lost.is_empty();
+    for (at, Waiting { waker, by }) in lost {
+        WAITERS.fetch_sub(1, Relaxed);
+        on_site!(at, |accounts, node| accounts.end_waiting(node, by.node()));
+        unbilled(|| contain(|| drop(waker)));
+    }
+    if were_some {
+        wake_heads();
     }
 }
 
@@ -82,7 +117,8 @@ fn is_before_all(site: Site, node: &Node, ticket: u64) -> bool {
     first.is_none_or(|(first, _)| ticket <= *first)
 }
 
-/// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more.
+/// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more. One that is forgotten
+/// ([`std::mem::forget`]) keeps its place, and all behind it waiting, until its account has no handle and no child.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct Charging<'a> {
@@ -109,13 +145,13 @@ impl Charging<'_> {
         let kind = self.account.kind();
         let node = self.account.site.node().path().find(|node| node.key() == over.0.key);
         let at = Site::new(node.expect("what was full is on the path"), kind);
-        let waker = waker.clone();
+        let (waker, by) = (waker.clone(), self.account.site);
         unbilled(|| {
-            queues().entry(at).or_default().insert(ticket, waker);
+            queues().entry(at).or_default().insert(ticket, Waiting { waker, by });
         });
         WAITERS.fetch_add(1, Relaxed);
         self.at = Some(at);
-        on_site!(at, |accounts, node| accounts.begin_waiting(node));
+        on_site!(at, |accounts, node| accounts.begin_waiting(node, by.node()));
         at.pass_on();
         tidy::hurry();
     }
@@ -129,14 +165,14 @@ impl Charging<'_> {
             let was_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
             let mine = queue.remove(&ticket);
             let next = queue.first_key_value().filter(|_| was_first);
-            let next = next.and_then(|(_, waker)| contain(|| waker.clone()));
+            let next = next.and_then(|(_, next)| contain(|| next.waker.clone()));
             if queue.is_empty() {
                 queues.remove(&at);
             }
             (mine, next)
         });
         WAITERS.fetch_sub(1, Relaxed);
-        on_site!(at, |accounts, node| accounts.end_waiting(node));
+        on_site!(at, |accounts, node| accounts.end_waiting(node, self.account.site.node()));
         if let Some(next) = next {
             contain(|| next.wake());
         }
@@ -150,7 +186,7 @@ impl Charging<'_> {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
             let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
-            let place = queue.get_mut(&ticket).expect("it is in its queue");
+            let place = &mut queue.get_mut(&ticket).expect("it is in its queue").waker;
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
             (is_first, before)
         });

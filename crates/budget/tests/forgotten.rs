@@ -1,0 +1,78 @@
+//! Forgotten charges: a `Charging` that is neither polled nor dropped any more costs nothing beyond its account's end.
+//!
+//! Model.   It stays in its queue, and holds up whatever is behind it, until its account has no handle. Then it is taken
+//!          out of the queue, and only after that is the account's node another account's.
+#![cfg(not(loom))]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use warmcore_budget::{Account, Kind};
+
+const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Waits for room, and is forgotten.
+fn forget_a_wait(account: &Account, n: u64) {
+    let mut waits = Box::pin(account.charge(n));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    std::mem::forget(waits);
+}
+
+#[test]
+fn later_accounts_are_not_held_up() {
+    for kind in KINDS {
+        let account = Account::root("forgetful").kind(kind).limit(10).build();
+        let held = account.try_hold(10).unwrap();
+        for _ in 0..3 {
+            forget_a_wait(&account, 5);
+        }
+        drop(held);
+        drop(account);
+        Account::tidy_all();
+        // One of them has the node of the one that is gone.
+        let later: Vec<Account> =
+            (0..50).map(|_| Account::root("later").kind(kind).limit(10).build()).collect();
+        for account in &later {
+            account.try_charge(4).unwrap();
+            let mut waits = pin!(account.charge(6));
+            let polled = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(Ok(_))), "{kind}: {}", account.explain());
+            account.uncharge(4).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_account_above_is_not_held_up_for_ever() {
+    for kind in KINDS {
+        let root = Account::root("root").kind(kind).limit(10).build();
+        let held = root.try_hold(10).unwrap();
+        let child = root.child("forgetful").build();
+        forget_a_wait(&child, 5);
+        let flag = Arc::<Flag>::default();
+        let waker = Waker::from(flag.clone());
+        let mut waits = pin!(root.charge(5));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(held);
+        // As long as the child has a handle its charge is first, for all that budget knows.
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        flag.0.store(false, SeqCst);
+        drop(child);
+        Account::tidy_all();
+        assert!(flag.0.load(SeqCst), "{kind}: the next one was not woken");
+        let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(polled, Poll::Ready(Ok(_))), "{kind}: {}", root.explain());
+        assert_eq!(root.explain().path[0].waiting, 0);
+    }
+}
