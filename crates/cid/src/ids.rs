@@ -285,7 +285,19 @@ impl<S: Seats> Ids<S> {
             seat.vacate();
             self.free(user.seat, seat.rest().recent());
         } else {
+            // Set by `make_leave_slow`; the next holder finds the seat as any other.
+            seat.set_rest(seat.rest().nested(false));
             seat.leave();
+        }
+    }
+
+    /// Sees to it that [`leave_at_once`](Ids::leave_at_once) refuses what this user holds now, so that its host hears of
+    /// the leave. Nothing if it holds nothing.
+    pub fn make_leave_slow(&self, user: &User) {
+        let _shared = lock(&self.shared);
+        // An overflow id takes the slow way by itself.
+        if let Some(seat) = self.held(user).and_then(|held| held.seat) {
+            seat.set_rest(seat.rest().nested(true));
         }
     }
 

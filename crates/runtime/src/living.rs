@@ -9,6 +9,7 @@ use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
 use crate::task::Header;
 use std::ptr::NonNull;
 use std::task::Waker;
+use warmcore_budget::host::unbilled;
 
 const END: u32 = u32::MAX;
 
@@ -51,7 +52,8 @@ impl Living {
         let slot = Slot::Task(waker, header);
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
         if list.free == END {
-            list.slots.push(slot);
+            // The list is the runtime's, whichever account pays for the task.
+            unbilled(|| list.slots.push(slot));
             return Some(list.slots.len() as u32 - 1);
         }
         let at = list.free;

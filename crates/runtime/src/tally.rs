@@ -15,6 +15,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering::*, lock};
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use warmcore_budget::host::unbilled;
 use warmcore_percpu::{Local, PerCid, field};
 use warmcore_tenant::Tenant;
 
@@ -115,7 +116,9 @@ impl Tally {
     pub(crate) unsafe fn member(&self, tenant: &Tenant) -> Member {
         let (block, at) = seat_at(tenant.place());
         let empty = || (0..FIRST << block).map(|_| OnceLock::new()).collect();
-        let seat = self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(Seat::new()));
+        // It stays as long as the runtime, for the next tenant: no account's, whichever is current.
+        let seat =
+            unbilled(|| self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(Seat::new())));
         seat.take(tenant.serial());
         Member { tenant: tenant.clone(), seat: NonNull::from(&**seat) }
     }

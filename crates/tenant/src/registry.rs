@@ -13,6 +13,7 @@ use crate::tenant::Inner;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use warmcore_budget::host::unbilled;
 use warmcore_sys::{affinity, signals};
 
 /// An id that nobody used between two compactions, which are so far apart, is taken back.
@@ -80,17 +81,30 @@ impl Registry {
     }
 }
 
+/// A place without a tenant: given back when dropped.
+struct Reserved(u64);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        forget(self.0);
+    }
+}
+
 /// A tenant that is known from now on, made with its serial and its flag.
 pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> Arc<Inner> {
-    let (serial, is_busy) = lock().take_place();
+    // What all tenants share grows here, and stays: it is no account's, whichever is current.
+    let (serial, is_busy) = unbilled(|| lock().take_place());
+    // To make the tenant may panic, without address space for its seats. Made, it gives its place back by itself.
+    let reserved = Reserved(serial);
     let tenant = Arc::new(make(serial, is_busy));
+    std::mem::forget(reserved);
     let mut registry = lock();
     registry.places[place_of(serial)].tenant = Arc::downgrade(&tenant);
     if !registry.compactor_runs {
-        let thread = std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
+        let thread = || std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
         // A thread of ours takes nobody's signals. Without one to be had ids are not taken back until
         // the next tenant is made: more slots are used, nothing is wrong.
-        registry.compactor_runs = signals::blocked(|| thread.spawn(compactor)).is_ok();
+        registry.compactor_runs = unbilled(|| signals::blocked(|| thread().spawn(compactor))).is_ok();
     }
     tenant
 }
@@ -101,7 +115,7 @@ pub(crate) fn forget(serial: u64) {
     registry.busy[place / CHUNK][place % CHUNK].store(false, Relaxed);
     // Dropped after the lock: it may be the last that knows the tenant's memory.
     let before = std::mem::take(&mut registry.places[place]);
-    registry.free.push(place);
+    unbilled(|| registry.free.push(place));
     registry.alive -= 1;
     if registry.alive == 0 {
         CHANGED.notify_all();

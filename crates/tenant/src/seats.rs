@@ -7,6 +7,7 @@
 //! Number.  384 CPUs all used: 3 KiB of seats for a tenant. 2 used: two pages for 512 tenants.
 
 use std::sync::{Mutex, PoisonError};
+use warmcore_budget::host::unbilled;
 use warmcore_cid::{Policy, Seat, Seats};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_terms::CpuId;
@@ -32,6 +33,11 @@ impl Space {
     /// The space for machines of so many CPU numbers. There are as many as were asked for: one, but
     /// for those who try what another machine would cost.
     pub(crate) fn of(cpus: u32) -> &'static Self {
+        // It stays, for all tenants: no account's.
+        unbilled(|| Self::find_or_make(cpus))
+    }
+
+    fn find_or_make(cpus: u32) -> &'static Self {
         static SPACES: Mutex<Vec<&'static Space>> = Mutex::new(Vec::new());
         let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(space) = spaces.iter().find(|space| space.cpus == cpus) {
@@ -45,10 +51,11 @@ impl Space {
     }
 
     pub(crate) fn seats(&self, policy: &dyn Policy) -> CpuSeats {
-        CpuSeats {
+        // The pages of seats are shared with other tenants, and so is the list of them.
+        unbilled(|| CpuSeats {
             cpus: PerCpu::in_pool(&self.seats),
             tasks: policy.has_task_seats().then(|| PerCpu::in_pool(&self.tasks)),
-        }
+        })
     }
 }
 

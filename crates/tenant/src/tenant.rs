@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use warmcore_budget::Account;
+use warmcore_budget::host::unbilled;
 use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
@@ -128,7 +129,8 @@ impl Tenant {
     ///
     /// **Touches** nothing; a page of an id's slots exists when it was written.
     pub fn data<T: Zeroable + Sync>(&self) -> PerCid<T> {
-        PerCid::of(&self.inner.space.data, self.inner.clone())
+        // Its pages, and the list of them, are shared with other tenants' data.
+        unbilled(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
     }
 
     /// What happened to its ids so far, and what is now.
@@ -234,6 +236,7 @@ impl Inner {
             Some(user) => self.ids.leave(held, unsafe { &mut *user }),
             None => self.ids.leave_as_guest(held),
         }
+        thread::count_out_late();
     }
 
     /// Compacts. Says that it is not busy any more, then looks once more: who got an id before that is

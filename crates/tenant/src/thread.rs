@@ -13,6 +13,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
+use warmcore_budget::host::unbilled;
 use warmcore_cid::User;
 
 /// So many tenants can be at home at once.
@@ -37,6 +38,8 @@ struct Table {
     /// Somebody is between two steps that belong together, and may be allocating.
     is_changing: Cell<bool>,
     token: Cell<Option<u32>>,
+    /// The thread was counted out of its tenants, but for those of which it held a guard.
+    has_exited: Cell<bool>,
 }
 
 thread_local! {
@@ -47,6 +50,7 @@ thread_local! {
             others_max: Cell::new(HOMES),
             is_changing: Cell::new(false),
             token: Cell::new(None),
+            has_exited: Cell::new(false),
         }
     };
     static EXIT: Exit = const { Exit };
@@ -122,7 +126,8 @@ fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
             std::process::abort();
         }
         let _changing = Changing(&table.is_changing);
-        act(table)
+        // The table lives as long as the thread, whichever account pays now.
+        unbilled(|| act(table))
     })
 }
 
@@ -134,7 +139,7 @@ struct Numbers {
 
 fn numbers<R>(act: impl FnOnce(&mut Numbers) -> R) -> R {
     static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: Vec::new(), next: 0 });
-    act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner))
+    unbilled(|| act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn take_number() -> u32 {
@@ -150,36 +155,50 @@ fn take_number() -> u32 {
 struct Exit;
 
 impl Drop for Exit {
-    /// A guard that lives on in another thread-local, or was leaked, keeps its record, and with
-    /// it the thread's number.
     fn drop(&mut self) {
-        change(|table| {
-            // SAFETY: `change` lets nobody else in.
-            let (homes, others) = unsafe { (&mut *table.homes.get(), &mut **table.others.get()) };
-            let mut all_left = true;
-            let mut leave = |serial: u64, user: User| {
-                // A tenant that is gone has nobody inside.
-                let tenant = registry::tenant(serial)?;
-                if tenant.ids.holds(&user) {
-                    all_left = false;
-                    return Some(user);
-                }
-                tenant.ids.remove_user(user);
-                None
-            };
-            for home in homes {
-                let Place { serial, user } = std::mem::replace(home, EMPTY);
-                if let Some(user) = user.and_then(|user| leave(serial, user)) {
-                    *home = Place { serial, user: Some(user) };
-                }
-            }
-            let staying =
-                std::mem::take(others).into_iter().filter_map(|(s, user)| Some((s, leave(s, user)?)));
-            *others = staying.collect();
-            if let Some(token) = table.token.get().filter(|_| all_left) {
-                table.token.set(None);
-                numbers(|numbers| numbers.free.push(token));
-            }
-        });
+        TABLE.with(|table| table.has_exited.set(true));
+        count_out();
     }
+}
+
+/// After a guard was dropped: if that was in another thread-local's destructor, after [`Exit`], the thread is counted out
+/// of what it left just now.
+pub(crate) fn count_out_late() {
+    if TABLE.with(|table| table.has_exited.get()) {
+        count_out();
+    }
+}
+
+/// Counts the thread out of all tenants of which it holds no guard. A guard that lives on in another thread-local keeps its
+/// record, and with it the thread's number, until it is dropped; one that was leaked, for ever.
+fn count_out() {
+    change(|table| {
+        // SAFETY: `change` lets nobody else in.
+        let (homes, others) = unsafe { (&mut *table.homes.get(), &mut **table.others.get()) };
+        let mut all_left = true;
+        let mut leave = |serial: u64, user: User| {
+            // A tenant that is gone has nobody inside.
+            let tenant = registry::tenant(serial)?;
+            if tenant.ids.holds(&user) {
+                // Its drop comes by here again.
+                tenant.ids.make_leave_slow(&user);
+                all_left = false;
+                return Some(user);
+            }
+            tenant.ids.remove_user(user);
+            None
+        };
+        for home in homes {
+            let Place { serial, user } = std::mem::replace(home, EMPTY);
+            if let Some(user) = user.and_then(|user| leave(serial, user)) {
+                *home = Place { serial, user: Some(user) };
+            }
+        }
+        let staying = std::mem::take(others).into_iter().filter_map(|(s, user)| Some((s, leave(s, user)?)));
+        *others = staying.collect();
+        if let Some(token) = table.token.get().filter(|_| all_left) {
+            table.token.set(None);
+            numbers(|numbers| numbers.free.push(token));
+        }
+    });
 }

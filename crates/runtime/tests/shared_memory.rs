@@ -1,0 +1,48 @@
+//! Memory that all tasks of a runtime share is no account's, whichever is current where a task is spawned.
+//!
+//! Model.   Tasks of tenants are spawned and awaited in an account's scope, under the charging allocator. What the
+//!          runtime keeps for the next ones (lists of its tasks, seats of tenants, queues) is not the account's.
+//! Number.  3000 tenants with a task each, all at the same time: every list grows several times.
+
+mod limit;
+
+use limit::with_workers;
+use std::alloc::System;
+use warmcore_budget::Account;
+use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_runtime::{JoinHandle, Runtime, yield_now};
+use warmcore_tenant::Tenant;
+
+#[global_allocator]
+static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);
+
+const TENANTS: usize = 3000;
+
+fn run(runtime: &Runtime, tenants: usize) {
+    let tenants: Vec<Tenant> = (0..tenants).map(|_| Tenant::builder().build()).collect();
+    let tasks: Vec<JoinHandle<()>> =
+        tenants.iter().map(|tenant| runtime.spawn_in(tenant, yield_now())).collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_tasks_leave_behind_is_not_billed() {
+    with_workers(2, |runtime| {
+        // What this thread needs once is not the subject.
+        run(runtime, 1);
+        let account = Account::root("spawner").strict().build();
+        {
+            let _current = enter(&account);
+            run(runtime, TENANTS);
+        }
+        // A worker may still be about to drop a task that was awaited.
+        while runtime.metrics().living > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(account.exact_usage(), 0);
+    });
+}
