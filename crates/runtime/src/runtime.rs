@@ -146,10 +146,14 @@ impl Builder {
         };
         let says = |what: String| BuildError { what, source: None };
         if self.name.contains('\0') {
-            return Err(says(format!("the name {:?} has a NUL in it, and names of threads have none", self.name)));
+            return Err(says(format!(
+                "the name {:?} has a NUL in it, and names of threads have none",
+                self.name
+            )));
         }
         if self.blocking_threads_max == 0 {
-            let what = "0 threads for spawn_blocking: its closures would never run; 1 for each worker is the least";
+            let what =
+                "0 threads for spawn_blocking: its closures would never run; 1 for each worker is the least";
             return Err(says(what.to_owned()));
         }
         let topology = match self.topology.clone() {
@@ -343,8 +347,8 @@ impl Runtime {
             (0..shared.desks.len()).for_each(|worker| _ = shared.rouse(CpuId(worker as u32)));
         };
         let close_shelves = || shared.shelves.iter().flat_map(|shelf| shelf.close()).for_each(worker::end);
-        // A task that drops its own runtime can't wait for itself. One that drops another's, without a deadline, does
-        // not wait either: a task over there may be dropping this one's.
+        // A task that drops its own runtime can't wait for itself. One that drops another runtime does not wait for it
+        // either, without a deadline: a task over there may be dropping this task's runtime.
         if shared.spares.is_mine() || deadline.is_none() && context::is_a_runtimes() {
             // All that is left ends behind it.
             shared.desks.iter().for_each(|desk| _ = desk.living.close());

@@ -23,7 +23,11 @@ fn drop_crosswise(in_place: bool) -> Receiver<()> {
         let (begin, done) = (begin.clone(), done.clone());
         drop(handle.spawn(async move {
             begin.wait();
-            if in_place { block_in_place(|| drop(dropped)) } else { drop(dropped) }
+            if in_place {
+                block_in_place(|| drop(dropped))
+            } else {
+                drop(dropped)
+            }
             done.send(()).unwrap();
         }));
     }

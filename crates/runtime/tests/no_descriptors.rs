@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use warmcore_percpu::Counter;
 use warmcore_runtime::{http, spawn, spawn_in};
 use warmcore_tenant::Tenant;
 
@@ -52,11 +53,15 @@ fn ask(at: SocketAddr) -> String {
 #[test]
 fn a_server_without_descriptors_accepts_again() {
     let (answers, ended) = with_workers(2, |runtime| {
+        // As servers have some: how many slots per-CPU data has is known from here on.
+        let connections = Arc::new(Counter::new());
         let (end, ends) = oneshot::channel::<()>();
         let tenants = Arc::new(Mutex::new(Vec::new()));
         let (known, counted) = (tenants.clone(), Arc::new(AtomicUsize::new(0)));
+        let counter = connections.clone();
         // One connection is one tenant, made where it is accepted.
         let tenant_of = move |_: &SocketAddr| {
+            counter.add(1);
             let tenant = Tenant::builder().name("client").build();
             known.lock().unwrap().push(tenant.clone());
             Some(tenant)
@@ -85,6 +90,7 @@ fn a_server_without_descriptors_accepts_again() {
             answers.push(ask(at));
         }
         end.send(()).expect("the accepting task is there");
+        assert_eq!(connections.sum() as usize, ROUNDS);
         (answers, runtime.block_on(server).expect("the accepting task ends by itself"))
     });
     assert_eq!(ended.connections as usize, ROUNDS);

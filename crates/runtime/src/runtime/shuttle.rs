@@ -466,3 +466,36 @@ fn a_worker_goes_on_elsewhere() {
         model.end();
     });
 }
+
+/// Two runtimes, each dropped in a task of the other: neither waits for the other, and both are gone in the end.
+#[test]
+fn two_that_end_in_each_others_tasks_end() {
+    check(|policy, alarms| {
+        let models = [Model::new(1, policy, alarms), Model::new(1, policy, alarms)];
+        let futures = models.each_ref().map(|model| model.futures.clone());
+        let shared = models.each_ref().map(|model| Arc::downgrade(&model.runtime.shared));
+        let handles = models.each_ref().map(|model| model.runtime.handle());
+        let [one, other] = models.map(|model| model.runtime);
+        let tasks =
+            [other, one].into_iter().zip(handles).zip(&futures).map(|((dropped, handle), futures)| {
+                handle.spawn(Checked::new(futures, async move {
+                    yield_now().await;
+                    drop(dropped);
+                }))
+            });
+        for task in tasks.collect::<Vec<_>>() {
+            // Aborted if the other was first.
+            assert!(block_on(task).err().is_none_or(|error| error.is_aborted()));
+        }
+        for _ in 0..PATIENCE {
+            if shared.iter().all(|shared| shared.strong_count() == 0) {
+                break;
+            }
+            thread::yield_now();
+        }
+        for (shared, futures) in shared.iter().zip(futures) {
+            assert_eq!(shared.strong_count(), 0, "something keeps a runtime");
+            assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive a runtime");
+        }
+    });
+}
