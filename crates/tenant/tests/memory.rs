@@ -56,7 +56,7 @@ fn cost(cpus: u32) {
 
     // The same again and again is no more: what they had went back. The heap may keep some of it
     // the first times.
-    drop(tenants(cpus));
+    (0..3).for_each(|_| drop(tenants(cpus)));
     let once = resident_bytes();
     (0..4).for_each(|_| drop(tenants(cpus)));
     let grown = || resident_bytes().saturating_sub(once) / (4 * TENANTS);
