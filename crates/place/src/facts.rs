@@ -24,6 +24,11 @@ pub trait View {
     fn backlog(&self, cpu: CpuId) -> u32;
     /// Since when somebody has always been waiting there. Meaningless when nobody is.
     fn backlog_since(&self, cpu: CpuId) -> Nanos;
+    /// When the task began to wait that a pull from `cpu` for `me` takes. Asked by policies that take
+    /// [`Whom::Oldest`], to compare CPUs; a host that does not know says since when any task has been waiting there.
+    fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
+        self.backlog_since(cpu)
+    }
     /// What moving the task costs that a pull from there would take.
     fn refill_there(&self, cpu: CpuId) -> Nanos;
     /// Until when the CPU is kept for a task that sleeps shortly.
@@ -210,6 +215,16 @@ pub enum Pull {
     Until(Nanos),
     /// Nothing waits anywhere that it may take.
     Nothing,
+}
+
+/// Which of the tasks that wait on a CPU another CPU takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whom {
+    /// The task that would run last there: the others keep their places and their caches. Where tasks wait in an
+    /// order of their own, as in the kernel, the task that has not run for the longest time.
+    Last,
+    /// The task that has waited longest: first in, first out.
+    Oldest,
 }
 
 /// In which order a CPU goes through the tasks that wait there.

@@ -5,7 +5,7 @@ mod hot;
 mod machine;
 pub mod policy;
 
-pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker};
+pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
 pub use hot::Sleeps;
 pub use machine::{Distance, Machine};
 pub use policy::{

@@ -23,7 +23,7 @@ pub use prev_cpu::PrevCpu;
 pub use shared_queue::SharedQueue;
 pub use work_steal::WorkSteal;
 
-use crate::{Machine, Placed, Pull, Turn, View, Wake};
+use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
@@ -41,6 +41,11 @@ pub trait Policy {
 
     /// What a CPU does that has nothing to do.
     fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull;
+
+    /// Which of the tasks that wait on a CPU a [`Pull::From`] takes, and [`balance`](Policy::balance).
+    fn whom(&self) -> Whom {
+        Whom::Last
+    }
 
     /// From how many on that wait on a CPU, whose tasks run for so long at a time, help is worth its price.
     fn crowded(&self, average_poll: Nanos) -> u32 {

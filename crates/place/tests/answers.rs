@@ -24,7 +24,7 @@ prop_compose! {
     fn cpu()(idle: bool, offline in prop::bool::weighted(0.3), stuck: bool, hot_until in nanos(),
              backlog in prop_oneof![Just(0), 0..5u32, any::<u32>()], since in nanos(), refill in nanos())
             -> Cpu {
-        Cpu { idle, offline, stuck, backlog, since, refill, hot_until }
+        Cpu { idle, offline, stuck, backlog, since, refill, hot_until, ..Cpu::default() }
     }
 }
 

@@ -62,6 +62,7 @@ struct Waiting {
     tasks: u32,
     #[serde(default)]
     since_ns: u64,
+    oldest_since_ns: Option<u64>,
     #[serde(default)]
     refill_ns: u64,
 }
@@ -116,6 +117,7 @@ impl Case {
             let cpu = &mut facts.cpus[cpu(name).index()];
             (cpu.backlog, cpu.since, cpu.refill) =
                 (waiting.tasks, Nanos(waiting.since_ns), Nanos(waiting.refill_ns));
+            cpu.oldest = waiting.oldest_since_ns.map(Nanos);
         }
         facts
     }

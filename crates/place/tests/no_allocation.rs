@@ -58,6 +58,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                     since: Nanos(u64::from(n % 90_000)),
                     refill: Nanos(u64::from(n % 300_000)),
                     hot_until: Nanos(u64::from(n % 200_000)),
+                    oldest: None,
                 };
             }
             facts.waiting[0] = round % 2;

@@ -11,7 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use warmcore_budget::host::unbilled;
-use warmcore_place::Turn;
+use warmcore_place::{Turn, Whom};
+use warmcore_terms::Nanos;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ pub(crate) trait Entry {
     fn share(&self) -> Share;
     /// Whether it may run on this worker alone.
     fn is_pinned(&self) -> bool;
+    /// Since when it waits.
+    fn waits_since(&self) -> Nanos;
 }
 
 /// Virtual time: nanoseconds × this / weight.
@@ -52,7 +55,7 @@ struct Class<T> {
     later: VecDeque<T>,
 }
 
-impl<T> Class<T> {
+impl<T: Entry> Class<T> {
     fn len(&self) -> usize {
         self.now.len() + self.later.len()
     }
@@ -68,16 +71,22 @@ impl<T> Class<T> {
         }
     }
 
-    /// Takes one of those that would run last and that `may` go.
-    fn take(&mut self, may: &impl Fn(&T) -> bool) -> Option<T> {
-        let turn = self.turn;
-        [&mut self.later, &mut self.now].into_iter().find_map(|queue| {
-            let at = match turn {
-                Turn::Forth => queue.iter().rposition(may),
-                Turn::Back => queue.iter().position(may),
-            };
-            at.and_then(|at| queue.remove(at))
+    /// Takes one that `may` go: the one that would run last, or the one that came first.
+    fn take(&mut self, whom: Whom, may: &impl Fn(&T) -> bool) -> Option<T> {
+        let lists = match whom {
+            Whom::Last => [&mut self.later, &mut self.now],
+            Whom::Oldest => [&mut self.now, &mut self.later],
+        };
+        let from_front = whom == Whom::Oldest || self.turn == Turn::Back;
+        lists.into_iter().find_map(|list| {
+            let at = if from_front { list.iter().position(may) } else { list.iter().rposition(may) };
+            at.and_then(|at| list.remove(at))
         })
+    }
+
+    /// The one that came first, of those that could run elsewhere.
+    fn oldest(&self) -> Option<&T> {
+        self.now.iter().chain(&self.later).find(|item| !item.is_pinned())
     }
 }
 
@@ -300,23 +309,31 @@ impl<T: Entry> Queue<T> {
         Some(item)
     }
 
-    /// The class that had least, of those in which somebody waits.
+    /// The class that had least, of those in which somebody waits. It is taken out of those that wait.
     fn pick(&mut self) -> ClassId {
+        let id = self.first_class();
+        if self.busy > 1 {
+            self.waiting.pop();
+        }
+        id
+    }
+
+    /// The class that had least, of those in which somebody waits.
+    fn first_class(&mut self) -> ClassId {
         if self.busy == 1 {
             let alone = self.classes.iter().position(|class| class.len() > 0);
             return alone.expect("somebody waits");
         }
         loop {
-            let Reverse((vtime, id)) = self.waiting.pop().expect("several classes wait");
+            let Reverse((vtime, id)) = *self.waiting.peek().expect("several classes wait");
             let class = &self.classes[id];
-            if class.len() == 0 {
-                continue;
+            if class.len() > 0 && class.vtime <= vtime {
+                return id;
             }
-            if class.vtime > vtime {
+            self.waiting.pop();
+            if class.len() > 0 {
                 self.waiting.push(Reverse((class.vtime, id)));
-                continue;
             }
-            return id;
         }
     }
 
@@ -335,15 +352,31 @@ impl<T: Entry> Queue<T> {
         class.vtime += ns * WEIGHT_UNIT / u64::from(class.share.weight.max(1));
     }
 
-    /// Takes a task for another worker: one that would run last, of the tenant whose turn is next. The one that the
-    /// running task woke only if no other may go: most of the time it runs in a moment, beside who woke it.
-    pub(crate) fn take(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.take_any(may)?;
+    /// Since when the task waits that [`take`](Queue::take) would take for [`Whom::Oldest`]. `None`: no task could
+    /// run elsewhere.
+    pub(crate) fn oldest_since(&mut self) -> Option<Nanos> {
+        if self.movable() == 0 {
+            return None;
+        }
+        let mut oldest = self.only.as_ref();
+        if oldest.is_none() && self.busy > 0 {
+            let first = self.first_class();
+            let all = std::iter::once(first).chain(0..self.classes.len());
+            oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
+        }
+        oldest.or(self.next.as_ref()).map(Entry::waits_since)
+    }
+
+    /// Takes a task for another worker: the one that would run last or the one that has waited longest, of the tenant
+    /// whose turn is next. The one that the running task woke only if no other may go: most of the time it runs in a
+    /// moment, beside who woke it.
+    pub(crate) fn take(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.take_any(whom, may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
-    fn take_any(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
+    fn take_any(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
         if self.only.as_ref().is_some_and(&may) {
             self.len = 0;
             return self.only.take();
@@ -356,7 +389,7 @@ impl<T: Entry> Queue<T> {
             order.extend(self.classes.iter().position(|class| class.len() > 0));
         }
         for id in order {
-            if let Some(item) = self.classes[id].take(&may) {
+            if let Some(item) = self.classes[id].take(whom, &may) {
                 self.left(id);
                 return Some(item);
             }

@@ -11,12 +11,12 @@ use crate::living::Living;
 use crate::metrics::Stats;
 use crate::queue::Queue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
-use crate::task::{Header, Ready};
+use crate::task::{Header, Ready, Waiting};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_line::Padded;
-use warmcore_place::{Machine, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
+use warmcore_place::{Machine, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
@@ -32,7 +32,7 @@ pub(crate) struct Desk {
     /// Written by all who hand it something.
     pub(crate) inbox: Padded<Inbox<Ready>>,
     /// Under the lock: the worker's own, and who pulls.
-    pub(crate) queue: Padded<Mutex<Queue<Ready>>>,
+    pub(crate) queue: Padded<Mutex<Queue<Waiting>>>,
     pub(crate) says: Padded<Says>,
     /// Written by who finds it in a long poll, and by the worker, which clears it.
     pub(crate) is_stuck: Padded<AtomicBool>,
@@ -41,13 +41,16 @@ pub(crate) struct Desk {
     pub(crate) host: Box<dyn Host>,
 }
 
-/// What a worker says of itself. Written by the worker; `waiting` and `since` under its queue's lock.
+/// What a worker says of itself. Written by the worker; `waiting`, `since` and `oldest` under its
+/// queue's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Says {
     /// How many wait in its queue that could run elsewhere.
     pub(crate) waiting: AtomicU32,
     /// Since when always somebody has.
     pub(crate) since: AtomicU64,
+    /// Since when the one of them waits that has waited longest. Kept only where the policy takes that one.
+    pub(crate) oldest: AtomicU64,
     /// Odd: in a poll. A poll is counted twice.
     pub(crate) polls: AtomicU64,
     /// What its tasks run for at a time.
@@ -275,13 +278,19 @@ impl Shared {
     }
 
     /// Under the lock of its queue: how many wait, and since when.
-    pub(crate) fn say(&self, desk: &Desk, queue: &Queue<Ready>, now: Nanos) {
+    pub(crate) fn say(&self, desk: &Desk, queue: &mut Queue<Waiting>, now: Nanos) {
         let (before, waiting) = (desk.says.waiting.load(Relaxed), queue.movable());
         if before == 0 && waiting > 0 {
             desk.says.since.store(now.0, Relaxed);
         }
         if before != waiting {
             desk.says.waiting.store(waiting, Relaxed);
+        }
+        if self.policy.whom() == Whom::Oldest
+            && let Some(oldest) = queue.oldest_since()
+            && oldest.0 != desk.says.oldest.load(Relaxed)
+        {
+            desk.says.oldest.store(oldest.0, Relaxed);
         }
     }
 
@@ -292,12 +301,12 @@ impl Shared {
                 Pull::Shard(shard) => {
                     let popped = self.shelves[shard].pop(self.machine.cpus_of(shard).len());
                     if !popped.is_empty() {
-                        self.keep(me, popped, now);
+                        self.keep(me, popped.into_iter().map(|ready| Waiting { ready, since: now }), now);
                         return Pulled::Some;
                     }
                 }
                 Pull::From { cpu, at_most } => {
-                    let taken = self.take(me, cpu, at_most.clamp(1, 256));
+                    let taken = self.take(me, cpu, at_most.clamp(1, 256), now);
                     if !taken.is_empty() {
                         self.keep(me, taken, now);
                         // Who waits there still is to be seen by the next one.
@@ -316,33 +325,34 @@ impl Shared {
     }
 
     /// Puts tasks into the caller's own queue.
-    fn keep(&self, me: CpuId, tasks: impl IntoIterator<Item = Ready>, now: Nanos) {
+    fn keep(&self, me: CpuId, tasks: impl IntoIterator<Item = Waiting>, now: Nanos) {
         let desk = self.desk(me);
         let mut queue = lock(&desk.queue);
-        tasks.into_iter().for_each(|ready| queue.push(ready));
-        self.say(desk, &queue, now);
+        tasks.into_iter().for_each(|waiting| queue.push(waiting));
+        self.say(desk, &mut queue, now);
     }
 
     /// Takes tasks away from `from`, for `me`.
-    fn take(&self, me: CpuId, from: CpuId, at_most: u32) -> Vec<Ready> {
+    fn take(&self, me: CpuId, from: CpuId, at_most: u32, now: Nanos) -> Vec<Waiting> {
         let desk = self.desk(from);
         let is_stuck = desk.is_stuck.load(Relaxed);
+        let whom = self.policy.whom();
         let may = |ready: &Ready| self.machine.allows(ready.metadata().allowed, me);
         let mut taken = Vec::new();
         let mut queue = lock(&desk.queue);
         while taken.len() < at_most as usize
-            && let Some(ready) = queue.take(may)
+            && let Some(waiting) = queue.take(whom, |waiting| may(&waiting.ready))
         {
-            taken.push(ready);
+            taken.push(waiting);
         }
         let mut back = Vec::new();
         if is_stuck {
             // What was handed to it lies in its inbox until it comes back.
             for ready in desk.inbox.take() {
-                if may(&ready) { taken.push(ready) } else { back.push(ready) }
+                if may(&ready) { taken.push(Waiting { ready, since: now }) } else { back.push(ready) }
             }
         }
-        self.say(desk, &queue, Nanos(desk.says.since.load(Relaxed)));
+        self.say(desk, &mut queue, Nanos(desk.says.since.load(Relaxed)));
         drop(queue);
         // Not into its queue: it may have come back and fallen asleep meanwhile, which its inbox knows.
         back.into_iter().for_each(|ready| self.hand_over(ready, from));
@@ -352,7 +362,7 @@ impl Shared {
 
     /// Takes so many from `from`, if they may come.
     pub(crate) fn fetch(&self, me: CpuId, from: CpuId, at_most: u32, now: Nanos) {
-        let taken = self.take(me, from, at_most.clamp(1, 256));
+        let taken = self.take(me, from, at_most.clamp(1, 256), now);
         self.keep(me, taken, now);
     }
 
@@ -439,6 +449,10 @@ impl View for Shared {
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         Nanos(self.desk(cpu).says.since.load(Relaxed))
+    }
+
+    fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
+        Nanos(self.desk(cpu).says.oldest.load(Relaxed))
     }
 
     fn refill_there(&self, cpu: CpuId) -> Nanos {

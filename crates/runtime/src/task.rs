@@ -184,10 +184,17 @@ impl Header {
 /// A task that is to be run.
 pub(crate) type Ready = Runnable<Header>;
 
-impl Entry for Ready {
+/// A task in a worker's queue.
+pub(crate) struct Waiting {
+    pub(crate) ready: Ready,
+    /// Since when it is in a queue, by the clock of the worker that put it there.
+    pub(crate) since: Nanos,
+}
+
+impl Entry for Waiting {
     #[inline]
     fn share(&self) -> Share {
-        match self.metadata().member() {
+        match self.ready.metadata().member() {
             None => Share { tenant: 0, weight: 100 },
             Some(Member { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
         }
@@ -195,7 +202,12 @@ impl Entry for Ready {
 
     #[inline]
     fn is_pinned(&self) -> bool {
-        matches!(self.metadata().allowed, Allowed::Cpu(_))
+        matches!(self.ready.metadata().allowed, Allowed::Cpu(_))
+    }
+
+    #[inline]
+    fn waits_since(&self) -> Nanos {
+        self.since
     }
 }
 

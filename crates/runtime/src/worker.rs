@@ -12,7 +12,7 @@ use crate::metrics::Stats;
 use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
 use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
-use crate::task::{Header, Ready};
+use crate::task::{Header, Ready, Waiting};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -171,13 +171,14 @@ impl Local {
     #[inline]
     fn put_here(&self, ready: Ready, is_yield: bool) {
         let desk = self.desk();
+        let waiting = Waiting { ready, since: self.now() };
         let mut queue = lock(&desk.queue);
         if is_yield || self.in_driver.get() || self.chain_max.get() == 0 {
-            queue.push(ready)
+            queue.push(waiting)
         } else {
-            queue.push_next(ready)
+            queue.push_next(waiting)
         }
-        self.shared.say(desk, &queue, self.now());
+        self.shared.say(desk, &mut queue, self.now());
         let waiting = queue.len();
         drop(queue);
         // Once on the way up; after that it is asked every round.
@@ -243,12 +244,12 @@ impl Local {
                 self.take_from_shelf();
             }
             match self.next() {
-                Some((ready, is_shared)) => {
+                Some((waiting, is_shared)) => {
                     if self.was_idle.replace(false) {
                         // From here on somebody else is to watch.
                         self.shared.watch.appoint(&self.shared, self.me, self.now());
                     }
-                    self.poll(ready, is_shared);
+                    self.poll(waiting, is_shared);
                 }
                 None => {
                     if self.idle() == Idle::Over {
@@ -262,8 +263,8 @@ impl Local {
     fn empty_inbox(&self) {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
-        desk.inbox.take().for_each(|ready| queue.push(ready));
-        self.shared.say(desk, &queue, self.now());
+        desk.inbox.take().for_each(|ready| queue.push(Waiting { ready, since: self.now() }));
+        self.shared.say(desk, &mut queue, self.now());
         let waiting = queue.len();
         drop(queue);
         if waiting > self.crowd.get() {
@@ -273,28 +274,28 @@ impl Local {
 
     /// The next task; and whether tasks of several tenants wait, so that what each uses is to be measured.
     #[inline]
-    fn next(&self) -> Option<(Ready, bool)> {
+    fn next(&self) -> Option<(Waiting, bool)> {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
         let is_shared = queue.is_shared();
-        let ready = queue.pop(self.chain_max.get(), || self.shared.turn_of(desk))?;
-        self.shared.say(desk, &queue, self.now());
-        Some((ready, is_shared))
+        let waiting = queue.pop(self.chain_max.get(), || self.shared.turn_of(desk))?;
+        self.shared.say(desk, &mut queue, self.now());
+        Some((waiting, is_shared))
     }
 
     #[inline]
-    fn poll(&self, ready: Ready, is_shared: bool) {
+    fn poll(&self, waiting: Waiting, is_shared: bool) {
         let desk = self.desk();
-        let header = ready.metadata();
+        let header = waiting.ready.metadata();
         let home = header.home();
         if home != Some(self.me) {
             self.count_move(home);
             header.set_home(self.me);
         }
-        let share = is_shared.then(|| (crate::queue::Entry::share(&ready), desk.host.now()));
+        let share = is_shared.then(|| (crate::queue::Entry::share(&waiting), desk.host.now()));
         let polls = desk.says.polls.load(Relaxed);
         desk.says.polls.store(polls + 1, Relaxed);
-        ready.run();
+        waiting.ready.run();
         if self.is_replaced.get() {
             return;
         }
@@ -338,8 +339,8 @@ impl Local {
             return;
         }
         let mut queue = lock(&desk.queue);
-        popped.into_iter().for_each(|ready| queue.push(ready));
-        self.shared.say(desk, &queue, self.now());
+        popped.into_iter().for_each(|ready| queue.push(Waiting { ready, since: self.now() }));
+        self.shared.say(desk, &mut queue, self.now());
         drop(queue);
         if self.shelf().len() > 0 && self.shelf().idle.load(Relaxed) > 0 {
             self.shared.kick_for_shelf(shard, None);
@@ -505,7 +506,8 @@ impl Local {
 
     /// Whatever is left.
     fn pop_any(&self) -> Option<Ready> {
-        lock(&self.desk().queue).pop(u32::MAX, || warmcore_place::Turn::Forth)
+        let waiting = lock(&self.desk().queue).pop(u32::MAX, || warmcore_place::Turn::Forth);
+        waiting.map(|waiting| waiting.ready)
     }
 
     /// The thread is going to block: another goes on as this worker. False: there is none to be had.

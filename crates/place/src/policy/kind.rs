@@ -5,7 +5,7 @@
 //! Number.  One comparison more per question.
 
 use super::{GlobalFifo, Home, Policy, PrevCpu, SharedQueue, WorkSteal};
-use crate::{Machine, Placed, Pull, Turn, View, Wake};
+use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
 use std::{fmt, str::FromStr};
 use warmcore_terms::{CpuId, Nanos};
 
@@ -129,6 +129,10 @@ impl Policy for PolicyKind {
 
     fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         ask!(self, policy => policy.balance(machine, view, me, other))
+    }
+
+    fn whom(&self) -> Whom {
+        ask!(self, policy => policy.whom())
     }
 
     fn crowded(&self, average_poll: Nanos) -> u32 {

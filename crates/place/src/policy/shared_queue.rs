@@ -4,14 +4,15 @@
 //!          as SIS_UTIL says, else to its previous CPU behind others. Unless it is pinned, any CPU of the LLC
 //!          that is about to idle takes whoever has waited longest, at once, before it looks anywhere else.
 //!          The published queue is a second list that the waiting tasks are in besides; here it is the view
-//!          of all backlogs in the LLC, oldest first.
+//!          of all backlogs in the LLC, oldest first (`View::waits_since`). A runtime's stamps are as late as its
+//!          workers' clocks: two tasks that came within a round of polls of each other may change places.
 //! Number.  An LLC of 16 CPUs with 8 busy is looked at 11 deep.
 //! Source.  shared_runq, v1 to v4, 2023; Linux `select_idle_sibling`, `update_idle_cpu_scan`. Left out:
 //!          `wake_affine` (the wakee stays in its LLC), groups, and the price of a look beyond the LLC.
 
 use super::Policy;
 use super::near::{depth, find_idle, least_loaded, may, origin, settle};
-use crate::{Allowed, Distance, Machine, Placed, Pull, View, Wake};
+use crate::{Allowed, Distance, Machine, Placed, Pull, View, Wake, Whom};
 use std::cmp::Reverse;
 use warmcore_terms::{CpuId, Nanos};
 
@@ -43,7 +44,7 @@ impl Policy for SharedQueue {
         let shards = || machine.shards_from(me).filter(|shard| view.has_backlog_in(*shard));
         let victims = || shards().flat_map(|shard| machine.cpus_from(me, shard)).filter(waits);
         let in_llc = victims().take_while(|cpu| machine.distance(me, *cpu) <= Distance::Llc);
-        let oldest = in_llc.min_by_key(|cpu| view.backlog_since(*cpu));
+        let oldest = in_llc.min_by_key(|cpu| view.waits_since(me, *cpu));
         let longest =
             || victims().max_by_key(|cpu| (Reverse(machine.distance(me, *cpu)), view.backlog(*cpu)));
         match oldest.or_else(longest) {
@@ -53,6 +54,10 @@ impl Policy for SharedQueue {
                 .find(|shard| view.waiting_in(*shard) > 0)
                 .map_or(Pull::Nothing, Pull::Shard),
         }
+    }
+
+    fn whom(&self) -> Whom {
+        Whom::Oldest
     }
 
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {

@@ -9,7 +9,7 @@
 
 use super::Policy;
 use super::near::{first_idle, may, origin, shared};
-use crate::{Allowed, Machine, Placed, Pull, View, Wake, Waker};
+use crate::{Allowed, Machine, Placed, Pull, View, Wake, Waker, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// The shard whose queue takes what comes from outside.
@@ -47,6 +47,11 @@ impl Policy for WorkSteal {
             Some((cpu, waiting)) => Pull::From { cpu, at_most: waiting.div_ceil(2) },
             None => Pull::Nothing,
         }
+    }
+
+    /// A thief takes from the head of the victim's queue.
+    fn whom(&self) -> Whom {
+        Whom::Oldest
     }
 
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {

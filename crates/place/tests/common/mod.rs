@@ -22,6 +22,8 @@ pub struct Cpu {
     pub stuck: bool,
     pub backlog: u32,
     pub since: Nanos,
+    /// When the task began to wait that has waited longest, if that is not `since`.
+    pub oldest: Option<Nanos>,
     pub refill: Nanos,
     pub hot_until: Nanos,
 }
@@ -49,6 +51,10 @@ impl View for Facts {
     }
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.cpus[cpu.index()].since
+    }
+    fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
+        let cpu = &self.cpus[cpu.index()];
+        cpu.oldest.unwrap_or(cpu.since)
     }
     fn refill_there(&self, cpu: CpuId) -> Nanos {
         self.cpus[cpu.index()].refill

@@ -9,7 +9,7 @@
 use super::whole;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use warmcore_place::{Allowed, Home, Machine, Policy, PolicyKind, Pull, To, View, Wake, Wakee, Waker};
+use warmcore_place::{Allowed, Home, Machine, Policy, PolicyKind, Pull, To, View, Wake, Wakee, Waker, Whom};
 use warmcore_terms::{CpuId, Nanos};
 use warmcore_topo::Topology;
 
@@ -170,6 +170,11 @@ impl View for Model {
     }
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         Nanos(self.cpus[cpu.index()].since)
+    }
+    fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
+        let mine = |task: &&usize| self.machine.allows(self.tasks[**task].allowed, me);
+        let oldest = self.cpus[cpu.index()].queue.iter().find(mine).expect("asked where a task waits");
+        Nanos(self.tasks[*oldest].queued_at)
     }
     fn refill_there(&self, cpu: CpuId) -> Nanos {
         self.cpus[cpu.index()].queue.front().map_or(Nanos(0), |task| self.refill(*task))
@@ -426,15 +431,16 @@ impl Model {
                 return true;
             }
             Pull::From { cpu: from, at_most } => {
-                let queue = std::mem::take(&mut self.cpus[from.index()].queue);
                 let mut taken = Vec::new();
-                for task in queue {
-                    let is_mine = self.machine.allows(self.tasks[task].allowed, cpu);
-                    if is_mine && taken.len() < at_most as usize {
-                        taken.push(task);
-                    } else {
-                        self.cpus[from.index()].queue.push_back(task);
-                    }
+                while taken.len() < at_most as usize {
+                    let queue = &mut self.cpus[from.index()].queue;
+                    let mine = |task: &usize| self.machine.allows(self.tasks[*task].allowed, cpu);
+                    let at = match self.policy.whom() {
+                        Whom::Oldest => queue.iter().position(mine),
+                        Whom::Last => queue.iter().rposition(mine),
+                    };
+                    let Some(task) = at.and_then(|at| queue.remove(at)) else { break };
+                    taken.push(task);
                 }
                 assert!(!taken.is_empty(), "sent for nothing");
                 taken[1..].iter().for_each(|task| {

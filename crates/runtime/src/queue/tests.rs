@@ -15,6 +15,10 @@ impl Entry for Item {
     fn is_pinned(&self) -> bool {
         self.0 > 1000
     }
+
+    fn waits_since(&self) -> Nanos {
+        Nanos(0)
+    }
 }
 
 /// All of one tenant; the number says who came when.
@@ -28,6 +32,10 @@ impl Entry for Alike {
 
     fn is_pinned(&self) -> bool {
         false
+    }
+
+    fn waits_since(&self) -> Nanos {
+        Nanos(self.0.into())
     }
 }
 
@@ -70,10 +78,60 @@ fn who_pulls_gets_the_one_that_would_run_last() {
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
         // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
-        let taken = queue.take(|_| true).unwrap().0;
+        let taken = queue.take(Whom::Last, |_| true).unwrap().0;
         assert!(taken == last || turn == Turn::Back && taken == 4, "{turn:?}: {taken}");
         assert_eq!(queue.len(), 3);
     }
+}
+
+#[test]
+fn the_oldest_task_is_taken_first_whatever_the_turn() {
+    for turn in [Turn::Forth, Turn::Back] {
+        let mut queue = Queue::new();
+        (0..4).for_each(|i| queue.push(Alike(i)));
+        let ran = queue.pop(0, || turn).unwrap().0;
+        queue.push(Alike(4));
+        let mut expected: Vec<u32> = (0..5).filter(|i| *i != ran).collect();
+        while let Some(since) = queue.oldest_since() {
+            let taken = queue.take(Whom::Oldest, |_| true).unwrap();
+            assert_eq!((taken.0, since), (expected.remove(0), Nanos(taken.0.into())), "{turn:?}");
+        }
+        assert!(expected.is_empty() && queue.len() == 0);
+    }
+}
+
+/// A tenant and since when its task waits; odd ones are pinned.
+#[derive(Debug)]
+struct Of(u64, u64);
+
+impl Entry for Of {
+    fn share(&self) -> Share {
+        Share { tenant: self.0, weight: 100 }
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.1 % 2 == 1
+    }
+
+    fn waits_since(&self) -> Nanos {
+        Nanos(self.1)
+    }
+}
+
+#[test]
+fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
+    let mut queue = Queue::new();
+    [Of(1, 1), Of(2, 2), Of(1, 3), Of(1, 4), Of(2, 5), Of(2, 6)].into_iter().for_each(|of| queue.push(of));
+    queue.charge(Share { tenant: 2, weight: 100 }, 1_000_000);
+    let mut order = Vec::new();
+    while let Some(since) = queue.oldest_since() {
+        let taken = queue.take(Whom::Oldest, |of| !of.is_pinned()).unwrap();
+        assert_eq!(since, Nanos(taken.1));
+        order.push(taken.1);
+    }
+    // Of tenant 1 the pinned ones stay, and nothing of tenant 2 is overlooked behind them.
+    assert_eq!(order, [4, 2, 6]);
+    assert_eq!((queue.len(), queue.movable()), (3, 0));
 }
 
 #[test]
@@ -112,9 +170,9 @@ fn the_next_one_is_taken_when_nobody_else_waits() {
     let mut queue = Queue::new();
     queue.push(Alike(0));
     queue.push_next(Alike(1));
-    assert_eq!(queue.take(|_| true).unwrap().0, 0);
-    assert!(queue.take(|_| false).is_none());
-    assert_eq!(queue.take(|_| true).unwrap().0, 1);
+    assert_eq!(queue.take(Whom::Last, |_| true).unwrap().0, 0);
+    assert!(queue.take(Whom::Last, |_| false).is_none());
+    assert_eq!(queue.take(Whom::Last, |_| true).unwrap().0, 1);
     assert_eq!(queue.len(), 0);
     assert!(queue.pop(2, || Turn::Forth).is_none());
 }
@@ -175,7 +233,7 @@ fn what_is_pinned_is_not_movable() {
     let mut queue = Queue::new();
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     assert_eq!((queue.len(), queue.movable()), (4, 2));
-    assert!(queue.take(|item| !item.is_pinned()).is_some());
+    assert!(queue.take(Whom::Last, |item| !item.is_pinned()).is_some());
     assert_eq!((queue.len(), queue.movable()), (3, 1));
     while queue.pop(0, || Turn::Forth).is_some() {}
     assert_eq!((queue.len(), queue.movable()), (0, 0));
@@ -188,7 +246,7 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
-        assert!(queue.take(|item| item.0 == 9).is_some());
+        assert!(queue.take(Whom::Last, |item| item.0 == 9).is_some());
     }
     assert!(queue.waiting.len() <= 4 * queue.classes.len() + 1, "{} wait", queue.waiting.len());
     let mut left = Vec::new();

@@ -5,11 +5,11 @@
 //!          policy says in which direction a round goes; and a slot for the one that the running task woke.
 //! Number.  56 bytes.
 //! Writers. The world.
-//! Source.  Rounds: the runtime's queue, for one tenant.
+//! Source.  Rounds: the runtime's queue, for one tenant. Which task is taken away: `place::Policy::whom`.
 
 use super::settings::Order;
 use super::task::{NONE, Task};
-use warmcore_place::Turn;
+use warmcore_place::{Turn, Whom};
 
 /// A list through `Task::links[LINK]`.
 #[derive(Debug, Clone, Copy)]
@@ -204,17 +204,29 @@ impl RunQueue {
         }
     }
 
-    /// Whom another CPU takes. Fair: who has not run for the longest time; rounds: who would be the last.
-    pub(crate) fn spare(&self, tasks: &[Task], order: Order, may: impl Fn(&Task) -> bool) -> Option<u32> {
+    /// The task that another CPU takes: what [`Whom`] says, which in a fair order is the task that has not run for the
+    /// longest time where it says the last.
+    pub(crate) fn spare(
+        &self,
+        tasks: &[Task],
+        order: Order,
+        whom: Whom,
+        may: impl Fn(&Task) -> bool,
+    ) -> Option<u32> {
         let may = |id: &u32| may(&tasks[*id as usize]);
-        match order {
-            Order::Fair => {
+        let next = || (self.next != NONE).then_some(self.next).filter(may);
+        match (whom, order) {
+            (Whom::Oldest, _) => {
+                let waits = self.now.walk(tasks, false).chain(self.later.walk(tasks, false)).filter(may);
+                waits.min_by_key(|id| tasks[*id as usize].queued_at).or_else(next)
+            }
+            (Whom::Last, Order::Fair) => {
                 self.now.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].last_ran)
             }
-            Order::Rounds => {
+            (Whom::Last, Order::Rounds) => {
                 let is_back = self.turn == Turn::Forth;
                 let mut lists = self.later.walk(tasks, is_back).chain(self.now.walk(tasks, is_back));
-                lists.find(may).or((self.next != NONE).then_some(self.next).filter(may))
+                lists.find(may).or_else(next)
             }
         }
     }

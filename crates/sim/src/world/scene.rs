@@ -11,7 +11,7 @@ use super::task::{NONE, Task};
 use super::usage::Usage;
 use std::cell::{Cell, RefCell};
 use warmcore_place::policy::kernel::{AverageIdle, NewidleCost};
-use warmcore_place::{Allowed, Distance, Machine, Pull, View};
+use warmcore_place::{Allowed, Distance, Machine, Pull, View, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a CPU does.
@@ -447,11 +447,15 @@ impl Scene {
     }
 
     /// Takes one that may run on `me` from another CPU's queue.
-    pub(crate) fn take(&mut self, me: CpuId, from: CpuId) -> Option<u32> {
-        let may = |task: &Task| self.machine.allows(task.allowed, me);
-        let id = self.cpus[from.index()].queue.spare(&self.tasks, self.order, may)?;
+    pub(crate) fn take(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
+        let id = self.spare(me, from, whom)?;
         self.unqueue(id);
         Some(id)
+    }
+
+    fn spare(&self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
+        let may = |task: &Task| self.machine.allows(task.allowed, me);
+        self.cpus[from.index()].queue.spare(&self.tasks, self.order, whom, may)
     }
 
     /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one: which.
@@ -530,6 +534,11 @@ impl View for Scene {
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         Nanos(self.cpu(cpu).queue.since)
+    }
+
+    fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
+        let oldest = self.spare(me, cpu, Whom::Oldest);
+        Nanos(oldest.map_or(u64::MAX, |id| self.tasks[id as usize].queued_at))
     }
 
     fn refill_there(&self, cpu: CpuId) -> Nanos {
@@ -612,7 +621,7 @@ impl View for Scene {
 
     fn last_ran(&self, cpu: CpuId) -> Nanos {
         let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.home == cpu.0);
-        let spare = queue.spare(&self.tasks, self.order, |task| !task.is_pinned());
+        let spare = queue.spare(&self.tasks, self.order, Whom::Last, |task| !task.is_pinned());
         let task = spare.map(|id| &self.tasks[id as usize]).filter(|task| is_there(task));
         Nanos(task.map_or(0, |task| task.last_ran))
     }

@@ -373,7 +373,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             Pull::From { cpu: from, at_most } => {
                 let mut came = 0;
                 while came < at_most.clamp(1, 256) {
-                    let Some(id) = self.scene.take(me, from) else { break };
+                    let Some(id) = self.scene.take(me, from, self.policy.whom()) else { break };
                     self.keep(cpu, id);
                     came += 1;
                 }
@@ -608,7 +608,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
         at.lopsided = 0;
         for _ in 0..come {
-            let Some(id) = self.scene.take(me, other) else { break };
+            let Some(id) = self.scene.take(me, other, self.policy.whom()) else { break };
             self.keep(cpu, id);
             cost += self.taking(me, other);
         }

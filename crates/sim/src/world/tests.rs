@@ -494,3 +494,55 @@ fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_c
     let [gated, always] = [Gated, Always].map(|newidle| talks(46, free.clone(), newidle));
     assert_eq!((sum(&gated, |cpu| cpu.gated), gated.hash), (0, always.hash));
 }
+
+/// Which tasks begin on a CPU, in that order, by name.
+#[derive(Debug, Default)]
+struct Begun {
+    on: Vec<(CpuId, TaskId)>,
+}
+
+impl Observer for Begun {
+    fn switch(&mut self, _now: Nanos, cpu: CpuId, _prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+        self.on.extend(next.map(|task| (cpu, task)));
+    }
+}
+
+/// On cpu0 tasks have been waiting for longest, but the oldest of them is soon gone: of the two that wait then, on
+/// cpu0 and on cpu1, the older one is on cpu1.
+#[test]
+fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
+    for policy in [PolicyKind::SharedQueue, PolicyKind::WorkSteal] {
+        let topology = drawn(1, 3, 1);
+        let (costs, settings) = (Costs::of(&topology), Settings::runtime());
+        let mut world = World::watched(&topology, &costs, settings, policy, 1, Begun::default());
+        let at_home = |name: &str, cpu| {
+            let first = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).run(1_000);
+            first.allow(Allowed::Anywhere).wait().run(100_000)
+        };
+        let wakes = |name: &str, cpu, whom: &[&str]| {
+            let mut program = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).after(1_000_000).run(1_000_000);
+            for whom in whom {
+                program = program.wake(*whom).run(2_000_000);
+            }
+            program.run(50_000_000)
+        };
+        let mut ids = Vec::new();
+        for (name, cpu) in [("first", 0), ("third", 0), ("second", 1)] {
+            ids.push((world.spawn(&at_home(name, cpu)).unwrap(), name));
+        }
+        world.spawn(&wakes("waker", 0, &["first", "third"])).unwrap();
+        world.spawn(&wakes("other", 1, &["second"]).after(2_000_000)).unwrap();
+        let busy = Program::new("busy").on(Allowed::Cpu(CpuId(2))).run(10_000_000);
+        world.spawn(&busy).unwrap();
+        assert!(world.run(END).unwrap().is_complete());
+        let begun = world.observer.on.iter().filter(|(cpu, _)| *cpu == CpuId(2));
+        let order: Vec<&str> = begun
+            .filter_map(|(_, task)| ids.iter().find(|(id, _)| id == task).map(|(_, name)| *name))
+            .collect();
+        match policy {
+            PolicyKind::SharedQueue => assert_eq!(order, ["first", "second", "third"]),
+            // A thief asks one CPU after the other, and takes from the head of its queue.
+            _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
+        }
+    }
+}

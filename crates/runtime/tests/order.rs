@@ -1,0 +1,82 @@
+//! Order: which of the tasks that wait at a busy worker an idle worker takes first.
+//!
+//! Model.   Eight tasks are at home on the first worker, which wakes them one after the other and then does not come
+//!          back from its poll until all have run. The second worker comes free only when all eight wait.
+//! Number.  Two workers; the order in which eight tasks ran.
+
+mod limit;
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tokio::sync::oneshot;
+use warmcore_runtime::{Placement, PolicyKind, Runtime, spawn};
+
+const TASKS: usize = 8;
+
+fn spin_until(is_done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < limit::HANGS_AFTER, "the other worker never got on");
+        std::hint::spin_loop();
+    }
+}
+
+/// The order in which an idle worker runs what waits at a busy one.
+fn order_under(policy: PolicyKind) -> Vec<usize> {
+    limit::ends(move || {
+        let runtime = Runtime::builder().workers(2).policy(policy).build().unwrap();
+        let cpus: Vec<_> = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect();
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let is_queued = Arc::new(AtomicBool::new(false));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let busy = runtime.task().on(Placement::cpu(cpus[1])).spawn({
+            let (is_queued, has_begun) = (is_queued.clone(), has_begun.clone());
+            async move {
+                has_begun.store(true, SeqCst);
+                spin_until(|| is_queued.load(SeqCst));
+            }
+        });
+        let waker = runtime.task().on(Placement::cpu(cpus[0])).spawn({
+            let order = order.clone();
+            async move {
+                spin_until(|| has_begun.load(SeqCst));
+                let mut tasks = Vec::new();
+                for number in 0..TASKS {
+                    let order = order.clone();
+                    let (began, has_run_here) = oneshot::channel();
+                    let (go, goes) = oneshot::channel();
+                    drop(spawn(async move {
+                        began.send(()).unwrap();
+                        goes.await.unwrap();
+                        order.lock().unwrap().push(number);
+                    }));
+                    // It runs here once, as the other worker is busy: this worker is its home.
+                    has_run_here.await.unwrap();
+                    tasks.push(go);
+                }
+                tasks.into_iter().for_each(|go| go.send(()).unwrap());
+                is_queued.store(true, SeqCst);
+                spin_until(|| order.lock().unwrap().len() == TASKS);
+            }
+        });
+        runtime.block_on(async {
+            busy.await.unwrap();
+            waker.await.unwrap();
+        });
+        std::mem::take(&mut *order.lock().unwrap())
+    })
+}
+
+#[test]
+fn a_shared_queue_is_first_in_first_out() {
+    assert_eq!(order_under(PolicyKind::SharedQueue), Vec::from_iter(0..TASKS));
+}
+
+#[test]
+fn a_thief_takes_the_oldest_first() {
+    let mut order = order_under(PolicyKind::WorkSteal);
+    // The first theft takes half, and the last of those is the task that runs next at the victim's.
+    order.truncate(TASKS / 2);
+    assert_eq!(order, Vec::from_iter(0..TASKS / 2));
+}
