@@ -2,12 +2,14 @@
 //!
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
-//!          What a step says stands in `target/xtask` while it runs; one that hangs is ended.
+//!          What a step says stands in `target/xtask` while it runs; one that says nothing for long is ended.
 //! Number.  From cold 25 minutes on two cores, half of it compiling.
 
+mod progress;
 mod tree;
 
 use anyhow::{Context, bail};
+use progress::Progress;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,12 +47,13 @@ struct Step {
     args: &'static str,
     /// Only where restartable sequences run.
     needs_rseq: bool,
-    /// What hangs is ended then and shown: several times what the longest step takes on two cores.
-    limit: Duration,
+    /// A step whose output has not grown for so long is ended and shown. Compiling prints each crate and a test
+    /// each result, so this is several times what the longest of them takes on two busy cores.
+    silent_max: Duration,
 }
 
 const fn step(name: &'static str, args: &'static str) -> Step {
-    Step { name, env: &[], args, needs_rseq: false, limit: Duration::from_mins(25) }
+    Step { name, env: &[], args, needs_rseq: false, silent_max: Duration::from_mins(25) }
 }
 
 const STEPS: &[Step] = &[
@@ -123,7 +126,8 @@ const MORE: &[Step] = &[
     step("adapter", "test --release --manifest-path adapters/datafusion/Cargo.toml"),
     Step {
         env: &[("WARMCORE_SOAK", "1000000000")],
-        limit: Duration::from_hours(4),
+        // One test, which prints nothing before its end.
+        silent_max: Duration::from_hours(4),
         ..step("soak", "test --release -p warmcore-runtime --test soak")
     },
 ];
@@ -210,7 +214,7 @@ fn test(more: &[Step]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a step; prints a line, and all it said if it failed or never ended.
+/// Runs a step; prints a line, and all it said if it failed or fell silent.
 ///
 /// What it says goes to files: a pipe would wait for every process that a test left behind.
 fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
@@ -223,12 +227,14 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
     let mut cargo = cargo(root);
     cargo.args(step.args.split(' ')).envs(step.env.iter().copied()).stdout(out).stderr(err);
     let mut child = cargo.spawn().with_context(|| format!("can't run cargo {}", step.args))?;
+    let len = || paths.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
+    let mut progress = Progress::new(began);
     let mut hung = None;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if hung.is_none() && began.elapsed() > step.limit {
+        if hung.is_none() && progress.silent_for(len(), Instant::now()) > step.silent_max {
             let tree = Tree::under(child.id());
             hung = Some(tree.describe());
             tree.end();
@@ -251,7 +257,8 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
         println!("{out}\n{err}\nagain: {env}cargo {}", step.args);
     }
     if let Some(hung) = hung {
-        println!("ended after {:.0} s, its limit; these were running:\n{hung}", step.limit.as_secs_f64());
+        let silent = step.silent_max.as_secs_f64();
+        println!("ended after {silent:.0} s without a word, its limit; these were running:\n{hung}");
     }
     Ok((ok, counts))
 }
