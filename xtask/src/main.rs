@@ -1,10 +1,11 @@
-//! Repository chores: `cargo xtask test [--all]`, `cargo xtask peers`.
+//! Repository chores: `cargo xtask test [--all]`, `cargo xtask instructions`, `cargo xtask peers`.
 //!
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
 //!          What a step says stands in `target/xtask` while it runs; one that says nothing for long is ended.
 //! Number.  From cold 25 minutes on two cores, half of it compiling.
 
+mod instructions;
 mod progress;
 mod tree;
 
@@ -19,6 +20,9 @@ use tree::Tree;
 const HELP: &str = "\
 cargo xtask test    format, clippy, every test on every backend, loom and shuttle models, docs
       --all         also the libraries of tokio's that build long, and a soak of a billion wakes
+cargo xtask instructions [CASE]
+                    counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
+                    those that lock; only the cases whose name contains CASE
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
@@ -27,6 +31,8 @@ fn main() -> anyhow::Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test(&[]),
         ["test", "--all"] => test(MORE),
+        ["instructions"] => instructions::run(&root(), ""),
+        ["instructions", case] => instructions::run(&root(), case),
         ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");
@@ -201,6 +207,13 @@ fn test(more: &[Step]) -> anyhow::Result<()> {
         let (ok, counts) = run(&root, step)?;
         total.add(counts);
         failed.extend((!ok).then_some(step.name));
+    }
+    match instructions::is_possible() {
+        Ok(()) => {
+            let (ok, _) = run(&root, &step("instructions repeat", "xtask instructions channels"))?;
+            failed.extend((!ok).then_some("instructions"));
+        }
+        Err(why) => println!("skip  {:<22} {why}", "instructions repeat"),
     }
     println!("\n{:.0} s", began.elapsed().as_secs_f64());
     let [passed, not, ignored] = total.0;

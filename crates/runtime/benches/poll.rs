@@ -5,32 +5,78 @@
 //! Number.  The floor of a poll with its wake: three exchanges of async-task's, and two times the queue's lock, which
 //!          nobody else holds, taken and given back: seven locked instructions of 2 ns. What a channel or a oneshot does
 //!          is its own, and the same for both.
+//!
+//! With arguments it times nothing: `poll count ours|tokio CASE POLLS` runs one case for that many polls, from one task
+//! on, and prints how many they were. `cargo xtask instructions` runs it so under callgrind, with the feature
+//! `counted-clock`.
 
 use std::pin::Pin;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-use warmcore_runtime::Runtime;
+use warmcore_runtime::{Runtime, observe};
 use warmcore_sys::affinity;
+use warmcore_tenant::Tenant;
 
 const ROUNDS: usize = 15;
 const SLICE: Duration = Duration::from_millis(100);
 
-const CASES: &[(&str, Make, usize)] = &[
-    ("1 task yields", yields, 1),
-    ("8 tasks yield", yields, 8),
-    ("1 pair, channels", channels, 1),
-    ("8 pairs, channels", channels, 8),
-    ("1 pair, oneshots", oneshots, 1),
-    ("8 pairs, oneshots", oneshots, 8),
+struct Case {
+    name: &'static str,
+    make: Make,
+    /// So many of what `make` makes.
+    times: usize,
+    how: How,
+}
+
+/// What our tasks and their runtime have besides. Tokio's have none of it.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    Plain,
+    /// The tasks belong to a tenant.
+    Tenant,
+    /// `warmcore top` could watch the runtime, and does not.
+    Observable,
+}
+
+const CASES: &[Case] = &[
+    Case { name: "1 task yields", make: yields, times: 1, how: How::Plain },
+    Case { name: "8 tasks yield", make: yields, times: 8, how: How::Plain },
+    Case { name: "1 pair, channels", make: channels, times: 1, how: How::Plain },
+    Case { name: "8 pairs, channels", make: channels, times: 8, how: How::Plain },
+    Case { name: "8 pairs, of a tenant", make: channels, times: 8, how: How::Tenant },
+    Case { name: "8 pairs, observable", make: channels, times: 8, how: How::Observable },
+    Case { name: "1 pair, oneshots", make: oneshots, times: 1, how: How::Plain },
+    Case { name: "8 pairs, oneshots", make: oneshots, times: 8, how: How::Plain },
 ];
 
+/// The cases that can be run here: a runtime is observable where it can make a socket.
+fn cases() -> impl Iterator<Item = &'static Case> {
+    let is_listed = || {
+        let _runtime = Host::ours(How::Observable);
+        observe::list().iter().any(|one| one.pid == std::process::id())
+    };
+    CASES.iter().filter(move |case| case.how != How::Observable || is_listed())
+}
+
 /// When to stop, and how many polls there were.
-#[derive(Default)]
 struct Count {
     is_over: AtomicBool,
+    /// Each task or pair of them stops after so many, too.
+    polls_max: u64,
     polls: AtomicU64,
+}
+
+impl Count {
+    fn new(polls_max: u64) -> Arc<Self> {
+        Arc::new(Self { is_over: AtomicBool::new(false), polls_max, polls: AtomicU64::new(0) })
+    }
+
+    fn goes_on(&self, polls: u64) -> bool {
+        polls < self.polls_max && !self.is_over.load(Relaxed)
+    }
 }
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -42,18 +88,36 @@ enum Host {
 }
 
 impl Host {
+    fn ours(how: How) -> Self {
+        let builder = Runtime::builder().workers(1).observe(how == How::Observable);
+        Self::Ours(builder.build().expect("threads and descriptors can be had"))
+    }
+
+    /// `turns`: after how many polls it looks at the queue that all share, if it is not to find that out by the clock.
+    fn tokio(turns: Option<u32>) -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all();
+        turns.into_iter().for_each(|turns| _ = builder.global_queue_interval(turns));
+        Self::Tokio(builder.build().expect("threads and an epoll instance can be had"))
+    }
+
+    fn works(&self, case: &Case, count: &Arc<Count>) -> Vec<Work> {
+        (0..case.times).flat_map(|_| (case.make)(count, self)).collect()
+    }
+
     /// Nanoseconds a poll, of so many at once.
-    fn slice(&self, make: Make, times: usize) -> f64 {
-        let count = Arc::new(Count::default());
+    fn slice(&self, case: &Case) -> f64 {
+        let count = Count::new(u64::MAX);
         let began = Instant::now();
-        let works = (0..times).flat_map(|_| make(&count, self));
+        let works = self.works(case, &count).into_iter();
         let run_for_a_while = || {
             std::thread::sleep(SLICE);
             count.is_over.store(true, Relaxed);
         };
         match self {
             Self::Ours(runtime) => {
-                let tasks: Vec<_> = works.map(|work| runtime.spawn(work)).collect();
+                let spawn = spawner(case.how);
+                let tasks: Vec<_> = runtime.enter(|| works.map(spawn).collect());
                 run_for_a_while();
                 tasks.into_iter().for_each(|task| runtime.block_on(task).expect("it ends by itself"));
             }
@@ -65,13 +129,51 @@ impl Host {
         }
         began.elapsed().as_nanos() as f64 / count.polls.load(Relaxed) as f64
     }
+
+    /// Runs so many polls, and says how many it were. One task spawns the others: what comes from another thread comes
+    /// sooner or later.
+    fn count(&self, case: &Case, polls: u64) -> u64 {
+        let count = Count::new(polls / case.times as u64);
+        let works = self.works(case, &count).into_iter();
+        match self {
+            Self::Ours(runtime) => {
+                let spawn = spawner(case.how);
+                let all = runtime.spawn(async move {
+                    let tasks: Vec<_> = works.map(spawn).collect();
+                    for task in tasks {
+                        task.await.expect("it ends by itself");
+                    }
+                });
+                runtime.block_on(all).expect("it ends by itself");
+            }
+            Self::Tokio(runtime) => {
+                let all = runtime.spawn(async move {
+                    let tasks: Vec<_> = works.map(tokio::spawn).collect();
+                    for task in tasks {
+                        task.await.expect("it ends by itself");
+                    }
+                });
+                runtime.block_on(all).expect("it ends by itself");
+            }
+        }
+        count.polls.load(Relaxed)
+    }
+}
+
+/// Spawns on the runtime that the thread is in.
+fn spawner(how: How) -> impl Fn(Work) -> warmcore_runtime::JoinHandle<()> + Send {
+    let tenant = (how == How::Tenant).then(|| Tenant::builder().name("bench").build());
+    move |work| match &tenant {
+        None => warmcore_runtime::spawn(work),
+        Some(tenant) => warmcore_runtime::spawn_in(tenant, work),
+    }
 }
 
 fn yields(count: &Arc<Count>, host: &Host) -> Vec<Work> {
     let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(_)));
     vec![Box::pin(async move {
         let mut polls = 0;
-        while !count.is_over.load(Relaxed) {
+        while count.goes_on(polls) {
             if is_ours {
                 warmcore_runtime::yield_now().await;
             } else {
@@ -89,7 +191,7 @@ fn channels(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     let serve = async move { while pings.recv().await.is_some() && pong.send(()).await.is_ok() {} };
     let play = async move {
         let mut polls = 0;
-        while !count.is_over.load(Relaxed) && ping.send(()).await.is_ok() && pongs.recv().await.is_some() {
+        while count.goes_on(polls) && ping.send(()).await.is_ok() && pongs.recv().await.is_some() {
             polls += 2;
         }
         count.polls.fetch_add(polls, Relaxed);
@@ -115,7 +217,7 @@ fn oneshots(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     };
     let play = async move {
         let mut polls = 0;
-        while !count.is_over.load(Relaxed) {
+        while count.goes_on(polls) {
             let (sender, pong) = oneshot::channel();
             if ping.send(Ping(sender)).is_err() {
                 break;
@@ -129,23 +231,44 @@ fn oneshots(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     vec![Box::pin(serve), Box::pin(play)]
 }
 
-fn main() {
+fn main() -> ExitCode {
+    // `cargo bench` adds an argument of its own.
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     // Both runtimes have what their maker may use.
     let cpus = affinity::allowed().expect("the system says which CPUs are allowed");
     affinity::pin(cpus.iter().last().expect("one is allowed")).expect("an allowed CPU can be had");
-    let ours = Runtime::builder().workers(1).build().expect("threads and descriptors can be had");
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let tokio =
-        builder.worker_threads(1).enable_all().build().expect("threads and an epoll instance can be had");
-    let (ours, tokio) = (Host::Ours(ours), Host::Tokio(tokio));
-    println!("{:<20}{:>10}{:>10}{:>9}{:>16}", "ns a poll", "ours", "tokio's", "ratio", "p25 to p75");
-    for (name, make, times) in CASES {
-        let round = |_| [ours.slice(*make, *times), tokio.slice(*make, *times)];
+    match args[..] {
+        [] => time(),
+        ["cases"] => cases().for_each(|case| println!("{}", case.name)),
+        ["count", whose @ ("ours" | "tokio"), name, polls] => {
+            let case = CASES.iter().find(|case| case.name == name).expect("one of `cases`");
+            let polls = polls.parse().expect("a number of polls");
+            // Natively tokio's polls are so short that it settles on 127; by Valgrind's clock they are not.
+            let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
+            println!("polls {}", host.count(case, polls));
+            let is_counted = whose == "ours" && case.how == How::Tenant;
+            println!("uses {}", if is_counted { warmcore_percpu::mode().name() } else { "nothing" });
+        }
+        _ => {
+            eprintln!("no arguments, or: cases; count ours|tokio CASE POLLS");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn time() {
+    let tokio = Host::tokio(None);
+    println!("{:<22}{:>10}{:>10}{:>9}{:>16}", "ns a poll", "ours", "tokio's", "ratio", "p25 to p75");
+    for case in cases() {
+        let ours = Host::ours(case.how);
+        let round = |_| [ours.slice(case), tokio.slice(case)];
         let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(round).collect();
         let [a, b] = [0, 1].map(|who| quartiles(rounds.iter().map(|round| round[who])));
         let ratio = quartiles(rounds.iter().map(|[ours, tokio]| ours / tokio));
         let spread = format!("{:.2} to {:.2}", ratio[0], ratio[2]);
-        println!("{name:<20}{:>10.1}{:>10.1}{:>8.2}×{spread:>16}", a[1], b[1], ratio[1]);
+        println!("{:<22}{:>10.1}{:>10.1}{:>8.2}×{spread:>16}", case.name, a[1], b[1], ratio[1]);
     }
 }
 

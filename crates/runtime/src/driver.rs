@@ -11,6 +11,7 @@
 //! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
 //!          long poll.
 
+use crate::clock;
 use crate::host::Host;
 use std::future::poll_fn;
 use std::io;
@@ -20,8 +21,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
+use warmcore_sys::affinity;
 use warmcore_sys::timer::Timer;
-use warmcore_sys::{affinity, clock};
 use warmcore_terms::Nanos;
 
 pub(crate) struct Tokio {

@@ -2,6 +2,8 @@
 
 mod block;
 mod context;
+#[cfg(feature = "counted-clock")]
+mod counted;
 mod driver;
 mod error;
 #[cfg(feature = "metrics")]
@@ -24,6 +26,11 @@ mod tally;
 mod task;
 mod watch;
 mod worker;
+
+#[cfg(feature = "counted-clock")]
+use counted as clock;
+#[cfg(not(feature = "counted-clock"))]
+use warmcore_sys::clock;
 
 pub use self::metrics::{Metrics, WorkerMetrics, WorkerStats};
 pub use block::block_in_place;

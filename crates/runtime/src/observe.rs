@@ -9,6 +9,7 @@
 //! Writers. The thread, and who drops the observer.
 //! Source.  docs/json.md, "top".
 
+use crate::clock;
 use crate::metrics::{Metrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
 use crate::tally::TenantMetrics;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use warmcore_sys::{clock, signals};
+use warmcore_sys::signals;
 use warmcore_terms::Nanos;
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.

@@ -1,0 +1,294 @@
+//! Instructions: what a poll with its wake costs, counted by callgrind, beside tokio's.
+//!
+//! The bench `poll` of the runtime runs each case twice under callgrind, with few polls and with many, on one worker
+//! whose clock counts polls. The difference of the two counts, divided by the difference in polls, has no start, no end
+//! and no machine in it: it repeats to 0.1 %, which each run checks on one case.
+//!
+//! # Locked instructions
+//!
+//! Callgrind says how often each instruction ran (`--dump-instr=yes`), objdump what it is. Locked are those with the
+//! prefix `lock`, and `xchg` with memory, which locks without it. An address that ran and is not in the disassembly
+//! would be counted as not locked, so there may be next to none.
+//!
+//! # What it does not count
+//!
+//! The kernel's instructions. Restartable sequences: Valgrind does not know the system call, so counters run on their
+//! atomic backend, and the rows that have any say so.
+
+use crate::cargo;
+use anyhow::{Context, bail};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+#[cfg(test)]
+mod tests;
+
+/// The two lengths, in polls. The first is long enough for the runtime to know what its polls cost; a thousand
+/// instructions more or less at the start are 0.002 % of the difference.
+const POLLS: [u64; 2] = [20_000, 80_000];
+
+/// The case that is measured a second time.
+const AGAIN: &str = "8 pairs, channels";
+
+/// The two counts of a case may differ by so much.
+const REPEATS_TO: f64 = 0.001;
+
+/// So much of what ran may be missing in the disassembly: what the dynamic loader resolves lazily, and the vDSO.
+const UNKNOWN_MAX: f64 = 0.001;
+
+/// Whether Valgrind and objdump are there. The error says what to install.
+pub fn is_possible() -> anyhow::Result<()> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!("locked instructions are known of x86-64 Linux only");
+    }
+    for (program, package) in [("valgrind", "valgrind"), ("objdump", "binutils")] {
+        let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+        match version {
+            Ok(status) if status.success() => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                bail!("{program} is not installed: `apt-get install {package}` or `dnf install {package}`")
+            }
+            other => bail!("`{program} --version` failed: {other:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// Counts the cases whose names contain `filter` and prints a table.
+pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
+    is_possible()?;
+    let folder = root.join("target/xtask");
+    std::fs::create_dir_all(&folder)?;
+    let mut bench =
+        Bench { program: build(root)?, out: folder.join("callgrind.out"), locked: HashMap::new() };
+    let names = bench.output(&["cases"])?;
+    let names: Vec<&str> = names.lines().filter(|name| name.contains(filter)).collect();
+    if names.is_empty() {
+        bail!("no case is called {filter:?}");
+    }
+    println!("{:<40}{:>21}{:>18}", "", "instructions", "locked");
+    println!(
+        "{:<40}{:>7}{:>8}{:>8}{:>8}{:>8}",
+        "a poll with its wake", "ours", "tokio's", "ratio", "ours", "tokio's"
+    );
+    let mut counted = BTreeMap::new();
+    for name in names {
+        let (ours, tokio) = (bench.per_poll("ours", name)?, bench.per_poll("tokio", name)?);
+        let backend =
+            if ours.uses == "nothing" { String::new() } else { format!(" ({} backend)", ours.uses) };
+        println!(
+            "{:<40}{:>7.1}{:>8.1}{:>7.2}×{:>8.2}{:>8.2}",
+            format!("{name}{backend}"),
+            ours.all,
+            tokio.all,
+            ours.all / tokio.all,
+            ours.locked,
+            tokio.locked
+        );
+        counted.insert(name, [ours, tokio]);
+    }
+    let (again, before) = match counted.get_key_value(AGAIN) {
+        Some((name, before)) => (*name, before),
+        None => {
+            counted.first_key_value().map(|(name, before)| (*name, before)).context("a case was counted")?
+        }
+    };
+    for (whose, before) in ["ours", "tokio"].into_iter().zip(before) {
+        let after = bench.per_poll(whose, again)?;
+        let differs = (after.all - before.all).abs() / before.all;
+        println!(
+            "{again}, {whose}, again: {:.1} and {:.1}, {:.3} % apart",
+            before.all,
+            after.all,
+            100.0 * differs
+        );
+        if differs > REPEATS_TO {
+            bail!("the count does not repeat to {} %", 100.0 * REPEATS_TO);
+        }
+    }
+    Ok(())
+}
+
+/// Builds the bench; says where it is.
+///
+/// In one codegen unit: with several, a line moved between two files changes what is inlined, and a poll by 20
+/// instructions.
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let mut cargo = cargo(root);
+    cargo.args(["bench", "--package", "warmcore-runtime", "--bench", "poll", "--features", "counted-clock"]);
+    cargo.args(["--config", "profile.bench.package.warmcore-runtime.codegen-units=1"]);
+    cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let messages = said(&mut cargo)?;
+    let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));
+    let program =
+        bench.filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next()).next_back();
+    Ok(program.context("cargo names no executable of the bench")?.into())
+}
+
+/// The bench, and what is known of the objects that it runs code of.
+struct Bench {
+    program: PathBuf,
+    /// Where callgrind writes.
+    out: PathBuf,
+    locked: HashMap<String, Code>,
+}
+
+/// What a poll costs.
+struct PerPoll {
+    all: f64,
+    locked: f64,
+    /// The backend of the counters that it uses, or `nothing`.
+    uses: String,
+}
+
+impl Bench {
+    fn output(&self, args: &[&str]) -> anyhow::Result<String> {
+        said(Command::new(&self.program).args(args))
+    }
+
+    /// Instructions a poll: the difference of the two lengths.
+    fn per_poll(&mut self, whose: &str, name: &str) -> anyhow::Result<PerPoll> {
+        let [few, many] = POLLS.map(|polls| self.count(whose, name, polls));
+        let ((few_polls, few, _), (many_polls, many, uses)) = (few?, many?);
+        if many_polls <= few_polls {
+            bail!("{name}: {many_polls} polls are not more than {few_polls}");
+        }
+        let polls = (many_polls - few_polls) as f64;
+        let per_poll = |few: u64, many: u64| (many as f64 - few as f64) / polls;
+        Ok(PerPoll { all: per_poll(few.all, many.all), locked: per_poll(few.locked, many.locked), uses })
+    }
+
+    /// One run under callgrind: how many polls it was, what it took, and the backend that its counters used.
+    fn count(&mut self, whose: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
+        let mut callgrind = Command::new("valgrind");
+        callgrind.args(["--quiet", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
+        callgrind.arg(format!("--callgrind-out-file={}", self.out.display())).arg(&self.program);
+        let said = said(callgrind.args(["count", whose, name, &polls.to_string()]))?;
+        let word = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let polls =
+            word("polls ").and_then(|n| n.parse().ok()).context("the bench says no number of polls")?;
+        let uses = word("uses ").context("the bench says no backend")?.to_owned();
+        let profile = std::fs::read_to_string(&self.out).context("callgrind wrote nothing")?;
+        let ran = executed(&profile).context("callgrind's file is not as expected")?;
+        let (mut counts, mut unknown) = (Counts::default(), 0);
+        for (object, times_at) in &ran {
+            if !self.locked.contains_key(object) {
+                self.locked.insert(object.clone(), Code::of_object(object)?);
+            }
+            let code = &self.locked[object];
+            for (at, times) in times_at {
+                counts.all += times;
+                counts.locked += if code.locked.contains(at) { times } else { &0 };
+                unknown += if code.all.contains(at) { &0 } else { times };
+            }
+        }
+        if unknown as f64 > UNKNOWN_MAX * counts.all as f64 {
+            bail!("{name}: {unknown} of {} instructions ran where objdump finds none", counts.all);
+        }
+        Ok((polls, counts, uses))
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    all: u64,
+    locked: u64,
+}
+
+/// What a program prints. An error if it fails.
+fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't run {command:?}"))?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        bail!("{command:?} failed:\n{}{}", text(&output.stdout), text(&output.stderr));
+    }
+    Ok(text(&output.stdout))
+}
+
+/// How often the instruction at each address ran, by object file, of a profile with `positions: instr`.
+///
+/// A line is an address and a count. `+4` and `-4` are relative to the address of the line before, `*` is the same.
+/// After `calls=` stands a line with what the call cost in all; its address counts, its number does not.
+fn executed(profile: &str) -> Option<HashMap<String, HashMap<u64, u64>>> {
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut ran: HashMap<String, HashMap<u64, u64>> = HashMap::new();
+    let (mut object, mut at, mut is_call) = (None, 0_u64, false);
+    for line in profile.lines() {
+        if let Some(name) = line.strip_prefix("ob=") {
+            // `(3) /usr/lib/libc.so.6` the first time, `(3)` after that.
+            let (id, name) = name.split_once(' ').unwrap_or((name, ""));
+            let name = if name.is_empty() { *names.get(id)? } else { name };
+            names.insert(id, name);
+            object = Some(name);
+        } else if let Some(name) = line.strip_prefix("cob=") {
+            let (id, name) = name.split_once(' ').unwrap_or((name, ""));
+            if !name.is_empty() {
+                names.insert(id, name);
+            }
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if line.starts_with(['0', '+', '-', '*']) {
+            let (position, count) = line.split_once(' ')?;
+            at = match position.as_bytes()[0] {
+                b'+' => at.wrapping_add(position[1..].parse().ok()?),
+                b'-' => at.wrapping_sub(position[1..].parse().ok()?),
+                b'*' => at,
+                _ => u64::from_str_radix(position.strip_prefix("0x")?, 16).ok()?,
+            };
+            if !std::mem::take(&mut is_call) {
+                *ran.entry(object?.to_owned()).or_default().entry(at).or_default() +=
+                    count.parse::<u64>().ok()?;
+            }
+        }
+    }
+    Some(ran)
+}
+
+/// Where an object file has instructions, and which of them lock.
+#[derive(Default)]
+struct Code {
+    all: HashSet<u64>,
+    locked: HashSet<u64>,
+}
+
+impl Code {
+    fn of_object(path: &str) -> anyhow::Result<Self> {
+        // The vDSO and code that a program makes have no file.
+        if !Path::new(path).is_file() {
+            return Ok(Self::default());
+        }
+        let text =
+            said(Command::new("objdump").args(["--disassemble", "--no-show-raw-insn", "--wide", path]))?;
+        Ok(Self::of_disassembly(&text))
+    }
+
+    fn of_disassembly(text: &str) -> Self {
+        let mut code = Self::default();
+        for line in text.lines() {
+            // `  27284:\tlock xadd %eax,0x10(%rbx)`
+            let Some((at, instruction)) = line.split_once(":\t") else { continue };
+            let Ok(at) = u64::from_str_radix(at.trim(), 16) else { continue };
+            code.all.insert(at);
+            if locks(instruction) {
+                code.locked.insert(at);
+            }
+        }
+        code
+    }
+}
+
+/// Whether an instruction, in AT&T's syntax, locks the line that it writes.
+fn locks(instruction: &str) -> bool {
+    let mut words = instruction.split_whitespace();
+    let is_prefix =
+        |word: &str| word.starts_with("rex") || matches!(word, "xacquire" | "xrelease" | "notrack");
+    match words.find(|word| !is_prefix(word)) {
+        Some("lock") => true,
+        Some("xchg" | "xchgb" | "xchgw" | "xchgl" | "xchgq") => {
+            words.next().is_some_and(|to| to.contains('('))
+        }
+        _ => false,
+    }
+}
