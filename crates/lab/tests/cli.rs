@@ -478,12 +478,52 @@ fn the_culprit_is_named_though_it_stands_before_its_victim() {
     let (layout, profile) = (fixture("mm_struct.toml"), fixture("hackbench.toml"));
     let text = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
     assert!(text.contains("pcpu_cid") && text.contains("mm_count"), "{text}");
+    assert!(text.contains("on spr_224cpu_2p"), "the profile names it: {text}");
     let error = badly(&mut warmcore(&["sim", "cid", "--layout", &layout, "--profile", &profile]));
     assert!(error.contains("unexpected argument '--layout'"), "{error}");
     let error = badly(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", "/none"]));
     assert!(error.contains("can't read /none"), "{error}");
     let error = badly(&mut warmcore(&["sim", "drain", "--machine", "pdp11"]));
     assert!(error.contains("no such machine") && error.contains("epyc9654_2p"), "{error}");
+}
+
+#[test]
+fn a_layout_of_the_users_is_judged_here_with_what_a_line_takes_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let layout = put(
+        "layout.toml",
+        "name = \"s\"\nsize = 64\nalign = 64\nfields = [{ name = \"a\", offset = 0, size = 8 }, { name = \"b\", offset = 8, \
+         size = 8 }]",
+    );
+    let profile = put(
+        "profile.toml",
+        "struct = \"s\"\nrates = \"total\"\naccess = [{ field = \"a\", writes_per_s = 9 }]",
+    );
+    let of = |profile: &str, more: &[&str]| {
+        let base = ["sim", "false-sharing", "--layout", &layout, "--profile", profile];
+        warmcore(&[&base[..], more].concat())
+    };
+    let text = well(&mut of(&profile, &[]));
+    assert!(text.contains("on this machine"), "{text}");
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("a hand-over of a line was timed here, in ns: c2c_"), "{text}");
+    }
+    let perf = put(
+        "c2c.txt",
+        "Shared Cache Line Distribution Pareto\n ---\n 0 0 5 4 0 0x1000\n ---\n\
+         0.00% 100.00% 0.00% 0.00% 0x8 0 1 0x44 0 134 120 60 1 [.] r a.out m.c:1 0{0}\n\
+         0.00% 0.00% 100.00% 0.00% 0x0 0 1 0x45 0 0 0 4 1 [.] w a.out m.c:2 0{0}\n",
+    );
+    let error = badly(&mut of(&perf, &[]));
+    assert!(error.contains("is what perf printed") && error.contains("--at"), "{error}");
+    let text = well(&mut of(&perf, &["--at", "0x1000", "--machine", "ryzen7950x"]));
+    assert!(text.contains("perf c2c") && text.contains("Rates are samples of perf c2c"), "{text}");
 }
 
 #[test]

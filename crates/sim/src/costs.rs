@@ -163,6 +163,18 @@ impl Costs {
         Ok(other)
     }
 
+    /// The same with one number as it was measured, in thousandths, and those that follow it.
+    ///
+    /// # Errors
+    /// A name that is not there.
+    pub fn measured(&self, name: &str, milli: u64, basis: &str) -> Result<Self, CostsError> {
+        let mut other = self.with(name, milli)?;
+        if let Some(number) = other.numbers.get_mut(name) {
+            (number.trust, number.basis) = (Trust::Measured, basis.to_owned());
+        }
+        Ok(other)
+    }
+
     /// The same, and everything is as far as what is in the same L3: what a machine without a topology would cost.
     pub fn with_equal_latencies(&self) -> Self {
         let mut other = self.clone();

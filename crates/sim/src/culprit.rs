@@ -9,6 +9,7 @@
 //!          of `pcpu_cid` get their line from another core, and padding after `pcpu_cid` changes nothing.
 //! Source.  linux-kernel, May 2023, "mm: Move mm_count into its own cache line". `culprit/rates.rs` has the formulas.
 
+mod perf;
 mod profile;
 mod rates;
 mod relayout;
@@ -17,7 +18,8 @@ mod simulate;
 #[cfg(test)]
 mod tests;
 
-pub use profile::{Cpus, Profile, Touch};
+pub use perf::{Base, from_perf, is_perf};
+pub use profile::{Cpus, Per, Profile, Touch};
 pub use relayout::{Kind, Relayout, relayouts};
 pub use simulate::{Seen, simulate};
 
@@ -153,9 +155,11 @@ impl Judge {
                 touched.push((access.field.clone(), cores.none()));
                 touched.len() - 1
             });
-            for cpu in access.cpus.on(topology, "profile")?.iter() {
+            let cpus = access.cpus.on(topology, "profile")?;
+            let each = profile.each(access, cpus.len());
+            for cpu in cpus.iter() {
                 let rate = &mut touched[at].1.0[cores.core_of(cpu)];
-                *rate = (rate.0 + access.reads_per_s, rate.1 + access.writes_per_s);
+                *rate = (rate.0 + each.0, rate.1 + each.1);
             }
         }
         let unit = topology.line_bytes as usize * if profile.pair { 2 } else { 1 };
@@ -375,6 +379,7 @@ pub struct Culprit {
 /// let profile = culprit::Profile::parse(
 ///     r#"
 ///     struct = "ring"
+///     rates = "per_cpu"
 ///     access = [
 ///       { field = "tail", writes_per_s = 100_000, cpus = "0" },
 ///       { field = "mask", reads_per_s = 100_000, cpus = "8-15" },

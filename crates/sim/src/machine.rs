@@ -4,18 +4,32 @@
 //!          hwloc's `lstopo --of xml`; a machine file of the user's, which may inherit from ours. Only the first is one
 //!          that tables were published for: whatever else is simulated, nothing can be claimed of it.
 //! Number.  A machine that is only drawn (`this`, hwloc) gives some 4 costs, the sizes of its caches; the other 30 are
-//!          estimates by class, and [`Machine::notes`] lists them.
+//!          estimates by class, and [`Machine::notes`] lists them. Of `this`, hand-overs can be timed
+//!          ([`Machine::timed`]).
 //! Writers. none after it was read.
 
-use crate::costs::Costs;
+use crate::costs::{Costs, Trust};
 use crate::error::near;
+use std::collections::BTreeMap;
 use std::path::Path;
-use warmcore_topo::{MACHINES, Topology, machines};
+use warmcore_topo::{Distance, MACHINES, Topology, machines};
 
 pub use crate::error::Error as MachineError;
 
 #[cfg(test)]
 mod tests;
+
+/// What says of a cost that it was timed here.
+const TIMED: &str = "timed by a probe";
+
+/// What a hand-over costs by distance, the nearest first.
+const HAND_OVERS: [(Distance, &str); 5] = [
+    (Distance::Smt, "c2c_smt"),
+    (Distance::Llc, "c2c_same_l3"),
+    (Distance::Node, "c2c_same_node"),
+    (Distance::Socket, "c2c_same_socket"),
+    (Distance::Other, "c2c_other_socket"),
+];
 
 /// What names this machine.
 pub const THIS: &str = "this";
@@ -80,6 +94,32 @@ impl Machine {
     /// One that is only drawn: its costs are estimates by class.
     pub fn drawn(name: String, topology: Topology) -> Self {
         Self { costs: Costs::of(&topology).called(&name), name, topology, is_known: false }
+    }
+
+    /// The same with the hand-overs of a line that were timed on it, in picoseconds by distance.
+    ///
+    /// What is farther than a timed distance and was not timed is at least as far.
+    pub fn timed(mut self, hand_overs: &BTreeMap<Distance, u64>) -> Self {
+        let mut nearer = 0;
+        for (distance, name) in HAND_OVERS {
+            let estimate = self.costs.get(name).filter(|n| n.trust == Trust::Estimated).map(|n| n.milli);
+            let number = match (hand_overs.get(&distance), estimate) {
+                (Some(&ps), _) => Some((ps, TIMED)),
+                (None, Some(estimate)) if estimate < nearer => {
+                    Some((nearer, "not timed; as far as what is nearer"))
+                }
+                _ => None,
+            };
+            if let Some((ps, basis)) = number {
+                nearer = nearer.max(ps);
+                let costs = match hand_overs.contains_key(&distance) {
+                    true => self.costs.measured(name, ps, basis),
+                    false => self.costs.with(name, ps),
+                };
+                self.costs = costs.unwrap_or(self.costs);
+            }
+        }
+        self
     }
 
     /// One of a user's machine file: the one that is in it, or the one of that name.
@@ -147,6 +187,10 @@ impl Machine {
             estimated.len(),
             estimated.join(", ")
         )];
+        let timed: Vec<String> = costs.numbers().filter(|(_, n)| n.basis == TIMED).map(said).collect();
+        if !timed.is_empty() {
+            notes.push(format!("{name}: a hand-over of a line was timed here, in ns: {}.", timed.join(", ")));
+        }
         if !self.is_known {
             notes.push(
                 "To give costs of your own, write a machine file (fixtures/machines.toml has the format; `inherits` may \

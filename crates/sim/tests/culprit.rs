@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use warmcore_sim::costs::Costs;
-use warmcore_sim::culprit::{Cpus, Judge, Profile, Touch, simulate};
+use warmcore_sim::culprit::{Cpus, Judge, Per, Profile, Touch, simulate};
 use warmcore_sim::layout::Layout;
 use warmcore_topo::{MACHINES, Topology};
 
@@ -28,7 +28,14 @@ fn access(number: usize, reads: u32, writes: u32, cpus: Cpus) -> Touch {
 }
 
 fn profile(access: Vec<Touch>) -> Profile {
-    Profile { workload: String::new(), name: "s".into(), machine: None, pair: false, access }
+    Profile {
+        workload: String::new(),
+        name: "s".into(),
+        machine: None,
+        pair: false,
+        rates: Per::PerCpu,
+        access,
+    }
 }
 
 fn machine() -> impl Strategy<Value = &'static str> {

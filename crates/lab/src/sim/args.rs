@@ -48,7 +48,8 @@ pub(super) enum What {
 /// What every one of them takes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
-    /// Where: a name below, `this`, FILE.xml of lstopo, or a machine FILE.toml of yours
+    /// Where: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml
+    /// of yours
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<String>,
     /// So many simulations of each, each with random numbers of its own
@@ -88,9 +89,13 @@ pub(super) struct FalseSharing {
     /// The struct's name in an ELF file or BTF
     #[arg(long = "struct", value_name = "NAME", requires = "layout")]
     pub of: Option<String>,
-    /// Who reads and writes which field how often: TOML or JSON
+    /// Who reads and writes which field how often: TOML, JSON, or what `perf c2c report --stdio` or
+    /// `perf mem report --stdio` printed
     #[arg(long, value_name = "FILE", requires = "layout")]
     pub profile: Option<PathBuf>,
+    /// Where the struct stood while perf took samples: 0xADDRESS, or a static's SYMBOL
+    #[arg(long, value_name = "WHERE", requires = "profile")]
+    pub at: Option<String>,
 }
 
 /// More would be a slip of the pen.
@@ -108,6 +113,8 @@ same is simulated, nothing is claimed, and the costs that are estimates are list
 const CULPRIT: &str = "\
 Example, the culprit in a layout of yours:
   warmcore sim false-sharing --layout target/debug/server --struct server::Shared --profile profile.toml
+  perf c2c report --stdio --node-info > c2c.txt; warmcore sim false-sharing ... --profile c2c.txt --at 0x55d0c8a4e0c0
+It is judged on the machine that --machine or the profile names, else on this one.
 Without a layout: the published case. fixtures/sim/ has mm_struct.toml and hackbench.toml to begin with.";
 
 const AFTER: &str = "\
@@ -314,6 +321,7 @@ impl FalseSharing {
             ("--layout", path(&self.layout)),
             ("--struct", self.of.clone()),
             ("--profile", path(&self.profile)),
+            ("--at", self.at.clone()),
         ] {
             words.extend(value.into_iter().flat_map(|value| [option.to_owned(), quoted(&value)]));
         }

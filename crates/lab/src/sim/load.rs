@@ -17,7 +17,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use warmcore_place::{Kernel, Policy, PolicyKind};
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
 use warmcore_sim::program::rt_app;
 use warmcore_sim::table::Options;
 use warmcore_sim::trace::Trace;
@@ -98,7 +97,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     if !load.ignored.is_empty() {
         eprintln!("without a meaning here: {}", load.ignored.join(", "));
     }
-    let machine = Machine::read(common.machine.as_deref().unwrap_or(MACHINE))?;
+    let machine = super::machine_of(common.machine.as_deref().unwrap_or(MACHINE))?;
     let chosen: Vec<_> = all()
         .into_iter()
         .filter(|(policy, _)| args.policy.as_ref().is_none_or(|only| only == policy))

@@ -1,7 +1,9 @@
 //! Profile: who touches which fields, how often.
 //!
-//! Model.   TOML or JSON. Each entry is a field, or a place in one, how often *each* of its CPUs reads and writes it
-//!          in a second, and which CPUs: all, the first so many, or a list. Several entries may name one field.
+//! Model.   TOML or JSON. Each entry is a field, or a place in one, how often its CPUs read and write it in a
+//!          second, and which CPUs: all, the first so many, or a list. `rates` says once for all entries whether
+//!          the numbers are each CPU's or of all CPUs together: nothing is taken for either. Several entries
+//!          may name one field. What `perf` printed is read by `culprit/perf.rs`.
 //! Number.  hackbench on 224 CPUs: two entries.
 
 use crate::layout::{Layout, LayoutError};
@@ -24,8 +26,20 @@ pub struct Profile {
     /// Whether aligned pairs of lines travel together, as where adjacent lines are prefetched.
     #[serde(default)]
     pub pair: bool,
+    /// Whether the rates are each CPU's, or of an entry's CPUs together.
+    pub rates: Per,
     /// Who touches what.
     pub access: Vec<Touch>,
+}
+
+/// What a profile's rates count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// Each of an entry's CPUs touches the field so often.
+    PerCpu,
+    /// All of an entry's CPUs together do, each as often as any other.
+    Total,
 }
 
 /// How often some CPUs touch a field.
@@ -34,10 +48,10 @@ pub struct Profile {
 pub struct Touch {
     /// The field, or a place in one: `mmap_lock.owner`.
     pub field: String,
-    /// Reads of each CPU in a second.
+    /// Reads in a second, counted as [`Profile::rates`] says.
     #[serde(default)]
     pub reads_per_s: f64,
-    /// Writes of each CPU in a second.
+    /// Writes in a second, counted so too.
     #[serde(default)]
     pub writes_per_s: f64,
     /// Which CPUs. All, if it is not there.
@@ -71,10 +85,19 @@ impl Profile {
             toml::from_str(text).map_err(|e| e.to_string().trim().replace('\n', " "))
         };
         read.map_err(|why| {
-            let next = "a profile has `struct` and entries `[[access]]` with `field`, `reads_per_s`, \
-                        `writes_per_s` and `cpus`";
+            let next = "a profile has `struct`, `rates` (\"per_cpu\" or \"total\") and entries `[[access]]` with \
+                        `field`, `reads_per_s`, `writes_per_s` and `cpus`";
             LayoutError::new(place, why, next)
         })
+    }
+
+    /// How often each of so many CPUs reads and writes.
+    pub(super) fn each(&self, touch: &Touch, cpus: usize) -> (f64, f64) {
+        let cpus = match self.rates {
+            Per::PerCpu => 1.0,
+            Per::Total => cpus.max(1) as f64,
+        };
+        (touch.reads_per_s / cpus, touch.writes_per_s / cpus)
     }
 
     /// Whether all that it says can be: its fields are in the layout, its CPUs on the machine, its numbers numbers.
@@ -98,7 +121,7 @@ impl Profile {
                 .map_err(|e| LayoutError::new(&place, e.to_string(), "mend `field`"))?;
             for (what, rate) in [("reads_per_s", access.reads_per_s), ("writes_per_s", access.writes_per_s)] {
                 if !rate.is_finite() || !(0.0..=1e9).contains(&rate) {
-                    let fact = format!("{what} = {rate} of each CPU");
+                    let fact = format!("{what} = {rate}");
                     return Err(LayoutError::new(&place, fact, "give a number from 0 to 1e9"));
                 }
             }

@@ -30,6 +30,7 @@ impl Culprit {
             let on = |f: &&FieldCost| f.offset < (line + 1) * unit && line * unit < f.offset + f.size.max(1);
             self.verdict.fields.iter().any(|f| on(&f))
         };
+        writeln!(out, "  Rates are of all cores together.")?;
         writeln!(
             out,
             "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",

@@ -85,8 +85,10 @@ pub fn simulate(
                 seen.len() - 1
             }
         };
-        for cpu in access.cpus.on(topology, "profile")?.iter() {
-            for (is_write, rate) in [(false, access.reads_per_s), (true, access.writes_per_s)] {
+        let cpus = access.cpus.on(topology, "profile")?;
+        let (reads, writes) = profile.each(access, cpus.len());
+        for cpu in cpus.iter() {
+            for (is_write, rate) in [(false, reads), (true, writes)] {
                 if rate > 0.0 {
                     let mean = Nanos((1e9 / rate).round().min(MEAN_MAX) as u64);
                     streams.push(Stream { cpu, field, is_write, mean, count: 0 });

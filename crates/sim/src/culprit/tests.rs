@@ -31,7 +31,7 @@ fn three(accesses: &str) -> (Layout, Profile) {
           { name = "b", offset = 8, size = 8 },
           { name = "c", offset = 16, size = 8 },
         ]"#;
-    let profile = format!("struct = \"s\"\naccess = [{accesses}]");
+    let profile = format!("struct = \"s\"\nrates = \"per_cpu\"\naccess = [{accesses}]");
     (Layout::declared(layout, "s").unwrap(), Profile::parse(&profile, "p").unwrap())
 }
 
@@ -196,7 +196,7 @@ fn a_profile_that_cannot_be_gets_an_error_that_names_the_entry() {
     profile.name = "t".into();
     let error = find(&layout, &profile, &costs, &topology).unwrap_err().to_string();
     assert!(error.contains("is of struct t, and the layout of s"), "{error}");
-    let error = Profile::parse("struct = \"s\"", "p.toml").unwrap_err().to_string();
+    let error = Profile::parse("struct = \"s\"\nrates = \"total\"", "p.toml").unwrap_err().to_string();
     assert!(error.starts_with("p.toml: ") && error.contains("missing field `access`"), "{error}");
 }
 
@@ -206,6 +206,7 @@ fn what_is_touched_in_an_array_of_no_length_suffers_and_blames_like_all() {
     (layout.size, layout.fields[2].size, layout.fields[2].offset) = (64, 0, 64);
     layout.fields[1].offset = 56;
     let text = r#"struct = "s"
+        rates = "per_cpu"
         access = [{ field = "a", writes_per_s = 5000, cpus = 32 }, { field = "c", reads_per_s = 5000, cpus = 32 }]"#;
     let profile = Profile::parse(text, "p").unwrap();
     let (costs, topology) = machine("spr_224cpu_2p");
@@ -228,8 +229,143 @@ fn what_is_touched_in_an_array_of_no_length_suffers_and_blames_like_all() {
 }
 
 #[test]
+fn a_profile_says_whether_its_rates_are_each_cpus_or_of_all() {
+    let silent = Profile::parse(r#"{ "struct": "s", "access": [] }"#, "p.json").unwrap_err().to_string();
+    assert!(
+        silent.contains("missing field `rates`") && silent.contains("\"per_cpu\" or \"total\""),
+        "{silent}"
+    );
+    let access = |a: u32, b: u32| {
+        format!(
+            r#"{{ field = "a", writes_per_s = {a}, cpus = "0-31" }}, {{ field = "b", reads_per_s = {b}, cpus = 8 }}"#
+        )
+    };
+    let (layout, each) = three(&access(1000, 4000));
+    let mut total = three(&access(32_000, 32_000)).1;
+    total.rates = Per::Total;
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let of = |profile: &Profile| find(&layout, profile, &costs, &topology).unwrap();
+    assert_eq!(of(&each), of(&total));
+    assert_eq!(of(&total).verdict.field("a").map(|f| f.writes_per_s), Some(32_000.0));
+    assert!(of(&each).report().contains("Rates are of all cores together."));
+    let played = |profile: &Profile| simulate(&layout, profile, &costs, &topology, 1, 20_000).unwrap();
+    assert_eq!(played(&each), played(&total));
+}
+
+#[test]
 fn a_field_that_is_hardly_ever_touched_can_be_played() {
     let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1e-300, writes_per_s = 1e-10, cpus = 2 }"#);
     let (costs, topology) = machine("spr_224cpu_2p");
     assert_eq!(simulate(&layout, &profile, &costs, &topology, 1, 10_000).unwrap().len(), 1);
+}
+
+/// As `perf c2c report --stdio` prints it: a field at 0 that CPUs write, one at 16 that others read.
+const C2C: &str = "
+=================================================
+            Trace Event Information              
+=================================================
+  Total records                     :       6044
+=================================================
+      Shared Cache Line Distribution Pareto      
+=================================================
+#
+#        ----- HITM -----  ------- Store Refs ------  --------- Data address ---------                      ---------- cycles ----------    Total       cpu                                     Shared
+#   Num  RmtHitm  LclHitm   L1 Hit  L1 Miss      N/A              Offset  Node  PA cnt        Code address  rmt hitm  lcl hitm      load  records       cnt               Symbol              Object  Source:Line  Node
+# .....  .......  .......  .......  .......  .......  ..................  ....  ......  ..................  ........  ........  ........  .......  ........  ...................  .................  ...........  ....
+#
+  ----------------------------------------------------------------------
+      0       10      200      800      200        0      0x55d0c8a4e0c0
+  ----------------------------------------------------------------------
+           0.00%    0.00%   75.00%  100.00%    0.00%                 0x0     0       1      0x55d0c8a4b2f6         0       134       120      810         4  [.] writer      a.out  main.c:34   0{0-3}
+           0.00%    0.00%   25.00%    0.00%    0.00%                 0x0     0       1      0x55d0c8a4b301         0         0         0      200         4  [.] writer      a.out  main.c:35   0{0-3}
+         100.00%  100.00%    0.00%    0.00%    0.00%                0x10     0       1      0x55d0c8a4b316       200       134       120      500         8  [.] reader      a.out  main.c:44   0{4-7}  1{8-11}
+  ----------------------------------------------------------------------
+      1        0        5        1        0        0      0x55d0c8a4e100
+  ----------------------------------------------------------------------
+           0.00%  100.00%  100.00%    0.00%    0.00%                 0x8     0       1      0x55d0c8a4b2f6         0       134       120       10         2  [.] other       a.out  main.c:34   0{0-1}
+";
+
+fn touches(profile: &Profile) -> Vec<(&str, f64, f64, Cpus)> {
+    profile.access.iter().map(|t| (t.field.as_str(), t.reads_per_s, t.writes_per_s, t.cpus.clone())).collect()
+}
+
+#[test]
+fn what_perf_c2c_prints_is_a_profile() {
+    let layout = three("").0;
+    let base = Base::parse("0x55d0c8a4e0c0");
+    assert!(is_perf(C2C));
+    let (profile, notes) = from_perf(C2C, &layout, &base, "c2c.txt").unwrap();
+    let list = |text: &str| Cpus::List(text.to_owned());
+    assert_eq!(touches(&profile), [("a", 10.0, 1000.0, list("0-3")), ("c", 500.0, 0.0, list("4-7,8-11"))]);
+    assert_eq!((profile.rates, profile.machine.as_deref()), (Per::Total, None));
+    assert_eq!(notes.len(), 1, "it says which CPUs: {notes:?}");
+    let (costs, topology) = machine("spr_224cpu_2p");
+    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    assert_eq!(culprit.verdict.culprit_of("c").map(|b| b.field.as_str()), Some("a"));
+    // Without --node-info, with the columns of newer ones, and seconds.
+    let bare = C2C.replace("{0-3}", "").replace("{4-7}", "").replace("{8-11}", "");
+    let newer = bare
+        .replace("LclHitm   L1", "LclHitm     Peer   L1")
+        .replace("10      200      800", "10      200       3      800")
+        .replace("%   75.00%", "%    0.00%   75.00%")
+        .replace("%   25.00%", "%    0.00%   25.00%")
+        .replace("100.00%  100.00%    0.00%", "100.00%  100.00%    0.00%    0.00%")
+        .replace("134       120      ", "134       120       7      ")
+        .replace("0         0         0      ", "0         0         0       0      ");
+    for text in [bare, format!("# sample duration :   2000.000 ms\n{newer}")] {
+        let (profile, notes) = from_perf(&text, &layout, &base, "c2c.txt").unwrap();
+        let by = if text.contains("duration") { 2.0 } else { 1.0 };
+        let first = Cpus::First;
+        assert_eq!(
+            touches(&profile),
+            [("a", 10.0 / by, 1000.0 / by, first(4)), ("c", 500.0 / by, 0.0, first(8))]
+        );
+        assert!(notes[0].contains(if by > 1.0 { "in 2.000 s" } else { "one second" }), "{notes:?}");
+        assert!(notes[1].contains("not which"), "{notes:?}");
+    }
+    // A struct that begins within the first line goes on in the second.
+    let (profile, _) = from_perf(C2C, &layout, &Base::parse("0x55d0c8a4e0f8"), "c2c.txt").unwrap();
+    assert_eq!(touches(&profile), [("c", 9.0, 1.0, list("0-1"))]);
+    for (base, said) in
+        [("0x1000", "4 rows of samples, and none of them in s"), ("counters", "say its address")]
+    {
+        let error = from_perf(C2C, &layout, &Base::parse(base), "c2c.txt").unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+/// As `perf mem report --stdio` prints it, loads and then stores.
+const MEM: &str = "
+# To display the perf.data header info, please use --header/--header-only options.
+#
+# Samples: 1K of event 'cpu/mem-loads,ldlat=30/P'
+# Total weight : 123456
+# Sort order   : local_weight,mem,sym,dso,symbol_daddr,dso_daddr,snoop,tlb,locked
+#
+# Overhead       Samples  Local Weight  Memory access             Symbol                Shared Object  Data Symbol            Data Object  Snoop
+# ........  ............  ............  ........................  ....................  .............  .....................  ...........  .....
+#
+    12.00%           120  134           L3 or L3 hit              [.] reader            a.out          [.] shared+0x10        a.out        HitM
+     1.00%             3  134           L1 or L1 hit              [.] reader            a.out          [.] shared             a.out        None
+     1.00%             9  134           L1 or L1 hit              [.] reader            a.out          [.] sharedness+0x10    a.out        None
+
+# Samples: 2K of event 'cpu/mem-stores/P'
+# Overhead       Samples  Local Weight  Memory access             Symbol                Shared Object  Data Symbol            Data Object  Snoop
+# ........  ............  ............  ........................  ....................  .............  .....................  ...........  .....
+#
+    50.00%           700  0             L1 hit                    [.] writer            a.out          [.] shared+0x4         a.out        N/A
+     5.00%            70  0             L1 hit                    [.] writer            a.out          [.] 0x0000000000404040 anon         N/A
+";
+
+#[test]
+fn what_perf_mem_prints_is_a_profile() {
+    let layout = three("").0;
+    assert!(is_perf(MEM) && !is_perf("struct = \"s\""));
+    let (profile, notes) = from_perf(MEM, &layout, &Base::parse("shared"), "mem.txt").unwrap();
+    assert_eq!(touches(&profile), [("a", 3.0, 700.0, Cpus::All), ("c", 120.0, 0.0, Cpus::All)]);
+    assert!(notes[1].contains("no CPUs"), "{notes:?}");
+    let (profile, _) = from_perf(MEM, &layout, &Base::parse("0x404038"), "mem.txt").unwrap();
+    assert_eq!(touches(&profile), [("b", 0.0, 70.0, Cpus::All)]);
+    let error = from_perf(MEM, &layout, &Base::parse("share"), "mem.txt").unwrap_err().to_string();
+    assert!(error.contains("5 rows of samples, and none"), "{error}");
 }

@@ -29,6 +29,22 @@ fn a_name_this_machine_and_a_file_of_hwloc_are_machines() {
 }
 
 #[test]
+fn what_was_timed_replaces_the_estimate_and_nothing_farther_is_nearer() {
+    let drawn = Machine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
+    let timed = drawn.clone().timed(&BTreeMap::from([(Distance::Llc, 108_700), (Distance::Other, 180_000)]));
+    let of = |name: &str| timed.costs.get(name).map(|n| (n.milli, n.trust)).unwrap();
+    assert_eq!(of("c2c_smt"), (9_000, Trust::Estimated));
+    assert_eq!(of("c2c_same_l3"), (108_700, Trust::Measured));
+    assert_eq!(timed.costs.hand_over(Distance::Llc), 108_700, "it is what is simulated with");
+    assert_eq!((of("c2c_same_node"), of("c2c_same_socket").0), ((108_700, Trust::Estimated), 110_000));
+    assert_eq!(of("c2c_other_socket"), (180_000, Trust::Measured), "less than the estimate, and timed");
+    let notes = timed.notes().join("\n");
+    assert!(notes.contains("timed here, in ns: c2c_other_socket 180, c2c_same_l3 108.7."), "{notes}");
+    assert!(!notes.contains("c2c_same_l3 25"), "{notes}");
+    assert!(!drawn.notes().join("\n").contains("timed here"));
+}
+
+#[test]
 fn a_slip_of_the_pen_is_answered_with_what_was_meant_and_all_there_is() {
     let error = fails("epyc9654_1p");
     assert!(error.contains("`epyc9654_1p`: no such machine, did you mean epyc9654_2p?"), "{error}");

@@ -88,7 +88,7 @@ fn a_process_starts_flat_where_the_machine_is_not_to_be_understood() {
     is_flat(&Topology::of_process(dir.path(), &cpus("3,9")).unwrap(), "3,9", "is no directory here");
     // None of the allowed CPUs is shown, and a part of them.
     let root = fixture("lxcfs-shows-no-allowed-cpu");
-    is_flat(&Topology::of_process(&root, &cpus("2")).unwrap(), "2", "allows CPUs 2");
+    is_flat(&Topology::of_process(&root, &cpus("2")).unwrap(), "2", "may run on CPUs 2");
     let root = captured();
     is_flat(&Topology::of_process(&root, &cpus("0-4")).unwrap(), "0-4", "may run on CPUs 2-4");
     // Trees that contradict themselves, each as it is and as a root.
