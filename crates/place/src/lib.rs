@@ -4,6 +4,7 @@ mod facts;
 mod hot;
 mod machine;
 pub mod policy;
+pub mod shares;
 
 pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
 pub use hot::Sleeps;
@@ -11,3 +12,4 @@ pub use machine::{Distance, Machine};
 pub use policy::{
     GlobalFifo, Home, Kernel, Policy, PolicyKind, PrevCpu, SharedQueue, UnknownPolicy, WorkSteal,
 };
+pub use shares::{Pace, Shares};

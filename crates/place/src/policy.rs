@@ -16,6 +16,7 @@ mod work_steal;
 
 pub use global_fifo::GlobalFifo;
 pub use home::Home;
+pub(crate) use home::{REFILL_PER_POLL, farness};
 pub use kernel::Kernel;
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
@@ -60,10 +61,17 @@ pub trait Policy {
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId>;
 
     /// How many of those that wait on `other` are to come to `me`, where tasks wait as well. The host asks now and
-    /// then, and does it only if the answer was the same for as long as a move costs.
+    /// then, and does it only if the answer was the same for as long as a move costs. For hosts that don't count
+    /// polls; one that does asks [`shares`](Self::shares) instead.
     fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0
+    }
+
+    /// Whether a CPU that never idles takes tasks from one whose tasks get fewer polls: [`Shares`](crate::Shares)
+    /// says how many.
+    fn shares(&self) -> bool {
+        false
     }
 
     /// In which order the next round goes, on a CPU whose tasks run for so long at a time.

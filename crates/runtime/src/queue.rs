@@ -39,6 +39,9 @@ const WEIGHT_UNIT: u64 = 100;
 /// Classes that nobody waits in are forgotten above so many.
 const CLASSES_KEPT: usize = 64;
 
+/// Tasks that a worker looks at until it finds one that may go elsewhere.
+const LOTS_MAX: usize = 64;
+
 /// So many polls are measured after tasks of several tenants waited: who comes seldom is to find what the others
 /// used meanwhile on their account.
 const MEASURED: u32 = 1024;
@@ -141,6 +144,11 @@ impl<T: Entry> Queue<T> {
     /// How many of them could run elsewhere.
     pub(crate) fn movable(&self) -> u32 {
         self.len - self.pinned
+    }
+
+    /// How many may run on this worker alone.
+    pub(crate) fn pinned(&self) -> u32 {
+        self.pinned
     }
 
     /// Whether tasks of several tenants wait, or did lately: then what each uses is to be measured.
@@ -374,6 +382,45 @@ impl<T: Entry> Queue<T> {
         let item = self.take_any(whom, may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
+    }
+
+    /// Takes a task for another worker, any one that `may` go: which one is as `lot` says. The task that the running
+    /// one woke only if no other waits.
+    pub(crate) fn take_by_lot(&mut self, lot: u32, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.take_any_by_lot(lot as usize, may)?;
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+
+    fn take_any_by_lot(&mut self, lot: usize, may: impl Fn(&T) -> bool) -> Option<T> {
+        if self.only.as_ref().is_some_and(&may) {
+            self.len = 0;
+            return self.only.take();
+        }
+        let waiting: usize = self.classes.iter().map(Class::len).sum();
+        for at in (0..waiting.min(LOTS_MAX)).map(|i| (lot % waiting + i) % waiting) {
+            if let Some((id, item)) = self.take_at(at, &may) {
+                self.left(id);
+                return Some(item);
+            }
+        }
+        let next = self.next.take_if(|next| may(next))?;
+        self.len -= 1;
+        Some(next)
+    }
+
+    /// The task at a place among all that wait in classes, if it `may` go.
+    fn take_at(&mut self, mut at: usize, may: &impl Fn(&T) -> bool) -> Option<(ClassId, T)> {
+        for (id, class) in self.classes.iter_mut().enumerate() {
+            for queue in [&mut class.now, &mut class.later] {
+                match queue.get(at) {
+                    Some(item) if may(item) => return queue.remove(at).map(|item| (id, item)),
+                    Some(_) => return None,
+                    None => at -= queue.len(),
+                }
+            }
+        }
+        None
     }
 
     fn take_any(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {

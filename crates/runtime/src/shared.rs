@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_line::Padded;
-use warmcore_place::{Machine, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom};
+use warmcore_place::{Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
@@ -47,6 +47,8 @@ pub(crate) struct Desk {
 pub(crate) struct Says {
     /// How many wait in its queue that could run elsewhere.
     pub(crate) waiting: AtomicU32,
+    /// How many wait in its queue that may not, as of its last look at a neighbour.
+    pub(crate) pinned: AtomicU32,
     /// Since when always somebody has.
     pub(crate) since: AtomicU64,
     /// Since when the one of them waits that has waited longest. Kept only where the policy takes that one.
@@ -360,10 +362,41 @@ impl Shared {
         taken
     }
 
-    /// Takes so many from `from`, if they may come.
-    pub(crate) fn fetch(&self, me: CpuId, from: CpuId, at_most: u32, now: Nanos) {
-        let taken = self.take(me, from, at_most.clamp(1, 256), now);
+    /// Takes so many of the tasks that wait at `from` and may come, each by lot. Returns how many came, and
+    /// how many of them had run.
+    ///
+    /// Not those that would run last, as [`take`](Self::take) does for an idle worker: those are the same ones again
+    /// and again, and what is evened out here is which task gets the shorter round.
+    pub(crate) fn fetch(
+        &self,
+        me: CpuId,
+        from: CpuId,
+        at_most: u32,
+        now: Nanos,
+        lot: impl Fn() -> u32,
+    ) -> (u32, u32) {
+        let desk = self.desk(from);
+        let may = |waiting: &Waiting| self.machine.allows(waiting.ready.metadata().allowed, me);
+        let mut queue = lock(&desk.queue);
+        let taken: Vec<Waiting> = (0..at_most).map_while(|_| queue.take_by_lot(lot(), may)).collect();
+        self.say(desk, &mut queue, Nanos(desk.says.since.load(Relaxed)));
+        drop(queue);
+        let came = taken.len() as u32;
+        let had_run = taken.iter().filter(|waiting| waiting.ready.metadata().home().is_some()).count() as u32;
+        desk.stats.pulled_away.fetch_add(came.into(), Relaxed);
         self.keep(me, taken, now);
+        (came, had_run)
+    }
+
+    /// What a worker has done so far. Late by what it did since its last stores.
+    pub(crate) fn pace(&self, cpu: CpuId) -> Pace {
+        let desk = self.desk(cpu);
+        let waiting = desk.says.waiting.load(Relaxed) + desk.says.pinned.load(Relaxed);
+        let polls = desk.says.polls.load(Relaxed);
+        // It is odd during a poll: that task waits nowhere.
+        let queued = waiting + (polls % 2) as u32;
+        let parks = desk.stats.parks.load(Relaxed) + desk.stats.pulls.load(Relaxed);
+        Pace { polls: polls / 2, parks, queued }
     }
 
     pub(crate) fn turn_of(&self, desk: &Desk) -> Turn {

@@ -13,11 +13,12 @@ use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
 use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
 use crate::task::{Header, Ready, Waiting};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use warmcore_place::{Distance, Policy, To, Waker};
+use warmcore_place::shares::NEIGHBOURS;
+use warmcore_place::{Distance, Policy, Shares, To, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
 /// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
@@ -30,14 +31,8 @@ const POLLS_MAX: u32 = 512;
 /// One poll of 16 is measured, on average.
 const SAMPLE_MASK: u32 = 31;
 
-/// Between two looks at a neighbour that may have more to do.
+/// Between two looks at a neighbour whose tasks may get fewer polls.
 const BALANCE_EVERY: Nanos = Nanos(1_000_000);
-
-/// As many looks in a row have to say so: longer than any move costs.
-const LOPSIDED_LOOKS: u32 = 3;
-
-/// Neighbours that are looked at: the nearest.
-const NEIGHBOURS: usize = 8;
 
 /// A worker that panics outside of tasks so often is broken.
 const UNWOUND_MAX: u32 = 1000;
@@ -69,7 +64,8 @@ pub(crate) struct Local {
     /// Polls until one is measured.
     until_sample: Cell<u32>,
     balance_at: Cell<Nanos>,
-    lopsided: Cell<u32>,
+    /// What it remembers of its neighbours.
+    shares: RefCell<Shares>,
     /// How often in a row a woken task may be the next.
     chain_max: Cell<u32>,
     /// Its shard's, in `shared`.
@@ -99,7 +95,7 @@ impl Local {
             was_idle: Cell::new(true),
             until_sample: Cell::new(0),
             balance_at: Cell::new(now),
-            lopsided: Cell::new(0),
+            shares: RefCell::default(),
             chain_max,
             shelf,
         }
@@ -362,23 +358,24 @@ impl Local {
         }
     }
 
-    /// Looks at one of its neighbours, by chance: where more wait there than here, look after look, some come.
+    /// Looks at one of its neighbours, by chance: if the tasks there get fewer polls than those here, some come.
     fn balance(&self, now: Nanos) {
         self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
-        let near = self.shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
-        if near == 0 {
+        let (desk, shared) = (self.desk(), &self.shared);
+        let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near == 0 || !shared.policy.shares() {
             return;
         }
-        let Some(other) = self.shared.machine.others(self.me).nth(self.throw() as usize % near) else {
-            return;
-        };
-        let come = self.shared.policy.balance(&self.shared.machine, &*self.shared, self.me, other);
-        let looks = if come == 0 { 0 } else { self.lopsided.get() + 1 };
-        self.lopsided.set(looks);
-        if looks >= LOPSIDED_LOOKS {
-            self.lopsided.set(0);
-            Stats::add(&self.desk().stats.balanced, come.into());
-            self.shared.fetch(self.me, other, come, now);
+        desk.says.pinned.store(lock(&desk.queue).pinned(), Relaxed);
+        let which = self.throw() as usize % near;
+        let Some(other) = shared.machine.others(self.me).nth(which) else { return };
+        let distance = shared.machine.distance(self.me, other);
+        let mut shares = self.shares.borrow_mut();
+        let come = shares.look(which, shared.pace(self.me), shared.pace(other), distance);
+        if come > 0 {
+            let (came, had_run) = shared.fetch(self.me, other, come, now, || self.throw());
+            shares.moved(had_run);
+            Stats::add(&desk.stats.balanced, came.into());
         }
     }
 
@@ -401,7 +398,9 @@ impl Local {
         let average = if old == 0 { average } else { average.min(old * 4) };
         let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
         says.poll_ns.store(average as u32, Relaxed);
-        let round = (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32;
+        // One more or not, by lot. With the same number each time, of three tasks on two workers the same one could be
+        // found waiting whenever this worker looks.
+        let round = (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32 + self.throw() % 2;
         self.round.set(round);
         self.left.set(round);
         self.crowd.set(self.shared.policy.crowded(Nanos(average)));

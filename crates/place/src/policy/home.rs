@@ -120,6 +120,10 @@ impl Policy for Home {
         if refill < KICK { (there - here) / 2 } else { 1 }
     }
 
+    fn shares(&self) -> bool {
+        true
+    }
+
     /// Light ones find their data in the cache all the same, and more of what is sent at once.
     fn chain_max(&self, average_poll: Nanos) -> u32 {
         let in_time = CHAIN_TIME_MAX.0 / average_poll.0.max(1);
@@ -192,7 +196,7 @@ fn is_crowd(waiting: u32, refill: Nanos) -> bool {
 }
 
 /// A move over a distance costs so many times a move within an LLC.
-fn farness(distance: Distance) -> u64 {
+pub(crate) fn farness(distance: Distance) -> u64 {
     match distance {
         Distance::Same | Distance::Core | Distance::Llc => 1,
         Distance::Node => 2,

@@ -135,6 +135,10 @@ impl Policy for PolicyKind {
         ask!(self, policy => policy.whom())
     }
 
+    fn shares(&self) -> bool {
+        ask!(self, policy => policy.shares())
+    }
+
     fn crowded(&self, average_poll: Nanos) -> u32 {
         ask!(self, policy => policy.crowded(average_poll))
     }

@@ -63,6 +63,11 @@ impl Policy for SharedQueue {
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
         idle_sibling(machine, view, at, Allowed::Anywhere)
     }
+
+    /// Linux balances by load besides what idle CPUs pull, too.
+    fn shares(&self) -> bool {
+        true
+    }
 }
 
 /// `target` if it is idle, else an idle CPU of its LLC.

@@ -256,3 +256,35 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
     left.sort();
     assert_eq!(left, [0, 0, 1, 1, 2, 2, 3, 3]);
 }
+
+#[test]
+fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
+    let mut taken = Vec::new();
+    for lot in 0..5 {
+        let mut queue = Queue::new();
+        (0..6).for_each(|i| queue.push(Alike(i)));
+        // 0 runs; 5 comes for the next round.
+        assert_eq!(queue.pop(0, || Turn::Forth).unwrap().0, 0);
+        let item = queue.take_by_lot(lot, |_| true).unwrap().0;
+        let rest: Vec<u32> = (1..6).filter(|i| *i != item).collect();
+        assert_eq!(round(&mut queue, Turn::Forth, false), rest, "lot {lot}");
+        taken.push(item);
+    }
+    taken.sort();
+    assert_eq!(taken, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn by_lot_a_pinned_task_stays() {
+    let mut queue = Queue::new();
+    [1001, 1, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
+    for lot in 0..3 {
+        let item = queue.take_by_lot(lot, |item| !item.is_pinned()).unwrap();
+        assert_eq!((item, queue.movable(), queue.pinned()), (Item(1), 0, 2), "lot {lot}");
+        assert!(queue.take_by_lot(lot, |item| !item.is_pinned()).is_none());
+        queue.push(item);
+    }
+    queue.push_next(Item(2));
+    assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(1)));
+    assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(2)));
+}

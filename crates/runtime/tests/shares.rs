@@ -1,0 +1,216 @@
+//! Equal tasks get equal shares: tasks that do the same work in each poll and yield, on two workers that never idle.
+//!
+//! A share is a task's polls. How long a case runs is counted in CPU time that both workers got, so that other processes
+//! make it take longer, and no more. The band is the one promised, 1.25, times how unevenly the system gave the two
+//! workers their CPUs: while another process has one of the two CPUs half of the time, a task that nothing can move away
+//! from that worker gets half of the polls. On CPUs of their own, and on evenly loaded ones, that factor is 1.
+//!
+//! `cargo test --release -p warmcore-runtime --test shares -- --ignored` takes 40 minutes and runs all combinations.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+use warmcore_place::PolicyKind;
+use warmcore_runtime::{Runtime, yield_now};
+
+/// Largest ÷ smallest, as promised.
+const BAND: f64 = 1.25;
+
+/// At most this part of all polls follow a move, as promised.
+const MOVED_MAX: f64 = 0.01;
+
+/// One at a time: each wants both CPUs.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Work that takes the same number of instructions each time.
+fn work(steps: u64) {
+    let mut x = steps;
+    for _ in 0..steps {
+        x = black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
+    }
+    black_box(x);
+}
+
+/// Steps that take about a microsecond here.
+fn steps_per_us() -> u64 {
+    static STEPS: OnceLock<u64> = OnceLock::new();
+    *STEPS.get_or_init(|| {
+        let round = || {
+            let began = Instant::now();
+            work(100_000);
+            began.elapsed().as_nanos().max(1) as u64
+        };
+        (100_000 * 1000 / (0..20).map(|_| round()).min().unwrap()).max(1)
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    BlockOn,
+    Task,
+    Outside,
+}
+
+const FROM: [From; 3] = [From::BlockOn, From::Task, From::Outside];
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    tasks: usize,
+    poll_us: u64,
+    from: From,
+    policy: PolicyKind,
+}
+
+#[derive(Debug)]
+struct Seen {
+    polls: Vec<u64>,
+    /// Polls on another worker than the one before.
+    moved: f64,
+    /// What the two workers ran, in ns.
+    ran: [u64; 2],
+}
+
+impl Seen {
+    fn spread(&self) -> f64 {
+        *self.polls.iter().max().unwrap() as f64 / (*self.polls.iter().min().unwrap()).max(1) as f64
+    }
+
+    /// How unevenly the workers got their CPUs.
+    fn unevenness(&self) -> f64 {
+        self.ran[0].max(self.ran[1]) as f64 / self.ran[0].min(self.ran[1]).max(1) as f64
+    }
+}
+
+async fn spin(mine: Arc<AtomicU64>, steps: u64, stop: Arc<AtomicBool>) {
+    while !stop.load(Relaxed) {
+        work(steps);
+        mine.fetch_add(1, Relaxed);
+        yield_now().await;
+    }
+}
+
+/// What the workers ran so far: the first number of their `schedstat`, in ns.
+fn ran(name: &str) -> [u64; 2] {
+    let find = |worker: usize| {
+        let name = format!("{name}-{worker}");
+        let threads = std::fs::read_dir("/proc/self/task").expect("Linux");
+        threads.flatten().find(|thread| {
+            std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+        })
+    };
+    let of = |worker: usize| {
+        // A thread has its name when it has begun to run.
+        let began = Instant::now();
+        let thread = loop {
+            match find(worker) {
+                Some(thread) => break thread,
+                None => assert!(began.elapsed() < Duration::from_secs(60), "no thread {name}-{worker}"),
+            }
+        };
+        let stat = std::fs::read_to_string(thread.path().join("schedstat")).expect("CONFIG_SCHED_INFO");
+        stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")
+    };
+    [of(0), of(1)]
+}
+
+fn run(case: Case, time: Duration) -> Seen {
+    let name = "shares";
+    let runtime = Runtime::builder().name(name).workers(2).policy(case.policy).build().unwrap();
+    let polls: Vec<Arc<AtomicU64>> = (0..case.tasks).map(|_| Arc::default()).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let steps = steps_per_us() * case.poll_us;
+    let futures: Vec<_> = polls.iter().map(|mine| spin(mine.clone(), steps, stop.clone())).collect();
+    let before = ran(name);
+    let all = match case.from {
+        From::Outside => futures.into_iter().map(|future| runtime.spawn(future)).collect(),
+        From::BlockOn => {
+            runtime.block_on(async { futures.into_iter().map(warmcore_runtime::spawn).collect::<Vec<_>>() })
+        }
+        From::Task => {
+            let spawns = async { futures.into_iter().map(warmcore_runtime::spawn).collect::<Vec<_>>() };
+            let spawns = runtime.spawn(spawns);
+            runtime.block_on(spawns).unwrap()
+        }
+    };
+    let began = Instant::now();
+    let after = loop {
+        std::thread::sleep(Duration::from_millis(10));
+        let after = ran(name);
+        if (0..2).all(|i| after[i] - before[i] >= time.as_nanos() as u64) {
+            break after;
+        }
+        assert!(
+            began.elapsed() < 20 * time + Duration::from_secs(60),
+            "the workers don't run: {before:?}, {after:?}"
+        );
+    };
+    let polls = polls.iter().map(|polls| polls.load(Relaxed)).collect();
+    let total = runtime.metrics().total();
+    stop.store(true, Relaxed);
+    all.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    let moved = (total.same_llc + total.other_llc + total.other_node) as f64 / total.polls as f64;
+    Seen { polls, moved, ran: [after[0] - before[0], after[1] - before[1]] }
+}
+
+/// What is wrong, if something is.
+fn judge(case: Case, time: Duration) -> Option<String> {
+    let seen = run(case, time);
+    let (spread, uneven) = (seen.spread(), seen.unevenness());
+    println!("{case:?}: {spread:.3}, workers {uneven:.3}, {:.3} % moved", seen.moved * 100.0);
+    (spread > BAND * uneven || seen.moved > MOVED_MAX)
+        .then(|| format!("{case:?}: {spread:.3}, workers {uneven:.3}: {seen:?}\n"))
+}
+
+fn judge_all(cases: impl IntoIterator<Item = Case>, time: impl Fn(Case) -> Duration) {
+    let _alone = alone();
+    let wrong: String = cases.into_iter().filter_map(|case| judge(case, time(case))).collect();
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn an_even_number_of_equal_tasks_gets_equal_shares_in_two_seconds() {
+    let case = |tasks, poll_us, from, policy| Case { tasks, poll_us, from, policy };
+    let cases = [
+        case(2, 60, From::Task, PolicyKind::Home),
+        case(4, 60, From::BlockOn, PolicyKind::Home),
+        case(4, 60, From::BlockOn, PolicyKind::SharedQueue),
+        case(16, 20, From::BlockOn, PolicyKind::SharedQueue),
+        case(16, 200, From::Task, PolicyKind::Home),
+        case(64, 2, From::Outside, PolicyKind::SharedQueue),
+        case(64, 500, From::Task, PolicyKind::Home),
+    ];
+    judge_all(cases, |_| Duration::from_secs(2));
+}
+
+/// With polls so short 4 s are enough to change sides hundreds of times.
+#[test]
+fn an_odd_number_of_equal_tasks_takes_turns_to_be_one_more() {
+    let case = |tasks, poll_us, from, policy| Case { tasks, poll_us, from, policy };
+    let cases = [
+        case(3, 60, From::BlockOn, PolicyKind::Home),
+        case(3, 60, From::Task, PolicyKind::SharedQueue),
+        case(5, 20, From::Outside, PolicyKind::Home),
+    ];
+    judge_all(cases, |_| Duration::from_secs(4));
+}
+
+#[test]
+#[ignore = "takes 40 minutes"]
+fn all_combinations() {
+    let policies = [PolicyKind::Home, PolicyKind::SharedQueue];
+    let mut cases = Vec::new();
+    for (policy, from) in policies.into_iter().flat_map(|policy| FROM.map(|from| (policy, from))) {
+        for tasks in [2, 4, 6, 8, 16, 32, 64] {
+            cases.extend([2, 16, 60, 200, 500].map(|poll_us| Case { tasks, poll_us, from, policy }));
+        }
+        for tasks in [3, 5, 7, 17] {
+            cases.extend([2, 60, 500].map(|poll_us| Case { tasks, poll_us, from, policy }));
+        }
+    }
+    judge_all(cases, |case| Duration::from_secs(if case.tasks.is_multiple_of(2) { 2 } else { 20 }));
+}
