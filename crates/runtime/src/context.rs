@@ -164,12 +164,7 @@ pub(crate) fn measured<T, E>(
                 header.note_poll(ran);
                 header.sleep(local.now());
             }
-            let says = &local.desk().says;
-            if let Some(until) = header.usually_until(local.now())
-                && until.0 > says.hot_until.load(Relaxed)
-            {
-                says.hot_until.store(until.0, Relaxed);
-            }
+            local.fell_asleep(header.usual_sleep());
         }
         if local.desk().is_stuck.load(Relaxed) {
             Stats::add(&local.desk().stats.long_polls, 1);

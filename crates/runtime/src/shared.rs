@@ -151,7 +151,12 @@ impl Shared {
     pub(crate) fn place(&self, header: &Header, now: Nanos, waker: Waker) -> Placed {
         let near = header.home();
         let wakee = header.wakee(|poll_ns| self.refill(poll_ns, near));
-        let placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        if placed.hot_kept > 0 || placed.hot_broken {
+            // A window that was open by the caller's clock, which may be late, and may be closed by now.
+            let now = self.desks[0].host.now();
+            placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        }
         let woken_from = match waker {
             Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) => Some(cpu),
             Waker::Outside(None) => None,
@@ -173,7 +178,7 @@ impl Shared {
         let here = cpu.and_then(|cpu| self.worker_on.get(cpu as usize));
         let here = here.filter(|worker| **worker != u32::MAX).map(|worker| CpuId(*worker));
         let now = self.desks[0].host.now();
-        ready.metadata().wake(now);
+        ready.metadata().wake(|| now);
         let placed = self.place(ready.metadata(), now, Waker::Outside(here));
         self.outside_wakes.fetch_add(1, Relaxed);
         self.put(ready, placed);

@@ -131,18 +131,25 @@ impl Header {
         self.slept_at.store(now.0, Relaxed);
     }
 
-    /// Until when it sleeps, if it is as always: so long its worker is kept for it.
+    /// It was woken during its poll: what began as a sleep is none.
     #[inline]
-    pub(crate) fn usually_until(&self, now: Nanos) -> Option<Nanos> {
-        let average = self.sleep_ns.load(Relaxed);
-        (average > 0).then(|| Nanos(now.0 + u64::from(average)))
+    pub(crate) fn stay_awake(&self) {
+        if self.slept_at.load(Relaxed) > 0 {
+            self.slept_at.store(0, Relaxed);
+        }
     }
 
-    /// It wakes.
+    /// For how long it sleeps, on average, in ns. 0: not known.
     #[inline]
-    pub(crate) fn wake(&self, now: Nanos) {
+    pub(crate) fn usual_sleep(&self) -> u32 {
+        self.sleep_ns.load(Relaxed)
+    }
+
+    /// It wakes. `now` is asked only if the sleep is measured.
+    #[inline]
+    pub(crate) fn wake(&self, now: impl FnOnce() -> Nanos) {
         if self.slept_at.load(Relaxed) > 0 {
-            self.note_sleep(now);
+            self.note_sleep(now());
         }
     }
 
@@ -358,6 +365,11 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
+    #[cfg(test)]
+    pub(crate) fn header(&self) -> &Header {
+        self.task().metadata()
+    }
+
     fn task(&self) -> &Task<Kept<T>, Header> {
         self.task.as_ref().expect("taken only when dropped")
     }

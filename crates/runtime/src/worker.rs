@@ -68,6 +68,12 @@ pub(crate) struct Local {
     shares: RefCell<Shares>,
     /// How often in a row a woken task may be the next.
     chain_max: Cell<u32>,
+    /// How long the task usually sleeps that was polled last, if it is not ready. 0: nothing is known of it.
+    sleeper: Cell<u32>,
+    /// Until when tasks that went to sleep usually do, by the clock as it was last read then.
+    window: Cell<Nanos>,
+    /// How many polls had been counted when one of them did so last, and how long that one usually sleeps.
+    last_sleeper: Cell<(u64, u32)>,
     /// Its shard's, in `shared`.
     shelf: NonNull<Shelf>,
 }
@@ -96,6 +102,9 @@ impl Local {
             until_sample: Cell::new(0),
             balance_at: Cell::new(now),
             shares: RefCell::default(),
+            sleeper: Cell::new(0),
+            window: Cell::new(Nanos(0)),
+            last_sleeper: Cell::new((0, 0)),
             chain_max,
             shelf,
         }
@@ -128,8 +137,11 @@ impl Local {
             self.read_clock();
             self.is_now_old.set(self.desk().inbox.is_asleep());
         }
-        if !is_yield {
-            header.wake(self.now());
+        if is_yield {
+            header.stay_awake();
+        } else {
+            // Not the clock as it was last read: that is late by as much as a sleep is long.
+            header.wake(|| self.read_clock());
         }
         if header.home() != Some(self.me) {
             return self.wake_away(ready, is_yield);
@@ -291,11 +303,14 @@ impl Local {
         let share = is_shared.then(|| (crate::queue::Entry::share(&waiting), desk.host.now()));
         let polls = desk.says.polls.load(Relaxed);
         desk.says.polls.store(polls + 1, Relaxed);
-        waiting.ready.run();
+        let is_awake = waiting.ready.run();
         if self.is_replaced.get() {
             return;
         }
         desk.says.polls.store(polls + 2, Relaxed);
+        if self.sleeper.get() > 0 {
+            self.note_sleeper(is_awake, polls + 2);
+        }
         if let Some((share, since)) = share {
             let ran = self.read_clock().0.saturating_sub(since.0);
             lock(&desk.queue).charge(share, ran);
@@ -304,6 +319,36 @@ impl Local {
         self.left.set(left);
         if left == 0 {
             self.turn();
+        }
+    }
+
+    /// The task that this worker polls is not ready. It sleeps, unless it was woken meanwhile: that is known when
+    /// its poll has ended.
+    #[inline]
+    pub(crate) fn fell_asleep(&self, usually: u32) {
+        if usually > 0 {
+            self.sleeper.set(usually);
+        }
+    }
+
+    fn note_sleeper(&self, is_awake: bool, polls: u64) {
+        let usually = self.sleeper.replace(0);
+        if !is_awake {
+            let until = self.now().0 + u64::from(usually);
+            self.window.set(Nanos(self.window.get().0.max(until)));
+            self.last_sleeper.set((polls, usually));
+        }
+    }
+
+    /// The worker has nothing to do: it is kept for those of its tasks that sleep shortly.
+    fn open_window(&self, now: Nanos) {
+        let says = &self.desk().says;
+        let (polls, usually) = self.last_sleeper.get();
+        // That was its last poll: the task has just gone to sleep.
+        let is_exact = usually > 0 && polls == says.polls.load(Relaxed);
+        let until = if is_exact { now.0 + u64::from(usually) } else { 0 }.max(self.window.get().0);
+        if until > says.hot_until.load(Relaxed) {
+            says.hot_until.store(until, Relaxed);
         }
     }
 
@@ -467,6 +512,7 @@ impl Local {
             Pulled::Until(at) => Some(at),
             Pulled::Nothing => None,
         };
+        self.open_window(now);
         let watch = self.shared.watch.begin(&self.shared, me, now);
         let until = [until, watch].into_iter().flatten().min();
         self.in_driver.set(true);
@@ -593,3 +639,6 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
         next = shared.spares.wait();
     }
 }
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests;

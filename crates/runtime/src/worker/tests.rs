@@ -1,0 +1,193 @@
+//! One worker on a scripted clock, driven step by step: what it learns of sleeps, and when its window opens.
+
+use super::*;
+use crate::host::Host;
+use crate::runtime::{desk, shared};
+use crate::spawn::Spawner;
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::task::JoinHandle;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+use warmcore_place::{Machine, PolicyKind};
+use warmcore_terms::CpuSet;
+use warmcore_topo::Topology;
+
+const US: u64 = 1_000;
+
+/// Time passes only where a test says so; a park comes back at once.
+#[derive(Default)]
+struct Script {
+    clock: AtomicU64,
+}
+
+impl Host for Arc<Script> {
+    fn now(&self) -> Nanos {
+        Nanos(self.clock.load(Relaxed))
+    }
+    fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
+    fn turn(&self) {}
+    fn kick(&self) {}
+    fn within(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+    fn alarm(&self, _at: Nanos) {}
+    fn close(&self) {}
+}
+
+/// A future's waker, left for others to wake.
+type Bell = Arc<Mutex<Option<std::task::Waker>>>;
+
+struct World {
+    script: Arc<Script>,
+    local: Local,
+}
+
+impl World {
+    fn new() -> Self {
+        let text = "[drawn]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 2\nsmt = 1\n";
+        let topology = Topology::from_machine(text, "drawn").unwrap();
+        let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let machine = Machine::new(&topology, &cpus);
+        let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
+        let desks = (0..2).map(|_| desk(Box::new(script.clone()))).collect();
+        let pin_to = vec![CpuSet::default(); 2];
+        let shared =
+            shared("test".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+        let local = Local::new(Arc::new(shared), CpuId(0));
+        Self { script, local }
+    }
+
+    fn pass(&self, ns: u64) {
+        self.script.clock.fetch_add(ns, Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        self.script.clock.load(Relaxed)
+    }
+
+    /// A task that takes `ns` at a time, and sleeps until its bell is rung.
+    fn sleeper(&self, ns: u64) -> (JoinHandle<()>, Bell) {
+        let (bell, script) = (Bell::default(), self.script.clone());
+        let rung = bell.clone();
+        let sleeps = poll_fn(move |cx| {
+            script.clock.fetch_add(ns, Relaxed);
+            *lock(&rung) = Some(cx.waker().clone());
+            Poll::Pending
+        });
+        (Spawner::of(&self.local.shared).spawn(sleeps), bell)
+    }
+
+    /// Polls the next task, and measures that poll. False: there is none.
+    fn step(&self) -> bool {
+        self.local.until_sample.set(0);
+        if self.local.desk().inbox.has_tasks() {
+            self.local.empty_inbox();
+        }
+        self.local.next().map(|(ready, is_shared)| self.local.poll(ready, is_shared)).is_some()
+    }
+
+    fn hot_until(&self) -> u64 {
+        self.local.desk().says.hot_until.load(Relaxed)
+    }
+}
+
+fn ring(bell: &Bell) {
+    let waker = lock(bell).take();
+    waker.expect("it sleeps").wake();
+}
+
+/// Ends what a test began: a task that sleeps keeps its runtime.
+fn end_all(world: &World, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
+    tasks.into_iter().for_each(|task| task.abort());
+    while world.step() {}
+}
+
+/// The clock that the worker reads once a round is late by up to a round of polls.
+#[test]
+fn a_sleep_is_measured_by_the_clock_of_its_end() {
+    for (polls, each, recorded) in [(3, 150 * US, true), (1, 17 * US, true), (31, 100 * US, false)] {
+        let world = World::new();
+        let _being = context::be(&world.local);
+        let (sleeper, bell) = world.sleeper(5 * US);
+        assert!(world.step());
+        let script = world.script.clone();
+        let waker = Spawner::of(&world.local.shared).spawn(async move {
+            for poll in 1..=polls {
+                script.clock.fetch_add(each, Relaxed);
+                if poll == polls {
+                    ring(&bell);
+                }
+                crate::yield_now().await;
+            }
+        });
+        for _ in 0..polls {
+            // None of these is measured: nothing but the wake reads the clock.
+            world.local.until_sample.set(1000);
+            world.local.left.set(1000);
+            let (ready, is_shared) = world.local.next().unwrap();
+            world.local.poll(ready, is_shared);
+        }
+        let slept = sleeper.header().usual_sleep();
+        assert_eq!(u64::from(slept), if recorded { polls * each } else { 0 }, "{polls} polls of {each} ns");
+        end_all(&world, [sleeper, waker]);
+    }
+}
+
+#[test]
+fn a_yield_is_no_sleep_and_opens_no_window() {
+    let world = World::new();
+    let _being = context::be(&world.local);
+    let script = world.script.clone();
+    let yields = Spawner::of(&world.local.shared).spawn(async move {
+        loop {
+            script.clock.fetch_add(5 * US, Relaxed);
+            crate::yield_now().await;
+        }
+    });
+    let script = world.script.clone();
+    let other = Spawner::of(&world.local.shared).spawn(async move {
+        loop {
+            script.clock.fetch_add(100 * US, Relaxed);
+            crate::yield_now().await;
+        }
+    });
+    for _ in 0..20 {
+        assert!(world.step());
+        world.local.open_window(Nanos(world.now()));
+    }
+    let learned = (yields.header().usual_sleep(), other.header().usual_sleep(), world.hot_until());
+    assert_eq!(learned, (0, 0, 0), "sleeps of yields, and a window");
+    end_all(&world, [yields, other]);
+}
+
+#[test]
+fn a_window_opens_when_the_worker_goes_idle() {
+    let world = World::new();
+    let _being = context::be(&world.local);
+    let wakes_itself = Arc::new(AtomicBool::new(false));
+    let (bell, script, wakes) = (Bell::default(), world.script.clone(), wakes_itself.clone());
+    let rung = bell.clone();
+    let task = Spawner::of(&world.local.shared).spawn(poll_fn(move |cx| {
+        script.clock.fetch_add(5 * US, Relaxed);
+        *lock(&rung) = Some(cx.waker().clone());
+        if wakes.load(Relaxed) {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }));
+    assert!(world.step());
+    world.pass(50 * US);
+    ring(&bell);
+    assert_eq!(u64::from(task.header().usual_sleep()), 50 * US);
+    wakes_itself.store(true, Relaxed);
+    assert!(world.step());
+    world.local.open_window(Nanos(world.now()));
+    assert_eq!(world.hot_until(), 0, "it was woken during its poll");
+    wakes_itself.store(false, Relaxed);
+    assert!(world.step());
+    assert_eq!(world.hot_until(), 0, "it sleeps, and its worker has not gone idle");
+    assert_eq!(world.local.idle(), Idle::Awake);
+    assert_eq!(world.hot_until(), world.now() + 50 * US);
+    end_all(&world, [task]);
+}
