@@ -5,7 +5,9 @@
 //!          exactly, a reader moves `active` to the other bank and fences once: after that the
 //!          old bank is frozen, because sections under way began again and took the new address.
 //!          What cannot run sections adds to `direct` under the reader's lock.
-//! Number.  An add is 2 stores and 3 loads, all on lines of the own slot but the read-mostly
+//!          A sum begins without slots, so that it can be a constant: `active` is null, and the
+//!          first add, under the lock, reserves the slots and stores their address.
+//! Number.  An add is 2 stores and 4 loads, all on lines of the own slot but the read-mostly
 //!          `active`; a snapshot is one fence and two loads per slot, a drain is the loads alone.
 //! Protocol. The cut of a snapshot is the store to `active`. An add that returned before it is
 //!          in the old bank, fenced and read. If add x happened before add y and x went to the
@@ -15,13 +17,18 @@
 //!          On locked instructions there is no freezing a bank, as an adder may sleep between
 //!          loading `active` and adding. There `active` becomes null instead, late adders are
 //!          let be, and new ones wait at the lock; see `add_at`.
-//! Writers. `active`: snapshots, under `rest`. Words: sections of the slot's holder, or locked
+//! Writers. `active`: the first add and snapshots, under `rest`. `words`: the first add, under `rest`. Words: sections of the slot's holder, or locked
 //!          adds by anyone; they are never reset. `rest`: under its lock.
 
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
 use crate::words::Words;
 #[cfg(not(loom))]
-use crate::{mode::locks, pool::Pool, pool::SHIFT, words::probable_slot};
+use crate::{
+    mode::{locks, mode},
+    pool::{Pool, SHIFT},
+    words::probable_slot,
+};
+use std::sync::OnceLock;
 use warmcore_line::{Line, Padded};
 #[cfg(not(loom))]
 use warmcore_sys::{
@@ -41,10 +48,13 @@ const BANKS: usize = 2;
 #[line(pair)]
 #[repr(C, align(128))]
 pub(crate) struct Sum {
+    /// Slot 0's word of the bank in use. Null: the lock decides where an add goes. That is so before
+    /// the first add, and on the `atomic` and `plain` backends during a snapshot.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
+    /// Empty before the first add.
     #[line(read_mostly)]
-    words: Words,
+    words: OnceLock<Words>,
     #[line(contended)]
     rest: Padded<Mutex<Rest>>,
 }
@@ -60,21 +70,28 @@ struct Rest {
 
 #[cfg(not(loom))]
 impl Sum {
-    pub(crate) fn new(pool: &Pool) -> Self {
-        let words = Words::new(pool, BANKS);
-        Self { active: AtomicPtr::new(words.base()), words, rest: Padded::new(Mutex::new(Rest::default())) }
+    pub(crate) const fn new() -> Self {
+        Self {
+            active: AtomicPtr::new(std::ptr::null_mut()),
+            words: OnceLock::new(),
+            rest: Padded::new(Mutex::new(Rest { direct: 0, drained: 0 })),
+        }
     }
 
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
-        if let Some(here) = Here::new(Ids::Cid) {
-            // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
-            // every id that the kernel may give. Nobody writes a bank but sections.
-            if unsafe { section::add::<SHIFT>(here, &self.active, n) } {
-                return;
+        // Null before the first add: one branch, predicted after it. The section loads `active` again,
+        // which on `rseq` never becomes null again.
+        if !self.active.load(Relaxed).is_null() {
+            if let Some(here) = Here::new(Ids::Cid) {
+                // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
+                // every id that the kernel may give. Nobody writes a bank but sections.
+                if unsafe { section::add::<SHIFT>(here, &self.active, n) } {
+                    return;
+                }
+            } else if locks() {
+                return self.add_locked(n);
             }
-        } else if locks() {
-            return self.add_locked(n);
         }
         self.add_slowly(n);
     }
@@ -82,12 +99,21 @@ impl Sum {
     /// Not inlined: with both ways in it, `add` would save registers before it knows which.
     #[inline(never)]
     fn add_locked(&self, n: u64) {
-        self.add_at(probable_slot(self.words.slots()), n);
+        self.add_to(probable_slot, n);
     }
 
-    /// On `rseq`, without a section: aborted, or no area yet.
+    /// The first add; or on `rseq`, without a section: aborted, or no area yet. Or `add` read whether
+    /// this process locks before another thread's first add chose the backend.
     #[cold]
     fn add_slowly(&self, n: u64) {
+        // ORDERING: Acquire; pairs with the Release in `bind`: the backend was chosen before it, so
+        // `locks` knows it now.
+        if self.active.load(Acquire).is_null() {
+            return self.add_directly(n);
+        }
+        if locks() {
+            return self.add_locked(n);
+        }
         let here = if rseq::register_thread() { Here::find(Ids::Cid) } else { None };
         // SAFETY: as in `add`.
         let tried = |here| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(here, &self.active, n) });
@@ -96,12 +122,20 @@ impl Sum {
         }
     }
 
+    /// Reserves the slots: a word of each bank for every id.
+    fn words() -> Words {
+        // Before any slot exists: it says whether sections or locked instructions write it.
+        mode();
+        Words::new(Pool::of(Ids::Cid), BANKS)
+    }
+
     /// All that was ever added, at one moment between all adds.
     fn exact(&self, rest: &Rest) -> u64 {
+        let Some(words) = self.words.get() else { return rest.direct };
         if locks() {
-            return self.exact_with_locked_adds(rest);
+            return self.exact_with_locked_adds(words, rest);
         }
-        let [first, second] = [self.words.base(), self.words.base().wrapping_add(8)];
+        let [first, second] = [words.base(), words.base().wrapping_add(8)];
         let active = self.active.load(Relaxed);
         let (frozen, live, other) = if active == first { (1, 0, second) } else { (0, 1, first) };
         // Frozen since the last fence: read before it is in use again.
@@ -116,6 +150,14 @@ impl Sum {
     }
 }
 
+#[cfg(loom)]
+impl Sum {
+    /// Two slots are enough for a model.
+    fn words() -> Words {
+        Words::for_model(2, BANKS)
+    }
+}
+
 impl Sum {
     /// The add of the `atomic` and `plain` backends: SeqCst, so that a late one is harmless.
     ///
@@ -127,7 +169,7 @@ impl Sum {
     /// than SeqCst y might still load the old address.
     /// Loom: `sum/loom.rs::a_snapshot_is_one_moment`.
     #[inline(always)]
-    pub(crate) fn add_at(&self, slot: usize, n: u64) {
+    fn add_at(&self, words: &Words, slot: usize, n: u64) {
         // ORDERING: SeqCst; pairs with the store of null in `exact_with_locked_adds`.
         let base = self.active.load(SeqCst);
         if base.is_null() {
@@ -135,24 +177,46 @@ impl Sum {
         }
         // SAFETY: not null, `active` is the first word of slot 0; the slot exists.
         // ORDERING: SeqCst; pairs with the loads in `exact_with_locked_adds`.
-        unsafe { self.words.word_from(base, slot) }.fetch_add(n, SeqCst);
+        unsafe { words.word_from(base, slot) }.fetch_add(n, SeqCst);
         seq_cst();
     }
 
+    /// The add of the `atomic` and `plain` backends; `slot` says which of so many.
+    #[inline(always)]
+    fn add_to(&self, slot: impl FnOnce(usize) -> usize, n: u64) {
+        match self.words.get() {
+            Some(words) => self.add_at(words, slot(words.slots()), n),
+            None => self.add_directly(n),
+        }
+    }
+
+    /// Under the lock. The first such add gives the sum its slots.
     #[cold]
     fn add_directly(&self, n: u64) {
         let mut rest = lock(&self.rest);
+        self.bind(&rest);
         rest.direct = rest.direct.wrapping_add(n);
     }
 
+    /// Gives the sum its slots if it has none. The caller shows that it holds the lock: a reader that
+    /// found none has read all adds, which were in `direct`.
+    /// Loom: `sum/loom.rs::first_adds_are_counted_once`.
+    fn bind(&self, _: &Rest) {
+        if self.words.get().is_none() {
+            let base = self.words.get_or_init(Self::words).base();
+            // ORDERING: Release; pairs with the loads in `add_at` and `add_slowly`.
+            self.active.store(base, Release);
+        }
+    }
+
     /// As `exact`, where adds are locked instructions.
-    fn exact_with_locked_adds(&self, rest: &Rest) -> u64 {
+    fn exact_with_locked_adds(&self, words: &Words, rest: &Rest) -> u64 {
         let active = self.active.load(Relaxed);
         // ORDERING: SeqCst; pairs with the load in `add_at`.
         self.active.store(std::ptr::null_mut(), SeqCst);
         seq_cst();
         // ORDERING: SeqCst; pairs with the add in `add_at`.
-        let words = self.words.column(0).map(|word| word.load(SeqCst));
+        let words = words.column(0).map(|word| word.load(SeqCst));
         let total = words.fold(rest.direct, u64::wrapping_add);
         // ORDERING: Release; pairs with the load in `add_at`: it only lets adders in again.
         self.active.store(active, Release);
@@ -165,7 +229,8 @@ impl Sum {
     }
 
     fn bank(&self, bank: usize) -> u64 {
-        self.words.column(bank).map(|word| word.load(Relaxed)).fold(0, u64::wrapping_add)
+        let Some(words) = self.words.get() else { return 0 };
+        words.column(bank).map(|word| word.load(Relaxed)).fold(0, u64::wrapping_add)
     }
 
     /// What was added since the last drain: no fence, nobody disturbed, nothing exact.

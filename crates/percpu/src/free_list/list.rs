@@ -2,12 +2,13 @@
 
 use super::stacks::Stacks;
 use super::{CAP_OR_LOCK, ITEMS, LEN};
-use crate::mode::locks;
+use crate::mode::{locks, mode};
 use crate::pool::{Pool, SHIFT};
 use crate::sum::RETRIES;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock};
 use crate::words::{Words, probable_slot};
-use std::{cell::UnsafeCell, fmt, marker::PhantomData, mem::ManuallyDrop, sync::Arc};
+use std::sync::{Arc, OnceLock};
+use std::{cell::UnsafeCell, fmt, marker::PhantomData, mem::ManuallyDrop};
 use warmcore_line::{Line, Padded};
 use warmcore_sys::{
     membarrier,
@@ -40,10 +41,14 @@ unsafe impl Item for std::num::NonZeroU64 {}
 /// ```
 /// use warmcore_percpu::FreeList;
 ///
-/// let buffers: FreeList<Box<[u8; 4096]>> = FreeList::new();
-/// let buffer = buffers.pop().unwrap_or_else(|| Box::new([0; 4096]));
-/// buffers.push(buffer);
+/// static BUFFERS: FreeList<Box<[u8; 4096]>> = FreeList::new();
+///
+/// let buffer = BUFFERS.pop().unwrap_or_else(|| Box::new([0; 4096]));
+/// BUFFERS.push(buffer);
 /// ```
+///
+/// The first push gives it its slots, and chooses the process's [`mode`](crate::mode()) if nothing has
+/// yet.
 ///
 /// A child of fork must not use the lists of its parent: another thread of the parent may have
 /// held one at that moment, and in the child nobody lets it go.
@@ -61,12 +66,15 @@ unsafe impl Item for std::num::NonZeroU64 {}
 #[line(pair)]
 #[repr(C, align(128))]
 pub struct FreeList<T: Item> {
+    /// Slot 0's stack; the zeros during a drain; null before the first push. Writers: the first push,
+    /// and drains under the depot's lock.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
+    /// Empty before the first push.
     #[line(read_mostly)]
-    stacks: Stacks,
+    stacks: OnceLock<Stacks>,
     #[line(read_mostly)]
-    nothing: *mut u8,
+    capacity: usize,
     /// Items that lie on no CPU, last in first out.
     #[line(contended)]
     depot: Padded<Mutex<Vec<u64>>>,
@@ -75,38 +83,51 @@ pub struct FreeList<T: Item> {
     items: PhantomData<UnsafeCell<T>>,
 }
 
-// SAFETY: it owns items, which are Send; its pointers lead to memory that lives as long as itself
-// (`stacks`) or the process (`nothing`).
+// SAFETY: it owns items, which are Send; its pointer leads to memory that lives as long as itself
+// (`stacks`) or the process (the pool's zeros).
 unsafe impl<T: Item> Send for FreeList<T> {}
 // SAFETY: an item is handed to one thread by one pop; nobody sees it inside.
 unsafe impl<T: Item> Sync for FreeList<T> {}
 
 impl<T: Item> FreeList<T> {
-    /// An empty list, of 62 items a slot. Panics where [`mode`](crate::mode()) does.
-    pub fn new() -> Self {
+    /// An empty list, of 62 items a slot. Costs nothing: the first push reserves its slots.
+    pub const fn new() -> Self {
         Self::with_capacity(CAPACITY)
     }
 
     /// An empty list of `capacity` items a slot; the depot has no bound. Panics unless it is
     /// from 2 to 254.
-    pub fn with_capacity(capacity: usize) -> Self {
+    pub const fn with_capacity(capacity: usize) -> Self {
         const {
             assert!(size_of::<T>() == 8 && align_of::<T>() == 8, "an Item is 8 bytes, aligned to 8");
             warmcore_line::assert_lines::<Self>();
         };
+        // The text of a panic in a constant can't say the number.
         assert!(
-            (2..=CAPACITY_MAX).contains(&capacity),
-            "{capacity} items a slot; a free list takes 2 to {CAPACITY_MAX}"
+            2 <= capacity && capacity <= CAPACITY_MAX,
+            "the capacity of a free list is out of range; it takes 2 to 254 items a slot"
         );
-        let pool = Pool::of(Ids::Cid);
-        let words = Words::new(pool, ITEMS + capacity);
         Self {
-            active: AtomicPtr::new(words.base()),
-            stacks: Stacks { words, capacity },
-            nothing: pool.nothing(),
+            active: AtomicPtr::new(std::ptr::null_mut()),
+            stacks: OnceLock::new(),
+            capacity,
             depot: Padded::new(Mutex::new(Vec::new())),
             items: PhantomData,
         }
+    }
+
+    /// The stacks, which the first push reserves.
+    #[inline]
+    fn stacks(&self) -> &Stacks {
+        self.stacks.get_or_init(|| {
+            // Before any slot exists: it says whether sections or locked instructions write it.
+            mode();
+            let words = Words::new(Pool::of(Ids::Cid), ITEMS + self.capacity);
+            // ORDERING: Release; pairs with nothing but addresses: the slots are zeros, and what a push
+            // may put there it puts after this.
+            self.active.store(words.base(), Release);
+            Stacks { words, capacity: self.capacity }
+        })
     }
 
     /// An item, the one that this CPU freed last if it has one. `None` when neither this CPU nor
@@ -115,9 +136,13 @@ impl<T: Item> FreeList<T> {
     /// **Touches** the two lines of this CPU's stack; once in half a capacity the depot.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
+        if self.active.load(Relaxed).is_null() {
+            return None; // nothing was ever pushed
+        }
         if let Some(here) = Here::new(Ids::Cid) {
             // SAFETY: `active` is slot 0's stack or the zeros, which have a stack for every id
-            // that the kernel may give; only sections write them, and `drain_all` after a fence.
+            // that the kernel may give; only sections write them, and `drain_all` after a fence. Once
+            // it is not null it never is again.
             let item = unsafe { section::pop::<SHIFT>(here, &self.active) };
             if item != 0 {
                 // SAFETY: a push gave this item up, and this pop alone took it.
@@ -130,11 +155,14 @@ impl<T: Item> FreeList<T> {
 
     /// Gives an item back, to this CPU.
     ///
-    /// **Touches** what [`FreeList::pop`] touches. Allocates only when the depot grows.
+    /// **Touches** what [`FreeList::pop`] touches. Allocates only when the depot grows. The first push
+    /// panics where [`mode`](crate::mode()) does, and where no address space is left for its slots.
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
-        if let Some(here) = Here::new(Ids::Cid) {
+        if let Some(here) = Here::new(Ids::Cid)
+            && !self.active.load(Relaxed).is_null()
+        {
             // SAFETY: as in `pop`.
             if unsafe { section::push::<SHIFT>(here, &self.active, item) } {
                 return;
@@ -160,13 +188,14 @@ impl<T: Item> FreeList<T> {
 
     /// Up to `max` items of this CPU's stack.
     fn pop_here(&self, out: &mut Vec<T>, max: usize) -> usize {
-        let max = max.min(self.stacks.capacity);
+        let Some(stacks) = self.stacks.get() else { return 0 };
+        let max = max.min(self.capacity);
         out.reserve(max);
         let Some(here) = Here::new(Ids::Cid) else {
-            let slot = probable_slot(self.stacks.words.slots());
+            let slot = probable_slot(stacks.words.slots());
             // SAFETY: a push gave each item up, and this take alone took it.
             let mut push = |item| out.push(unsafe { from_word(item) });
-            return if locks() { self.stacks.take(slot, max, &mut push) } else { 0 };
+            return if locks() { stacks.take(slot, max, &mut push) } else { 0 };
         };
         let spare = out.spare_capacity_mut().as_mut_ptr().cast::<u64>();
         // SAFETY: as in `pop`; `spare` is good for `max` writes, and then holds as many items.
@@ -189,12 +218,13 @@ impl<T: Item> FreeList<T> {
     fn push_here(&self, items: &mut Vec<T>) {
         // SAFETY: the vector's items, each 8 bytes without padding.
         let words = unsafe { std::slice::from_raw_parts(items.as_ptr().cast::<u64>(), items.len()) };
+        let stacks = self.stacks();
         let put = match Here::new(Ids::Cid) {
             // SAFETY: as in `pop`; the slice is good for its length.
             Some(here) => unsafe {
                 section::push_batch::<SHIFT>(here, &self.active, words.as_ptr(), words.len())
             },
-            None if locks() => self.stacks.keep(probable_slot(self.stacks.words.slots()), words),
+            None if locks() => stacks.keep(probable_slot(stacks.words.slots()), words),
             None => 0,
         };
         // What was put belongs to the list now: it leaves the vector undropped.
@@ -216,10 +246,10 @@ impl<T: Item> FreeList<T> {
     /// Puts items on this CPU's stack, which gets its capacity if it is fresh; under the depot's
     /// lock, so that the capacity is never given to the zeros. Says how many it took.
     fn keep_here(&self, here: Here, items: &[u64]) -> usize {
-        let cap = AtomicPtr::new(self.stacks.words.base().wrapping_add(CAP_OR_LOCK * 8));
+        let cap = AtomicPtr::new(self.stacks().words.base().wrapping_add(CAP_OR_LOCK * 8));
         // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the
         // section is aborted the slot stays fresh, and the next push comes here again.
-        unsafe { section::store_if::<SHIFT>(here, &cap, 0, self.stacks.capacity as u64) };
+        unsafe { section::store_if::<SHIFT>(here, &cap, 0, self.capacity as u64) };
         // SAFETY: as in `pop`; the slice is good for its length.
         unsafe { section::push_batch::<SHIFT>(here, &self.active, items.as_ptr(), items.len()) }
     }
@@ -231,16 +261,20 @@ impl<T: Item> FreeList<T> {
     /// a thread of this process, 1 to 10 µs in all. Pops and pushes that begin meanwhile wait
     /// until it is done.
     pub fn drain_all(&self) -> Vec<T> {
+        // Without slots nothing was ever pushed, to the depot neither.
+        let Some(stacks) = self.stacks.get() else { return Vec::new() };
         let mut depot = lock(&self.depot);
+        // The zeros are there before anything is taken: to reserve them may panic.
+        let nothing = (!locks()).then(|| Pool::of(Ids::Cid).nothing());
         let mut items = std::mem::take(&mut *depot);
-        match locks() {
-            true => self.stacks.drain_into(&mut items),
-            false => {
+        match nothing {
+            None => stacks.drain_into(&mut items),
+            Some(nothing) => {
                 // ORDERING: Release for symmetry with the store below; the fence is what counts:
                 // after it, no section that loaded the old address can commit.
-                self.active.store(self.nothing, Release);
+                self.active.store(nothing, Release);
                 membarrier::fence_rseq();
-                let words = &self.stacks.words;
+                let words = &stacks.words;
                 for slot in 0..words.slots() {
                     let len = words.word(slot, LEN).load(Relaxed) as usize;
                     if len > 0 {
@@ -260,11 +294,12 @@ impl<T: Item> FreeList<T> {
     /// Empty, aborted, no area yet, or another backend.
     #[inline(never)]
     fn pop_slowly(&self) -> Option<u64> {
+        // Nothing was ever pushed, or the first push is under way.
+        let stacks = self.stacks.get()?;
         if locks() {
-            let slot = probable_slot(self.stacks.words.slots());
-            let popped = self.stacks.try_lock(slot).and_then(|stack| stack.pop());
-            return popped
-                .or_else(|| self.refill(&mut lock(&self.depot), |items| self.stacks.keep(slot, items)));
+            let slot = probable_slot(stacks.words.slots());
+            let popped = stacks.try_lock(slot).and_then(|stack| stack.pop());
+            return popped.or_else(|| self.refill(&mut lock(&self.depot), |items| stacks.keep(slot, items)));
         }
         let here = registered();
         // With this lock held no drain runs, so `active` is the real stacks.
@@ -280,7 +315,7 @@ impl<T: Item> FreeList<T> {
     /// how many it kept.
     fn refill(&self, depot: &mut Vec<u64>, keep: impl FnOnce(&[u64]) -> usize) -> Option<u64> {
         let item = depot.pop()?;
-        let from = depot.len() - depot.len().min(self.stacks.capacity / 2 - 1);
+        let from = depot.len() - depot.len().min(self.capacity / 2 - 1);
         if from < depot.len() {
             let kept = keep(&depot[from..]);
             depot.drain(from..from + kept);
@@ -291,9 +326,11 @@ impl<T: Item> FreeList<T> {
     /// Full, fresh, aborted, no area yet, or another backend.
     #[inline(never)]
     fn push_slowly(&self, item: u64) {
+        // After this the backend is chosen, and `locks` knows it.
+        let stacks = self.stacks();
         if locks() {
-            let slot = probable_slot(self.stacks.words.slots());
-            return self.stacks.push_or(slot, item, || lock(&self.depot));
+            let slot = probable_slot(stacks.words.slots());
+            return stacks.push_or(slot, item, || lock(&self.depot));
         }
         let (here, mut depot) = (registered(), lock(&self.depot));
         let Some(here) = here else { return depot.push(item) };
@@ -305,7 +342,7 @@ impl<T: Item> FreeList<T> {
             let mut batch = [0u64; CAPACITY_MAX / 2];
             // SAFETY: as in `pop`; the buffer is good for half of the largest capacity.
             let n = unsafe {
-                section::pop_batch::<SHIFT>(here, &self.active, batch.as_mut_ptr(), self.stacks.capacity / 2)
+                section::pop_batch::<SHIFT>(here, &self.active, batch.as_mut_ptr(), self.capacity / 2)
             };
             depot.extend_from_slice(&batch[..n]);
         }
@@ -314,8 +351,8 @@ impl<T: Item> FreeList<T> {
 
     /// How many items there are, each slot read at a moment of its own.
     pub fn len(&self) -> usize {
-        let on_cpus: u64 = self.stacks.words.column(LEN).map(|len| len.load(Relaxed)).sum();
-        lock(&self.depot).len() + on_cpus as usize
+        let on_cpus = |stacks: &Stacks| stacks.words.column(LEN).map(|len| len.load(Relaxed)).sum::<u64>();
+        lock(&self.depot).len() + self.stacks.get().map_or(0, on_cpus) as usize
     }
 
     /// Whether there is none, as far as [`FreeList::len`] can tell.
@@ -343,7 +380,7 @@ impl<T: Item> Drop for FreeList<T> {
 
 impl<T: Item> fmt::Debug for FreeList<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FreeList").field("len", &self.len()).field("per_slot", &self.stacks.capacity).finish()
+        f.debug_struct("FreeList").field("len", &self.len()).field("per_slot", &self.capacity).finish()
     }
 }
 

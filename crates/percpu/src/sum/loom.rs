@@ -5,14 +5,56 @@ use crate::sync::AtomicU64;
 use ::loom::{model, sync::Arc, thread};
 
 impl Sum {
+    /// Before its first add.
+    fn unbound_for_model() -> Self {
+        Self {
+            active: AtomicPtr::new(std::ptr::null_mut()),
+            words: OnceLock::new(),
+            rest: Padded::new(Mutex::new(Rest::default())),
+        }
+    }
+
     fn for_model() -> Self {
-        let words = Words::for_model(2, BANKS);
-        Self { active: AtomicPtr::new(words.base()), words, rest: Padded::new(Mutex::new(Rest::default())) }
+        let sum = Self::unbound_for_model();
+        sum.bind(&Rest::default());
+        sum
+    }
+
+    fn add_in(&self, slot: usize, n: u64) {
+        self.add_to(|_| slot, n);
     }
 
     fn exact_locked(&self) -> u64 {
-        self.exact_with_locked_adds(&lock(&self.rest))
+        let rest = lock(&self.rest);
+        match self.words.get() {
+            Some(words) => self.exact_with_locked_adds(words, &rest),
+            None => rest.direct,
+        }
     }
+}
+
+/// Two threads make the first add at the same time, while a third reads.
+#[test]
+fn first_adds_are_counted_once() {
+    model(|| {
+        let sum = Arc::new(Sum::unbound_for_model());
+        let adder = thread::spawn({
+            let sum = sum.clone();
+            move || {
+                sum.add_in(0, 1); // x
+                sum.add_in(1, 10); // y
+            }
+        });
+        let other = thread::spawn({
+            let sum = sum.clone();
+            move || sum.add_in(0, 100)
+        });
+        let seen = sum.exact_locked();
+        assert_ne!(seen % 100, 10, "it contains y, but not x before it");
+        adder.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(sum.exact_locked(), 111);
+    });
 }
 
 /// x happens before y; they are in different slots, read one after the other.
@@ -23,8 +65,8 @@ fn a_snapshot_is_one_moment() {
         let adder = thread::spawn({
             let sum = sum.clone();
             move || {
-                sum.add_at(0, 1); // x
-                sum.add_at(1, 10); // y
+                sum.add_in(0, 1); // x
+                sum.add_in(1, 10); // y
             }
         });
         let seen = sum.exact_locked();
@@ -42,7 +84,7 @@ fn a_snapshot_is_one_moment_across_threads() {
         let x = thread::spawn({
             let (sum, told) = (sum.clone(), told.clone());
             move || {
-                sum.add_at(0, 1);
+                sum.add_in(0, 1);
                 told.store(1, Release);
             }
         });
@@ -50,7 +92,7 @@ fn a_snapshot_is_one_moment_across_threads() {
             let (sum, told) = (sum.clone(), told.clone());
             move || {
                 if told.load(Acquire) == 1 {
-                    sum.add_at(1, 10);
+                    sum.add_in(1, 10);
                 }
             }
         });
@@ -67,7 +109,7 @@ fn successive_drains_lose_and_repeat_nothing() {
         let adders: Vec<_> = (0..2)
             .map(|slot| {
                 let sum = sum.clone();
-                thread::spawn(move || sum.add_at(slot, 1 + 9 * slot as u64))
+                thread::spawn(move || sum.add_in(slot, 1 + 9 * slot as u64))
             })
             .collect();
         let first = sum.drain();
@@ -84,9 +126,9 @@ fn two_on_one_slot_lose_nothing() {
         let sum = Arc::new(Sum::for_model());
         let other = thread::spawn({
             let sum = sum.clone();
-            move || sum.add_at(0, 1)
+            move || sum.add_in(0, 1)
         });
-        sum.add_at(0, 1);
+        sum.add_in(0, 1);
         other.join().unwrap();
         assert_eq!(sum.sum(), 2);
     });
