@@ -80,18 +80,18 @@ impl Sum {
 
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
-        // Null before the first add: one branch, predicted after it. The section loads `active` again,
-        // which on `rseq` never becomes null again.
-        if !self.active.load(Relaxed).is_null() {
-            if let Some(here) = Here::new(Ids::Cid) {
-                // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
-                // every id that the kernel may give. Nobody writes a bank but sections.
-                if unsafe { section::add::<SHIFT>(here, &self.active, n) } {
-                    return;
-                }
-            } else if locks() {
-                return self.add_locked(n);
+        // Before any branch, so that the compiler may lift it out of a loop.
+        if let Some(here) = Here::new(Ids::Cid) {
+            // Null before the first add: one branch, predicted after it. The section loads `active` again,
+            // which on `rseq` never becomes null again.
+            // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
+            // every id that the kernel may give. Nobody writes a bank but sections.
+            if !self.active.load(Relaxed).is_null() && unsafe { section::add::<SHIFT>(here, &self.active, n) }
+            {
+                return;
             }
+        } else if locks() {
+            return self.add_locked(n);
         }
         self.add_slowly(n);
     }

@@ -136,10 +136,10 @@ impl<T: Item> FreeList<T> {
     /// **Touches** the two lines of this CPU's stack; once in half a capacity the depot.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
-        if self.active.load(Relaxed).is_null() {
-            return None; // nothing was ever pushed
-        }
-        if let Some(here) = Here::new(Ids::Cid) {
+        // `Here` before any branch, so that the compiler may lift it out of a loop. Null: nothing was ever pushed.
+        if let Some(here) = Here::new(Ids::Cid)
+            && !self.active.load(Relaxed).is_null()
+        {
             // SAFETY: `active` is slot 0's stack or the zeros, which have a stack for every id
             // that the kernel may give; only sections write them, and `drain_all` after a fence. Once
             // it is not null it never is again.
