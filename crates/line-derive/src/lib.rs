@@ -1,4 +1,8 @@
-//! line-derive: the derive of `warmcore-line`, which documents it.
+//! line-derive: the derive of `warmcore-line`, which documents it, and the derives of the facade `warmcore`.
+//!
+//! A derive cannot know through which crate it was reached, and names what it needs by a path from the root. So
+//! the facade has derives of its own, whose paths begin with `::warmcore`: a crate that depends on the facade alone
+//! can name nothing else.
 //!
 //! Model.   Attributes become a table of fields with `offset_of!` and `size_of`, and, for a struct
 //!          without type or const parameters, one constant that checks the table. What can be seen
@@ -12,11 +16,28 @@ use syn::meta::ParseNestedMeta;
 use syn::{Attribute, Data, DeriveInput, Error, Field, GenericParam, Generics, Ident, LitStr, Member};
 use syn::{Path, Result, Token, Type, parse_quote};
 
+mod zeroable;
+
 /// Implements `warmcore_line::Line`; the trait's page describes the attributes.
 #[proc_macro_derive(Line, attributes(line))]
 pub fn line(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as DeriveInput);
-    expand(&item).unwrap_or_else(Error::into_compile_error).into()
+    expand(&item, parse_quote!(::warmcore_line)).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Implements `warmcore::line::Line`, for crates that depend on `warmcore`; the trait's page describes the attributes.
+#[proc_macro_derive(FacadeLine, attributes(line))]
+pub fn facade_line(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let item = syn::parse_macro_input!(item as DeriveInput);
+    expand(&item, parse_quote!(::warmcore::line)).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Implements `warmcore::prelude::Zeroable`, which is bytemuck's, for a struct all of whose fields are `Zeroable`; a
+/// type parameter must be. For enums and unions use `bytemuck`'s own derive.
+#[proc_macro_derive(FacadeZeroable)]
+pub fn facade_zeroable(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let item = syn::parse_macro_input!(item as DeriveInput);
+    zeroable::expand(item).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// What `#[line(..)]` on the struct says.
@@ -35,13 +56,13 @@ struct Group {
     name: String,
 }
 
-fn expand(item: &DeriveInput) -> Result<TokenStream> {
+fn expand(item: &DeriveInput, krate: Path) -> Result<TokenStream> {
     let fields = match &item.data {
         Data::Struct(data) => &data.fields,
         Data::Enum(_) => return Err(not_a_struct(&item.ident, "an enum")),
         Data::Union(_) => return Err(not_a_struct(&item.ident, "a union")),
     };
-    let Options { krate, pair, default } = options(&item.attrs)?;
+    let Options { krate, pair, default } = options(&item.attrs, krate)?;
 
     // All fields are read before giving up, so that one build shows every mistake.
     let mut table = Vec::new();
@@ -110,8 +131,8 @@ fn check(krate: &Path, ident: &Ident, generics: &Generics) -> Option<TokenStream
     (!open).then(|| quote!(const _: () = { #import #call };))
 }
 
-fn options(attrs: &[Attribute]) -> Result<Options> {
-    let mut options = Options { krate: parse_quote!(::warmcore_line), pair: false, default: None };
+fn options(attrs: &[Attribute], krate: Path) -> Result<Options> {
+    let mut options = Options { krate, pair: false, default: None };
     for_each_meta(attrs, |meta| {
         if meta.path.is_ident("pair") {
             options.pair = true;

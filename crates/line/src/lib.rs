@@ -82,7 +82,8 @@ pub const PAIR: usize = if LINE > 128 { LINE } else { 128 };
 /// **On the struct**, `#[line(..)]` with any of
 /// - `pair`: groups must not share an aligned pair of lines either;
 /// - `default = read_mostly`: the group of the fields that name none;
-/// - `crate = ::warmcore::line`: where this crate is, for those who reach it through another.
+/// - `crate = ::other::line`: where this crate is, for those who reach it through another; the derive of `warmcore`
+///   knows.
 ///
 /// The struct must be aligned to a line (with `pair`, to a pair): otherwise its offsets don't say where
 /// lines begin. Its own layout is what counts, `repr(C)` or not. A field is taken as one: the derive does

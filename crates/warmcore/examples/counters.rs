@@ -2,7 +2,6 @@
 //!
 //! `cargo run --release -p warmcore --example counters`
 
-use bytemuck::Zeroable;
 use std::time::Instant;
 use warmcore::percpu::mode;
 use warmcore::prelude::*;

@@ -2,7 +2,6 @@
 //!
 //! `cargo run --release -p warmcore --example tenants`
 
-use bytemuck::Zeroable;
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use warmcore::prelude::*;

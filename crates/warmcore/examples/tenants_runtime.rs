@@ -6,7 +6,6 @@
 //! tenant's weight: where tasks of both wait, gold's get three turns' time for one of bronze's. Before a request
 //! allocates, it waits for room in its tenant's budget; what it allocates then is charged by the allocator.
 
-use bytemuck::Zeroable;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -16,12 +16,11 @@
 //! ```
 //! use warmcore::prelude::*;
 //!
-//! let requests = Counter::new();
-//! requests.add(1);
-//! assert_eq!(requests.sum(), 1);
+//! static REQUESTS: Counter = Counter::new();
+//! REQUESTS.add(1);
+//! assert_eq!(REQUESTS.sum(), 1);
 //!
 //! #[derive(Line)]
-//! #[line(crate = ::warmcore::line)]
 //! #[repr(C, align(64))]
 //! struct Pool {
 //!     #[line(read_mostly)]
@@ -47,7 +46,6 @@
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
-pub use warmcore_line as line;
 pub use warmcore_percpu as percpu;
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime as runtime;
@@ -62,10 +60,49 @@ pub use warmcore_runtime::{
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime_derive::{main, test};
 
+/// Fields that must not share a cache line, checked by the compiler: the crate `warmcore-line`, with a derive that
+/// works in a crate that depends on `warmcore` alone.
+pub mod line {
+    // The derive of this name hides the one that comes with the rest, which names `::warmcore_line`.
+    #[doc(inline)]
+    pub use warmcore_line::*;
+    pub use warmcore_line_derive::FacadeLine as Line;
+}
+
+mod zeroable {
+    // As in `line`: the trait is bytemuck's, the derive names it through this crate.
+    pub use bytemuck::*;
+    pub use warmcore_line_derive::FacadeZeroable as Zeroable;
+}
+
 /// What most programs use.
+///
+/// `Zeroable` is bytemuck's trait: which types may start as zeroed pages, as what a [`PerCid`](crate::percpu::PerCid),
+/// a [`PerCpu`](crate::percpu::PerCpu) and a tenant's data do. Its derive here needs no dependency on bytemuck.
+///
+/// ```
+/// use warmcore::prelude::*;
+///
+/// #[derive(Zeroable)]
+/// struct Stats { hits: Local, misses: Local }
+///
+/// let stats = PerCid::<Stats>::new();
+/// stats.add(field!(Stats, hits), 1);
+/// assert_eq!(stats.sum(field!(Stats, hits)), 1);
+/// ```
+///
+/// A field whose type has no zeros is named:
+///
+/// ```compile_fail,E0277
+/// use warmcore::prelude::*;
+///
+/// #[derive(Zeroable)]
+/// struct Names { first: &'static str }
+/// ```
 pub mod prelude {
+    pub use crate::line::{Line, Padded};
+    pub use crate::zeroable::Zeroable;
     pub use warmcore_budget::{Account, Charge, OverBudget};
-    pub use warmcore_line::{Line, Padded};
     pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
     #[cfg(feature = "runtime")]
     pub use warmcore_runtime::{Handle, JoinHandle, Placement, Runtime};
