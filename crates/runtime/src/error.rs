@@ -25,11 +25,15 @@ impl JoinError {
 
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
+        if let Some(instead) = crate::task::panic_text(&*panic).and_then(instead) {
+            // The handle of the task may have been dropped: then this is all that says it.
+            tracing::error!(name = name.as_deref(), "a task called what tokio refuses here; {instead}");
+        }
         Self { inner: Box::new(Inner { name, panic: Some(Mutex::new(panic)) }) }
     }
 
     /// It was aborted, or the runtime shut down.
-    pub fn is_aborted(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.inner.panic.is_none()
     }
 
@@ -64,7 +68,10 @@ impl fmt::Display for JoinError {
             Some(panic) => {
                 let panic = panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 match crate::task::panic_text(&**panic) {
-                    Some(text) => write!(f, "panicked: {text}"),
+                    Some(text) => {
+                        write!(f, "panicked: {text}")?;
+                        instead(text).map_or(Ok(()), |instead| write!(f, "; {instead}"))
+                    }
                     None => write!(f, "panicked"),
                 }
             }
@@ -79,6 +86,43 @@ impl fmt::Debug for JoinError {
 }
 
 impl std::error::Error for JoinError {}
+
+/// What to call instead of what tokio refused with this panic, in a task of ours or in one that `tokio::spawn` started
+/// and whose error a task of ours unwrapped.
+fn instead(panic: &str) -> Option<&'static str> {
+    /// A part of what tokio's panic says, and what to do here.
+    const REFUSALS: [(&str, &str); 7] = [
+        (
+            "can call blocking only when running on the multi-threaded runtime",
+            "call warmcore::block_in_place, in a task that warmcore::spawn started",
+        ),
+        (
+            "Cannot start a runtime from within a runtime",
+            "await the future, or block on it inside warmcore::block_in_place, in a task that warmcore::spawn started",
+        ),
+        (
+            "Cannot block the current thread from within a runtime",
+            "block inside warmcore::block_in_place, in a task that warmcore::spawn started",
+        ),
+        (
+            "Cannot drop a runtime in a context where blocking is not allowed",
+            "drop it inside warmcore::block_in_place, in a task that warmcore::spawn started",
+        ),
+        (
+            "`spawn_local` called from outside of a `task::LocalSet`",
+            "use warmcore::spawn for what is Send; for the rest run a LocalSet in Runtime::block_on",
+        ),
+        (
+            "Can't get a task id when not inside a task",
+            "give the task a name with warmcore::task().name(..); only tokio's own tasks have its ids",
+        ),
+        (
+            "there is no reactor running",
+            "call it in a task, or inside Runtime::enter or Handle::enter of warmcore's",
+        ),
+    ];
+    REFUSALS.iter().find(|(refusal, _)| panic.contains(refusal)).map(|(_, instead)| *instead)
+}
 
 /// Why a runtime can't be made.
 #[derive(Debug)]

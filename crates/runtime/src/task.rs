@@ -359,7 +359,6 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinH
 /// Waits for a task's end. Dropping it leaves the task alone.
 ///
 /// Ready with what the task returned, or [`JoinError`] if it panicked or was aborted.
-#[must_use = "the task goes on by itself; `drop` the handle to say so"]
 pub struct JoinHandle<T> {
     task: Option<Task<Kept<T>, Header>>,
 }

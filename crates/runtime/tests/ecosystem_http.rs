@@ -241,7 +241,7 @@ fn http2_streams_are_tasks_of_ours_with_the_connections_tenant() {
         let foreign = Handle::current().metrics().workers.iter().map(|w| w.foreign_tasks).sum::<usize>();
         assert_eq!(foreign, 0);
         server.abort();
-        assert!(server.await.unwrap_err().is_aborted());
+        assert!(server.await.unwrap_err().is_cancelled());
     });
 }
 
@@ -407,7 +407,7 @@ fn dropping_the_server_leaves_its_connections_be() {
         let busy = spawn(async move { fetch(&pool(), at, "/gated").await });
         arrived.notified().await;
         server.abort();
-        assert!(server.await.unwrap_err().is_aborted());
+        assert!(server.await.unwrap_err().is_cancelled());
         go.notify_one();
         assert_eq!(busy.await.unwrap().1, "done");
     });

@@ -206,6 +206,49 @@ fn tokios_block_in_place_just_calls() {
 }
 
 #[test]
+fn what_tokio_refuses_names_what_to_call_here() {
+    /// What the task's error says.
+    fn error_of(future: impl Future<Output = ()> + Send + 'static) -> String {
+        as_task(1, async { spawn(future).await.unwrap_err().to_string() })
+    }
+    let in_our_tasks = [
+        (error_of(async { drop(spawn_local(async {})) }), "use warmcore::spawn for what is Send"),
+        (error_of(async { _ = tokio::task::id() }), "warmcore::task().name(..)"),
+        (
+            error_of(async {
+                let sleeps = thread::spawn(|| drop(time::sleep(SHORT))).join();
+                std::panic::resume_unwind(sleeps.unwrap_err());
+            }),
+            "inside Runtime::enter",
+        ),
+    ];
+    // In what `tokio::spawn` started, as its error says it where a task of ours unwraps that.
+    fn error_of_tokios(act: impl FnOnce() + Send + 'static) -> String {
+        error_of(async { tokio::spawn(async { act() }).await.unwrap() })
+    }
+    let in_tokios_tasks = [
+        (error_of_tokios(|| tokio::task::block_in_place(|| {})), "call warmcore::block_in_place"),
+        (
+            error_of_tokios(|| tokio::runtime::Handle::current().block_on(async {})),
+            "await the future, or block on it inside warmcore::block_in_place",
+        ),
+        (
+            error_of_tokios(|| _ = tokio::sync::mpsc::channel::<()>(1).1.blocking_recv()),
+            "block inside warmcore::block_in_place",
+        ),
+        (
+            error_of_tokios(|| drop(tokio::runtime::Builder::new_current_thread().build().unwrap())),
+            "drop it inside warmcore::block_in_place",
+        ),
+    ];
+    for (said, instead) in in_our_tasks.into_iter().chain(in_tokios_tasks) {
+        assert!(said.contains(instead), "{said:?} does not say {instead:?}");
+    }
+    let other = error_of(async { panic!("of its own") });
+    assert!(other.ends_with("panicked: of its own"), "{other}");
+}
+
+#[test]
 fn our_block_in_place_hands_the_worker_on_even_the_only_one() {
     as_task(1, async {
         let (go, wait) = mpsc::channel();
@@ -400,7 +443,7 @@ fn dropping_a_join_handle_leaves_the_task_alone() {
 }
 
 #[test]
-fn abort_drops_the_future_and_the_error_says_is_aborted() {
+fn abort_drops_the_future_and_the_error_says_is_cancelled() {
     as_task(2, async {
         struct Dropped(Arc<AtomicBool>);
         impl Drop for Dropped {
@@ -417,7 +460,7 @@ fn abort_drops_the_future_and_the_error_says_is_aborted() {
         yield_now().await;
         waits.abort();
         // Who hears of the end finds the future gone.
-        assert!(waits.await.unwrap_err().is_aborted());
+        assert!(waits.await.unwrap_err().is_cancelled());
         assert!(is_dropped.load(SeqCst));
         // One that has ended stays ended.
         let ended = spawn(async { 7 });
@@ -538,7 +581,7 @@ fn shutdown_ends_tasks_then_workers_then_what_tokio_spawned() {
         // Afterwards a task ends before it begins.
         let late = handle.spawn(async { 7 });
         let tokios = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        assert!(tokios.block_on(late).unwrap_err().is_aborted());
+        assert!(tokios.block_on(late).unwrap_err().is_cancelled());
     });
 }
 

@@ -200,7 +200,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
         match runtime.block_on(task) {
             Ok(done) => assert_eq!(done, each),
             Err(error) if kind == 1 => assert!(error.is_panic(), "{error}"),
-            Err(error) => assert!(kind == 9 && error.is_aborted(), "{error}"),
+            Err(error) => assert!(kind == 9 && error.is_cancelled(), "{error}"),
         }
     }
     is_over.store(true, Relaxed);

@@ -204,5 +204,5 @@ fn recording_goes_on_until_it_is_aborted() {
     assert_eq!(recording.name(), Some("warmcore-metrics"));
     recording.abort();
     let ended = runtime.block_on(recording);
-    assert!(ended.is_err_and(|error| error.is_aborted()));
+    assert!(ended.is_err_and(|error| error.is_cancelled()));
 }

@@ -385,7 +385,7 @@ fn abort_against_run() {
         door.open();
         for task in tasks {
             let aborted = block_on(task).err();
-            assert!(aborted.is_none_or(|error| error.is_aborted()));
+            assert!(aborted.is_none_or(|error| error.is_cancelled()));
         }
         aborter.join().unwrap();
         assert_eq!(model.futures.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -422,7 +422,7 @@ fn the_end_comes_to_all() {
             _ = block_on(late);
         });
         model.end_beside_others();
-        assert!(block_on(waits).unwrap_err().is_aborted());
+        assert!(block_on(waits).unwrap_err().is_cancelled());
         _ = block_on(passes);
         _ = block_on(spawns);
         outside.join().unwrap();
@@ -439,7 +439,7 @@ fn what_comes_after_the_end_is_gone_at_once() {
         let (handle, shared) = (model.runtime.handle(), Arc::downgrade(&model.runtime.shared));
         model.end();
         let task = handle.spawn(async { unreachable!("it began") });
-        assert!(block_on(task).unwrap_err().is_aborted());
+        assert!(block_on(task).unwrap_err().is_cancelled());
         drop(handle);
         assert_eq!(shared.strong_count(), 0, "something keeps the runtime");
     });
