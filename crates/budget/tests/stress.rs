@@ -197,7 +197,7 @@ fn nothing_is_lost(kind: Kind) {
         let account = all[dice.below(all.len() as u64) as usize];
         match dice.below(8) {
             0 => assert!(account.exact_usage() < 1 << 40),
-            1 => assert!(account.explain().to_string().contains("charged")),
+            1 => assert!(account.explain().to_string().contains(" used")),
             _ => {
                 drained.fetch_add(account.drain_all().stocks.into(), Relaxed);
             }

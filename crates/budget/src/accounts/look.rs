@@ -72,6 +72,12 @@ pub struct Explain {
 }
 
 impl Explain {
+    /// Units that are used of the account and all below: what is charged without what lies in stocks. Each CPU is read at
+    /// a moment of its own, so it is off by what was charged meanwhile.
+    pub fn used(&self) -> u64 {
+        (self.path[0].charged + self.debt()).saturating_sub(self.stranded())
+    }
+
     /// Units in stocks.
     pub fn stranded(&self) -> u64 {
         self.cpus.iter().map(|on| on.free).sum()
@@ -87,33 +93,82 @@ impl Explain {
         let room = |level: &&Level| level.limit.saturating_sub(level.charged);
         self.path.iter().min_by_key(room).expect("a path has at least the account itself")
     }
+
+    /// Whether the units look like bytes: a limit on the path is a whole number of KiB.
+    fn counts_bytes(&self) -> bool {
+        self.path
+            .iter()
+            .any(|level| level.limit < u64::MAX && level.limit > 0 && level.limit.is_multiple_of(1024))
+    }
 }
 
+/// A number of units as people read it.
+struct Amount {
+    n: u64,
+    is_bytes: bool,
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if !self.is_bytes {
+            // In groups of three digits.
+            let digits = self.n.to_string();
+            let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+            return f.write_str(&groups.collect::<Vec<_>>().join(" "));
+        }
+        if self.n < 1024 {
+            return write!(f, "{} B", self.n);
+        }
+        let power = self.n.ilog2() as usize / 10;
+        let (unit, name) = (1u64 << (10 * power), NAMES[power - 1]);
+        // Rounded down: what is not quite a limit must not look like it.
+        match ((self.n % unit) as u128 * 10 / u128::from(unit), self.n / unit) {
+            (0, whole) => write!(f, "{whole} {name}"),
+            (tenths, whole) => write!(f, "{whole}.{tenths} {name}"),
+        }
+    }
+}
+
+/// A line for each account from this one to its root, then one for each CPU that has a stock. Numbers are in B, KiB, MiB …
+/// where a limit on the path is a whole number of KiB, else in groups of three digits.
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for level in &self.path {
-            write!(f, "{}: {} charged", level.account, level.charged)?;
+        let is_bytes = self.counts_bytes();
+        let units = |n| Amount { n, is_bytes };
+        for (i, level) in self.path.iter().enumerate() {
+            // Of this account every stock was read; of those above what may lie in stocks is known.
+            let used = if i == 0 { self.used() } else { level.charged.saturating_sub(level.in_stocks_max) };
+            let is_exact = i == 0 || level.in_stocks_max == 0;
+            write!(f, "{}: {}{} used", level.account, if is_exact { "" } else { "at least " }, units(used))?;
             match level.limit {
                 u64::MAX => f.write_str(", no limit")?,
-                limit => write!(f, " of {limit}")?,
+                limit => write!(f, " of {}", units(limit))?,
             }
-            write!(f, ", peak {}", level.peak)?;
+            let in_stocks = if i == 0 { self.stranded() } else { level.charged - used };
+            if in_stocks > 0 {
+                let up_to = if i == 0 { "" } else { "up to " };
+                let s = if level.stocks == 1 { "" } else { "s" };
+                write!(f, ", {up_to}{} more in {} stock{s}", units(in_stocks), level.stocks)?;
+            }
+            write!(f, "; peak {} with stocks", units(level.peak))?;
             if level.soft_limit < u64::MAX {
-                write!(f, ", soft limit {}", level.soft_limit)?;
+                write!(f, "; soft limit {}", units(level.soft_limit))?;
             }
             if level.guarantee > 0 {
-                write!(f, ", {} guaranteed ({} unused)", level.guarantee, level.reserve)?;
+                write!(f, "; {} guaranteed, {} of it unused", units(level.guarantee), units(level.reserve))?;
             }
-            write!(f, "; up to {} in {} stocks", level.in_stocks_max, level.stocks)?;
-            if level.waiting > 0 {
-                write!(f, "; {} wait here", level.waiting)?;
+            match level.waiting {
+                0 => {}
+                1 => f.write_str("; 1 charge waits here")?,
+                waiting => write!(f, "; {waiting} charges wait here")?,
             }
             writeln!(f)?;
         }
         for OnCpu { cpu, free, room, debt } in &self.cpus {
-            write!(f, "  {cpu}: {free} of {room} in stock ({})", self.kind)?;
+            write!(f, "  {cpu}: {} of {} in stock ({})", units(*free), units(*room), self.kind)?;
             if *debt > 0 {
-                write!(f, ", {debt} spent and not charged yet")?;
+                write!(f, ", {} spent and not charged yet", units(*debt))?;
             }
             writeln!(f)?;
         }

@@ -1,0 +1,82 @@
+//! Explain: what is used, in units that people read.
+
+use warmcore_budget::{Account, Explain, Kind, Level, OnCpu};
+use warmcore_terms::CpuId;
+
+fn level(account: &str, charged: u64, limit: u64) -> Level {
+    Level {
+        account: account.into(),
+        charged,
+        peak: charged,
+        limit,
+        soft_limit: u64::MAX,
+        guarantee: 0,
+        reserve: 0,
+        in_stocks_max: 0,
+        stocks: 0,
+        refusing: 0,
+        waiting: 0,
+    }
+}
+
+fn on(cpu: u32, free: u64, debt: u64) -> OnCpu {
+    OnCpu { cpu: CpuId(cpu), free, room: 8192, debt }
+}
+
+#[test]
+fn it_says_what_is_used_in_bytes_where_limits_are_whole_kib() {
+    let orders = Level {
+        stocks: 2,
+        in_stocks_max: 9000,
+        guarantee: 8 << 20,
+        reserve: (8 << 20) - 1,
+        soft_limit: 48 << 20,
+        waiting: 1,
+        ..level("orders", 13_000, 64 << 20)
+    };
+    let server = Level { stocks: 3, in_stocks_max: 9000, waiting: 2, ..level("server", 3 << 29, 4 << 30) };
+    let explain =
+        Explain { kind: "rseq", path: vec![orders, server], cpus: vec![on(0, 8192, 0), on(17, 1000, 288)] };
+    assert_eq!(explain.used(), 13_000 + 288 - 9192);
+    let text = "\
+orders: 4 KiB used of 64 MiB, 8.9 KiB more in 2 stocks; peak 12.6 KiB with stocks; soft limit 48 MiB; \
+8 MiB guaranteed, 7.9 MiB of it unused; 1 charge waits here
+server: at least 1.4 GiB used of 4 GiB, up to 8.7 KiB more in 3 stocks; peak 1.5 GiB with stocks; 2 charges wait here
+  cpu0: 8 KiB of 8 KiB in stock (rseq)
+  cpu17: 1000 B of 8 KiB in stock (rseq), 288 B spent and not charged yet
+";
+    assert_eq!(explain.to_string(), text);
+}
+
+#[test]
+fn it_counts_in_groups_of_digits_where_limits_are_no_bytes() {
+    let requests = Level { stocks: 1, in_stocks_max: 1, ..level("requests", 12_345, 100_000) };
+    let all = level("all", 1_012_345, u64::MAX);
+    let explain = Explain { kind: "word", path: vec![requests, all], cpus: vec![on(3, 345, 0)] };
+    let text = "\
+requests: 12 000 used of 100 000, 345 more in 1 stock; peak 12 345 with stocks
+all: 1 012 345 used, no limit; peak 1 012 345 with stocks
+  cpu3: 345 of 8 192 in stock (word)
+";
+    assert_eq!(explain.to_string(), text);
+}
+
+#[test]
+fn what_is_held_is_what_it_says_on_every_kind() {
+    for kind in [Kind::Rseq, Kind::Word] {
+        let server = Account::root("server").limit(1 << 30).kind(kind).build();
+        let orders = server.child("orders").limit(64 << 20).build();
+        let held: Vec<_> = (0..100).map(|_| orders.try_hold(4096).expect("it fits")).collect();
+        let explain = orders.explain();
+        assert_eq!(explain.used(), 400 << 10, "{explain}");
+        let text = explain.to_string();
+        assert!(text.starts_with("orders: 400 KiB used of 64 MiB"), "{text}");
+        drop(held);
+        assert_eq!(orders.explain().used(), 0);
+        assert!(
+            orders.explain().to_string().starts_with("orders: 0 B used of 64 MiB"),
+            "{}",
+            orders.explain()
+        );
+    }
+}
