@@ -1,38 +1,54 @@
 //! HTTP: connections as tasks of this runtime, each with a tenant if it has one.
 //!
-//! Model.   `serve` accepts on one task and spawns a task per connection, which begins on the worker with the
-//!          fewest tasks and takes its socket to that worker's driver. At the end nothing is accepted any more, idle
-//!          connections close, busy ones finish the request that they are at; what is left at the deadline is cut.
+//! Model.   `serve` accepts in a task, in batches, and spawns a task per connection, which begins on the worker with the
+//!          fewest tasks and takes its socket to that worker's driver; `bind` gives each last-level cache a socket, and
+//!          with it such a task, of its own. A connection without a request is closed after a while (`quiet.rs`). At
+//!          the end nothing is accepted any more, idle connections close, busy ones finish the request that they are
+//!          at; what is left at the deadline is cut.
 //!          `Executor` is for what hyper spawns by itself: streams of HTTP/2, connections of a client.
-//! Number.  A connection costs a task, and going to its own driver two system calls.
-//! Writers. The stage: the accepting task. Connections read it.
+//! Number.  A connection costs a task, a timer, and going to its own driver two system calls.
+//! Writers. The stage: `run`. Connections read it.
 //! Source.  `axum::serve`, which spawns by `tokio::spawn`: all its connections stay on the worker that accepts.
 
-use crate::{Handle, Spawner};
+mod listener;
+mod quiet;
+
+pub use listener::{Listener, PerLlc, bind};
+
+use crate::{Handle, JoinHandle, Placement, Spawner};
 use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use listener::is_of_one_connection;
+use quiet::{Alarm, Bounds, Counted, Noticed, Quiet, Ring};
 use std::error::Error;
 use std::fmt;
-use std::future::pending;
-use std::io;
-use std::net::SocketAddr;
+use std::future::{pending, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::watch;
 use tower_service::Service;
+use warmcore_sys::clock;
 use warmcore_tenant::Tenant;
+use warmcore_terms::LlcId;
 
 /// What an error of a service or a body must become.
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// After an error that is the process's and not one connection's, such as no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// So many connections are accepted before the worker's other tasks run.
+const BATCH: usize = 32;
+
+/// How long a client may be quiet, and how long connections may take to finish at the end, if nothing is said.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Spawns what hyper wants spawned: `hyper::rt::Executor`, for servers and clients.
 #[derive(Debug, Clone)]
@@ -78,57 +94,7 @@ where
     }
 }
 
-/// Where connections come from.
-pub trait Listener: Send + 'static {
-    /// A connection that is on no driver yet.
-    type Socket: Send + 'static;
-    /// A connection on a driver.
-    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Who is at the other end.
-    type Peer: Send + 'static;
-
-    /// The next connection. May be dropped while it waits without losing one.
-    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Socket, Self::Peer)>> + Send;
-
-    /// Takes a connection to the driver of the worker that calls this.
-    fn adopt(socket: Self::Socket) -> io::Result<Self::Io>;
-}
-
-impl Listener for TcpListener {
-    type Socket = std::net::TcpStream;
-    type Io = TcpStream;
-    type Peer = SocketAddr;
-
-    async fn accept(&mut self) -> io::Result<(Self::Socket, SocketAddr)> {
-        let (stream, peer) = TcpListener::accept(self).await?;
-        Ok((stream.into_std()?, peer))
-    }
-
-    fn adopt(socket: Self::Socket) -> io::Result<TcpStream> {
-        let stream = TcpStream::from_std(socket)?;
-        // An answer in two pieces is not to wait for the other end to acknowledge the first. That it can't be
-        // set is no reason not to serve.
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
-    }
-}
-
-impl Listener for UnixListener {
-    type Socket = std::os::unix::net::UnixStream;
-    type Io = UnixStream;
-    type Peer = unix::SocketAddr;
-
-    async fn accept(&mut self) -> io::Result<(Self::Socket, unix::SocketAddr)> {
-        let (stream, peer) = UnixListener::accept(self).await?;
-        Ok((stream.into_std()?, peer))
-    }
-
-    fn adopt(socket: Self::Socket) -> io::Result<UnixStream> {
-        UnixStream::from_std(socket)
-    }
-}
-
-type TenantOf<P> = Box<dyn Fn(&P) -> Option<Tenant> + Send>;
+type TenantOf<P> = Arc<dyn Fn(&P) -> Option<Tenant> + Send + Sync>;
 type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 
 /// A server before it runs: [`serve`].
@@ -140,7 +106,8 @@ pub struct Server<L: Listener, S> {
     tenant_of: Option<TenantOf<L::Peer>>,
     configure: Option<Configure>,
     until: Pin<Box<dyn Future<Output = ()> + Send>>,
-    deadline: Option<Duration>,
+    deadline: Duration,
+    bounds: Bounds,
 }
 
 /// How a server ended.
@@ -157,6 +124,13 @@ pub struct Ended {
 ///
 /// A handler that panics costs its connection, or its stream of HTTP/2, and nothing else. What a handler spawns by
 /// [`spawn`](crate::spawn()) finds its own place; by `tokio::spawn` it stays on the worker that called it.
+///
+/// A client that sends no request is not kept for ever: [`head_timeout`](Server::head_timeout) and
+/// [`idle_timeout`](Server::idle_timeout). A request that is under way is not cut, however long its handler takes or its
+/// client reads; bound that with a layer of tower's. An error of `accept` never ends the server: it goes on at once where
+/// the error was that connection's, and a tenth of a second later where it was the process's, such as no more descriptors.
+///
+/// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).until(async { _ = tokio::signal::ctrl_c().await })`.
 ///
 /// ```
 /// use hyper::body::Incoming;
@@ -184,7 +158,8 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
         tenant_of: None,
         configure: None,
         until: Box::pin(pending()),
-        deadline: None,
+        deadline: PATIENCE,
+        bounds: Bounds { head: PATIENCE, idle: PATIENCE },
     }
 }
 
@@ -194,12 +169,24 @@ impl<L: Listener, S> Server<L, S> {
         Self { executor: Some(executor), ..self }
     }
 
-    /// Says whose a connection is. `None`: the executor's tenant's, if it has one. A panic in it ends the server.
-    pub fn tenant_of(self, of: impl Fn(&L::Peer) -> Option<Tenant> + Send + 'static) -> Self {
-        Self { tenant_of: Some(Box::new(of)), ..self }
+    /// Says whose a connection is. `None`: the executor's tenant's, if it has one. A panic in it costs the connection.
+    pub fn tenant_of(self, of: impl Fn(&L::Peer) -> Option<Tenant> + Send + Sync + 'static) -> Self {
+        Self { tenant_of: Some(Arc::new(of)), ..self }
     }
 
-    /// Says more about the protocol, before each connection: limits, timeouts, HTTP/1 or HTTP/2 only.
+    /// How long a client may take from connecting, or from the first byte after an answer, to the end of a request's
+    /// head; then the connection is closed. 30 s if nothing is said; `Duration::MAX` for ever.
+    pub fn head_timeout(self, timeout: Duration) -> Self {
+        Self { bounds: Bounds { head: timeout, ..self.bounds }, ..self }
+    }
+
+    /// How long a connection is kept from the end of an answer to the next byte, and with HTTP/2 to the next request; then
+    /// it is closed. 30 s if nothing is said; `Duration::MAX` for ever.
+    pub fn idle_timeout(self, timeout: Duration) -> Self {
+        Self { bounds: Bounds { idle: timeout, ..self.bounds }, ..self }
+    }
+
+    /// Says more about the protocol, before each connection: limits, HTTP/1 or HTTP/2 only.
     pub fn configure(self, configure: impl Fn(&mut auto::Builder<Executor>) + Send + Sync + 'static) -> Self {
         Self { configure: Some(Arc::new(configure)), ..self }
     }
@@ -209,12 +196,13 @@ impl<L: Listener, S> Server<L, S> {
         Self { until: Box::pin(signal), ..self }
     }
 
-    /// How long connections have to finish after the end. If nothing is said, as long as they take.
+    /// How long connections have to finish after the end. 30 s if nothing is said; `Duration::MAX` for as long as they
+    /// take.
     pub fn deadline(self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self }
+        Self { deadline, ..self }
     }
 
-    /// Serves until the end. Dropping this stops accepting; connections go on.
+    /// Serves until the end. Dropping this stops accepting; connections go on. Panics if [`Listener::accept`] does.
     pub async fn run<B>(self) -> Ended
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -224,40 +212,139 @@ impl<L: Listener, S> Server<L, S> {
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
-        let Self { mut listener, service, executor, tenant_of, configure, mut until, deadline } = self;
+        let Self { listener, service, executor, tenant_of, configure, until, deadline, bounds } = self;
         let executor = executor.unwrap_or_else(Executor::current);
         let stage = watch::Sender::new(Stage::Serving);
-        let mut connections = 0;
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = &mut until => break,
-                accepted = listener.accept() => accepted,
+        let connections = Arc::new(AtomicU64::new(0));
+        let accept = |(llc, listener): (Option<LlcId>, L)| {
+            let task = executor.handle.task().name("accept");
+            let task = match llc {
+                Some(llc) => task.on(Placement::Llc(llc)),
+                None => task,
             };
-            let (socket, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) if is_of_one_connection(&error) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "can't accept; trying again soon");
-                    tokio::select! {
-                        biased;
-                        () = &mut until => break,
-                        () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
+            let front = Front::<L, S> {
+                service: service.clone(),
+                executor: executor.clone(),
+                tenant_of: tenant_of.clone(),
+                configure: configure.clone(),
+                bounds,
+                stage: stage.clone(),
+                connections: connections.clone(),
+                llc,
+            };
+            task.spawn(front.accept_all(listener))
+        };
+        let mut accepting = Accepting(listener.split().into_iter().map(accept).collect());
+        drop(service);
+        if let Either::Second(Some(panic)) = race(until, accepting.ended()).await {
+            resume_unwind(panic);
+        }
+        accepting.end().await;
+        let cut = finish(&stage, deadline).await;
+        Ended { connections: connections.load(Relaxed), cut }
+    }
+}
+
+/// The tasks that accept. Dropped, they end.
+struct Accepting(Vec<JoinHandle<()>>);
+
+impl Accepting {
+    /// Waits until one of them has ended, which by itself none does. What it panicked with; `None`: the runtime ends.
+    async fn ended(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
+        let error = poll_fn(|cx| {
+            let mut ended = self.0.iter_mut().map(|task| Pin::new(task).poll(cx));
+            ended.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        });
+        error.await.err().and_then(|error| error.try_into_panic().ok())
+    }
+
+    /// Ends them, and waits until their sockets are closed.
+    async fn end(mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+        for task in std::mem::take(&mut self.0) {
+            // The only one that has been asked already is one that had ended.
+            if !task.is_finished() {
+                _ = task.await;
+            }
+        }
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What a task that accepts needs to begin a connection.
+struct Front<L: Listener, S> {
+    service: S,
+    executor: Executor,
+    tenant_of: Option<TenantOf<L::Peer>>,
+    configure: Option<Configure>,
+    bounds: Bounds,
+    stage: watch::Sender<Stage>,
+    connections: Arc<AtomicU64>,
+    /// Where connections begin. `None`: anywhere.
+    llc: Option<LlcId>,
+}
+
+impl<L, S, B> Front<L, S>
+where
+    L: Listener,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// Accepts for ever: no error, and nothing that a client does, ends it.
+    async fn accept_all(self, mut listener: L) {
+        let mut since_yield = 0;
+        loop {
+            let mut next = Some(listener.accept().await);
+            while let Some(accepted) = next {
+                match accepted {
+                    Ok((socket, peer)) => self.begin(socket, peer),
+                    Err(error) if is_of_one_connection(&error) => {
+                        tracing::debug!(%error, "a connection failed before it was accepted");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "can't accept; trying again soon");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        break;
                     }
                 }
-            };
-            connections += 1;
-            let executor = match tenant_of.as_ref().and_then(|of| of(&peer)) {
-                Some(tenant) => executor.clone().tenant(&tenant),
-                None => executor.clone(),
-            };
-            let (task, service, configure) = (executor.task(), service.clone(), configure.clone());
-            let stage = stage.subscribe();
-            drop(task.spread().spawn(connection::<L, S, B>(socket, service, executor, configure, stage)));
+                since_yield += 1;
+                if since_yield == BATCH {
+                    since_yield = 0;
+                    crate::yield_now().await;
+                }
+                next = listener.try_accept();
+            }
         }
-        drop(listener);
-        let cut = finish(&stage, deadline).await;
-        Ended { connections, cut }
+    }
+
+    /// Starts a connection's task, on the worker with the least to do.
+    fn begin(&self, socket: L::Socket, peer: L::Peer) {
+        self.connections.fetch_add(1, Relaxed);
+        // What is called here is the user's in part: that it panics costs this connection.
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            let executor = match self.tenant_of.as_ref().and_then(|of| of(&peer)) {
+                Some(tenant) => self.executor.clone().tenant(&tenant),
+                None => self.executor.clone(),
+            };
+            let task = executor.task().spread_in(self.llc);
+            let (service, configure, stage) =
+                (self.service.clone(), self.configure.clone(), self.stage.subscribe());
+            task.spawn(connection::<L, S, B>(socket, service, executor, configure, self.bounds, stage));
+        }));
+        if begun.is_err() {
+            tracing::error!(
+                "a connection was dropped: what chooses its tenant, or clones the service, panicked"
+            );
+        }
     }
 }
 
@@ -266,6 +353,7 @@ impl<L: Listener, S> fmt::Debug for Server<L, S> {
         f.debug_struct("Server")
             .field("executor", &self.executor)
             .field("deadline", &self.deadline)
+            .field("bounds", &self.bounds)
             .finish_non_exhaustive()
     }
 }
@@ -280,12 +368,8 @@ enum Stage {
 }
 
 /// Waits until all connections have ended. Says how many had to be cut.
-async fn finish(stage: &watch::Sender<Stage>, deadline: Option<Duration>) -> usize {
+async fn finish(stage: &watch::Sender<Stage>, deadline: Duration) -> usize {
     stage.send_replace(Stage::Ending);
-    let Some(deadline) = deadline else {
-        stage.closed().await;
-        return 0;
-    };
     if tokio::time::timeout(deadline, stage.closed()).await.is_ok() {
         return 0;
     }
@@ -295,10 +379,20 @@ async fn finish(stage: &watch::Sender<Stage>, deadline: Option<Duration>) -> usi
     left
 }
 
-/// The other end went away before it was accepted.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::*;
-    matches!(error.kind(), ConnectionRefused | ConnectionAborted | ConnectionReset | Interrupted)
+/// Which of two was ready first.
+enum Either<A, B> {
+    First(A),
+    Second(B),
+}
+
+/// Waits for either; for the first if both are ready. The other is dropped.
+async fn race<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> Either<A, B> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    poll_fn(|cx| match first.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Either::First(output)),
+        Poll::Pending => second.as_mut().poll(cx).map(Either::Second),
+    })
+    .await
 }
 
 async fn connection<L, S, B>(
@@ -306,6 +400,7 @@ async fn connection<L, S, B>(
     service: S,
     executor: Executor,
     configure: Option<Configure>,
+    bounds: Bounds,
     mut stage: watch::Receiver<Stage>,
 ) where
     L: Listener,
@@ -316,38 +411,104 @@ async fn connection<L, S, B>(
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
+    let quiet = Arc::new(Quiet::new(clock::now()));
     let io = match L::adopt(socket) {
-        Ok(io) => TokioIo::new(io),
+        Ok(io) => TokioIo::new(Noticed { io, quiet: quiet.clone() }),
         Err(error) => return tracing::warn!(%error, "no driver takes a connection"),
     };
     let mut builder = auto::Builder::new(executor);
-    // With a timer hyper gives up on who never finishes a head.
-    builder.http1().timer(TokioTimer::new());
+    // hyper's own bound on heads would be a timer more for each request.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder.http2().timer(TokioTimer::new());
     if let Some(configure) = configure {
         configure(&mut builder);
     }
-    let service = TowerToHyperService::new(service);
+    let service = Counted { service: TowerToHyperService::new(service), quiet: quiet.clone() };
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    let mut alarm = pin!(Alarm::new(quiet, bounds));
     let mut may_change = true;
     loop {
-        tokio::select! {
-            biased;
-            changed = stage.changed(), if may_change => {
+        let changes = async {
+            match may_change {
+                true => stage.changed().await.is_ok(),
+                false => pending().await,
+            }
+        };
+        // The alarm last: what the connection does says when it rings.
+        match race(changes, race(connection.as_mut(), alarm.as_mut())).await {
+            Either::First(has_changed) => {
                 // Without a server nobody says anything any more.
-                may_change = changed.is_ok();
+                may_change = has_changed;
                 match *stage.borrow_and_update() {
                     Stage::Serving => {}
                     Stage::Ending => connection.as_mut().graceful_shutdown(),
                     Stage::Cut => return,
                 }
             }
-            ended = connection.as_mut() => {
+            Either::Second(Either::First(ended)) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended early");
                 }
                 return;
             }
+            Either::Second(Either::Second(Ring::Close)) => {
+                tracing::debug!("a connection without a request is asked to close");
+                connection.as_mut().graceful_shutdown();
+            }
+            Either::Second(Either::Second(Ring::Cut)) => {
+                return tracing::debug!("a connection without a request is closed");
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Runtime;
+    use std::convert::Infallible;
+    use std::net::TcpStream;
+
+    #[test]
+    fn the_bounds_and_the_deadline_are_30_s_if_nothing_is_said() {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let listener = runtime.enter(|| bind("127.0.0.1:0")).unwrap();
+        let server = serve(listener, ());
+        let half_a_minute = Duration::from_secs(30);
+        assert_eq!(server.bounds, Bounds { head: half_a_minute, idle: half_a_minute });
+        assert_eq!(server.deadline, half_a_minute);
+    }
+
+    /// Where a task begins, whichever worker takes it over later: a task stays on that worker's list.
+    #[test]
+    fn connections_begin_on_all_workers_evenly() {
+        const MANY: usize = 64;
+        // On a busy machine any poll may be long: none counts as such.
+        let long_poll = Duration::from_secs(3600);
+        let runtime = Runtime::builder().workers(2).long_poll(long_poll).build().unwrap();
+        let shared = &runtime.shared;
+        let count = || shared.desks.iter().map(|desk| desk.living.count() as usize).collect::<Vec<_>>();
+        let counts = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            let service = tower::service_fn(|_: Request<Incoming>| async {
+                Ok::<_, Infallible>(Response::new("warm".to_owned()))
+            });
+            crate::spawn(serve(listener, service).run());
+            let _open: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(at).unwrap()).collect();
+            // And two tasks: the server, and the one that accepts.
+            loop {
+                let counts = count();
+                if counts.iter().sum::<usize>() == MANY + 2 {
+                    return counts;
+                }
+                crate::yield_now().await;
+            }
+        });
+        let (most, least) = (counts.iter().max(), counts.iter().min());
+        assert!(
+            counts.len() == 2 && most.zip(least).is_some_and(|(most, least)| most - least <= 1),
+            "{counts:?}"
+        );
     }
 }

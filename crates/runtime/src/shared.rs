@@ -16,7 +16,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_line::Padded;
-use warmcore_place::{Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom};
+use warmcore_place::{
+    Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom,
+};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
@@ -116,11 +118,17 @@ impl Shared {
         }
     }
 
-    /// The worker with the fewest tasks, of those that are allowed.
-    pub(crate) fn least_loaded(&self, allowed: warmcore_place::Allowed) -> Option<CpuId> {
-        let may = |cpu: &CpuId| self.machine.allows(allowed, *cpu) && !self.is_offline(*cpu);
-        let workers = (0..self.desks.len() as u32).map(CpuId).filter(may);
-        workers.min_by_key(|cpu| self.desk(*cpu).living.count())
+    /// The worker with the fewest tasks, of those that are allowed and among these: its driver's own tasks count, and
+    /// one that is in a long poll comes last.
+    pub(crate) fn least_loaded(&self, allowed: Allowed, among: Allowed) -> Option<CpuId> {
+        let may = |cpu: &CpuId| {
+            self.machine.allows(allowed, *cpu) && self.machine.allows(among, *cpu) && !self.is_offline(*cpu)
+        };
+        let load = |cpu: &CpuId| {
+            let desk = self.desk(*cpu);
+            (self.is_stuck(*cpu), desk.living.count() as usize + desk.host.foreign_tasks())
+        };
+        (0..self.desks.len() as u32).map(CpuId).filter(may).min_by_key(load)
     }
 
     pub(crate) fn living(&self, anchor: &Anchor) -> &Living {

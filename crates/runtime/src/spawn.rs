@@ -54,7 +54,8 @@ pub struct Spawner {
     anchor: Arc<Anchor>,
     rare: Option<Box<Rare>>,
     placement: Placement,
-    is_spread: bool,
+    /// It begins on the worker with the least to do of these, where it may run.
+    begins_among: Option<Allowed>,
 }
 
 impl Spawner {
@@ -63,7 +64,7 @@ impl Spawner {
     }
 
     fn at(anchor: Arc<Anchor>) -> Self {
-        Self { anchor, rare: None, placement: Placement::Anywhere, is_spread: false }
+        Self { anchor, rare: None, placement: Placement::Anywhere, begins_among: None }
     }
 
     fn rare(&mut self) -> &mut Rare {
@@ -98,11 +99,19 @@ impl Spawner {
         self
     }
 
-    /// It begins on the worker with the fewest tasks, of those where it may run, instead of near who spawns it. For
+    /// It begins on the worker with the fewest tasks, of those where it may run and that are in no long poll, instead of
+    /// near who spawns it. Tasks of `tokio::spawn` count too. For
     /// tasks that live long and have sockets of their own: a socket is driven by the worker on which it was made,
     /// and a connection that is made inside its task (`TcpStream::from_std`) is driven where that task begins.
     pub fn spread(mut self) -> Self {
-        self.is_spread = true;
+        self.begins_among = Some(Allowed::Anywhere);
+        self
+    }
+
+    /// As [`spread`](Self::spread), over one last-level cache; it may run elsewhere later.
+    #[cfg(feature = "http")]
+    pub(crate) fn spread_in(mut self, llc: Option<LlcId>) -> Self {
+        self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
         self
     }
 
@@ -114,7 +123,7 @@ impl Spawner {
         F::Output: Send + 'static,
     {
         let allowed = self.allowed();
-        let begins_on = self.is_spread.then(|| self.anchor.shared.least_loaded(allowed)).flatten();
+        let begins_on = self.begins_among.and_then(|among| self.anchor.shared.least_loaded(allowed, among));
         let anchor = match begins_on {
             Some(worker) => Arc::new(Anchor { shared: self.anchor.shared.clone(), worker }),
             None => self.anchor,

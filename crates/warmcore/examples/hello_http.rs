@@ -5,7 +5,8 @@
 //! curl localhost:8080
 //! ```
 //!
-//! In a project of your own: `warmcore` with the feature `http`, `axum`, and `tokio` with the feature `net`.
+//! In a project of your own: `warmcore` with the feature `http`, `axum`, and `tokio` with the features `net` and `signal`.
+//! At Ctrl-C requests that are under way finish, for 30 seconds at most.
 //! With WARMCORE_TOP=1 in its environment, `warmcore top` shows its workers.
 
 use axum::{Router, routing::get};
@@ -16,6 +17,7 @@ async fn main() -> std::io::Result<()> {
     let app = Router::new().route("/", get(|| async { "warm\n" }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
     println!("listening on http://{}", listener.local_addr()?);
-    http::serve(listener, app).run().await;
+    let ctrl_c = async { _ = tokio::signal::ctrl_c().await };
+    http::serve(listener, app).until(ctrl_c).run().await;
     Ok(())
 }

@@ -2,9 +2,12 @@
 //!
 //! Until the README has it, the lines are those of the example `hello_http`; when it does, both must say the same.
 
+#[path = "project/mod.rs"]
+mod project;
+
+use project::{Project, warmcore};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -47,59 +50,17 @@ impl Drop for Server {
     }
 }
 
-/// Where the workspace's things are built.
-fn target() -> PathBuf {
-    let this = std::env::current_exe().unwrap();
-    this.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
-}
-
 #[test]
 fn the_readmes_server_builds_in_a_new_project_and_serves() {
-    let folder = tempfile::tempdir().unwrap();
-    let cargo = || {
-        let mut cargo = Command::new(env!("CARGO"));
-        // The workspace's flags are not the reader's.
-        cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_NET_OFFLINE", "true");
-        cargo
-    };
-    let made =
-        cargo().args(["new", "--quiet", "--vcs", "none", "hello"]).current_dir(&folder).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let project = folder.path().join("hello");
-    let warmcore = env!("CARGO_MANIFEST_DIR");
-    let mut manifest = std::fs::read_to_string(project.join("Cargo.toml")).unwrap();
-    manifest.push_str(&format!(
-        "warmcore = {{ path = {warmcore:?}, features = [\"http\"] }}\n\
-         axum = {{ version = \"0.8\", default-features = false }}\n\
-         tokio = {{ version = \"1\", features = [\"net\"] }}\n\
-         # As fast as it builds.\n\
-         [profile.dev]\n\
-         debug = false\n"
-    ));
-    std::fs::write(project.join("Cargo.toml"), manifest).unwrap();
     // Any free port.
     let code = readme().unwrap_or_else(example);
     assert_eq!(code.matches(":8080").count(), 1, "{code}");
-    std::fs::write(project.join("src/main.rs"), code.replace(":8080", ":0")).unwrap();
-    // The versions that the workspace has are those that are here.
-    let lock = Path::new(warmcore).join("../../Cargo.lock");
-    std::fs::copy(lock, project.join("Cargo.lock")).unwrap();
-    let target = target().join("tests").join("readme-server");
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--offline", "--message-format", "short"]);
-    let built = build.env("CARGO_TARGET_DIR", &target).current_dir(&project).output().unwrap();
-    let errors = String::from_utf8_lossy(&built.stderr);
-    if !built.status.success() {
-        let is_missing =
-            ["offline", "no matching package", "failed to download", "failed to select a version"];
-        if is_missing.iter().any(|text| errors.contains(text)) {
-            return eprintln!(
-                "skipped: a crate is not on this machine, and nothing is downloaded:\n{errors}"
-            );
-        }
-        panic!("{errors}");
-    }
-    let mut program = Command::new(target.join("debug/hello"));
+    let dependencies = warmcore(r#", features = ["http"]"#)
+        + "axum = { version = \"0.8\", default-features = false }\n\
+           tokio = { version = \"1\", features = [\"net\", \"signal\"] }\n";
+    let project = Project::new("readme-server", &dependencies, &code.replace(":8080", ":0"));
+    let Some(program) = project.build("readme-server") else { return };
+    let mut program = Command::new(program);
     let mut server = Server(program.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -119,4 +80,18 @@ fn the_readmes_server_builds_in_a_new_project_and_serves() {
         let reply = client.join().unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("\r\n\r\nwarm\n"), "{reply}");
     }
+    // Ctrl-C ends it, and with it a connection that idles: the program ends by itself, and well.
+    let mut idle = TcpStream::connect(&address).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(idle, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(idle);
+    let mut line = String::new();
+    while line != "warm\n" {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "closed before its answer");
+    }
+    let interrupted = Command::new("kill").args(["-INT", &server.0.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    assert_eq!(reader.read_line(&mut line).unwrap(), 0, "{line}");
+    assert!(server.0.wait().unwrap().success());
 }

@@ -1,0 +1,243 @@
+//! Listener: where connections come from, one at a time and in batches; and sockets that are one per last-level cache.
+
+use crate::Handle;
+use std::future::Future;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, unix};
+use warmcore_terms::{CpuId, LlcId};
+
+/// How many connections the kernel keeps that were not accepted yet, for each socket of [`bind`]. It is also bounded by
+/// `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
+
+/// Where connections come from.
+pub trait Listener: Sized + Send + 'static {
+    /// A connection that is on no driver yet.
+    type Socket: Send + 'static;
+    /// A connection on a driver.
+    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Who is at the other end.
+    type Peer: Send + 'static;
+
+    /// The next connection. May be dropped while it waits without losing one.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Socket, Self::Peer)>> + Send;
+
+    /// Another connection, if one waits already: a batch needs to wait for its first only. If nothing is implemented,
+    /// none.
+    fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, Self::Peer)>> {
+        None
+    }
+
+    /// Takes a connection to the driver of the worker that calls this.
+    fn adopt(socket: Self::Socket) -> io::Result<Self::Io>;
+
+    /// The listeners that accept side by side, each in a task of its own, and in which last-level cache that task and
+    /// the connections it accepts begin. If nothing is implemented, this one, anywhere.
+    fn split(self) -> Vec<(Option<LlcId>, Self)> {
+        vec![(None, self)]
+    }
+}
+
+/// `None`: no connection waits.
+fn unless_none_waits<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
+    match accepted {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        accepted => Some(accepted),
+    }
+}
+
+impl Listener for TcpListener {
+    type Socket = std::net::TcpStream;
+    type Io = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn accept(&mut self) -> io::Result<(Self::Socket, SocketAddr)> {
+        let (stream, peer) = TcpListener::accept(self).await?;
+        Ok((stream.into_std()?, peer))
+    }
+
+    /// Without a look at the driver, which would register the connection there and take it off again.
+    fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, SocketAddr)>> {
+        // SAFETY: the descriptor is open for as long as `self` is borrowed, and is not closed here.
+        let listener = ManuallyDrop::new(unsafe { std::net::TcpListener::from_raw_fd(self.as_raw_fd()) });
+        unless_none_waits(listener.accept())
+    }
+
+    fn adopt(socket: Self::Socket) -> io::Result<TcpStream> {
+        socket.set_nonblocking(true)?;
+        let stream = TcpStream::from_std(socket)?;
+        // An answer in two pieces is not to wait for the other end to acknowledge the first. That it can't be
+        // set is no reason not to serve.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Listener for UnixListener {
+    type Socket = std::os::unix::net::UnixStream;
+    type Io = UnixStream;
+    type Peer = unix::SocketAddr;
+
+    async fn accept(&mut self) -> io::Result<(Self::Socket, unix::SocketAddr)> {
+        let (stream, peer) = UnixListener::accept(self).await?;
+        Ok((stream.into_std()?, peer))
+    }
+
+    fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, unix::SocketAddr)>> {
+        // SAFETY: as for TCP.
+        let listener =
+            ManuallyDrop::new(unsafe { std::os::unix::net::UnixListener::from_raw_fd(self.as_raw_fd()) });
+        unless_none_waits(listener.accept().map(|(socket, peer)| (socket, peer.into())))
+    }
+
+    fn adopt(socket: Self::Socket) -> io::Result<UnixStream> {
+        socket.set_nonblocking(true)?;
+        UnixStream::from_std(socket)
+    }
+}
+
+/// One listening socket per last-level cache: [`bind`].
+#[derive(Debug)]
+pub struct PerLlc {
+    sockets: Vec<(LlcId, std::net::TcpListener)>,
+    /// The only socket, once it is on the driver of the worker that accepts.
+    registered: Option<TcpListener>,
+}
+
+/// Binds one listening socket per last-level cache of the runtime that this thread is in, all to one address. Each is
+/// accepted from in its own cache, and its connections begin there, on the worker that has the least to do.
+///
+/// This is for servers to which connections come faster than one task accepts them: one socket has one lock in the
+/// kernel, and [`serve`](super::serve) accepts from it in one task. For others a `tokio::net::TcpListener` is better, since
+///
+/// - **the kernel chooses the socket by a hash of the two addresses, not by load.** Few connections are spread unevenly:
+///   with 8 connections over 4 caches, a cache gets none in 38 % of all cases. A connection stays in the cache that it
+///   was given to, and one that waits at a socket is not accepted by the tasks of the others;
+/// - **the port is not this process's alone.** The sockets have `SO_REUSEPORT`: any other process of the same user can
+///   bind the same address with it, a second instance that was started by mistake too. It then gets its share of the
+///   connections instead of the error "address in use". When a process ends, connections that waited at its sockets are
+///   reset.
+///
+/// Where the runtime's workers share one last-level cache there is one socket without that option.
+///
+/// With port 0 all sockets get the same free port. A name is resolved on this thread, which blocks it.
+///
+/// ```
+/// # let runtime = warmcore_runtime::Runtime::new().unwrap();
+/// # runtime.block_on(async {
+/// use warmcore_runtime::http;
+///
+/// let listener = http::bind("127.0.0.1:0")?;
+/// println!("listening on http://{}", listener.local_addr()?);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+///
+/// # Errors
+/// What binding and listening say, for the last address that was tried: the address is in use, or not this machine's.
+///
+/// # Panics
+/// If this thread is in no runtime.
+#[track_caller]
+pub fn bind(addr: impl ToSocketAddrs) -> io::Result<PerLlc> {
+    let handle = Handle::current();
+    let machine = &handle.shared.machine;
+    let mut llcs: Vec<LlcId> = (0..machine.cpus() as u32).map(|cpu| machine.llc_of(CpuId(cpu))).collect();
+    llcs.sort_unstable();
+    llcs.dedup();
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for addr in addr.to_socket_addrs()? {
+        match handle.enter(|| bind_all(addr, &llcs)) {
+            Ok(sockets) => return Ok(PerLlc { sockets, registered: None }),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind_all(mut addr: SocketAddr, llcs: &[LlcId]) -> io::Result<Vec<(LlcId, std::net::TcpListener)>> {
+    let mut sockets = Vec::with_capacity(llcs.len());
+    for llc in llcs {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        if llcs.len() > 1 {
+            socket.set_reuseport(true)?;
+        }
+        socket.bind(addr)?;
+        let listener = socket.listen(BACKLOG)?;
+        // The next one takes the port that this one was given.
+        addr = listener.local_addr()?;
+        sockets.push((*llc, listener.into_std()?));
+    }
+    Ok(sockets)
+}
+
+impl PerLlc {
+    /// The address of all sockets.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match (&self.registered, self.sockets.first()) {
+            (Some(listener), _) => listener.local_addr(),
+            (None, Some((_, socket))) => socket.local_addr(),
+            (None, None) => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// How many sockets there are.
+    pub fn sockets(&self) -> usize {
+        self.sockets.len() + usize::from(self.registered.is_some())
+    }
+}
+
+impl Listener for PerLlc {
+    type Socket = std::net::TcpStream;
+    type Io = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn accept(&mut self) -> io::Result<(Self::Socket, SocketAddr)> {
+        if self.registered.is_none() {
+            debug_assert_eq!(self.sockets.len(), 1, "split");
+            // On the driver of the worker where it is accepted. The socket stays for another try until that is done.
+            let (_, socket) = self.sockets.first().ok_or(io::ErrorKind::NotConnected)?;
+            self.registered = Some(TcpListener::from_std(socket.try_clone()?)?);
+            self.sockets.clear();
+        }
+        let listener = self.registered.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Listener::accept(listener).await
+    }
+
+    fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, SocketAddr)>> {
+        self.registered.as_mut().and_then(Listener::try_accept)
+    }
+
+    fn adopt(socket: Self::Socket) -> io::Result<TcpStream> {
+        <TcpListener as Listener>::adopt(socket)
+    }
+
+    fn split(self) -> Vec<(Option<LlcId>, Self)> {
+        let one = |(llc, socket)| (Some(llc), Self { sockets: vec![(llc, socket)], registered: None });
+        self.sockets.into_iter().map(one).collect()
+    }
+}
+
+/// The connection failed before it was accepted, and the next one will not: accept(2) says which errors are the
+/// connection's, or its network's, or a firewall's.
+pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    let kinds = [
+        ConnectionRefused,
+        ConnectionAborted,
+        ConnectionReset,
+        Interrupted,
+        NetworkDown,
+        NetworkUnreachable,
+        HostUnreachable,
+        PermissionDenied,
+    ];
+    // ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP and EHOSTDOWN have no kind.
+    let numbers: &[i32] = if cfg!(target_os = "linux") { &[64, 71, 92, 95, 112] } else { &[] };
+    kinds.contains(&error.kind()) || error.raw_os_error().is_some_and(|number| numbers.contains(&number))
+}
