@@ -107,16 +107,20 @@ const STEPS: &[Step] = &[
     },
     Step {
         env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
-        ..step("loom models", "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib")
+        ..step(
+            "loom models",
+            "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib \
+             --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
+        )
     },
     // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models have a flag of their own.
     Step {
         env: &[("RUSTFLAGS", "--cfg warmcore_loom"), ("CARGO_TARGET_DIR", "target/warmcore_loom")],
-        ..step("runtime's loom models", "test --release -p warmcore-runtime --lib -- loom")
+        ..step("runtime's loom models", "test --release -p warmcore-runtime --lib --features loom -- loom")
     },
     Step {
         env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
-        ..step("shuttle models", "test --release -p warmcore-runtime --lib -- shuttle")
+        ..step("shuttle models", "test --release -p warmcore-runtime --lib --features shuttle -- shuttle")
     },
     step("results as Parquet", "test --release -p warmcore-lab --lib --features parquet -- sim::"),
     step("without the runtime", "check -p warmcore --no-default-features"),

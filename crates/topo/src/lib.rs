@@ -18,6 +18,9 @@
 //! # Ok::<(), warmcore_topo::TopoError>(())
 //! ```
 //!
+//! A crate that only asks what this machine is needs no feature: reading hwloc's XML (`hwloc`), machine files
+//! (`machine-files`) and writing JSON (`serde`) bring their parsers along.
+//!
 //! **Invariant.** A `Topology` that a reader returned passes [`Topology::check`]; what does not is
 //! an error which names the file. No input makes a reader panic.
 
@@ -25,16 +28,20 @@ mod assemble;
 mod cgroup;
 mod error;
 mod files;
+#[cfg(feature = "hwloc")]
 mod hwloc;
+#[cfg(feature = "machine-files")]
 mod machine;
 mod model;
 mod process;
+#[cfg(feature = "serde")]
 mod serial;
 mod sysfs;
 #[cfg(test)]
 mod write_sysfs;
 
 pub use error::TopoError;
+#[cfg(feature = "machine-files")]
 pub use machine::{MACHINES, machines};
 pub use model::{Core, Cpu, Distance, Llc, Node, Quota, Socket, Topology};
 

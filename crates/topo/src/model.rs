@@ -7,7 +7,10 @@
 //! Number.  8192 CPUs: 160 KiB of `cpus`; a look-up is 13 comparisons.
 //! Writers. none after the reader returned it.
 
-use crate::{TopoError, serial};
+use crate::TopoError;
+#[cfg(feature = "serde")]
+use crate::serial;
+#[cfg(feature = "serde")]
 use serde::Serialize;
 use std::path::PathBuf;
 use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
@@ -16,7 +19,8 @@ use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 mod tests;
 
 /// A machine: which CPUs there are, and what each shares with which.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Topology {
     /// Where it was read: a directory, a file, or a machine file's section.
     pub source: String,
@@ -33,19 +37,19 @@ pub struct Topology {
     /// The sockets, by id.
     pub sockets: Vec<Socket>,
     /// Every CPU number that may ever come online.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub possible: CpuSet,
     /// Possible, and not online.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub offline: CpuSet,
     /// Taken out of load balancing at boot (`isolcpus=`).
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub isolated: CpuSet,
     /// Without a tick while one task runs (`nohz_full=`).
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub nohz_full: CpuSet,
     /// The online CPUs that this process may run on, where the source is this process's machine.
-    #[serde(serialize_with = "serial::maybe_list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::maybe_list"))]
     pub allowed: Option<CpuSet>,
     /// The smallest CPU quota of this process's cgroups, where there is one.
     pub quota: Option<Quota>,
@@ -59,33 +63,35 @@ pub struct Topology {
 }
 
 /// An online CPU and its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Cpu {
     /// The kernel's number.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub id: CpuId,
     /// Its physical core.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub core: CoreId,
     /// Its last-level cache.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub llc: LlcId,
     /// Its NUMA node.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub node: NodeId,
     /// Its socket.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub socket: SocketId,
 }
 
 /// A physical core. Where Linux splits a core into halves with a cache each (POWER), a half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Core {
     /// Dense, in the order of the smallest CPU.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub id: CoreId,
     /// Its online CPUs: SMT siblings.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
     /// Size of the L1 data cache that it uses.
     pub l1d_kib: Option<u32>,
@@ -94,13 +100,14 @@ pub struct Core {
 }
 
 /// A last-level cache: the widest cache that Linux lists for its CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Llc {
     /// Dense, in the order of the smallest CPU.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub id: LlcId,
     /// The online CPUs that share it.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
     /// Its level; 0 when no shared cache is known, and the socket is taken for one.
     pub level: u8,
@@ -109,33 +116,36 @@ pub struct Llc {
 }
 
 /// A NUMA node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Node {
     /// The kernel's number.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub id: NodeId,
     /// Its online CPUs.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
     /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local.
     /// Empty where none are given.
-    #[serde(serialize_with = "serial::distances")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::distances"))]
     pub distances: Vec<(NodeId, u32)>,
 }
 
 /// A socket (package).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Socket {
     /// Dense, in the order of the smallest CPU; not the firmware's number.
-    #[serde(serialize_with = "serial::id")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::id"))]
     pub id: SocketId,
     /// Its online CPUs.
-    #[serde(serialize_with = "serial::list")]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
 }
 
 /// How much CPU time a cgroup may use.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Quota {
     /// Quota over period: 1.5 is one and a half CPUs.
     pub cpus: f64,
@@ -146,8 +156,9 @@ pub struct Quota {
 /// How far apart two CPUs are: the nearest thing that they share. Ordered, nearest first.
 ///
 /// On a machine whose LLC spans nodes, two CPUs of one LLC are `Llc` apart, whatever their nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Distance {
     /// The same CPU.
     Same,

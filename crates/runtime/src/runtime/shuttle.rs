@@ -485,7 +485,7 @@ fn two_that_end_in_each_others_tasks_end() {
             });
         for task in tasks.collect::<Vec<_>>() {
             // Aborted if the other was first.
-            assert!(block_on(task).err().is_none_or(|error| error.is_aborted()));
+            assert!(block_on(task).err().is_none_or(|error| error.is_cancelled()));
         }
         for _ in 0..PATIENCE {
             if shared.iter().all(|shared| shared.strong_count() == 0) {

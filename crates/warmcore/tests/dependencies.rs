@@ -1,0 +1,140 @@
+//! What a program that uses Warmcore depends on: no parser, no test framework, and of tokio what a driver needs.
+//!
+//! A new dependency of users' is added to a list here, so that it is never added by accident.
+
+mod project;
+
+use project::{Project, warmcore};
+use std::collections::BTreeSet;
+
+/// What a program on Linux links with, beside our own crates, and what its derives are built with.
+const LINKED: &[&str] = &[
+    "async-task",
+    "bytemuck",
+    "bytemuck_derive",
+    "bytes",
+    "cfg-if",
+    "libc",
+    "mio",
+    "once_cell",
+    "pin-project-lite",
+    "proc-macro2",
+    "quote",
+    "socket2",
+    "syn",
+    "tokio",
+    "tracing",
+    "tracing-core",
+    "unicode-ident",
+];
+
+/// With the feature `http` also.
+const LINKED_WITH_HTTP: &[&str] = &[
+    "atomic-waker",
+    "equivalent",
+    "fnv",
+    "futures-channel",
+    "futures-core",
+    "futures-sink",
+    "futures-task",
+    "futures-util",
+    "h2",
+    "hashbrown",
+    "http",
+    "http-body",
+    "httparse",
+    "httpdate",
+    "hyper",
+    "hyper-util",
+    "indexmap",
+    "itoa",
+    "slab",
+    "smallvec",
+    "tokio-util",
+    "tower-service",
+];
+
+/// What tests, simulations, and readers of files need. Not in a user's lock file, whatever the system.
+const NEVER: &[&str] = &[
+    "clap",
+    "loom",
+    "proptest",
+    "roxmltree",
+    "serde",
+    "serde_derive",
+    "serde_json",
+    "shuttle",
+    "signal-hook-registry",
+    "tempfile",
+    "tokio-macros",
+    "toml",
+    "tracing-attributes",
+    "tracing-subscriber",
+];
+
+/// A package, and the features of it that are used.
+type Package = (String, Vec<String>);
+
+/// What a program with these features of ours links, and the names in its lock file.
+fn packages(name: &str, options: &str) -> Option<(Vec<Package>, BTreeSet<String>)> {
+    let project = Project::new(name, &warmcore(options), "fn main() {}\n");
+    let tree = project.cargo(&[
+        "tree",
+        "--offline",
+        "--prefix",
+        "none",
+        "--edges",
+        "normal",
+        "--format",
+        "{p}|{f}",
+    ])?;
+    let text = String::from_utf8_lossy(&tree.stdout).into_owned();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let package = |line: &str| {
+        let (package, features) = line.split_once('|')?;
+        let name = package.split_whitespace().next()?.to_owned();
+        // A package that was shown before ends with a star.
+        let features = features.trim_end_matches(" (*)");
+        Some((name, features.split(',').map(str::to_owned).collect()))
+    };
+    let linked = text.lines().filter_map(package).collect();
+    let lock = project.read("Cargo.lock");
+    let names = lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    Some((linked, names.map(str::to_owned).collect()))
+}
+
+fn check(name: &str, options: &str, lists: &[&[&str]], tokios: &[&str]) {
+    let Some((linked, locked)) = packages(name, options) else { return };
+    let is_known = |package: &str| {
+        package.starts_with("warmcore") || package == name || lists.iter().any(|list| list.contains(&package))
+    };
+    let unknown: BTreeSet<_> = linked.iter().map(|(package, _)| package).filter(|p| !is_known(p)).collect();
+    assert!(unknown.is_empty(), "a program with{options} links what is in no list here: {unknown:?}");
+    let features = linked.iter().filter(|(package, _)| package == "tokio").flat_map(|(_, features)| features);
+    // Those that are no optional dependency of tokio's.
+    let public = ["fs", "full", "io-std", "io-util", "macros", "net", "process", "rt", "rt-multi-thread"];
+    let is_public =
+        |f: &&String| public.contains(&f.as_str()) || ["signal", "sync", "time"].contains(&f.as_str());
+    let features: BTreeSet<&str> = features.filter(is_public).map(String::as_str).collect();
+    assert_eq!(features, tokios.iter().copied().collect(), "tokio's features");
+    let never: Vec<_> = NEVER.iter().filter(|package| locked.contains(**package)).collect();
+    assert!(never.is_empty(), "in the lock file of a program with{options}: {never:?}");
+}
+
+#[test]
+fn a_program_links_a_driver_and_no_parser() {
+    check("links-default", "", &[LINKED], &["net", "rt", "time"]);
+}
+
+#[test]
+fn a_server_links_hyper_besides() {
+    let options = r#", features = ["http"]"#;
+    check("links-http", options, &[LINKED, LINKED_WITH_HTTP], &["io-util", "net", "rt", "sync", "time"]);
+}
+
+#[test]
+fn data_per_cpu_alone_links_no_runtime() {
+    let without_tokio: Vec<&str> =
+        LINKED.iter().copied().filter(|package| !["tokio", "mio", "tracing"].contains(package)).collect();
+    check("links-data", ", default-features = false", &[&without_tokio], &[]);
+}
