@@ -43,6 +43,7 @@ pub(crate) fn within<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
 }
 
 /// Runs a future on this thread.
+#[track_caller]
 pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     let is_worker = context::with_worker(|worker| worker.is_some());
     assert!(

@@ -284,6 +284,7 @@ impl Runtime {
     /// it makes are driven by one of them.
     ///
     /// Panics on a worker's thread: it would wait for itself.
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         block::on(&self.shared, future)
     }
@@ -412,7 +413,10 @@ impl Handle {
     /// Of the runtime that this thread is in. Panics if it is in none.
     #[track_caller]
     pub fn current() -> Self {
-        Self::try_current().unwrap_or_else(|| panic!("{}", crate::spawn::NO_RUNTIME))
+        match Self::try_current() {
+            Some(handle) => handle,
+            None => panic!("{}", crate::spawn::NO_RUNTIME),
+        }
     }
 
     /// Of the runtime that this thread is in.
@@ -440,6 +444,7 @@ impl Handle {
     }
 
     /// As [`Runtime::block_on`].
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         block::on(&self.shared, future)
     }

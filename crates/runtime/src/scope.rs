@@ -139,7 +139,7 @@ impl fmt::Debug for Scope<'_, '_> {
 /// ```
 #[track_caller]
 pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
-    let shared = context::current().unwrap_or_else(|| panic!("{NO_RUNTIME}"));
+    let Some(shared) = context::current() else { panic!("{NO_RUNTIME}") };
     block::block_in_place(|| {
         let inner = Arc::new(Inner {
             shared,

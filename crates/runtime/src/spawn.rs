@@ -151,10 +151,10 @@ impl Spawner {
             Placement::Llc(llc) => Some(Allowed::Llc(llc)),
             Placement::Node(node) => Some(Allowed::Node(node)),
         };
-        let allowed = allowed.filter(|allowed| workers().any(|worker| machine.allows(*allowed, worker)));
-        allowed.unwrap_or_else(|| {
-            panic!("no worker on {:?}: the runtime has {} workers", self.placement, machine.cpus())
-        })
+        match allowed.filter(|allowed| workers().any(|worker| machine.allows(*allowed, worker))) {
+            Some(allowed) => allowed,
+            None => panic!("no worker on {:?}: the runtime has {} workers", self.placement, machine.cpus()),
+        }
     }
 }
 
@@ -214,7 +214,11 @@ where
 /// A task before it begins, on the runtime that this thread is in. Panics if it is in none.
 #[track_caller]
 pub fn task() -> Spawner {
-    Spawner::at(context::current_anchor().unwrap_or_else(|| panic!("{NO_RUNTIME}")))
+    // No closure: it would not have the caller's place.
+    match context::current_anchor() {
+        Some(anchor) => Spawner::at(anchor),
+        None => panic!("{NO_RUNTIME}"),
+    }
 }
 
 /// Lets the tasks that wait on this worker run first.

@@ -82,6 +82,7 @@ impl Builder {
 
     /// Makes the tenant. Panics without address space, and where [`mode`](warmcore_percpu::mode())
     /// does; the first one in a process takes as long as that.
+    #[track_caller]
     pub fn build(self) -> Tenant {
         let here = affinity::cpu_numbers_end() as u32;
         let cpus = self.cpus.unwrap_or(here);

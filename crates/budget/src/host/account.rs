@@ -94,8 +94,12 @@ impl Builder {
     }
 
     /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or does, and without address space.
+    #[track_caller]
     pub fn build(self) -> Account {
-        self.try_build().unwrap_or_else(|over| panic!("no room for the guarantee: {over}"))
+        match self.try_build() {
+            Ok(account) => account,
+            Err(over) => panic!("no room for the guarantee: {over}"),
+        }
     }
 
     /// Makes the account, or says that its parent has no room for its guarantee. Panics if the

@@ -25,6 +25,11 @@ const CAPACITY_MAX: usize = 254;
 ///
 /// # Safety
 /// `Self` is 8 bytes aligned to 8 without padding, no valid value is all zeros, and it is `Send`.
+#[diagnostic::on_unimplemented(
+    message = "a free list keeps a `Box`, an `Arc` or a `NonZeroU64`, not `{Self}`",
+    label = "not 8 bytes that are never all zero",
+    note = "put it into a box: `FreeList<Box<{Self}>>`"
+)]
 pub unsafe trait Item: Send + Sized {}
 
 #[cfg(target_pointer_width = "64")]
