@@ -14,21 +14,35 @@ fn runtime() -> Runtime {
     Runtime::builder().workers(1).build().unwrap()
 }
 
+/// Where a runtime is dropped.
+#[derive(Clone, Copy)]
+enum Where {
+    Poll,
+    BlockInPlace,
+    SpawnBlocking,
+    /// In a task that tokio spawned, which runs inside a worker's driver.
+    Foreign,
+}
+
 /// `one` is dropped in a task of `other` and `other` in a task of `one`, both at the same moment. Says when both are.
-fn drop_crosswise(in_place: bool) -> Receiver<()> {
+fn drop_crosswise(place: Where) -> Receiver<()> {
     let (one, other) = (runtime(), runtime());
     let (begin, (done, is_done)) = (Arc::new(Barrier::new(2)), channel());
     let handles = [one.handle(), other.handle()];
     for (handle, dropped) in handles.into_iter().zip([other, one]) {
         let (begin, done) = (begin.clone(), done.clone());
-        drop(handle.spawn(async move {
+        let drop_it = move || {
             begin.wait();
-            if in_place {
-                block_in_place(|| drop(dropped))
-            } else {
-                drop(dropped)
-            }
+            drop(dropped);
             done.send(()).unwrap();
+        };
+        drop(handle.spawn(async move {
+            match place {
+                Where::Poll => drop_it(),
+                Where::BlockInPlace => block_in_place(drop_it),
+                Where::SpawnBlocking => _ = tokio::task::spawn_blocking(drop_it).await,
+                Where::Foreign => _ = tokio::spawn(async move { drop_it() }).await,
+            }
         }));
     }
     is_done
@@ -36,8 +50,8 @@ fn drop_crosswise(in_place: bool) -> Receiver<()> {
 
 #[test]
 fn two_runtimes_may_be_dropped_in_each_others_tasks() {
-    for in_place in [false, true] {
-        let ended = ends(move || drop_crosswise(in_place).iter().count());
+    for place in [Where::Poll, Where::BlockInPlace, Where::SpawnBlocking, Where::Foreign] {
+        let ended = ends(move || drop_crosswise(place).iter().count());
         assert_eq!(ended, 2);
     }
 }
