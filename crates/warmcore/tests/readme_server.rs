@@ -5,7 +5,7 @@
 #[path = "project/mod.rs"]
 mod project;
 
-use project::{Project, warmcore};
+use project::Project;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -20,6 +20,16 @@ fn readme() -> Option<String> {
     // The first line may go on with `,no_run`.
     let block = blocks.find(|(block, _)| block.contains(ATTRIBUTE) && block.contains("serve("))?.0;
     Some(block.split_once('\n')?.1.trim().to_owned())
+}
+
+/// The README's dependencies, ours from where it is.
+fn dependencies() -> String {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n[dependencies]\n").expect("it says what to depend on");
+    let (lines, _) = rest.split_once("```").expect("a block ends");
+    let path = "\"../warmcore/crates/warmcore\"";
+    assert_eq!(lines.matches(path).count(), 1, "{lines}");
+    lines.replace(path, &format!("{:?}", env!("CARGO_MANIFEST_DIR")))
 }
 
 /// The example's lines without its head.
@@ -55,10 +65,7 @@ fn the_readmes_server_builds_in_a_new_project_and_serves() {
     // Any free port.
     let code = readme().unwrap_or_else(example);
     assert_eq!(code.matches(":8080").count(), 1, "{code}");
-    let dependencies = warmcore(r#", features = ["http"]"#)
-        + "axum = { version = \"0.8\", default-features = false }\n\
-           tokio = { version = \"1\", features = [\"net\", \"signal\"] }\n";
-    let project = Project::new("readme-server", &dependencies, &code.replace(":8080", ":0"));
+    let project = Project::new("readme-server", &dependencies(), &code.replace(":8080", ":0"));
     let Some(program) = project.build("readme-server") else { return };
     let mut program = Command::new(program);
     let mut server = Server(program.stdout(Stdio::piped()).spawn().unwrap());
