@@ -48,7 +48,7 @@ started with WARMCORE_TOP=1 in its environment:
     WARMCORE_TOP=1 ./server &
     warmcore top
 
-It then opens a socket that its own user alone can connect to.";
+It then opens a socket that its own user alone can connect to, and root.";
 
 /// A frame that goes to no terminal is so wide.
 const PLAIN_WIDTH: u16 = 100;
@@ -64,7 +64,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let every = Duration::from_secs_f64(args.every);
     let which = choose(args.process.as_deref(), observe::list())?;
     if args.json {
-        print!("{}", ask(&which)?);
+        print!("{}", checked(&ask(&which)?)?);
         return Ok(());
     }
     let first = Snapshot::parse(&ask(&which)?)?;
@@ -91,8 +91,7 @@ fn choose(said: Option<&str>, found: Vec<Observable>) -> anyhow::Result<Observab
             0 => bail!("no process here can be watched\n\n{HOW}\n{}", looked_in()),
             1 => Ok(found.into_iter().next().expect("there is one")),
             _ => {
-                let lines: Vec<String> = found.iter().map(describe).collect();
-                bail!("several can be watched; say which:\n{}", lines.join("\n"))
+                bail!("several can be watched; say which:\n{}", describe(&found).join("\n"))
             }
         };
     };
@@ -119,12 +118,39 @@ fn looked_in() -> String {
     format!("Looked for sockets in {}.", folders.join(" and "))
 }
 
-fn describe(one: &Observable) -> String {
-    let name = ask(one).and_then(|line| Snapshot::parse(&line));
-    let name = name.map_or(String::new(), |it| format!("  {} ({} workers)", it.name, it.workers.len()));
-    match one.runtime {
-        1 => format!("    warmcore top {}{name}", one.pid),
-        runtime => format!("    warmcore top {}.{runtime}{name}", one.pid),
+/// So many of those that can be watched are told by name.
+const TOLD_MAX: usize = 32;
+
+/// A line for each. They are asked at the same time, so that one that doesn't answer doesn't keep the rest.
+fn describe(found: &[Observable]) -> Vec<String> {
+    let told = &found[..found.len().min(TOLD_MAX)];
+    let user = observe::user();
+    let mut lines: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            told.iter().map(|one| scope.spawn(|| Snapshot::parse(&one.ask().ok()?).ok())).collect();
+        let lines = told.iter().zip(asked).map(|(one, asked)| {
+            let runtime = if one.runtime == 1 { String::new() } else { format!(".{}", one.runtime) };
+            let name = match asked.join().ok().flatten() {
+                Some(it) => format!("  {} ({} workers)", it.name, it.workers.len()),
+                None => "  does not answer".into(),
+            };
+            let of = if one.user == user { String::new() } else { format!(", user {}", one.user) };
+            format!("    warmcore top {}{runtime}{name}{of}", one.pid)
+        });
+        lines.collect()
+    });
+    if found.len() > TOLD_MAX {
+        lines.push(format!("    and {} more", found.len() - TOLD_MAX));
+    }
+    lines
+}
+
+/// A line that may go to a terminal as it is: a snapshot, whose text escapes what is not to be printed.
+fn checked(line: &str) -> anyhow::Result<&str> {
+    Snapshot::parse(line)?;
+    match line.trim_end_matches('\n').contains(char::is_control) {
+        false => Ok(line),
+        true => bail!("the answer holds control characters: it is not from a runtime"),
     }
 }
 

@@ -1,31 +1,39 @@
-//! Observe: a socket where who asks is told what the runtime does: `warmcore top`.
+//! Observe: a socket on which a runtime says what it does: `warmcore top`.
 //!
-//! Model.   A local socket, named by the process, for the user alone. Who connects gets one line of JSON and then
-//!          the end; it sends nothing. A thread answers; it reads the numbers that the workers write anyway, and
-//!          no worker notices. The socket goes when the runtime does. What a killed process leaves behind, nobody
-//!          listens on: [`list`] leaves it out.
-//! Number.  350 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; who doesn't take the
-//!          answer within a second is hung up on.
-//! Writers. The thread, and who drops the observer.
-//! Source.  docs/json.md, "top".
+//! A local socket, named by the process, in a folder that this user alone may enter. A client that connects gets one
+//! line of JSON and then the end; it sends nothing. A thread answers; it reads the numbers that the workers write
+//! anyway, and no worker notices. The socket goes when the runtime does. A killed process leaves a socket behind on
+//! which nothing listens: [`list`] leaves it out.
+//!
+//! # Other users
+//! The folder is `warmcore-USER`, mode 0700, in `$XDG_RUNTIME_DIR`, `/run/user/USER` or `/tmp`: the first of them where
+//! it can be made. A folder of that name that belongs to another user, is a link, or is open to others is not used.
+//! A client trusts no name: the kernel says which user and process listen (`SO_PEERCRED`). It never waits for a
+//! connection, waits a second for the answer, and reads 16 MiB of it at most. Root sees the runtimes of all users.
+//!
+//! # Cost
+//! 500 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; a client that doesn't take the
+//! answer within a second is hung up on.
+//!
+//! Source: docs/json.md, "top".
 
 use crate::clock;
 use crate::metrics::{Metrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
 use crate::tally::TenantMetrics;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use warmcore_sys::signals;
+use warmcore_sys::{local, signals};
 use warmcore_terms::Nanos;
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.
@@ -34,11 +42,23 @@ pub const SCHEMA: u32 = 1;
 /// Makes every runtime of the process observable that was not told otherwise, if it is `1`.
 pub const VARIABLE: &str = "WARMCORE_TOP";
 
-/// Who doesn't take the answer in so long is hung up on.
+/// An exchange that takes longer is given up, on both sides.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A client reads no longer answer: 4096 workers and 40 000 tenants.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// A longer name is cut, in characters.
+const NAME_MAX: usize = 128;
+
+/// Without descriptors no client can be accepted: the observer tries again so often.
+const AGAIN_EVERY: Duration = Duration::from_millis(100);
 
 /// So many runtimes of a process have a socket each.
 const RUNTIMES_MAX: u32 = 64;
+
+/// So many names of a folder are looked at: another user's may hold any number.
+const ENTRIES_MAX: usize = 10_000;
 
 const PREFIX: &str = "warmcore-";
 const SUFFIX: &str = ".sock";
@@ -46,7 +66,8 @@ const SUFFIX: &str = ".sock";
 /// The end of the thread and of the socket, when dropped.
 pub(crate) struct Observer {
     path: PathBuf,
-    listener: OwnedFd,
+    /// The listener's other handle, to end its wait: only a stream has `shutdown`.
+    listener: UnixStream,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,26 +78,24 @@ pub(crate) fn open(shared: &Arc<Shared>, is_wanted: Option<bool>) -> Option<Obse
     if !is_wanted.unwrap_or_else(wanted_by_variable) {
         return None;
     }
-    let folder = folders().into_iter().next()?;
-    match Observer::new(&folder, shared.clone()) {
+    match Observer::new(&bases(), shared.clone()) {
         Ok(observer) => {
             tracing::debug!(path = %observer.path.display(), "observable");
             Some(observer)
         }
         Err(error) => {
-            let folder = folder.display();
-            tracing::warn!(%folder, %error, "the runtime is not observable: no socket can be made there");
+            tracing::warn!(%error, "the runtime is not observable: there is no folder for its socket");
             None
         }
     }
 }
 
 impl Observer {
-    fn new(folder: &Path, shared: Arc<Shared>) -> io::Result<Self> {
-        let (path, listener) = bind(folder)?;
+    fn new(bases: &[PathBuf], shared: Arc<Shared>) -> io::Result<Self> {
+        let (path, listener) = bind(&private_folder(bases)?)?;
         // Dropped, it takes the socket away again.
         let is_over = Arc::new(AtomicBool::new(false));
-        let made = listener.try_clone().map(OwnedFd::from);
+        let made = listener.try_clone().map(|it| UnixStream::from(OwnedFd::from(it)));
         let mut observer = match made {
             Ok(listener) => Self { path, listener, is_over: is_over.clone(), thread: None },
             Err(error) => {
@@ -87,12 +106,14 @@ impl Observer {
         let thread = std::thread::Builder::new().name(format!("{}-observe", shared.name));
         let serve = move || {
             let began = clock::now();
-            while let Ok((stream, _)) = listener.accept() {
-                if is_over.load(Relaxed) {
-                    return;
+            while !is_over.load(Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) if is_over.load(Relaxed) => drop(stream),
+                    // A client that breaks off is no news.
+                    Ok((stream, _)) => _ = answer(&stream, || line(&shared, began)),
+                    // The process has no descriptor left, or the client has gone. `drop` ends the pause.
+                    Err(_) => std::thread::park_timeout(AGAIN_EVERY),
                 }
-                // Who breaks off is no news.
-                let _ = answer(&stream, &line(&shared, began));
             }
         };
         observer.thread = Some(signals::blocked(|| thread.spawn(serve))?);
@@ -104,20 +125,24 @@ impl Drop for Observer {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.is_over.store(true, Relaxed);
-        // Ends the wait for somebody who connects: Linux says so to who accepts.
-        let woken =
-            self.listener.try_clone().map(UnixStream::from).and_then(|it| it.shutdown(Shutdown::Both));
+        // Ends the thread's wait for a client: Linux says so to a thread in `accept`.
+        let woken = self.listener.shutdown(Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
 }
 
-fn answer(mut stream: &UnixStream, line: &str) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // The limit is for each write; somebody who reads byte by byte would keep the thread for ever.
-    let (began, mut rest) = (Instant::now(), line.as_bytes());
-    while !rest.is_empty() && began.elapsed() < PATIENCE {
+fn answer(mut stream: &UnixStream, line: impl FnOnce() -> String) -> io::Result<()> {
+    let user = local::peer(stream)?.user;
+    if user != local::user() && user != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let (until, line) = (Instant::now() + PATIENCE, line());
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
         match stream.write(rest) {
             Ok(0) => break,
             Ok(n) => rest = &rest[n..],
@@ -128,34 +153,86 @@ fn answer(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.shutdown(Shutdown::Both)
 }
 
-/// A socket that nobody but the user could ever connect to: it is made in a folder of its own, and moved from there
-/// when it has its mode.
+/// What is left of an exchange: the limit of a read or write is for each, and a peer that moves byte by byte would
+/// never reach it.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A socket in a folder that is this user's alone.
 fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
-    static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let pid = std::process::id();
-    let unique = format!(".{PREFIX}{pid}-{}-{}", MADE.fetch_add(1, Relaxed), clock::now().0);
-    let private = folder.join(unique);
-    DirBuilder::new().mode(0o700).create(&private)?;
-    let made = private.join("s");
-    let bound = UnixListener::bind(&made).and_then(|listener| {
-        fs::set_permissions(&made, Permissions::from_mode(0o600))?;
-        // A name that is there and answers is another runtime's of this process; one that doesn't is what a process
+    // Two runtimes that are made at the same time must not both find a name left behind.
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for runtime in 1..=RUNTIMES_MAX {
+        let path = folder.join(name(std::process::id(), runtime));
+        // A name that is there and listens is another runtime's of this process; one that doesn't is what a process
         // of this number left behind.
-        let names = (1..=RUNTIMES_MAX).map(|runtime| folder.join(name(pid, runtime)));
-        for path in names {
-            // Two runtimes that are made at the same time must not both find the name free.
-            static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
-            let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if UnixStream::connect(&path).is_err() {
-                fs::rename(&made, &path)?;
-                return Ok((path, listener));
+        let is_left = || local::connect(&path).is_err_and(|it| it.kind() == io::ErrorKind::ConnectionRefused);
+        let bound = match UnixListener::bind(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left() => {
+                fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))
             }
+            bound => bound,
+        };
+        match bound {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound.map(|listener| (path, listener)),
         }
-        Err(io::Error::other(format!("{RUNTIMES_MAX} runtimes of this process have a socket already")))
-    });
-    let _ = fs::remove_file(&made);
-    let _ = fs::remove_dir(&private);
-    bound
+    }
+    Err(io::Error::other(format!("{RUNTIMES_MAX} runtimes of this process have a socket already")))
+}
+
+/// Folders that may hold the folder of a user.
+fn bases() -> Vec<PathBuf> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usual = PathBuf::from(RUN_USER).join(local::user().to_string());
+    let mut bases: Vec<PathBuf> = own.into_iter().chain([usual]).filter(|path| path.is_dir()).collect();
+    bases.push("/tmp".into());
+    bases.dedup();
+    bases
+}
+
+/// Has a folder for each user that is logged in.
+const RUN_USER: &str = "/run/user";
+
+/// The first folder that is there, or can be made, for this user alone.
+fn private_folder(bases: &[PathBuf]) -> io::Result<PathBuf> {
+    let (mut tried, user) = (Vec::new(), local::user());
+    for base in bases {
+        let folder = user_folder(base, user);
+        match private_in(base, &folder, user) {
+            Ok(()) => return Ok(folder),
+            Err(error) => tried.push(format!("{}: {error}", folder.display())),
+        }
+    }
+    Err(io::Error::other(tried.join("; ")))
+}
+
+fn private_in(base: &Path, folder: &Path, user: u32) -> io::Result<()> {
+    // A user who may rename what is in it can put another folder in its place.
+    let of_base = fs::metadata(base)?;
+    let is_shared = of_base.mode() & 0o022 != 0 && of_base.mode() & 0o1000 == 0;
+    if is_shared || ![0, user].contains(&of_base.uid()) {
+        return Err(io::Error::other("another user may rename it; set XDG_RUNTIME_DIR"));
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ if is_private(folder, user) => Ok(()),
+        _ => {
+            Err(io::Error::other("it is there, and is no folder for this user alone (mode 0700); remove it"))
+        }
+    }
+}
+
+fn user_folder(base: &Path, user: u32) -> PathBuf {
+    base.join(format!("{PREFIX}{user}"))
+}
+
+/// Whether it is a folder that this user alone may enter.
+fn is_private(folder: &Path, user: u32) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir() && it.uid() == user && it.mode() & 0o077 == 0)
 }
 
 fn name(pid: u32, runtime: u32) -> String {
@@ -172,10 +249,14 @@ fn parse(name: &str) -> Option<(u32, u32)> {
     Some((pid.parse().ok()?, runtime.parse().ok()?))
 }
 
-/// Where sockets are: the user's own folder, if there is one, and `/tmp`. They are made in the first.
+/// The user whose runtimes [`list`] lists; 0: those of all users.
+pub fn user() -> u32 {
+    local::user()
+}
+
+/// Where sockets of this user may be.
 pub fn folders() -> Vec<PathBuf> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-    own.into_iter().chain([PathBuf::from("/tmp")]).collect()
+    bases().iter().map(|base| user_folder(base, local::user())).collect()
 }
 
 /// A runtime that can be observed.
@@ -186,16 +267,36 @@ pub struct Observable {
     pub pid: u32,
     /// Which one in its process, from 1.
     pub runtime: u32,
+    /// The user of its process.
+    pub user: u32,
     /// Its socket.
     pub path: PathBuf,
 }
 
 impl Observable {
-    /// What it does now: a line of JSON, as docs/json.md says. An error if the process is gone.
+    /// What it does now: a line of JSON, as docs/json.md says, after a second at most. An error if the process is
+    /// gone, is another one than its socket's name says, or says more than 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
-        let stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let line = io::read_to_string(stream)?;
+        let until = Instant::now() + PATIENCE;
+        let mut stream = local::connect(&self.path)?;
+        if !self.is_peer(&stream) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        stream.set_nonblocking(false)?;
+        let (mut bytes, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            stream.set_read_timeout(Some(left(until)?))?;
+            match stream.read(&mut part) {
+                Ok(0) => break,
+                Ok(n) if bytes.len() + n > ANSWER_MAX => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer has no end"));
+                }
+                Ok(n) => bytes.extend_from_slice(&part[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let line = String::from_utf8(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         if line.ends_with('\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
@@ -206,58 +307,62 @@ impl Observable {
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 
-    /// Whether the socket belongs to the process's user: in `/tmp` anybody may make one.
-    fn is_genuine(&self) -> bool {
-        self.owner().is_some_and(|socket| Some(socket) == owner(&self.pid.to_string()))
+    /// Whether the process at the other end is the one that the socket's name and folder say.
+    fn is_peer(&self, stream: &UnixStream) -> bool {
+        local::peer(stream).is_ok_and(|peer| (peer.pid, peer.user) == (self.pid, self.user))
     }
 
-    /// Whether the socket belongs to this process's user.
-    fn is_ours(&self) -> bool {
-        self.owner().is_some_and(|socket| Some(socket) == owner("self"))
-    }
-
-    fn owner(&self) -> Option<u32> {
-        let meta = fs::symlink_metadata(&self.path).ok()?;
-        meta.file_type().is_socket().then(|| meta.uid())
-    }
-}
-
-/// Whose a process is.
-fn owner(process: &str) -> Option<u32> {
-    fs::metadata(Path::new("/proc").join(process)).ok().map(|meta| meta.uid())
-}
-
-/// All runtimes that this user can observe now, by process.
-pub fn list() -> Vec<Observable> {
-    list_in(&folders())
-}
-
-/// Whether somebody listens. One that is stopped does, and answers later. Where nobody does nobody ever will: the
-/// file is taken away, if that is allowed.
-fn is_open(one: &Observable) -> bool {
-    match UnixStream::connect(&one.path) {
-        Ok(_) => true,
-        Err(error) => {
-            if error.kind() == io::ErrorKind::ConnectionRefused {
-                let _ = fs::remove_file(&one.path);
+    /// Whether its process listens. One that is stopped does, and answers later. Where nothing listens nothing ever
+    /// will: the file is taken away, if it is this user's.
+    fn is_open(&self, user: u32) -> bool {
+        match local::connect(&self.path) {
+            Ok(stream) => self.is_peer(&stream),
+            // Of another user's process nothing can be known then.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.user == user,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::ConnectionRefused && self.user == user {
+                    let _ = fs::remove_file(&self.path);
+                }
+                false
             }
-            false
         }
     }
 }
 
-fn list_in(folders: &[PathBuf]) -> Vec<Observable> {
-    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-    let found = entries.filter_map(|entry| {
-        let (pid, runtime) = parse(entry.file_name().to_str()?)?;
-        Some(Observable { pid, runtime, path: entry.path() })
-    });
-    let mut found: Vec<_> = found
-        .filter(|one| one.is_ours() || one.is_genuine())
-        .filter(is_open)
-        .filter(Observable::is_genuine)
-        .collect();
+/// All runtimes that this user can observe now, by process: its own, or for root those of all users.
+pub fn list() -> Vec<Observable> {
+    let mut bases = bases();
+    if local::user() == 0 {
+        bases.extend(entries(Path::new(RUN_USER)).map(|(_, path)| path));
+    }
+    list_in(&bases, local::user())
+}
+
+/// What is in a folder, with its name, if that is text.
+fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let found = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX).flatten();
+    found.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))
+}
+
+fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
+    let mut found = Vec::new();
+    for base in bases {
+        // Another user's folders are looked for by root alone.
+        let others = entries(base).filter(|_| user == 0);
+        let others = others.filter_map(|(name, path)| Some((name.strip_prefix(PREFIX)?.parse().ok()?, path)));
+        let own = (user, user_folder(base, user));
+        for (user, folder) in others.filter(|(of, _)| *of != user).chain([own]) {
+            if is_private(&folder, user) {
+                found.extend(entries(&folder).filter_map(|(name, path)| {
+                    let (pid, runtime) = parse(&name)?;
+                    Some(Observable { pid, runtime, user, path })
+                }));
+            }
+        }
+    }
     found.sort();
+    found.dedup();
+    found.retain(|one| one.is_open(user));
     found
 }
 
@@ -328,13 +433,13 @@ fn each<T>(out: &mut String, items: Vec<T>, write: impl Fn(&mut String, T)) {
     }
 }
 
-/// As JSON has strings.
+/// As JSON has strings; a long one is cut.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
-    for c in text.chars() {
+    for c in text.chars().take(NAME_MAX) {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => _ = write!(out, "\\u{:04x}", c as u32),
+            c if c.is_control() => _ = write!(out, "\\u{:04x}", c as u32),
             c => out.push(c),
         }
     }

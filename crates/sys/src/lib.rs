@@ -9,6 +9,7 @@
 pub mod affinity;
 pub mod clock;
 pub mod fork;
+pub mod local;
 pub mod map;
 pub mod membarrier;
 pub mod platform;

@@ -172,7 +172,7 @@ fn many(n: u64, what: &str) -> String {
 fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     let (now, total) = (&look.now, look.total());
     let whole = [
-        format!("{} ({})", printable(&now.name), now.pid),
+        format!("{} ({})", now.name, now.pid),
         format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
         many(now.living, "task"),
         format!("policy {}", now.policy),
@@ -182,7 +182,7 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     // A first poll has no home to come back to.
     let again = total.home + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
-    let foreign: u64 = now.workers.iter().map(|worker| worker.foreign_tasks).sum();
+    let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
     let mut wakes = vec![format!("{} polls/s", short(total.polls))];
     match width {
         ..60 => wakes.extend([format!("home {}", share(total.home)), format!("away {}", share(away))]),
@@ -261,7 +261,7 @@ fn tenant_lines(look: &Look, width: usize) -> Vec<Line<'static>> {
             .map(|column| format!("{:>width$}", (column.value)(tenant, of_it), width = column.width))
             .collect();
         let (full, empty) = bar(of_it.share, bar_width);
-        let name = cut(&printable(&tenant.name), name_width.saturating_sub(1));
+        let name = cut(&tenant.name, name_width.saturating_sub(1));
         Line::from(vec![
             Span::raw(format!("{name:name_width$}")),
             Span::styled(full, Style::new().fg(Color::Cyan)),
@@ -288,7 +288,10 @@ fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'sta
     let busy: f64 = workers.iter().map(|i| look.rates[*i].busy).sum();
     let here = || workers.iter().map(|i| &look.now.workers[*i]);
     let shards: std::collections::BTreeSet<usize> = here().map(|worker| worker.shard).collect();
-    let shelf: u32 = shards.iter().filter_map(|shard| look.now.shelves.get(*shard)).sum();
+    let shelf = shards
+        .iter()
+        .filter_map(|shard| look.now.shelves.get(*shard))
+        .fold(0u32, |a, b| a.saturating_add(*b));
     let node = here().next().map_or(0, |worker| worker.node);
     let parts = [
         format!("LLC {llc}"),
@@ -335,11 +338,6 @@ fn foot_line(view: &View, hidden: usize) -> Line<'static> {
         None if view.scroll > 0 => Line::styled("q quits · ↑ more lines", dim()),
         None => Line::styled("q quits · z sleeps · ! in a long poll", dim()),
     }
-}
-
-/// A name as one line shows it.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// At most five letters.

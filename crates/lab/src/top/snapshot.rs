@@ -7,7 +7,7 @@
 //!          is an estimate: of 10 000 short polls a second it is right to about 4 %.
 //! Source.  docs/json.md, "top".
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::Deserialize;
 use std::collections::HashMap;
 use warmcore_runtime::observe::SCHEMA;
@@ -75,21 +75,44 @@ pub struct Worker {
     pub long_polls: u64,
 }
 
+/// As much of a name as is shown, in characters.
+const NAME_MAX: usize = 64;
+
+/// A name that does nothing to a terminal: without control characters, and without those that reorder or hide text.
+fn printable(name: &str) -> String {
+    let shown = |c: char| match c {
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => ' ',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    name.chars().map(shown).take(NAME_MAX).collect()
+}
+
 impl Snapshot {
-    /// Reads what the process said.
+    /// Reads what a process said, which may be any process: what is text in it is fit to print afterwards, and errors
+    /// repeat none of it.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
         }
-        let Version { schema } = serde_json::from_str(line).context("the answer has no version")?;
+        let wrong = |what: &'static str| {
+            move |at: serde_json::Error| {
+                anyhow::anyhow!("{what} (line {}, column {})", at.line(), at.column())
+            }
+        };
+        let Version { schema } = serde_json::from_str(line).map_err(wrong("the answer has no version"))?;
         if schema != SCHEMA {
             bail!(
                 "the process speaks version {schema}, and this command version {SCHEMA}: use the `warmcore` of \
                  the version that the process was built with"
             );
         }
-        serde_json::from_str(line).context("the answer is not what its version says")
+        let mut said: Self =
+            serde_json::from_str(line).map_err(wrong("the answer is not what its version says"))?;
+        (said.name, said.policy) = (printable(&said.name), printable(&said.policy));
+        said.tenants.iter_mut().for_each(|tenant| tenant.name = printable(&tenant.name));
+        Ok(said)
     }
 }
 

@@ -201,12 +201,56 @@ fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
     assert_eq!(Snapshot::parse(line).unwrap().name, "a");
 }
 
+/// An answer of a process that is none of ours: every number as large as it can be, every text an attack.
+fn hostile() -> String {
+    let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}".to_owned() + &"x".repeat(1 << 16);
+    let (most, few) = (u64::MAX, u32::MAX);
+    let worker: Vec<String> = ["poll_ns", "cpu", "llc", "node", "shard", "waiting"]
+        .iter()
+        .map(|name| format!("\"{name}\":{few}"))
+        .chain(
+            ["foreign_tasks", "polls", "home", "same_llc", "other_llc", "other_node", "first", "pulls"]
+                .iter()
+                .chain(&["parks", "parked_ns", "long_polls"])
+                .map(|name| format!("\"{name}\":{most}")),
+        )
+        .collect();
+    let worker = format!("{{\"is_idle\":true,\"is_stuck\":true,{}}}", worker.join(","));
+    let tenant = format!(
+        r#"{{"name":"{text}","serial":{most},"weight":{few},"living":{most},"polls":{most},"run_ns":{most}}}"#
+    );
+    format!(
+        r#"{{"schema":1,"what":"top","pid":{few},"name":"{text}","policy":"{text}","at_ns":{most},"up_ns":{most},"living":{most},"outside_wakes":{most},"shelves":[{few},{few}],"workers":[{worker},{worker}],"tenants":[{tenant},{tenant}]}}"#
+    ) + "\n"
+}
+
+#[test]
+fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command() {
+    let now = Snapshot::parse(&hostile()).unwrap();
+    let mut before = now.clone();
+    (before.at_ns, before.workers[0].polls, before.outside_wakes) = (0, 0, 0);
+    for (look, width) in [(Look::between(&before, now.clone()), 80), (Look::between(&now, before), 132)] {
+        let drawn = plain(&look, width);
+        let is_bad = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!drawn.contains(is_bad), "{drawn:?}");
+        assert!(drawn.lines().all(|line| line.chars().count() <= width.into()), "{drawn}");
+    }
+    // As JSON it is printed as it came: only if it says nothing to a terminal.
+    checked(&hostile()).unwrap_err();
+    let text = said();
+    assert_eq!(checked(&text).unwrap(), text);
+    for wrong in ["\u{1b}[2J\n", "{\"schema\":\"\u{9b}2J\"}\n", "{\"schema\":1,\"\u{9b}\":1}\n"] {
+        let error = format!("{:#}", checked(wrong).unwrap_err());
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+}
+
 #[test]
 fn a_name_from_another_process_does_not_reach_the_terminal_as_it_is() {
-    let mut look = look();
-    look.now.name = "a\u{1b}[2J\nb".into();
-    let drawn = plain(&look, 80);
-    assert!(!drawn.contains('\u{1b}') && drawn.starts_with("a [2J b (4321)"), "{drawn:?}");
+    let line = said().replace("\"said\"", "\"a\\u001b[2J\\nb\"");
+    let now = Snapshot::parse(&line).unwrap();
+    let drawn = plain(&Look::between(&now.clone(), now), 80);
+    assert!(!drawn.contains('\u{1b}') && drawn.starts_with("a [2J b ("), "{drawn:?}");
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Local: sockets of this machine: connecting without waiting, and which process is at the other end.
+//!
+//! `connect(2)` on a local socket waits while the listener's backlog is full, for as long as the listener likes.
+//! Here it does not wait. `SO_PEERCRED` names the process that called `listen(2)`, or `connect(2)`, as the kernel
+//! knows it; a file's owner or name says less, since anyone may put a file into a shared folder.
+//!
+//! Source: unix(7).
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io;
+    use std::mem::{offset_of, size_of};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    /// The process at the other end of a local socket.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Peer {
+        /// Its number, as this process sees it; 0 if it does not see that process.
+        pub pid: u32,
+        /// Its effective user.
+        pub user: u32,
+    }
+
+    /// The effective user of this thread.
+    pub fn user() -> u32 {
+        // SAFETY: no pointer is passed; it can't fail.
+        unsafe { libc::geteuid() }
+    }
+
+    /// A connection to the local socket at `path`, in non-blocking mode. An error of kind `WouldBlock` says that a
+    /// process listens there and has as many connections waiting as its backlog takes.
+    pub fn connect(path: &Path) -> io::Result<UnixStream> {
+        let bytes = path.as_os_str().as_bytes();
+        // SAFETY: all zeros is a valid address.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointer is passed.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: new, and nothing else owns it.
+        let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let length = offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+        // SAFETY: the descriptor is ours; the first `length` bytes of `address` are read during the call.
+        let done = unsafe { libc::connect(fd, (&raw const address).cast(), length as libc::socklen_t) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(stream) }
+    }
+
+    /// The process at the other end.
+    pub fn peer(stream: &UnixStream) -> io::Result<Peer> {
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the descriptor is valid; `found` has room for `length` bytes, and both outlive the call.
+        let done = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut found).cast(),
+                &mut length,
+            )
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Peer { pid: found.pid.max(0) as u32, user: found.uid })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::os::unix::net::UnixListener;
+
+        fn folder(name: &str) -> std::path::PathBuf {
+            let path = std::env::temp_dir().join(format!("warmcore-sys-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            path
+        }
+
+        #[test]
+        fn a_full_backlog_is_an_error_and_not_a_wait() {
+            let folder = folder("full");
+            let path = folder.join("s");
+            let listener = UnixListener::bind(&path).unwrap();
+            let mut waiting = Vec::new();
+            let full = loop {
+                match connect(&path) {
+                    Ok(stream) => waiting.push(stream),
+                    Err(error) => break error,
+                }
+                assert!(waiting.len() < 100_000, "no backlog is so long");
+            };
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
+            let us = Peer { pid: std::process::id(), user: user() };
+            assert_eq!(peer(&waiting[0]).unwrap(), us);
+            drop(listener);
+            assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+
+        #[test]
+        fn a_path_that_no_address_holds_is_an_error() {
+            let long = "x".repeat(200);
+            for path in [long.as_str(), "a\0b"] {
+                assert_eq!(connect(Path::new(path)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub use linux::{Peer, connect, peer, user};
