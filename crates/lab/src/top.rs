@@ -10,6 +10,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use draw::crowded;
 pub use snapshot::{Look, Rates, Snapshot, Tenant, Use, Worker};
 
 use anyhow::{Context, bail};
@@ -51,7 +52,7 @@ started with WARMCORE_TOP=1 in its environment:
 It then opens a socket that its own user alone can connect to, and root.";
 
 /// A frame that goes to no terminal is so wide.
-const PLAIN_WIDTH: u16 = 100;
+const PLAIN_WIDTH: u16 = 80;
 
 /// Whether there is something new is looked at so often; keys are seen at once.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -69,7 +70,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     }
     let first = Snapshot::parse(&ask(&which)?)?;
     if args.once {
-        std::thread::sleep(every);
+        sleep(&which, every);
         let look = Look::between(&first, Snapshot::parse(&ask(&which)?)?);
         let width = terminal::size().map_or(PLAIN_WIDTH, |(width, _)| width);
         print!("{}", plain(&look, if stdout().is_terminal() { width } else { PLAIN_WIDTH }));
@@ -131,7 +132,7 @@ fn describe(found: &[Observable]) -> Vec<String> {
         let lines = told.iter().zip(asked).map(|(one, asked)| {
             let runtime = if one.runtime == 1 { String::new() } else { format!(".{}", one.runtime) };
             let name = match asked.join().ok().flatten() {
-                Some(it) => format!("  {} ({} workers)", it.name, it.workers.len()),
+                Some(it) => format!("  {}: {} ({} workers)", it.process, it.name, it.workers.len()),
                 None => "  does not answer".into(),
             };
             let of = if one.user == user { String::new() } else { format!(", user {}", one.user) };
@@ -247,10 +248,20 @@ fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String
             if tell.send(answer).is_err() || is_over {
                 return;
             }
-            std::thread::sleep(every);
+            sleep(&which, every);
         }
     });
     told
+}
+
+/// Until the next look. What the process counts only while a client looks is kept going meanwhile.
+fn sleep(which: &Observable, mut rest: Duration) {
+    while rest > observe::LOOK_EVERY {
+        std::thread::sleep(observe::LOOK_EVERY);
+        rest -= observe::LOOK_EVERY;
+        let _ = which.ask();
+    }
+    std::thread::sleep(rest);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

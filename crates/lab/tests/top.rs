@@ -20,7 +20,20 @@ fn watched_process() {
     }
     let runtime = builder.build().unwrap();
     let second = (role == "two").then(|| Runtime::builder().workers(1).name("second").build().unwrap());
-    let tasks: Vec<_> = (0..4)
+    if role == "foreign" {
+        // As `axum::serve` does: everything in tasks of `tokio::spawn`.
+        drop(runtime.spawn(async {
+            for _ in 0..8 {
+                tokio::spawn(async {
+                    loop {
+                        (0..100_000).for_each(|n| _ = std::hint::black_box(n));
+                        tokio::task::yield_now().await;
+                    }
+                });
+            }
+        }));
+    }
+    let tasks: Vec<_> = (0..if role == "foreign" { 0 } else { 4 })
         .map(|_| {
             runtime.spawn(async {
                 loop {
@@ -37,6 +50,43 @@ fn watched_process() {
     drop((tasks, second, runtime));
     println!("\ngone");
     std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// What the worker's thread is known to have used, beside what is told of it.
+#[test]
+fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let watched = Watched::start("foreign", folder.path());
+    let pid = watched.pid().to_string();
+    let said = || serde_json::from_str::<serde_json::Value>(&well(&folder, &["--json", &pid])).unwrap();
+    let sum = |said: &serde_json::Value, of: &str| {
+        said["workers"].as_array().unwrap().iter().map(|worker| worker[of].as_u64().unwrap()).sum::<u64>()
+    };
+    // All threads of the process, in ticks of 10 ms; its workers are the only ones that do anything for long.
+    let process_ns = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000_000
+    };
+    let (used_before, before) = (process_ns(), said());
+    // Until its threads have used a second of CPU, however long that takes here.
+    let mut after = said();
+    while sum(&after, "busy_ns") - sum(&before, "busy_ns") < 1_000_000_000 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        after = said();
+    }
+    let used = process_ns() - used_before;
+    let told = sum(&after, "busy_ns") - sum(&before, "busy_ns");
+    let own = sum(&after, "own_ns") - sum(&before, "own_ns");
+    // What it did before the first and after the last answer is in the process's number.
+    assert!(told <= used + 20_000_000, "told {told}, used {used}");
+    assert!(told * 4 > used, "told {told}, used {used}");
+    assert!(own * 10 < told, "foreign tasks count as own: {own} of {told}");
+    assert_eq!(sum(&after, "foreign_tasks"), 8);
+    let frame = well(&folder, &["--once", "--every", "0.5", &pid]);
+    assert!(!frame.contains("0.0 of 2 CPUs busy"), "{frame}");
+    let told = "8 tasks of tokio::spawn, which stay there; 1 other idles";
+    assert!(frame.contains("8 foreign") && frame.contains(told), "{frame}");
 }
 
 struct Watched {
@@ -116,15 +166,19 @@ fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
     let mut watched = Watched::start("builder", folder.path());
     let pid = watched.pid().to_string();
     let frame = well(&folder, &["--once", "--every", "0.2", &pid]);
-    assert!(frame.starts_with(&format!("orders ({pid}) · ")), "{frame}");
-    for word in ["LLC 0", "home/s", "polls/s", "policy home", "of 2 CPUs busy"] {
+    // By the executable's name: this test's own.
+    let program = std::env::current_exe().unwrap();
+    let program = program.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(frame.starts_with(&format!("{program} ({pid}) · ")), "{frame}");
+    assert!(frame.lines().all(|line| line.chars().count() <= 80), "{frame}");
+    for word in ["LLC 0", "home/s", "polls/s", "foreign", "of 2 CPUs busy"] {
         assert!(frame.contains(word), "no {word} in\n{frame}");
     }
     let said = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let (before, after) = (said(&well(&folder, &["--json", &pid])), said(&well(&folder, &["--json", &pid])));
     assert_eq!(
         (&before["schema"], &before["what"], &before["name"]),
-        (&1.into(), &"top".into(), &"orders".into())
+        (&2.into(), &"top".into(), &"orders".into())
     );
     assert_eq!(before["workers"].as_array().unwrap().len(), 2);
     let polls = |said: &serde_json::Value| {
@@ -151,8 +205,8 @@ fn the_environment_makes_a_process_observable_and_its_second_runtime_too() {
     let watched = Watched::start("two", folder.path());
     let (first, second) = (format!("{}", watched.pid()), format!("{}.2", watched.pid()));
     let names = [&first, &second].map(|which| {
-        let frame = well(&folder, &["--once", "--every", "0.1", which]);
-        frame.split(' ').next().unwrap().to_owned()
+        let said: serde_json::Value = serde_json::from_str(&well(&folder, &["--json", which])).unwrap();
+        said["name"].as_str().unwrap().to_owned()
     });
     assert_eq!(names, ["orders", "second"]);
     let text = badly(&folder, &["--json", &format!("{first}.3")]);

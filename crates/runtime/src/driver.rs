@@ -8,11 +8,13 @@
 //!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `driven` counts
 //!          both ways, so that one of them that runs for long is seen. A panic that unwinds through the driver ends
 //!          the process: tokio loses its sockets and timers with it.
+//!          What a worker uses is its thread's CPU time, which costs it nothing: who asks reads it. How much of that
+//!          was outside of the driver is counted only while it is wanted.
 //! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
 //!          long poll.
 
 use crate::clock;
-use crate::host::Host;
+use crate::host::{Host, Used};
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
@@ -22,6 +24,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use warmcore_sys::affinity;
+use warmcore_sys::clock::ThreadCpu;
 use warmcore_sys::timer::Timer;
 use warmcore_terms::Nanos;
 
@@ -40,6 +43,53 @@ pub(crate) struct Tokio {
     beside: Mutex<Option<Waker>>,
     is_beside: AtomicBool,
     driven: Arc<AtomicU64>,
+    used: Mutex<Threads>,
+    /// Whether `own_ns` is counted. Written by any thread.
+    is_own_counted: AtomicBool,
+    /// CPU time outside of the driver, up to when it was last entered. Written by the worker's thread.
+    own_ns: AtomicU64,
+    /// The thread's CPU time when it last left the driver; 0: it is in there, or that was not noted. Written by the
+    /// worker's thread.
+    left_ns: AtomicU64,
+}
+
+/// What the worker's threads, one after the other, used of their CPUs while they were it.
+#[derive(Default)]
+struct Threads {
+    before: u64,
+    /// The one that is it, and what it had used when it began.
+    now: Option<(ThreadCpu, u64)>,
+}
+
+impl Threads {
+    /// The thread that is it, with its CPU time; it can't end meanwhile, since it leaves under the lock.
+    fn read(&self) -> Option<(ThreadCpu, u64)> {
+        self.now.map(|(clock, _)| (clock, clock.read().0))
+    }
+
+    fn all(&self, now: Option<u64>) -> u64 {
+        self.before + self.now.zip(now).map_or(0, |((_, since), now)| now.saturating_sub(since))
+    }
+}
+
+/// A thread that is the worker, until this is dropped or another one is.
+struct Being<'a>(&'a Tokio, ThreadCpu);
+
+impl<'a> Being<'a> {
+    fn begin(host: &'a Tokio) -> Self {
+        let clock = ThreadCpu::current();
+        host.change_thread(Some(clock));
+        Self(host, clock)
+    }
+}
+
+impl Drop for Being<'_> {
+    fn drop(&mut self) {
+        let is_it = locked(&self.0.used).now.is_some_and(|(clock, _)| clock == self.1);
+        if is_it {
+            self.0.change_thread(None);
+        }
+    }
 }
 
 /// Ends the process where a panic leaves tokio's runtime.
@@ -113,7 +163,34 @@ impl Tokio {
             beside: Mutex::new(None),
             is_beside: AtomicBool::new(false),
             driven,
+            used: Mutex::default(),
+            is_own_counted: AtomicBool::new(false),
+            own_ns: AtomicU64::new(0),
+            left_ns: AtomicU64::new(0),
         })
+    }
+
+    fn change_thread(&self, to: Option<ThreadCpu>) {
+        let mut used = locked(&self.used);
+        if let Some((_, now)) = used.read() {
+            used.before = used.all(Some(now));
+            self.count_own_to(now);
+        }
+        used.now = to.map(|clock| (clock, clock.read().0));
+    }
+
+    /// Adds what was used outside of the driver since it was left.
+    fn count_own_to(&self, now: u64) {
+        match self.left_ns.swap(0, Relaxed) {
+            0 => {}
+            left => _ = self.own_ns.fetch_add(now.saturating_sub(left), Relaxed),
+        }
+    }
+
+    /// Of this thread, if it is the worker's: another one may serve its driver meanwhile.
+    fn own_clock(&self) -> Option<u64> {
+        let used = locked(&self.used);
+        used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
     }
 
     /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
@@ -133,11 +210,21 @@ impl Tokio {
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if self.is_own_counted.load(Relaxed)
+            && let Some(now) = self.own_clock()
+        {
+            self.count_own_to(now);
+        }
         self.driven.fetch_add(1, Relaxed);
         let whole = Whole(&self.name);
         let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
         std::mem::forget(whole);
         self.driven.fetch_add(1, Relaxed);
+        if self.is_own_counted.load(Relaxed)
+            && let Some(now) = self.own_clock()
+        {
+            self.left_ns.store(now, Relaxed);
+        }
         output
     }
 }
@@ -218,11 +305,30 @@ impl Host for Tokio {
 
     fn within(&self, act: &mut dyn FnMut()) {
         let _context = self.handle.enter();
+        let _being = Being::begin(self);
         act();
     }
 
     fn foreign_tasks(&self) -> usize {
         self.handle.metrics().num_alive_tasks()
+    }
+
+    fn used(&self) -> Used {
+        let used = locked(&self.used);
+        loop {
+            let own = self.own_ns.load(Relaxed);
+            let now = used.read().map(|(_, now)| now);
+            let left = self.left_ns.load(Relaxed);
+            // In between it may have entered the driver, and have added what is about to be added here.
+            if own == self.own_ns.load(Relaxed) {
+                let since = now.filter(|_| left > 0).map_or(0, |now| now.saturating_sub(left));
+                return Used { all: Nanos(used.all(now)), own: Nanos(own + since) };
+            }
+        }
+    }
+
+    fn count_own(&self, is_wanted: bool) {
+        self.is_own_counted.store(is_wanted, Relaxed);
     }
 
     fn close(&self) {

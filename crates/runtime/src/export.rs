@@ -51,7 +51,7 @@ names! {
     PULLED_AWAY: describe_counter Count = "pulled_away_total",
     /// Times that a worker fell asleep.
     PARKS: describe_counter Count = "parks_total",
-    /// How long a worker slept; a sleep counts when it ends.
+    /// How long a worker was parked in its driver, where tasks of tokio::spawn run.
     PARKED: describe_counter Nanoseconds = "parked_nanoseconds_total",
     /// Times that a worker asked for sockets and timers without sleeping.
     TURNS: describe_counter Count = "turns_total",

@@ -5,6 +5,15 @@
 
 use warmcore_terms::Nanos;
 
+/// The CPU time of a worker.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Used {
+    /// In all.
+    pub(crate) all: Nanos,
+    /// Outside of its driver, which runs sockets, timers and tasks that were spawned on it; while it is counted.
+    pub(crate) own: Nanos,
+}
+
 /// What a worker needs of the world.
 pub(crate) trait Host: Send + Sync {
     /// The time.
@@ -35,6 +44,14 @@ pub(crate) trait Host: Send + Sync {
     fn foreign_tasks(&self) -> usize {
         0
     }
+
+    /// What the worker's threads used of their CPUs. From any thread.
+    fn used(&self) -> Used {
+        Used::default()
+    }
+
+    /// Whether `Used::own` is to be counted: it costs 0.5 µs each time that the driver is asked. From any thread.
+    fn count_own(&self, _is_wanted: bool) {}
 
     /// No more of the driver: it is closed, and what still blocks in it is left behind.
     fn close(&self);

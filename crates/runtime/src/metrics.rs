@@ -68,7 +68,8 @@ stats! {
     balanced,
     /// Times that it slept.
     parks,
-    /// Nanoseconds that it slept.
+    /// Nanoseconds that it was parked in its driver, where tasks of `tokio::spawn` run: see
+    /// [`WorkerMetrics::busy_ns`].
     parked_ns,
     /// Times that it asked its driver without sleeping.
     turns,
@@ -132,6 +133,11 @@ pub struct WorkerMetrics {
     pub poll_ns: u32,
     /// Tasks on its driver that were spawned by `tokio::spawn`, and don't move.
     pub foreign_tasks: usize,
+    /// Nanoseconds of CPU time that its thread has used, tasks of `tokio::spawn` included.
+    pub busy_ns: u64,
+    /// Nanoseconds of these outside of its driver: its own tasks, and finding them. Counted only while `warmcore top`
+    /// looks; the rest went into sockets, timers and tasks of `tokio::spawn`.
+    pub own_ns: u64,
 }
 
 impl Metrics {

@@ -11,6 +11,10 @@
 //! A client trusts no name: the kernel says which user and process listen (`SO_PEERCRED`). It never waits for a
 //! connection, waits a second for the answer, and reads 16 MiB of it at most. Root sees the runtimes of all users.
 //!
+//! # While a client looks
+//! What a worker spends outside of its driver is counted from a look until five seconds after the last one. Between
+//! looks further apart it means nothing; a client that wants it looks more often.
+//!
 //! # Cost
 //! 500 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; a client that doesn't take the
 //! answer within a second is hung up on.
@@ -37,7 +41,7 @@ use warmcore_sys::{local, signals};
 use warmcore_terms::Nanos;
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Makes every runtime of the process observable that was not told otherwise, if it is `1`.
 pub const VARIABLE: &str = "WARMCORE_TOP";
@@ -47,6 +51,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A client reads no longer answer: 4096 workers and 40 000 tenants.
 const ANSWER_MAX: usize = 16 << 20;
+
+/// So long after a look what only a client wants is still counted.
+const LOOKED_AT: Duration = Duration::from_secs(5);
+
+/// So often a client looks that wants all that is counted to be counted all the time.
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A longer name is cut, in characters.
 const NAME_MAX: usize = 128;
@@ -104,13 +114,23 @@ impl Observer {
             }
         };
         let thread = std::thread::Builder::new().name(format!("{}-observe", shared.name));
+        let waits = observer.listener.try_clone()?;
         let serve = move || {
             let began = clock::now();
+            let count_own = |is_wanted| {
+                shared.desks.iter().for_each(|desk| desk.host.count_own(is_wanted));
+                // For `accept` as well: it gives up after so long.
+                let _ = waits.set_read_timeout(is_wanted.then_some(LOOKED_AT));
+            };
             while !is_over.load(Relaxed) {
                 match listener.accept() {
                     Ok((stream, _)) if is_over.load(Relaxed) => drop(stream),
-                    // A client that breaks off is no news.
-                    Ok((stream, _)) => _ = answer(&stream, || line(&shared, began)),
+                    Ok((stream, _)) => {
+                        count_own(true);
+                        // A client that breaks off is no news.
+                        let _ = answer(&stream, || line(&shared, began));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => count_own(false),
                     // The process has no descriptor left, or the client has gone. `drop` ends the pause.
                     Err(_) => std::thread::park_timeout(AGAIN_EVERY),
                 }
@@ -370,13 +390,14 @@ fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
     let Metrics { workers, living, shelves, outside_wakes, tenants } = crate::runtime::metrics(shared);
+    let process = quoted(&executable());
     let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
     let pid = std::process::id();
     let (name, policy, up_ns) = (quoted(&shared.name), shared.policy, now.0.saturating_sub(began.0));
     let at_ns = now.0;
     let _ = write!(
         out,
-        "{{\"schema\":{SCHEMA},\"what\":\"top\",\"pid\":{pid},\"name\":{name},\"policy\":\"{policy}\",\
+        "{{\"schema\":{SCHEMA},\"what\":\"top\",\"pid\":{pid},\"process\":{process},\"name\":{name},\"policy\":\"{policy}\",\
          \"at_ns\":{at_ns},\"up_ns\":{up_ns},\"living\":{living},\"outside_wakes\":{outside_wakes},\
          \"shelves\":["
     );
@@ -387,6 +408,14 @@ fn line(shared: &Shared, began: Nanos) -> String {
     each(&mut out, tenants, |out, tenant| write_tenant(out, &tenant));
     out.push_str("]}\n");
     out
+}
+
+/// The name of the program that the process runs; empty where it can't be told.
+fn executable() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // The kernel says so where it was replaced meanwhile.
+    name.trim_end_matches(" (deleted)").to_owned()
 }
 
 fn write_worker(out: &mut String, worker: &WorkerMetrics) {
@@ -401,12 +430,15 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
         waiting,
         poll_ns,
         foreign_tasks,
+        busy_ns,
+        own_ns,
         ..
     } = worker;
     let _ = write!(
         out,
         "{{\"cpu\":{cpu},\"llc\":{llc},\"node\":{node},\"shard\":{shard},\"is_idle\":{is_idle},\
-         \"is_stuck\":{is_stuck},\"waiting\":{waiting},\"poll_ns\":{poll_ns},\"foreign_tasks\":{foreign_tasks}"
+         \"is_stuck\":{is_stuck},\"waiting\":{waiting},\"poll_ns\":{poll_ns},\"foreign_tasks\":{foreign_tasks},\
+         \"busy_ns\":{busy_ns},\"own_ns\":{own_ns}"
     );
     for (name, value) in WorkerStats::NAMES.iter().zip(stats.values()) {
         let _ = write!(out, ",\"{name}\":{value}");

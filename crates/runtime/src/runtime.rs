@@ -472,6 +472,7 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
         if asleep_since > 0 {
             stats.parked_ns += desk.host.now().0.saturating_sub(asleep_since);
         }
+        let used = desk.host.used();
         WorkerMetrics {
             stats,
             cpu: shared.machine.kernel_cpu(cpu).0,
@@ -483,6 +484,8 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
             waiting: desk.says.waiting.load(Relaxed),
             poll_ns: desk.says.poll_ns.load(Relaxed),
             foreign_tasks: desk.host.foreign_tasks(),
+            busy_ns: used.all.0,
+            own_ns: used.own.0,
         }
     });
     Metrics {

@@ -1,6 +1,6 @@
 //! Draw: a look as cells.
 //!
-//! Model.   Two lines of the whole, a line per last-level cache with a line per worker below it, a line per tenant
+//! Model.   Two lines of the whole, one for what foreign tasks keep from idle workers, a line per last-level cache with a line per worker below it, a line per tenant
 //!          below those, who ran longest first, and a last line for what can be done. Columns leave in the order of
 //!          what they tell least when the screen is narrow; the bar takes what the numbers leave. Colours only
 //!          repeat what a letter says.
@@ -26,6 +26,9 @@ pub(super) struct View {
     pub(super) end: Option<String>,
 }
 
+/// Of what foreign tasks dominate.
+const FOREIGN_COLOR: Color = Color::Magenta;
+
 /// Lines above the list of workers.
 const HEAD: u16 = 4;
 
@@ -40,6 +43,11 @@ const fn column(title: &'static str, width: usize, value: fn(&Worker, &Rates) ->
 }
 
 const BUSY: Column = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
+/// How many foreign tasks there are, and what they take of the time.
+const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.foreign_tasks {
+    0 => "0".into(),
+    n => format!("{}, {:.0} %", short(n as f64), rates.foreign * 100.0),
+});
 const WAITING: Column = column("wait", 6, |worker, _| short(worker.waiting.into()));
 const HOME: Column = column("home/s", 8, |_, rates| short(rates.home));
 
@@ -54,18 +62,19 @@ const NARROW: &[Column] = &[
 /// For 80.
 const MIDDLE: &[Column] = &[
     BUSY,
+    FOREIGN,
     WAITING,
     HOME,
     column("LLC/s", 7, |_, rates| short(rates.same_llc)),
     column("far/s", 7, |_, rates| short(rates.other_llc)),
     column("node/s", 8, |_, rates| short(rates.other_node)),
-    column("pulls/s", 9, |_, rates| short(rates.pulls)),
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
 /// For more.
 const WIDE: &[Column] = &[
     BUSY,
+    FOREIGN,
     column("waiting", 9, WAITING.value),
     column("poll", 9, |worker, _| time(worker.poll_ns.into())),
     HOME,
@@ -171,10 +180,17 @@ fn many(n: u64, what: &str) -> String {
 
 fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     let (now, total) = (&look.now, look.total());
+    let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
+    let tasks = match foreign {
+        0 => many(now.living, "task"),
+        n => format!("{}, {} foreign", many(now.living, "task"), short(n as f64)),
+    };
     let whole = [
-        format!("{} ({})", now.name, now.pid),
+        // A program that its system does not tell is known by its runtime.
+        format!("{} ({})", if now.process.is_empty() { &now.name } else { &now.process }, now.pid),
         format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
-        many(now.living, "task"),
+        tasks,
+        format!("runtime {}", now.name),
         format!("policy {}", now.policy),
         format!("up {}", time(now.up_ns as f64)),
     ];
@@ -182,7 +198,6 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     // A first poll has no home to come back to.
     let again = total.home + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
-    let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
     let mut wakes = vec![format!("{} polls/s", short(total.polls))];
     match width {
         ..60 => wakes.extend([format!("home {}", share(total.home)), format!("away {}", share(away))]),
@@ -195,9 +210,6 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     }
     wakes.push(format!("{}/s first", short(total.first)));
     wakes.push(format!("{} wakes/s from outside", short(look.outside_wakes)));
-    if foreign > 0 {
-        wakes.push(format!("{} of tokio's", many(foreign, "task")));
-    }
     let columns = columns(width);
     let mut titles = format!("{:bar$}", "", bar = LABEL + bar_width(columns, width));
     for Column { title, width, .. } in columns {
@@ -206,9 +218,21 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     vec![
         Line::styled(fitting(&whole, width), bold()),
         Line::raw(fitting(&wakes, width)),
-        Line::raw(""),
+        Line::styled(crowded(look).unwrap_or_default(), bold().fg(FOREIGN_COLOR)),
         Line::styled(titles, dim()),
     ]
+}
+
+/// What foreign tasks keep others from, if they do.
+pub(crate) fn crowded(look: &Look) -> Option<String> {
+    let (most, idle) = look.crowded()?;
+    let (worker, share) = (&look.now.workers[most], look.rates[most].foreign);
+    let idle = if idle == 1 { "1 other idles".into() } else { format!("{idle} others idle") };
+    let (cpu, tasks) = (worker.cpu, many(worker.foreign_tasks, "task"));
+    Some(format!(
+        "CPU {cpu}: {:.0} % goes to {tasks} of tokio::spawn, which stay there; {idle}",
+        share * 100.0
+    ))
 }
 
 fn bar_width(columns: &[Column], width: usize) -> usize {
@@ -305,21 +329,23 @@ fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'sta
 fn worker_line(worker: &Worker, rates: &Rates, columns: &[Column], width: usize) -> Line<'static> {
     let (mark, color) = match () {
         _ if worker.is_stuck => ('!', Color::Red),
+        _ if rates.is_dominated() => ('f', FOREIGN_COLOR),
         _ if rates.busy >= 0.9 => (' ', Color::Yellow),
         _ if worker.is_idle => ('z', Color::Green),
         _ => (' ', Color::Green),
     };
-    let numbers: String = columns
-        .iter()
-        .map(|column| format!("{:>width$}", (column.value)(worker, rates), width = column.width))
-        .collect();
     let (full, empty) = bar(rates.busy, bar_width(columns, width));
-    Line::from(vec![
+    let mut spans = vec![
         Span::raw(format!("{:>5} {mark} ", worker.cpu)),
         Span::styled(full, Style::new().fg(color)),
         Span::styled(empty, dim()),
-        Span::raw(numbers),
-    ])
+    ];
+    spans.extend(columns.iter().map(|column| {
+        let is_marked = column.title == FOREIGN.title && rates.is_dominated();
+        let style = if is_marked { bold().fg(FOREIGN_COLOR) } else { Style::new() };
+        Span::styled(format!("{:>width$}", (column.value)(worker, rates), width = column.width), style)
+    }));
+    Line::from(spans)
 }
 
 /// The filled and the empty part of a bar, to an eighth of a cell.
@@ -336,7 +362,9 @@ fn foot_line(view: &View, hidden: usize) -> Line<'static> {
         Some(text) => Line::styled(format!("{text}; q quits"), bold().fg(Color::Red)),
         None if hidden > 0 => Line::styled(format!("q quits · ↓ {hidden} more lines"), dim()),
         None if view.scroll > 0 => Line::styled("q quits · ↑ more lines", dim()),
-        None => Line::styled("q quits · z sleeps · ! in a long poll", dim()),
+        None => {
+            Line::styled("q quits · z sleeps · ! long poll · f mostly foreign tasks (tokio::spawn)", dim())
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Snapshot: what a process said of its runtime, and what it did between two.
 //!
-//! Model.   A worker is busy when it doesn't sleep. A sleep is counted when it ends, so one that lasts through a
-//!          whole look is known by nothing having happened; of one that began before the look too much is
-//!          counted, of one that goes on too little.
-//! Number.  With sleeps up to 10 ms and a look a second, busy is wrong by at most 1 % of a CPU. What a tenant ran
-//!          is an estimate: of 10 000 short polls a second it is right to about 4 %.
-//! Source.  docs/json.md, "top".
+//! A worker is busy for as long as its thread uses its CPU, in its own tasks, in its driver, or in tasks of
+//! `tokio::spawn`, which run inside the driver: foreign ones. Their share is what it used of its CPU less what it used
+//! outside of the driver, so it holds the driver's own work too; where a worker has no foreign tasks it is not shown.
+//! What a tenant ran is an estimate: of 10 000 short polls a second it is right to about 4 %.
+//!
+//! Source: docs/json.md, "top".
 
 use anyhow::bail;
 use serde::Deserialize;
@@ -17,6 +17,8 @@ use warmcore_runtime::observe::SCHEMA;
 pub struct Snapshot {
     /// The process.
     pub pid: u32,
+    /// The program that it runs.
+    pub process: String,
     /// The runtime's name.
     pub name: String,
     /// Its policy's name.
@@ -63,6 +65,8 @@ pub struct Worker {
     pub waiting: u32,
     pub poll_ns: u32,
     pub foreign_tasks: u64,
+    pub busy_ns: u64,
+    pub own_ns: u64,
     pub polls: u64,
     pub home: u64,
     pub same_llc: u64,
@@ -70,8 +74,6 @@ pub struct Worker {
     pub other_node: u64,
     pub first: u64,
     pub pulls: u64,
-    pub parks: u64,
-    pub parked_ns: u64,
     pub long_polls: u64,
 }
 
@@ -110,7 +112,9 @@ impl Snapshot {
         }
         let mut said: Self =
             serde_json::from_str(line).map_err(wrong("the answer is not what its version says"))?;
-        (said.name, said.policy) = (printable(&said.name), printable(&said.policy));
+        for text in [&mut said.process, &mut said.name, &mut said.policy] {
+            *text = printable(text);
+        }
         said.tenants.iter_mut().for_each(|tenant| tenant.name = printable(&tenant.name));
         Ok(said)
     }
@@ -122,6 +126,8 @@ impl Snapshot {
 pub struct Rates {
     /// From 0 to 1.
     pub busy: f64,
+    /// In foreign tasks, and the driver that runs them; from 0 to 1, and 0 without such tasks.
+    pub foreign: f64,
     pub polls: f64,
     pub home: f64,
     pub same_llc: f64,
@@ -130,6 +136,16 @@ pub struct Rates {
     pub first: f64,
     pub pulls: f64,
     pub long_polls: f64,
+}
+
+/// A worker idles that is busy for less of the time.
+const IDLE_BELOW: f64 = 0.5;
+
+impl Rates {
+    /// Whether foreign tasks take most of the worker's time, and most of what it does.
+    pub fn is_dominated(&self) -> bool {
+        self.foreign > 0.5 && self.foreign > self.busy / 2.0
+    }
 }
 
 /// What a tenant's tasks used per second.
@@ -168,14 +184,14 @@ impl Look {
         };
         let rates = now.workers.iter().enumerate().map(|(i, now)| {
             let Some(before) = before.workers.get(i) else { return Rates::default() };
-            let is_same = now.parks == before.parks && now.polls == before.polls;
-            let slept = now.parked_ns.saturating_sub(before.parked_ns);
-            let busy = match () {
-                _ if ns == 0 || (is_same && now.is_idle) => 0.0,
-                _ => (1.0 - slept as f64 / ns as f64).clamp(0.0, 1.0),
-            };
+            let busy = now.busy_ns.saturating_sub(before.busy_ns);
+            let driver = busy.saturating_sub(now.own_ns.saturating_sub(before.own_ns));
+            let share = |used: u64| (used as f64 / ns.max(1) as f64).min(1.0);
+            let foreign = if now.foreign_tasks > 0 { share(driver) } else { 0.0 };
+            let busy = share(busy);
             Rates {
                 busy,
+                foreign,
                 polls: per_second(before.polls, now.polls),
                 home: per_second(before.home, now.home),
                 same_llc: per_second(before.same_llc, now.same_llc),
@@ -208,6 +224,7 @@ impl Look {
     pub fn total(&self) -> Rates {
         self.rates.iter().fold(Rates::default(), |sum, it| Rates {
             busy: sum.busy + it.busy,
+            foreign: sum.foreign + it.foreign,
             polls: sum.polls + it.polls,
             home: sum.home + it.home,
             same_llc: sum.same_llc + it.same_llc,
@@ -217,6 +234,20 @@ impl Look {
             pulls: sum.pulls + it.pulls,
             long_polls: sum.long_polls + it.long_polls,
         })
+    }
+
+    /// The workers that spend most of their time in foreign tasks.
+    pub fn dominated(&self) -> impl Iterator<Item = usize> {
+        self.rates.iter().enumerate().filter(|(_, rates)| rates.is_dominated()).map(|(i, _)| i)
+    }
+
+    /// What foreign tasks keep from the other workers: the worker that spends most on them, and how many idle beside
+    /// it. `None` where there is nothing to gain.
+    pub fn crowded(&self) -> Option<(usize, usize)> {
+        let idle = self.rates.iter().filter(|rates| rates.busy < IDLE_BELOW).count();
+        let most =
+            self.dominated().max_by(|a, b| self.rates[*a].foreign.total_cmp(&self.rates[*b].foreign))?;
+        (idle > 0).then_some((most, idle))
     }
 
     /// The last-level caches, each with its workers, in the order of their numbers.

@@ -24,6 +24,7 @@ fn look() -> Look {
     };
     let before = Snapshot {
         pid: 4321,
+        process: "shop".into(),
         name: "orders".into(),
         policy: "home".into(),
         at_ns: 5_000_000_000,
@@ -40,10 +41,11 @@ fn look() -> Look {
     };
     let mut now = before.clone();
     (now.at_ns, now.outside_wakes) = (6_000_000_000, 150);
-    let slept_ns = [0, 250_000_000, 660_000_000, 0, 1_500_000_000];
-    for (i, worker) in now.workers.iter_mut().enumerate() {
-        worker.parked_ns += slept_ns[i];
-        worker.parks += u64::from(slept_ns[i] > 0) * 40;
+    // The second and the third also drive; foreign tasks make that of the second theirs.
+    let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
+    for (worker, (busy_ms, own_ms)) in now.workers.iter_mut().zip(used_ms) {
+        worker.busy_ns += busy_ms * 1_000_000;
+        worker.own_ns += own_ms * 1_000_000;
     }
     let busy = &mut now.workers[0];
     (busy.polls, busy.home, busy.same_llc, busy.other_llc, busy.other_node, busy.first) =
@@ -123,7 +125,7 @@ fn what_does_not_fit_is_scrolled_to() {
     assert!(top.contains("LLC 0") && !top.contains("  192 "), "{top}");
     assert!(top.contains("q quits · ↓ 11 more lines"), "{top}");
     let end = screen(&look, &View { scroll: scroll_max(&look, small), ..live() }, 80, 7);
-    assert!(end.contains("still") && end.contains("orders (4321)"), "{end}");
+    assert!(end.contains("still") && end.contains("shop (4321)"), "{end}");
     assert!(end.contains("q quits · ↑ more lines"), "{end}");
     assert_eq!(scroll_max(&look, Rect::new(0, 0, 80, 40)), 0);
 }
@@ -172,12 +174,43 @@ fn the_end_of_a_process_is_said_in_words_under_its_last_numbers() {
 }
 
 #[test]
-fn a_sleep_that_lasts_is_idle_and_more_sleep_than_time_is_idle_too() {
+fn busy_is_what_the_thread_used_and_foreign_what_its_driver_did_for_foreign_tasks() {
     let look = look();
-    let busy: Vec<f64> = look.rates.iter().map(|rates| (rates.busy * 100.0).round()).collect();
-    assert_eq!(busy, [100.0, 75.0, 34.0, 0.0, 0.0]);
+    let percent = |share: f64| (share * 100.0).round();
+    let used: Vec<_> = look.rates.iter().map(|it| (percent(it.busy), percent(it.foreign))).collect();
+    assert_eq!(used, [(100.0, 0.0), (75.0, 65.0), (34.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
+    assert_eq!(look.dominated().collect::<Vec<_>>(), [1]);
+    assert_eq!(look.crowded(), Some((1, 3)));
     let same = Look::between(&look.now, look.now.clone());
     assert!(same.rates.iter().all(|rates| *rates == Rates::default()), "{same:?}");
+}
+
+#[test]
+fn foreign_tasks_are_marked_and_coloured_where_they_dominate_and_told_where_others_idle() {
+    let mut look = look();
+    let cells = |look: &Look| {
+        let area = Rect::new(0, 0, 80, 19);
+        let mut cells = Buffer::empty(area);
+        draw(look, &live(), area, &mut cells);
+        cells
+    };
+    let colour = |cells: &Buffer, line: &str, of: &str| {
+        let row = |y| (0..80).map(|x| cells[(x, y)].symbol()).collect::<String>();
+        let y = (0..19).find(|y| row(*y).trim_start().starts_with(line)).unwrap();
+        let x = row(y).char_indices().position(|(at, _)| row(y)[at..].starts_with(of)).unwrap();
+        cells[(x as u16, y)].fg
+    };
+    let drawn = cells(&look);
+    assert_eq!(colour(&drawn, "1 f", "3, 65 %"), ratatui::style::Color::Magenta);
+    let told = "CPU 1: 65 % goes to 3 tasks of tokio::spawn, which stay there; 3 others idle";
+    assert!(plain(&look, 80).contains(told) && told.chars().count() <= 80, "{}", plain(&look, 80));
+    // Where they take little nothing is marked, and where nobody idles nothing is told.
+    look.rates[1].foreign = 0.3;
+    assert_eq!(colour(&cells(&look), "1  ", "3, 30 %"), ratatui::style::Color::Reset);
+    assert_eq!(look.crowded(), None);
+    look.rates[1].foreign = 0.7;
+    look.rates.iter_mut().for_each(|rates| rates.busy = 0.9);
+    assert_eq!((look.crowded(), look.dominated().count()), (None, 1));
 }
 
 #[test]
@@ -193,10 +226,10 @@ fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
 
 #[test]
 fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
-    let error = Snapshot::parse(r#"{"schema":2,"what":"top"}"#).unwrap_err().to_string();
-    assert!(error.contains("version 2") && error.contains("version 1"), "{error}");
+    let error = Snapshot::parse(r#"{"schema":1,"what":"top"}"#).unwrap_err().to_string();
+    assert!(error.contains("version 1,") && error.contains("version 2:"), "{error}");
     assert!(Snapshot::parse("").is_err());
-    let line = r#"{"schema":1,"what":"top","pid":1,"name":"a","policy":"home","at_ns":1,"up_ns":1,"living":0,
+    let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,"living":0,
         "outside_wakes":0,"shelves":[],"workers":[],"new":{}}"#;
     assert_eq!(Snapshot::parse(line).unwrap().name, "a");
 }
@@ -211,7 +244,7 @@ fn hostile() -> String {
         .chain(
             ["foreign_tasks", "polls", "home", "same_llc", "other_llc", "other_node", "first", "pulls"]
                 .iter()
-                .chain(&["parks", "parked_ns", "long_polls"])
+                .chain(&["busy_ns", "own_ns", "long_polls"])
                 .map(|name| format!("\"{name}\":{most}")),
         )
         .collect();
@@ -220,7 +253,7 @@ fn hostile() -> String {
         r#"{{"name":"{text}","serial":{most},"weight":{few},"living":{most},"polls":{most},"run_ns":{most}}}"#
     );
     format!(
-        r#"{{"schema":1,"what":"top","pid":{few},"name":"{text}","policy":"{text}","at_ns":{most},"up_ns":{most},"living":{most},"outside_wakes":{most},"shelves":[{few},{few}],"workers":[{worker},{worker}],"tenants":[{tenant},{tenant}]}}"#
+        r#"{{"schema":2,"what":"top","pid":{few},"process":"{text}","name":"{text}","policy":"{text}","at_ns":{most},"up_ns":{most},"living":{most},"outside_wakes":{most},"shelves":[{few},{few}],"workers":[{worker},{worker}],"tenants":[{tenant},{tenant}]}}"#
     ) + "\n"
 }
 
@@ -239,7 +272,7 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
     checked(&hostile()).unwrap_err();
     let text = said();
     assert_eq!(checked(&text).unwrap(), text);
-    for wrong in ["\u{1b}[2J\n", "{\"schema\":\"\u{9b}2J\"}\n", "{\"schema\":1,\"\u{9b}\":1}\n"] {
+    for wrong in ["\u{1b}[2J\n", "{\"schema\":\"\u{9b}2J\"}\n", "{\"schema\":2,\"\u{9b}\":1}\n"] {
         let error = format!("{:#}", checked(wrong).unwrap_err());
         assert!(!error.contains(char::is_control), "{error:?}");
     }
@@ -249,8 +282,8 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
 fn a_name_from_another_process_does_not_reach_the_terminal_as_it_is() {
     let line = said().replace("\"said\"", "\"a\\u001b[2J\\nb\"");
     let now = Snapshot::parse(&line).unwrap();
-    let drawn = plain(&Look::between(&now.clone(), now), 80);
-    assert!(!drawn.contains('\u{1b}') && drawn.starts_with("a [2J b ("), "{drawn:?}");
+    let drawn = plain(&Look::between(&now.clone(), now), 200);
+    assert!(!drawn.contains('\u{1b}') && drawn.contains(" · runtime a [2J b ·"), "{drawn:?}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn a_client_gets_one_line_of_json_and_the_folder_is_the_users_alone() {
     assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
     let line = one.ask().unwrap();
     assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(line.starts_with("{\"schema\":1,\"what\":\"top\",\"pid\":"), "{line}");
+    assert!(line.starts_with("{\"schema\":2,\"what\":\"top\",\"pid\":"), "{line}");
     assert!(line.contains(r#""name":"a \"name\"\u000a\u009b""#), "{line}");
     for name in WorkerStats::NAMES {
         assert_eq!(line.matches(&format!("\"{name}\":")).count(), 2, "{name} in {line}");
