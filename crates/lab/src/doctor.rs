@@ -3,6 +3,7 @@
 //! Model.   One finding per thing that Warmcore uses; each is a fact, a state and, if it could be
 //!          better, the next step. It changes nothing and always ends well.
 
+mod processes;
 mod runtime;
 
 use crate::host;
@@ -23,7 +24,7 @@ pub struct Args {
 
 /// `warmcore doctor`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
-    let findings = findings();
+    let findings: Vec<Finding> = findings().into_iter().chain(processes::findings()).collect();
     for finding in &findings {
         let mark = match finding.state {
             State::Ok => "ok     ",

@@ -14,6 +14,7 @@
 //!          long poll.
 
 use crate::clock;
+use crate::context;
 use crate::host::{Host, Used};
 use std::future::poll_fn;
 use std::io;
@@ -32,6 +33,7 @@ pub(crate) struct Tokio {
     /// The runtime's, for messages.
     name: String,
     handle: tokio::runtime::Handle,
+    metrics: tokio::runtime::RuntimeMetrics,
     /// `None`: closed.
     runtime: RwLock<Option<Runtime>>,
     /// Of the parked future; it is the same every time.
@@ -69,26 +71,6 @@ impl Threads {
 
     fn all(&self, now: Option<u64>) -> u64 {
         self.before + self.now.zip(now).map_or(0, |((_, since), now)| now.saturating_sub(since))
-    }
-}
-
-/// A thread that is the worker, until this is dropped or another one is.
-struct Being<'a>(&'a Tokio, ThreadCpu);
-
-impl<'a> Being<'a> {
-    fn begin(host: &'a Tokio) -> Self {
-        let clock = ThreadCpu::current();
-        host.change_thread(Some(clock));
-        Self(host, clock)
-    }
-}
-
-impl Drop for Being<'_> {
-    fn drop(&mut self) {
-        let is_it = locked(&self.0.used).now.is_some_and(|(clock, _)| clock == self.1);
-        if is_it {
-            self.0.change_thread(None);
-        }
     }
 }
 
@@ -137,7 +119,10 @@ impl Tokio {
             .max_blocking_threads(blocking_threads_max)
             .on_thread_start(leave_the_workers_cpu)
             .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
-            .on_thread_unpark(move || _ = runs.fetch_add(1, Relaxed))
+            .on_thread_unpark(move || {
+                let n = runs.fetch_add(1, Relaxed);
+                context::with_worker(|worker| worker.into_iter().for_each(|local| local.driver_runs(n)));
+            })
             .build()?;
         // Nobody else is in the runtime: this is the waker of who drives it. On a thread of its own, as the caller
         // may be inside another tokio.
@@ -155,6 +140,7 @@ impl Tokio {
         let (runtime, timer) = (RwLock::new(Some(runtime)), RwLock::new(Some(timer)));
         Ok(Self {
             name: name.to_owned(),
+            metrics: handle.metrics(),
             handle,
             runtime,
             waker,
@@ -170,8 +156,7 @@ impl Tokio {
         })
     }
 
-    fn change_thread(&self, to: Option<ThreadCpu>) {
-        let mut used = locked(&self.used);
+    fn change_thread(&self, used: &mut Threads, to: Option<ThreadCpu>) {
         if let Some((_, now)) = used.read() {
             used.before = used.all(Some(now));
             self.count_own_to(now);
@@ -210,7 +195,8 @@ impl Tokio {
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if self.is_own_counted.load(Relaxed)
+        // Noted when it was left, whether or not it is still counted now.
+        if self.left_ns.load(Relaxed) > 0
             && let Some(now) = self.own_clock()
         {
             self.count_own_to(now);
@@ -303,14 +289,24 @@ impl Host for Tokio {
         self.driven.load(Relaxed)
     }
 
+    fn begin(&self) {
+        self.change_thread(&mut locked(&self.used), Some(ThreadCpu::current()));
+    }
+
+    fn end(&self) {
+        let mut used = locked(&self.used);
+        if used.now.is_some_and(|(clock, _)| clock == ThreadCpu::current()) {
+            self.change_thread(&mut used, None);
+        }
+    }
+
     fn within(&self, act: &mut dyn FnMut()) {
         let _context = self.handle.enter();
-        let _being = Being::begin(self);
         act();
     }
 
     fn foreign_tasks(&self) -> usize {
-        self.handle.metrics().num_alive_tasks()
+        self.metrics.num_alive_tasks()
     }
 
     fn used(&self) -> Used {
@@ -339,3 +335,6 @@ impl Host for Tokio {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,7 +29,14 @@ pub(crate) trait Host: Send + Sync {
     /// Who is about to sleep in `park`, or does, looks at `is_awake` once more. From any thread.
     fn kick(&self);
 
-    /// What runs around everything a worker does: the driver's context is entered meanwhile.
+    /// The current thread is the worker from here on, in the place of the one before.
+    fn begin(&self) {}
+
+    /// The current thread is the worker no more, if no other one has taken its place.
+    fn end(&self) {}
+
+    /// What runs around everything a worker does, and around what other threads do as inside the runtime: the driver's
+    /// context is entered meanwhile.
     fn within(&self, act: &mut dyn FnMut());
 
     /// Who sleeps in `park` comes back at this time at the latest. From any thread.

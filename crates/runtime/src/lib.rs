@@ -8,6 +8,7 @@ mod driver;
 mod error;
 #[cfg(feature = "metrics")]
 pub mod export;
+mod foreign;
 mod host;
 #[cfg(feature = "http")]
 pub mod http;

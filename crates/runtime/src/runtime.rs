@@ -244,6 +244,7 @@ pub(crate) fn shared(
         name,
         shelves: (0..machine.shards()).map(|_| Padded::new(Shelf::new())).collect(),
         watch: Padded::new(Watch::new(desks.len())),
+        foreign: Padded::new(crate::foreign::Foreign::new(desks.len())),
         desks: desks.into(),
         machine,
         policy,

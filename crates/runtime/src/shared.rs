@@ -95,6 +95,7 @@ pub(crate) struct Shared {
     /// Nobody waits for tasks any more.
     pub(crate) is_over: AtomicBool,
     pub(crate) watch: Padded<crate::watch::Watch>,
+    pub(crate) foreign: Padded<crate::foreign::Foreign>,
     pub(crate) spares: crate::spare::Spares,
     pub(crate) tally: crate::tally::Tally,
     #[cfg(feature = "metrics")]

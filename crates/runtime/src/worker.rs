@@ -514,7 +514,8 @@ impl Local {
         };
         self.open_window(now);
         let watch = self.shared.watch.begin(&self.shared, me, now);
-        let until = [until, watch].into_iter().flatten().min();
+        self.shared.foreign.begin(&self.shared, me, 0);
+        let until = [until, watch, self.shared.foreign.due(me)].into_iter().flatten().min();
         self.in_driver.set(true);
         desk.says.asleep_since.store(now.0, Relaxed);
         self.is_now_old.set(true);
@@ -531,7 +532,13 @@ impl Local {
             self.shared.watch.look(&self.shared, me, woke);
             self.in_driver.set(false);
         }
+        self.shared.foreign.look(&self.shared, me, woke);
         Idle::Awake
+    }
+
+    /// The driver comes back from a wait, its `n`th.
+    pub(crate) fn driver_runs(&self, n: u64) {
+        self.shared.foreign.begin(&self.shared, self.me, n);
     }
 
     /// The runtime is over, and every task has ended.
@@ -615,7 +622,9 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
     while let Some(cpu) = next {
         shared.pin(cpu);
         let local = Local::new(shared.clone(), cpu);
-        shared.desk(cpu).host.within(&mut || {
+        let host = &shared.desk(cpu).host;
+        host.begin();
+        host.within(&mut || {
             let _being = context::be(&local);
             // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
             let mut unwound = 0;
@@ -631,6 +640,7 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
                 }
             }
         });
+        host.end();
         if !local.is_replaced.get() {
             return;
         }

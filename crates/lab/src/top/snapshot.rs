@@ -138,13 +138,13 @@ pub struct Rates {
     pub long_polls: f64,
 }
 
-/// A worker idles that is busy for less of the time.
-const IDLE_BELOW: f64 = 0.5;
+/// A worker that is busy for less of the time is not worth a word: other processes may take the rest of its CPU.
+const BUSY_MIN: f64 = 0.25;
 
 impl Rates {
-    /// Whether foreign tasks take most of the worker's time, and most of what it does.
+    /// Whether the worker spends most of what it uses in foreign tasks.
     pub fn is_dominated(&self) -> bool {
-        self.foreign > 0.5 && self.foreign > self.busy / 2.0
+        self.busy > BUSY_MIN && self.foreign > self.busy / 2.0
     }
 }
 
@@ -236,7 +236,7 @@ impl Look {
         })
     }
 
-    /// The workers that spend most of their time in foreign tasks.
+    /// The workers that spend most of what they use in foreign tasks.
     pub fn dominated(&self) -> impl Iterator<Item = usize> {
         self.rates.iter().enumerate().filter(|(_, rates)| rates.is_dominated()).map(|(i, _)| i)
     }
@@ -244,9 +244,9 @@ impl Look {
     /// What foreign tasks keep from the other workers: the worker that spends most on them, and how many idle beside
     /// it. `None` where there is nothing to gain.
     pub fn crowded(&self) -> Option<(usize, usize)> {
-        let idle = self.rates.iter().filter(|rates| rates.busy < IDLE_BELOW).count();
-        let most =
-            self.dominated().max_by(|a, b| self.rates[*a].foreign.total_cmp(&self.rates[*b].foreign))?;
+        let foreign = |worker: usize| self.rates[worker].foreign;
+        let most = self.dominated().max_by(|a, b| foreign(*a).total_cmp(&foreign(*b)))?;
+        let idle = self.rates.iter().filter(|rates| rates.busy < self.rates[most].busy / 2.0).count();
         (idle > 0).then_some((most, idle))
     }
 

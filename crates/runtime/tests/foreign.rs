@@ -1,0 +1,139 @@
+//! Tasks of `tokio::spawn` that keep one worker busy while another idles are told once; other loads are not. The
+//! subscriber is the whole process's, so there is one test here.
+#![cfg(target_os = "linux")]
+
+use std::fmt::{Debug, Write as _};
+use std::hint::spin_loop;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use warmcore_runtime::Runtime;
+
+/// What was told, with its fields.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A test that waits longer has failed.
+const HANG: Duration = Duration::from_secs(60);
+
+struct Listener;
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {}={value:?}", field.name()).unwrap();
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, of: &Metadata<'_>) -> bool {
+        of.is_event() && *of.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        if text.0.contains("tokio::spawn keep") {
+            TOLD.lock().unwrap().push(text.0);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn told() -> Vec<String> {
+    TOLD.lock().unwrap().clone()
+}
+
+fn compute(for_us: u64) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_micros(for_us) {
+        spin_loop();
+    }
+}
+
+#[test]
+fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
+    tracing::subscriber::set_global_default(Listener).unwrap();
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    let runtime = || Runtime::builder().workers(2).name("crowd").observe(false).build().unwrap();
+
+    // Foreign tasks that mostly sleep, and tasks of ours that work, on a runtime of their own.
+    let quiet = runtime();
+    let ours: Vec<_> = (0..4)
+        .map(|_| {
+            quiet.spawn(async {
+                while !IS_OVER.load(Relaxed) {
+                    compute(50);
+                    warmcore_runtime::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let seldom = quiet.spawn(async {
+        let mut set = JoinSet::new();
+        for _ in 0..4 {
+            set.spawn(async {
+                for _ in 0..500 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+        set.join_all().await;
+    });
+    quiet.block_on(seldom).unwrap();
+    assert_eq!(told(), [""; 0]);
+    IS_OVER.store(true, Relaxed);
+    ours.into_iter().for_each(|task| quiet.block_on(task).unwrap());
+    drop(quiet);
+
+    // With a wait of the driver between their polls, and without any.
+    for pause in [Some(Duration::from_micros(100)), None] {
+        IS_OVER.store(false, Relaxed);
+        TOLD.lock().unwrap().clear();
+        let crowd = runtime();
+        let work = crowd.spawn(async move {
+            let mut set = JoinSet::new();
+            for _ in 0..8 {
+                set.spawn(async move {
+                    while !IS_OVER.load(Relaxed) {
+                        compute(3_000);
+                        match pause {
+                            Some(pause) => tokio::time::sleep(pause).await,
+                            None => tokio::task::yield_now().await,
+                        }
+                    }
+                });
+            }
+            set.join_all().await;
+        });
+        let began = Instant::now();
+        while told().is_empty() {
+            assert!(began.elapsed() < HANG, "pause {pause:?}: nothing was told");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // As long again, and it isn't repeated.
+        std::thread::sleep(began.elapsed());
+        IS_OVER.store(true, Relaxed);
+        crowd.block_on(work).unwrap();
+        let told = told();
+        assert_eq!(told.len(), 1, "{told:?}");
+        for word in ["crowd", "worker=", "tasks=8", "http::serve"] {
+            assert!(told[0].contains(word), "no {word} in {told:?}");
+        }
+    }
+}
