@@ -15,7 +15,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The version of the schema. It grows when a field changes its meaning or goes away.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
 pub const NOISY_ABOVE: f64 = 0.10;
@@ -74,6 +74,23 @@ pub struct Load {
     pub others_share: f64,
 }
 
+/// A run beside which other processes used more of all CPU time is marked: its numbers are no measurement.
+pub const OTHERS_MAX: f64 = 0.10;
+
+impl Load {
+    /// Whether other processes used more than [`OTHERS_MAX`]; then, in words.
+    pub fn disturbance(&self) -> Option<String> {
+        (self.others_share > OTHERS_MAX).then(|| {
+            format!(
+                "not quiet: other processes used {:.0} % of the CPUs meanwhile; above {:.0} % these numbers are no \
+                 measurement, run it again on a quiet machine",
+                self.others_share * 100.0,
+                OTHERS_MAX * 100.0
+            )
+        })
+    }
+}
+
 /// One metric of one variant in one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -115,8 +132,38 @@ pub struct Target {
     pub kind: Bound,
     /// The promised value, in the row's unit.
     pub value: f64,
-    /// The row's interval reaches the value.
-    pub met: bool,
+    /// How the row stands to it. Reports judge anew, as files of an older version don't have it.
+    #[serde(default)]
+    pub standing: Standing,
+}
+
+/// How a row stands to its target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The median is on the good side, and so is all of its interval.
+    Met,
+    /// The median is on the wrong side, and so is all of its interval.
+    Missed,
+    /// The interval holds values of both sides.
+    #[default]
+    Undecided,
+}
+
+impl Target {
+    /// How `row` stands to this target.
+    pub fn standing(&self, row: &Row) -> Standing {
+        let is_good = |n: f64| match self.kind {
+            Bound::AtLeast => n >= self.value,
+            Bound::AtMost => n <= self.value,
+        };
+        let [low, high] = row.ci95.unwrap_or([row.median, row.median]);
+        match [low, row.median, high].map(is_good) {
+            [true, true, true] => Standing::Met,
+            [false, false, false] => Standing::Missed,
+            _ => Standing::Undecided,
+        }
+    }
 }
 
 /// Which side of a target is the good one.
@@ -200,14 +247,10 @@ impl Row {
         Self { over: Some(over.into()), ..Self::of(case, variant, "ratio", "x", &ratios) }
     }
 
-    /// The row with a promise: met if the 95 % interval reaches `value`.
+    /// The row with a promise about its median.
     pub fn promise(mut self, kind: Bound, value: f64) -> Self {
-        let [lo, hi] = self.ci95.unwrap_or([self.median, self.median]);
-        let met = match kind {
-            Bound::AtLeast => hi >= value,
-            Bound::AtMost => lo <= value,
-        };
-        self.target = Some(Target { kind, value, met });
+        let target = Target { kind, value, standing: Standing::Undecided };
+        self.target = Some(Target { standing: target.standing(&self), ..target });
         self
     }
 }

@@ -10,7 +10,7 @@ use super::chart::{self, Chart, distinct, is_time};
 use super::markup::{amount, digits};
 use super::{cases, words};
 use crate::results::{Results, Row};
-use crate::run::budget::drain::{CONTENDED, P99, QUIET};
+use crate::run::budget::drain::{CONTENDED, HELPER, P99, QUIET};
 
 /// The run.
 pub(super) const RUN: &str = "budget";
@@ -76,7 +76,7 @@ pub(super) fn counted(run: &Results, case: &str) -> (Vec<String>, Vec<Vec<String
     };
     let heads = std::iter::once("way".to_owned()).chain(metrics.iter().map(head)).collect();
     let cell = |row: &Row| {
-        let sign = row.target.as_ref().map(|t| words::Standing::of(row, t).sign());
+        let sign = row.target.as_ref().map(|t| t.standing(row).sign());
         let value = if row.median.fract() == 0.0 { format!("{}", row.median) } else { digits(row.median) };
         sign.map_or(value.clone(), |sign| format!("{value} {sign}"))
     };
@@ -130,12 +130,11 @@ pub(super) fn charts(run: &Results) -> Vec<Chart<'_>> {
 pub(super) fn sentence(run: &Results) -> Vec<String> {
     let drain = || {
         let rows = || run.rows.iter().filter(|r| r.case == QUIET);
-        // The ratio with a promise is the one over asking the worker.
-        let ratio = rows().find(|r| r.metric == "ratio" && r.target.is_some())?;
+        let ratio = rows().find(|r| r.metric == "ratio" && r.variant == HELPER)?;
         let ours = rows().find(|r| r.metric == "time" && Some(&r.variant) == ratio.over.as_ref())?;
         let noisy = if ratio.noisy || ours.noisy { " (noisy)" } else { "" };
         Some(format!(
-            "what another CPU holds ready is taken back in {}, {}× faster than by asking it{noisy}",
+            "what another CPU holds ready is taken back in {}, {}× faster than by a thread that is woken there{noisy}",
             amount(ours.median, &ours.unit),
             digits(ratio.median)
         ))

@@ -7,7 +7,7 @@
 use super::chart::Chart;
 use super::inputs::Inputs;
 use super::markup::{MARKS_CSS, esc, palette_css};
-use super::words::{headline, promises_of, tally};
+use super::words::{self, headline, promises_of, tally};
 use super::{
     EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, imagined, matrix, sharing, table, timeline,
     topo_picture, wakes,
@@ -71,24 +71,29 @@ fn header(inputs: &Inputs) -> String {
     .iter()
     .map(|(id, name)| format!("<a href=\"#{id}\">{name}</a> "))
     .collect();
-    let tally = tally(super::words::promises(inputs))
+    let tally = tally(words::promises(inputs))
         .map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t)))
         .unwrap_or_default();
+    let disturbed = words::disturbed(inputs);
+    let disturbed: String = disturbed
+        .map(|(run, told)| format!("<p class=\"disturbed missed\">{}: {}.</p>\n", esc(&run.what), esc(&told)))
+        .collect();
     format!(
-        "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}<ul class=\"where\">{facts}</ul>\n\
+        "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}{disturbed}<ul class=\"where\">{facts}</ul>\n\
          <nav aria-label=\"Sections\">{nav}</nav></header>\n",
         esc(&headline(inputs))
     )
 }
 
 fn promises(inputs: &Inputs) -> String {
-    let body = if super::words::promises(inputs).next().is_none() {
+    let body = if words::promises(inputs).next().is_none() {
         "<p class=\"missing\">None of the runs here promises anything.</p>\n".to_owned()
     } else {
-        "<p>A promise is met if the 95 % interval of the measured median reaches it, and noisy if that \
-         interval is wider than 10 % to a side and lies on both sides of the promise.</p>\n"
+        "<p>A promise is judged by the measured median, and undecided where the median’s 95 % interval holds values \
+         of both sides. The values were written for one processor: on another one a standing may say more about the \
+         processor than about the code.</p>\n"
             .to_owned()
-            + &table::promised(super::words::promises(inputs))
+            + &table::promised(words::promises(inputs))
     };
     section("promises", "What was promised", &body)
 }
@@ -152,11 +157,13 @@ fn run(run: &Results) -> String {
         return runtime(run);
     }
     let of_case = |name: &str| {
-        let charts = chart::of_case(run, name);
+        let mut charts = chart::of_case(run, name);
+        let title = words::about(name).map_or(name.to_owned(), |about| format!("{name}: {about}"));
+        charts.iter_mut().for_each(|chart| chart.title = chart.title.replacen(name, &title, 1));
         let rows = table::beside_times(run, |r| r.case == name);
         // A case without times has nothing else to show.
         let beside = if charts.is_empty() { rows } else { folded(rows) };
-        articles(name, &charts, &beside)
+        articles(&title, &charts, &beside)
     };
     if run.what != cids::RUN {
         return cases(run).into_iter().map(of_case).collect();

@@ -2,7 +2,7 @@
 
 use super::inputs::{Inputs, State};
 use super::markup::amount;
-use super::words::{Standing, bound, compared, headline, interval, measured, promises, tally};
+use super::words::{self, bound, compared, headline, interval, measured, promises, tally};
 use super::{EXPECTED, PROBE_COMMAND, cases, imagined, timeline, topo_picture};
 use crate::results::{Bound, Results, Row};
 
@@ -22,12 +22,15 @@ pub fn short(inputs: &Inputs) -> String {
         topo_picture::in_words(inputs.topology)
     );
     let promised = promises(inputs).map(|(row, target)| {
-        let standing = Standing::of(row, target);
+        let standing = target.standing(row);
         let mut cells = vec![row.case.clone(), measured(row), amount(row.median, &row.unit)];
         cells.extend([interval(row).unwrap_or_default(), bound(row, target), standing.word().to_owned()]);
         cells
     });
     out += &table("Promises", promised.collect());
+    for (run, told) in words::disturbed(inputs) {
+        out += &format!("\n{}\n", wrapped(&format!("{}: {told}.", run.what)));
+    }
     printable(&out)
 }
 
@@ -38,8 +41,7 @@ pub fn run_table(run: &Results) -> String {
     for row in cases(run).into_iter().flat_map(|case| run.rows.iter().filter(move |r| r.case == case)) {
         let mut cells = vec![row.case.clone(), compared(row), row.metric.clone()];
         cells.extend([row.p25, row.median, row.min, row.max].map(|v| amount(v, &row.unit)));
-        let standing =
-            row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), Standing::of(row, t).word()));
+        let standing = row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), t.standing(row).word()));
         let noisy = (row.noisy && row.target.is_none()).then(|| "noisy".to_owned());
         cells.extend([row.n.to_string(), standing.or(noisy).unwrap_or_default()]);
         lines.push(cells);
@@ -51,7 +53,8 @@ pub fn run_table(run: &Results) -> String {
         run.load.steal_share * 100.0,
         run.load.others_share * 100.0
     );
-    printable(&format!("{}\n{}{load}\n{}", run.command, columns(&lines), timelines(run)))
+    let disturbed = run.load.disturbance().map(|told| format!("{told}\n")).unwrap_or_default();
+    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timelines(run)))
 }
 
 /// The ids over time, if they were recorded.
@@ -158,7 +161,7 @@ pub(super) fn wrapped(text: &str) -> String {
 /// Every row of every run as CSV (RFC 4180), with a line of heads.
 pub fn raw_csv(runs: &[Results]) -> String {
     let mut out = "run,when,case,variant,metric,unit,p25,median,min,max,n,noisy,ci95_low,ci95_high,over,\
-                   target_kind,target_value,target_met\r\n"
+                   target_kind,target_value,target_standing\r\n"
         .to_owned();
     for (run, row) in runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row))) {
         let number = |n: Option<f64>| n.map(|n| n.to_string()).unwrap_or_default();
@@ -173,8 +176,10 @@ pub fn raw_csv(runs: &[Results]) -> String {
         cells.extend([row.n.to_string(), row.noisy.to_string()]);
         cells.extend([0, 1].map(|i| number(row.ci95.map(|ci| ci[i]))));
         cells.extend([quoted(row.over.as_deref().unwrap_or_default()), kind.to_owned()]);
-        cells
-            .extend([number(target.map(|t| t.value)), target.map(|t| t.met.to_string()).unwrap_or_default()]);
+        cells.extend([
+            number(target.map(|t| t.value)),
+            target.map(|t| t.standing(row).word().to_owned()).unwrap_or_default(),
+        ]);
         out += &(cells.join(",") + "\r\n");
     }
     out

@@ -3,7 +3,7 @@
 use super::inputs::{Finding, State};
 use super::markup::{amount, digits, esc};
 use super::matrix::Class;
-use super::words::{Standing, bound, compared, measured};
+use super::words::{bound, compared, measured};
 use crate::results::{Machine, Results, Row, Target};
 
 /// A table: a class, a caption for those who hear it, the heads and the rows. A cell that begins
@@ -46,8 +46,8 @@ fn interval(row: &Row) -> String {
 /// The promises, and how each stands.
 pub(super) fn promised<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -> String {
     let row = |(row, target): (&Row, &Target)| {
-        let standing = Standing::of(row, target);
-        let noisy = if row.noisy && standing != Standing::Noisy { ", noisy" } else { "" };
+        let standing = target.standing(row);
+        let noisy = if row.noisy { ", noisy" } else { "" };
         vec![
             esc(&row.case),
             esc(&measured(row)),

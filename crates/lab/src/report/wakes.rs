@@ -6,9 +6,9 @@
 //!          Rates of shapes that differ are drawn over tokio's median in the same shape.
 //! Number.  6 shapes × 6 variants: 36 lines a chart. Sets touched in order, and all other cases, are folded.
 
+use super::cases;
 use super::chart::{self, Chart, distinct, is_positive};
 use super::markup::{amount, slug};
-use super::{cases, words};
 use crate::results::{Results, Row};
 use std::borrow::Cow;
 
@@ -273,7 +273,7 @@ pub(super) fn numbers(run: &Results, cases: &[&str]) -> (Vec<String>, Vec<Vec<St
     let heads = ["case", "variant"].map(str::to_owned).into_iter();
     let heads = heads.chain(metrics.iter().map(|metric| format!("#{metric}"))).collect();
     let cell = |row: &Row| {
-        let sign = row.target.as_ref().map(|t| format!(" {}", words::Standing::of(row, t).sign()));
+        let sign = row.target.as_ref().map(|t| format!(" {}", t.standing(row).sign()));
         amount(row.median, &row.unit) + &sign.unwrap_or_default()
     };
     let mut lines = Vec::new();

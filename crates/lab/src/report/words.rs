@@ -6,49 +6,32 @@
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
 use super::{budgets, cases, chart, cids, matrix, sharing, wakes};
-use crate::results::{Bound, Results, Row, Target};
+use crate::results::{Bound, Results, Row, Standing, Target};
 
 /// The headline names at most this many cases of per-CPU data; the rest is in the table.
 const CASES_MAX: usize = 2;
 
-/// How a promise stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    Met,
-    Missed,
-    /// The interval reaches the promise only because it is wide.
-    Noisy,
-}
-
 impl Standing {
-    pub fn of(row: &Row, target: &Target) -> Self {
-        let [lo, hi] = row.ci95.unwrap_or([row.median, row.median]);
-        let all_of_it = match target.kind {
-            Bound::AtLeast => lo >= target.value,
-            Bound::AtMost => hi <= target.value,
-        };
-        match target.met {
-            false => Self::Missed,
-            true if row.noisy && !all_of_it => Self::Noisy,
-            true => Self::Met,
-        }
-    }
-
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::Noisy => "noisy",
+            Self::Undecided => "undecided",
         }
     }
 
-    pub fn sign(self) -> &'static str {
+    pub(super) fn sign(self) -> &'static str {
         match self {
             Self::Met => "✓",
             Self::Missed => "✕",
-            Self::Noisy => "~",
+            Self::Undecided => "~",
         }
     }
+}
+
+/// The runs beside which other processes were busy, and what that means.
+pub(super) fn disturbed<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (&'a Results, String)> {
+    inputs.runs.iter().filter_map(|run| Some((run, run.load.disturbance()?)))
 }
 
 /// The rows that promise something, with what they promise.
@@ -59,6 +42,28 @@ pub(super) fn promises<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (&'a Row
 /// Those of one run.
 pub(super) fn promises_of(run: &Results) -> impl Iterator<Item = (&Row, &Target)> {
     run.rows.iter().filter_map(|row| Some((row, row.target.as_ref()?)))
+}
+
+/// What a case of per-CPU data measures, where its name does not say it.
+pub(super) fn about(case: &str) -> Option<&'static str> {
+    Some(match case {
+        "counter.add.called" => "sixteen counters in turn, each add through a call, as in a program",
+        "counter.add.2threads" => "a loop on one counter, while another CPU does the same",
+        "counter.add" => {
+            "a loop on one counter; it measures mostly how soon the processor can load what it has just stored"
+        }
+        "counter.add.backends" => {
+            "the same loop where adds are locked instructions, and where they are plain"
+        }
+        "freelist.pair.called" => "sixteen lists in turn, a pop and a push through a call, as in a program",
+        "freelist.pair" => "a pop and a push in a loop on one list",
+        "freelist.batch32" => "32 items out and in again; a time is of one item",
+        "sum" => "reading what all CPUs added",
+        "drain_all" => "taking what all CPUs added, while another CPU adds",
+        "freelist.drain_all" => "taking the items of all CPUs, and a thousand pops and pushes before",
+        "memory" => "two threads on a machine of 8192 CPUs, imagined",
+        _ => return None,
+    })
 }
 
 /// `at least 10×`.
@@ -133,11 +138,11 @@ pub(super) fn headline(inputs: &Inputs) -> String {
     }
 }
 
-/// `Of 9 promises 7 are met, 1 is missed and 1 is too noisy to tell.`
+/// `Of 9 promises 7 are met, 1 is missed and 1 is undecided.`
 pub(super) fn tally<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -> Option<String> {
-    let standings: Vec<Standing> = promises.map(|(r, t)| Standing::of(r, t)).collect();
+    let standings: Vec<Standing> = promises.map(|(r, t)| t.standing(r)).collect();
     let parts: Vec<String> =
-        [(Standing::Met, "met"), (Standing::Missed, "missed"), (Standing::Noisy, "too noisy to tell")]
+        [(Standing::Met, "met"), (Standing::Missed, "missed"), (Standing::Undecided, "undecided")]
             .into_iter()
             .map(|(s, word)| (standings.iter().filter(|x| **x == s).count(), word))
             .filter(|(n, _)| *n > 0)
@@ -168,7 +173,7 @@ pub(super) fn cheaper(run: &Results, case: &str) -> Option<String> {
     let noisy = if row.noisy || time.noisy { " (noisy)" } else { "" };
     let (times, word) = if times >= 1.0 { (times, "less") } else { (1.0 / times, "more") };
     let what = match case {
-        "counter.add" => "a per-CPU counter add costs",
+        "counter.add.called" | "counter.add" => "a per-CPU counter add costs",
         "counter.add.2threads" => "while another CPU adds as well",
         "hit" => "a charge against a limit costs",
         case => &format!("{case} costs"),

@@ -43,9 +43,39 @@ fn a_ratio_compares_neighbours_and_a_promise_is_met_if_the_interval_reaches_it()
     let above: Vec<f64> = below.iter().map(|b| b * 12.0).collect();
     let row = Row::ratio("case", "atomic", "rseq", &above, &below);
     assert!((row.median - 12.0).abs() < 1e-9 && !row.noisy, "{row:?}");
-    assert!(row.clone().promise(Bound::AtLeast, 12.0).target.unwrap().met);
-    assert!(!row.clone().promise(Bound::AtLeast, 13.0).target.unwrap().met);
-    assert!(!row.promise(Bound::AtMost, 11.0).target.unwrap().met);
+    let standing = |kind, value| row.clone().promise(kind, value).target.unwrap().standing;
+    assert_eq!(standing(Bound::AtLeast, 11.99), Standing::Met);
+    assert_eq!(standing(Bound::AtLeast, 13.0), Standing::Missed);
+    assert_eq!(standing(Bound::AtMost, 11.0), Standing::Missed);
+}
+
+#[test]
+fn a_promise_is_decided_by_the_median_and_only_where_its_interval_agrees() {
+    let wide: Vec<f64> = (1..=21).map(f64::from).collect();
+    let row = Row::of("c", "v", "ratio", "x", &wide);
+    let [low, high] = row.ci95.unwrap();
+    assert!(low < 11.0 && row.median == 11.0 && high > 11.0);
+    let standing = |kind, value| row.clone().promise(kind, value).target.unwrap().standing;
+    for value in [low + 0.5, 11.0, high - 0.5, high] {
+        // The better end reaches it, whichever side the median is on.
+        assert_eq!(standing(Bound::AtLeast, value), Standing::Undecided, "{value}");
+        assert_eq!(standing(Bound::AtMost, value.min(high - 0.5)), Standing::Undecided, "{value}");
+    }
+    for (kind, met, missed) in [(Bound::AtLeast, low, high + 0.1), (Bound::AtMost, high, low - 0.1)] {
+        assert_eq!(standing(kind, met), Standing::Met);
+        assert_eq!(standing(kind, missed), Standing::Missed);
+    }
+    // What was counted has no interval to be undecided about, and what an older version wrote is judged anew.
+    let old = r#"{"kind":"at_least","value":12.0,"met":true}"#;
+    let old: Target = serde_json::from_str(old).unwrap();
+    assert_eq!(old.standing(&Row::exact("c", "v", "m", "x", 11.0, 1)), Standing::Missed);
+}
+
+#[test]
+fn a_run_beside_busy_processes_is_marked() {
+    let load = |others_share| Load { others_share, ..Load::default() }.disturbance();
+    assert_eq!(load(0.1), None);
+    assert!(load(0.23).unwrap().contains("23 % of the CPUs"));
 }
 
 #[test]

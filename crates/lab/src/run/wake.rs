@@ -123,6 +123,8 @@ pub enum Policy {
 pub enum Who {
     /// Our runtime, by one of its policies.
     Ours(Policy),
+    /// Our runtime where nobody told it of tenants.
+    OursWithoutTenants,
     /// Tokio with several threads, as its users have it.
     Tokio,
     /// The same, with a CPU for each thread.
@@ -178,6 +180,7 @@ impl Who {
             Self::Ours(Policy::PrevCpu) => "warmcore prev cpu",
             Self::Ours(Policy::GlobalFifo) => "warmcore global fifo",
             Self::Ours(Policy::WorkSteal) => "warmcore work steal",
+            Self::OursWithoutTenants => "warmcore, no tenants",
             Self::Tokio => "tokio",
             Self::TokioPinned => "tokio pinned",
             Self::TokioPerCore => "tokio per core",
@@ -190,7 +193,7 @@ impl Who {
 
     /// Whether it is one of our policies.
     fn is_ours(self) -> bool {
-        matches!(self, Self::Ours(_))
+        matches!(self, Self::Ours(_) | Self::OursWithoutTenants)
     }
 
     /// Whether it is a [`Host`].
@@ -201,6 +204,7 @@ impl Who {
     fn visit<V: Visit>(self, visit: V) -> V::Out {
         match self {
             Self::Ours(policy) => visit.visit(Ours::get(policy)),
+            Self::OursWithoutTenants => visit.visit(Ours::without_tenants()),
             Self::Tokio => visit.visit(Tokio::get()),
             Self::TokioPinned => visit.visit(Tokio::pinned()),
             Self::TokioPerCore => visit.visit(TokioPerCore::get()),

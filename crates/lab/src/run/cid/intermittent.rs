@@ -287,7 +287,10 @@ mod tests {
         assert_eq!(row("lowest", FOREIGN).median, 50.0);
         assert_eq!(row("lowest", FAULTS).median, 2.0);
         assert_eq!((row("lowest", OWN).n, row("lowest", AFTER_A_PAUSE).n, row("lowest", MEAN).n), (8, 8, 2));
-        assert!(row(OURS, OWN).target.as_ref().unwrap().met && row("lowest", OWN).target.is_none());
+        assert!(
+            row(OURS, OWN).target.as_ref().unwrap().standing == crate::results::Standing::Met
+                && row("lowest", OWN).target.is_none()
+        );
         assert_eq!(row("lowest", "ratio").over.as_deref(), Some(OURS));
         assert!(rows_of(10, 2, true, &[&ours]).iter().all(|r| r.target.is_none()));
         assert!(rows.iter().all(|r| r.case == "cid.intermittent.200ms.touched"));

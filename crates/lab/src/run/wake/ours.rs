@@ -15,18 +15,27 @@ use warmcore_tenant::Tenant;
 
 /// Our runtime.
 #[derive(Clone, Copy)]
-pub struct Ours(&'static Runtime);
+pub struct Ours {
+    runtime: &'static Runtime,
+    has_tenants: bool,
+}
 
 impl Ours {
     /// By a policy.
     pub fn get(policy: Policy) -> Self {
-        Self(runtimes::ours(match policy {
+        let runtime = runtimes::ours(match policy {
             Policy::Home => PolicyKind::Home,
             Policy::SharedQueue => PolicyKind::SharedQueue,
             Policy::PrevCpu => PolicyKind::PrevCpu,
             Policy::GlobalFifo => PolicyKind::GlobalFifo,
             Policy::WorkSteal => PolicyKind::WorkSteal,
-        }))
+        });
+        Self { runtime, has_tenants: true }
+    }
+
+    /// By the policy that promises; all tasks are of no tenant, as those of the other hosts.
+    pub fn without_tenants() -> Self {
+        Self { has_tenants: false, ..Self::get(Policy::Home) }
     }
 }
 
@@ -41,7 +50,7 @@ impl Host for Ours {
     type Join<T: Send + 'static> = JoinHandle<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {
-        self.0.block_on(future)
+        self.runtime.block_on(future)
     }
 
     fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
@@ -49,11 +58,14 @@ impl Host for Ours {
     }
 
     fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
-        self.0.spawn(future)
+        self.runtime.spawn(future)
     }
 
     fn spawn_for<F: Job>(self, of: Tenancy, _: usize, future: F) -> Self::Join<F::Output> {
-        self.0.spawn_in(tenant(of), future)
+        match self.has_tenants {
+            true => self.runtime.spawn_in(tenant(of), future),
+            false => self.runtime.spawn(future),
+        }
     }
 
     async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
@@ -69,7 +81,7 @@ impl Host for Ours {
     }
 
     fn scope(self, jobs: usize, job: &(dyn Fn(usize) + Sync)) {
-        self.0.enter(|| {
+        self.runtime.enter(|| {
             warmcore_runtime::scope(|scope| (0..jobs).for_each(|number| scope.spawn(move || job(number))));
         });
     }

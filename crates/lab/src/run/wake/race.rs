@@ -139,7 +139,7 @@ pub trait Slice {
     /// One for each number that a slice comes to. The first is what the case is about.
     fn metrics(&self) -> &'static [Metric];
 
-    /// One slice. A number that is not finite, or a first one of 0, says that nothing happened in it.
+    /// One slice. A number that is not finite, or a first one of 0, says that nothing happened in it: see [`bounded`].
     fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64>;
 
     /// The Go program's name for it, with arguments.
@@ -162,6 +162,7 @@ impl Who {
     fn run(self, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<f64>> {
         Ok(match self {
             Self::Ours(policy) => slice.run(Ours::get(policy), plan),
+            Self::OursWithoutTenants => slice.run(Ours::without_tenants(), plan),
             Self::Tokio => slice.run(Tokio::get(), plan),
             Self::TokioPinned => slice.run(Tokio::pinned(), plan),
             Self::TokioPerCore => slice.run(TokioPerCore::get(), plan),
@@ -173,6 +174,9 @@ impl Who {
     }
 }
 
+/// The metric of slices in which nothing happened; `n` says of how many.
+pub const STALLED: &str = "stalled slices";
+
 /// What all slices of a case came to.
 pub struct Race {
     case: String,
@@ -180,10 +184,9 @@ pub struct Race {
     metrics: &'static [Metric],
     /// By variant, metric and round.
     samples: Vec<Vec<Vec<f64>>>,
+    /// By variant: slices in which nothing happened.
+    stalled: Vec<usize>,
 }
-
-/// A slice in which nothing happened is run again, twice as long, so often.
-const AGAIN: u32 = 6;
 
 /// Runs all slices. `None` if it was interrupted. `tick` is called after every round.
 pub fn run(
@@ -196,6 +199,7 @@ pub fn run(
     let who = super::there(who);
     let metrics = slice.metrics();
     let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
+    let mut stalled = vec![0; who.len()];
     let mut order: Vec<usize> = (0..who.len()).collect();
     let mut dice = Dice::new(6);
     // Untimed: the first use makes threads, builds programs and grows queues.
@@ -209,27 +213,39 @@ pub fn run(
     for round in 0..plan.rounds {
         dice.shuffle(&mut order);
         for &i in &order {
-            let mut plan = plan;
-            for left in (0..AGAIN).rev() {
-                if INTERRUPTED.load(Relaxed) {
-                    return Ok(None);
-                }
-                let values = who[i].run(slice, plan).with_context(|| who[i].name())?;
-                if INTERRUPTED.load(Relaxed) {
-                    return Ok(None);
-                }
-                debug_assert_eq!(values.len(), metrics.len());
-                if values.iter().all(|v| v.is_finite()) && values[0] > 0.0 {
-                    samples[i].iter_mut().zip(values).for_each(|(samples, value)| samples.push(value));
-                    break;
-                }
-                anyhow::ensure!(left > 0, "{}: nothing happened in {:?}", who[i].name(), plan.measure);
-                plan.measure *= 2;
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            let values = who[i].run(slice, plan).with_context(|| who[i].name())?;
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            debug_assert_eq!(values.len(), metrics.len());
+            stalled[i] += usize::from(!is_whole(&values));
+            for ((samples, metric), value) in samples[i].iter_mut().zip(metrics).zip(values) {
+                samples.push(bounded(metric, value, plan));
             }
         }
         tick(round + 1);
     }
-    Ok(Some(Race { case: case.to_owned(), who, metrics, samples }))
+    Ok(Some(Race { case: case.to_owned(), who, metrics, samples, stalled }))
+}
+
+/// Whether something happened in a slice, and all that it measures.
+fn is_whole(values: &[f64]) -> bool {
+    values.iter().all(|v| v.is_finite()) && values[0] > 0.0
+}
+
+/// A number of a slice. A slice in which nothing happened is kept, since a stalled task is what users wait for: its
+/// rate is that of one in the slice, which is more than there was, and its time the slice's, which is less.
+fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
+    let slice_ns = plan.measure.as_nanos() as f64;
+    match metric.unit {
+        "k/s" if !value.is_finite() || value <= 0.0 => 1e6 / slice_ns,
+        "ns" if !value.is_finite() => slice_ns,
+        _ if !value.is_finite() => 0.0,
+        _ => value,
+    }
 }
 
 /// Runs the one race of a case.
@@ -288,6 +304,12 @@ impl Race {
                     Some((_, kind, value)) => row.promise(*kind, *value),
                     None => row,
                 });
+            }
+        }
+        for ((who, stalled), samples) in self.who.iter().zip(&self.stalled).zip(&self.samples) {
+            if *stalled > 0 {
+                let (case, who, slices) = (&self.case, who.name(), samples[0].len() as u64);
+                rows.push(Row::exact(case, who, STALLED, "slices", *stalled as f64, slices));
             }
         }
         let promised: Vec<Row> = promises.into_iter().flatten().collect();

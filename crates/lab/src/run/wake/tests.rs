@@ -1,4 +1,4 @@
-use super::race::{Plan, Slice, run};
+use super::race::{Metric, Plan, Slice, rate, run, time};
 use super::*;
 use crate::run::part::Part;
 
@@ -29,9 +29,41 @@ fn every_case_ends_on_every_runtime() {
         runs_on(&all(), &warm::Warm::new(between, Touch::Chase, (4, 16)));
     }
     runs_on(EACH, &storm::Storm);
-    runs_on(EACH, &noisy::Noisy { poll: Duration::from_micros(20) });
+    let noisy = [EACH, &[Who::OursWithoutTenants]].concat();
+    runs_on(&noisy, &noisy::Noisy { poll: Duration::from_micros(20) });
     runs_on(EACH, &timers::Timers);
     runs_on(&[Who::OURS, Who::Rayon, Who::Alone, Who::Go], &scope::Scope);
+}
+
+/// A slice that does nothing every third time.
+struct Stalls(std::sync::atomic::AtomicUsize);
+
+impl Slice for Stalls {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("round trips"), time("p99")] }
+    }
+
+    fn run<H: Host>(&self, _: H, _: Plan) -> Vec<f64> {
+        match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
+            2 => vec![0.0, f64::NAN],
+            _ => vec![500.0, 2_000.0],
+        }
+    }
+}
+
+#[test]
+fn a_slice_in_which_nothing_happened_is_kept_and_told() {
+    let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
+    let slice = Stalls(Default::default());
+    let race = run("case", &[Who::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
+    // One is untimed; of the others the second, the fifth and the eighth stall.
+    assert_eq!(slice.0.into_inner(), 1 + plan.rounds);
+    let rows = race.rows(&[], vec![]);
+    let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
+    // Fewer than one in 10 ms, and longer than 10 ms.
+    assert_eq!((row("round trips").min, row("round trips").median, row("round trips").n), (0.1, 500.0, 8));
+    assert_eq!((row("p99").max, row("p99").median), (10_000_000.0, 2_000.0));
+    assert_eq!((row(race::STALLED).median, row(race::STALLED).n), (3.0, 8));
 }
 
 #[test]
