@@ -234,21 +234,21 @@ pub(crate) enum Op {
 /// Loops for ever.
 pub(crate) const FOREVER: u32 = u32::MAX;
 
-/// A program.
+/// A program. A clone shares its steps: many of a kind are as large as one.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub(crate) name: String,
-    pub(crate) ops: Vec<Op>,
-    pub(crate) names: Vec<String>,
+    pub(crate) ops: Arc<Vec<Op>>,
+    pub(crate) names: Arc<Vec<String>>,
     /// Shared: a tree in which each forks the same one twice is no larger than it was written.
-    pub(crate) children: Vec<Arc<Program>>,
-    pub(crate) places: Vec<Where>,
-    pub(crate) starts_at: Where,
+    pub(crate) children: Arc<Vec<Arc<Program>>>,
+    pub(crate) places: Arc<Vec<Where>>,
+    pub(crate) starts_at: Arc<Where>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
     /// From that step on: where in a file it stands.
-    pub(crate) stands: Vec<(u32, Arc<str>)>,
+    pub(crate) stands: Arc<Vec<(u32, Arc<str>)>>,
 }
 
 impl Program {
@@ -275,7 +275,7 @@ impl Program {
 
     /// It may run only there, from the beginning.
     pub fn on(mut self, place: impl Into<Where>) -> Self {
-        self.starts_at = place.into();
+        self.starts_at = Arc::new(place.into());
         self
     }
 
@@ -298,7 +298,7 @@ impl Program {
     }
 
     fn op(mut self, op: Op) -> Self {
-        self.ops.push(op);
+        Arc::make_mut(&mut self.ops).push(op);
         self
     }
 
@@ -306,7 +306,7 @@ impl Program {
         let name = name.into();
         let known = self.names.iter().position(|known| *known == name);
         known.unwrap_or_else(|| {
-            self.names.push(name);
+            Arc::make_mut(&mut self.names).push(name);
             self.names.len() - 1
         }) as Name
     }
@@ -387,7 +387,7 @@ impl Program {
     }
 
     pub(crate) fn fork_shared(mut self, child: Arc<Program>) -> Self {
-        self.children.push(child);
+        Arc::make_mut(&mut self.children).push(child);
         let at = self.children.len() as u32 - 1;
         self.op(Op::Fork(at))
     }
@@ -457,7 +457,7 @@ impl Program {
 
     /// From here on it may run only there. It moves when it next waits.
     pub fn allow(mut self, place: impl Into<Where>) -> Self {
-        self.places.push(place.into());
+        Arc::make_mut(&mut self.places).push(place.into());
         let at = self.places.len() as u32 - 1;
         self.op(Op::Allow(at))
     }
@@ -477,7 +477,7 @@ impl Program {
         let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
         let end = done.ops.len() as u32;
         // Not there if the body gave back another program than it got: `check` says so.
-        if let Some(op @ Op::Begin { end: 0, .. }) = done.ops.get_mut(begin) {
+        if let Some(op @ Op::Begin { end: 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
             *op = Op::Begin { times, end };
         }
         done
@@ -485,7 +485,8 @@ impl Program {
 
     /// Its next steps stand there in a file.
     pub(crate) fn stands_at(&mut self, place: &str) {
-        self.stands.push((self.ops.len() as u32, place.into()));
+        let begin = self.ops.len() as u32;
+        Arc::make_mut(&mut self.stands).push((begin, place.into()));
     }
 
     /// Its own place: where it begins in its file, or its name.

@@ -7,6 +7,8 @@
 //!          of the smallest number, and the others are memory alone.
 //!          Versions 2 and 3 differ in devices and in where infos about the whole machine stand,
 //!          none of which is read. Version 1 nests NUMA nodes and calls caches `Cache`: refused.
+//!          A file may come from anywhere. What `lstopo` never writes and costs more than its length is
+//!          refused before it is read or where it is met: entities, namespaces, many attributes, deep nesting.
 //! Number.  A 128-CPU machine is about 400 objects in 200 KiB.
 //! Source.  hwloc documentation, "Importing and exporting topologies from/to XML files"; output of
 //!          lstopo 2.9.0; hwloc's NEWS for what 3.0 changed.
@@ -34,6 +36,15 @@ impl Topology {
     }
 }
 
+/// hwloc's own trees are 20 deep at most. Each PU is asked for its ancestors.
+const DEPTH_MAX: usize = 64;
+
+/// The parser compares each attribute of an element with all others. `lstopo` writes about 20.
+const ATTRIBUTES_MAX: usize = 256;
+
+/// Elements and texts, 100 bytes each while the file is read: 8192 CPUs are 150 000.
+const XML_NODES_MAX: u32 = 1 << 21;
+
 struct Reader<'p> {
     path: &'p Path,
 }
@@ -51,7 +62,10 @@ struct Pu<'a> {
 
 impl Reader<'_> {
     fn parts(&self, text: &str) -> Result<Parts, TopoError> {
-        let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+        self.refuse_hostile(text)?;
+        // `lstopo` names its DTD and nothing in it; what a DTD could declare was refused.
+        let options =
+            ParsingOptions { allow_dtd: true, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options)
             .map_err(|e| self.malformed(format!("is no XML: {e}")))?;
         let root = document.root_element();
@@ -112,6 +126,21 @@ impl Reader<'_> {
         Ok(parts)
     }
 
+    /// What makes a parser slow or large: an entity that stands for a long text, attributes that are
+    /// compared with each other, namespaces that every element inherits.
+    fn refuse_hostile(&self, text: &str) -> Result<(), TopoError> {
+        for (words, what) in [("<!ENTITY", "declares entities"), ("xmlns", "declares namespaces")] {
+            if text.contains(words) {
+                return Err(self.malformed(format!("{what}, which lstopo never does")));
+            }
+        }
+        // No `<` stands inside of a value, so what follows one is one element's attributes at most.
+        if text.split('<').any(|tag| tag.bytes().filter(|&b| b == b'=').count() > ATTRIBUTES_MAX) {
+            return Err(self.malformed(format!("has an element of more than {ATTRIBUTES_MAX} attributes")));
+        }
+        Ok(())
+    }
+
     fn check_version(&self, root: &Element) -> Result<(), TopoError> {
         if !root.has_tag_name("topology") {
             let fact =
@@ -136,8 +165,14 @@ impl Reader<'_> {
         }
         let nodeset = pu.attribute("complete_nodeset");
         let mut found = Pu { id: CpuId(id), core: None, package: None, nodeset, caches: Vec::new() };
-        for above in pu.ancestors().skip(1) {
+        for (depth, above) in pu.ancestors().enumerate().skip(1) {
+            if depth > DEPTH_MAX {
+                return Err(self.malformed(format!("nests objects more than {DEPTH_MAX} deep")));
+            }
             match above.attribute("type") {
+                Some("PU") => {
+                    return Err(self.contradiction(format!("has PU {id} within another PU")));
+                }
                 Some("Core") => found.core = found.core.or(Some(above)),
                 Some("Package") => found.package = found.package.or(Some(above)),
                 // `L3Cache`, and not `L1iCache`, which holds instructions.

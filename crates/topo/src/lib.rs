@@ -45,5 +45,6 @@ pub use error::TopoError;
 pub use machine::{MACHINES, machines};
 pub use model::{Core, Cpu, Distance, Llc, Node, Quota, Socket, Topology};
 
-/// A source that names a CPU of this number or above is broken: Linux stops at 8192.
-const CPU_MAX: u32 = 1 << 20;
+/// A source that names a CPU of this number or above is broken: Linux stops at 8192. A set of CPUs is as wide
+/// as its largest, and there is one for each core, so a larger bound is a hostile file's memory.
+const CPU_MAX: u32 = 1 << 14;

@@ -253,6 +253,10 @@ fn rows_of<'g>(groups: &'g [Group]) -> Vec<&'g Row> {
     groups.iter().flat_map(|(_, rows)| rows).map(|row| &**row).collect()
 }
 
+/// No axis reaches beyond: powers of ten are exact between them, and nothing that is measured is so small or
+/// large. What a file says beyond stands at the edge.
+const ENDS: [f64; 2] = [1e-9, 1e18];
+
 /// A logarithmic axis of the rows' unit.
 struct Axis {
     lo: f64,
@@ -267,7 +271,9 @@ impl Axis {
             let [lo, hi] = row.ci95.unwrap_or([row.p25, row.median]);
             [row.min.max(lo / 2.0), row.max.min(hi * 2.0)]
         };
-        let values: Vec<f64> = rows.iter().flat_map(ends).filter(|v| v.is_finite() && *v > 0.0).collect();
+        let is_number = |v: &f64| v.is_finite() && *v > 0.0;
+        let values: Vec<f64> =
+            rows.iter().flat_map(ends).filter(is_number).map(|v| v.clamp(ENDS[0], ENDS[1])).collect();
         let lo = values.iter().copied().fold(f64::INFINITY, f64::min);
         let hi = values.iter().copied().fold(0.0, f64::max);
         let unit = rows.first().map_or("ns", |row| &row.unit).to_owned();
@@ -314,4 +320,49 @@ fn step(value: f64, down: bool) -> f64 {
     let near = |s: &&f64| if down { **s <= value * 1.0001 } else { **s >= value * 0.9999 };
     let found = if down { steps.iter().rev().find(near) } else { steps.iter().find(near) };
     found.copied().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(lo: f64, hi: f64) -> (Axis, Vec<f64>) {
+        let row = serde_json::json!({
+            "case": "c", "variant": "v", "metric": "time", "unit": "ns", "p25": 1.0, "median": 1.0, "min": 1.0,
+            "max": 1.0, "n": 1, "noisy": false,
+        });
+        let row = Row { min: lo, p25: lo, median: hi, max: hi, ..serde_json::from_value(row).unwrap() };
+        let axis = Axis::over(&[&row]);
+        // One that goes on and on would be cut here, and is too many.
+        let ticks = axis.ticks().take(100).collect();
+        (axis, ticks)
+    }
+
+    #[test]
+    fn numbers_at_the_ends_of_what_a_float_can_be_have_an_axis() {
+        for (lo, hi) in
+            [(1e-320, 1e-320), (1e-320, 1e300), (f64::MIN_POSITIVE, f64::MAX), (f64::MAX, f64::MAX)]
+        {
+            let (axis, ticks) = ticks(lo, hi);
+            assert!(axis.lo > 0.0 && axis.lo < axis.hi && axis.hi.is_finite(), "{lo} to {hi}");
+            assert!((1..12).contains(&ticks.len()), "{lo} to {hi}: {ticks:?}");
+            assert!((0.0..=100.0).contains(&axis.at(lo)) && (0.0..=100.0).contains(&axis.at(hi)));
+        }
+    }
+
+    #[test]
+    fn an_axis_of_any_numbers_has_a_few_labels() {
+        // Any bits: a multiplicative sequence goes through all exponents, infinities and NaNs.
+        let mut bits = 1_u64;
+        let mut any = || {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            f64::from_bits(bits)
+        };
+        for _ in 0..20_000 {
+            let (a, b) = (any(), any());
+            let (axis, ticks) = ticks(a, b);
+            assert!(axis.lo > 0.0 && axis.lo < axis.hi && axis.hi.is_finite(), "{a} {b}");
+            assert!((1..12).contains(&ticks.len()), "{a} {b}: {ticks:?}");
+        }
+    }
 }

@@ -42,7 +42,7 @@ impl Program {
         }
         self.check_steps(process)?;
         let mut levels = 0;
-        for child in &self.children {
+        for child in self.children.iter() {
             let process = child.process.or(process);
             let below = match checked.get(&(Arc::as_ptr(child), process)) {
                 Some(below) => *below,

@@ -82,8 +82,14 @@ const EVENTS: &[&str] = &[
 /// Of these there is one, while events may come again.
 const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "duration", "tasks", "global"];
 
-/// More would be a slip of the pen.
-const INSTANCES_MAX: i64 = 1 << 20;
+/// Threads of all tasks together. More would be a slip of the pen.
+const INSTANCES_MAX: i64 = 1 << 16;
+
+/// Steps of all threads together: a world has its own copy of each thread's, 40 bytes a step.
+const STEPS_MAX: usize = 1 << 22;
+
+/// A set of CPUs is as wide as the largest in it, and Linux stops at 8192.
+const CPU_MAX: u32 = 1 << 14;
 
 /// Reads a file's text.
 ///
@@ -260,13 +266,23 @@ impl Reader {
             let instances = self.instances(object(body, &place)?, &place)?;
             self.count_barriers(body, instances, &place)?;
         }
-        let mut programs = Vec::new();
+        let (mut programs, mut steps) = (Vec::new(), 0_usize);
         for (task, body) in &tasks {
             let place = format!("tasks.{task}");
             let instances = self.instances(object(body, &place)?, &place)?;
             let mut thread = Thread { task, timers: Vec::new(), forked_by: vec![task] };
             let program = self.thread(&tasks, &mut thread, body, &place)?;
             program.check().map_err(|e| if e.place().starts_with("tasks.") { e } else { e.at(&place) })?;
+            let most = INSTANCES_MAX as usize;
+            if programs.len() + instances as usize > most {
+                let fact = format!("more than {most} threads in all");
+                return Err(ProgramError::new(format!("{place}.instance"), fact, "let fewer begin"));
+            }
+            steps = steps.saturating_add(program.steps().saturating_mul(instances as usize));
+            if steps > STEPS_MAX {
+                let fact = format!("all threads together have more than {STEPS_MAX} steps");
+                return Err(ProgramError::new(place, fact, "let fewer begin, or say `loop`"));
+            }
             match instances {
                 1 => programs.push(program),
                 n => programs.extend((0..n).map(|i| program.clone().named(format!("{task}-{i}")))),
@@ -577,7 +593,7 @@ fn cpus(value: &Json, place: &str) -> Result<Where, ProgramError> {
     };
     let number = |cpu: &Json| {
         integer(cpu, place, 0, "CPU").and_then(|n| {
-            u32::try_from(n).ok().filter(|n| *n < 1 << 20).map(CpuId).ok_or_else(|| {
+            u32::try_from(n).ok().filter(|n| *n < CPU_MAX).map(CpuId).ok_or_else(|| {
                 ProgramError::new(place, format!("{n}, no CPU"), "name one that the machine has")
             })
         })

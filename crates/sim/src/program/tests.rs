@@ -247,11 +247,35 @@ fn properties_that_are_numbered_as_events_are_unknown() {
 }
 
 #[test]
+fn a_short_file_is_no_large_load() {
+    // 663 bytes once took 1.3 GB: each task had its own million threads.
+    let tasks = |n: usize, instances: u32, events: &str| {
+        let task = |i| format!(r#""t{i}": {{ "instance": {instances}, {events} }}"#);
+        format!(r#"{{ "tasks": {{ {} }} }}"#, (0..n).map(task).collect::<Vec<_>>().join(", "))
+    };
+    let error = |text: &str| rt_app::read(text).unwrap_err().to_string();
+    let many = error(&tasks(20, 20_000, r#""run": 1"#));
+    assert!(many.starts_with("tasks.t3.instance: more than 65536 threads in all"), "{many}");
+    let steps: Vec<String> = (0..100).map(|i| format!(r#""run{i}": 1"#)).collect();
+    let long = error(&tasks(2, 30_000, &steps.join(", ")));
+    assert!(long.starts_with("tasks.t1: all threads together have more than 4194304 steps"), "{long}");
+    let far = error(&tasks(1, 60_000, r#""cpus": [1048575], "run": 1"#));
+    assert!(far.starts_with("tasks.t0.cpus: 1048575, no CPU"), "{far}");
+    // What is read is shared: the steps of 60 000 threads are those of one.
+    let load = rt_app::read(&tasks(1, 60_000, r#""run": 1, "sleep": 2"#)).unwrap();
+    let (first, last) = (&load.programs[0], &load.programs[59_999]);
+    assert!(
+        std::sync::Arc::ptr_eq(&first.ops, &last.ops) && std::sync::Arc::ptr_eq(&first.stands, &last.stands)
+    );
+    assert_eq!((first.name(), last.name(), load.programs.len()), ("t0-0", "t0-59999", 60_000));
+}
+
+#[test]
 fn more_threads_at_a_barrier_than_can_be_counted_are_refused() {
-    let barriers: String = (0..5000).map(|i| format!(r#", "barrier{i}": "x""#)).collect();
-    let text = format!(r#"{{ "tasks": {{ "a": {{ "instance": 1048576, "run": 1{barriers} }} }} }}"#);
+    let barriers: String = (0..66_000).map(|i| format!(r#", "barrier{i}": "x""#)).collect();
+    let text = format!(r#"{{ "tasks": {{ "a": {{ "instance": 65536, "run": 1{barriers} }} }} }}"#);
     let error = rt_app::read(&text).unwrap_err().to_string();
-    assert!(error.starts_with("tasks.a.barrier4095: more than 4294967295 threads come to `x`"), "{error}");
+    assert!(error.starts_with("tasks.a.barrier65535: more than 4294967295 threads come to `x`"), "{error}");
 }
 
 #[test]

@@ -21,8 +21,8 @@ use warmcore_terms::{CpuId, CpuSet};
 pub(crate) struct Code {
     pub(crate) name: String,
     pub(crate) ops: Vec<Op>,
-    names: Vec<String>,
-    stands: Vec<(u32, Arc<str>)>,
+    names: Arc<Vec<String>>,
+    stands: Arc<Vec<(u32, Arc<str>)>>,
     children: Vec<u32>,
     pub(crate) places: Vec<Allowed>,
     pub(crate) starts_at: Allowed,
@@ -68,7 +68,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         loaded: &mut HashMap<*const Program, u32>,
     ) -> Result<u32, ProgramError> {
         let mut children = Vec::new();
-        for child in &program.children {
+        for child in program.children.iter() {
             let known = loaded.get(&Arc::as_ptr(child)).copied();
             let code = known.map_or_else(|| self.load_family(child, loaded), Ok)?;
             loaded.insert(Arc::as_ptr(child), code);
@@ -101,7 +101,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         own_kib.dedup();
         self.codes.push(Code {
             name: program.name.clone(),
-            ops: program.ops.clone(),
+            ops: program.ops.to_vec(),
             names: program.names.clone(),
             stands: program.stands.clone(),
             children,

@@ -119,6 +119,40 @@ fn objects_nested_deeper_than_any_machine_are_refused_or_read() {
     assert!(read(deep.as_bytes()).unwrap_err().is_malformed());
 }
 
+#[test]
+fn what_costs_more_than_its_length_is_refused_at_once() {
+    let file = |objects: &str| format!("<topology version=\"2.0\">{objects}</topology>");
+    let entities = format!(
+        "<!DOCTYPE topology [<!ENTITY e '{}'>]>{}",
+        "<object type=\"Group\"/>".repeat(1000),
+        file(&"&e;".repeat(200_000))
+    );
+    let nested = |kind: &str, n: u32, inside: &str| {
+        let open: String = (0..n).map(|i| format!("<object type=\"{kind}\" os_index=\"{i}\">")).collect();
+        file(&format!("{open}{inside}{}", "</object>".repeat(n as usize)))
+    };
+    let attributes: String = (0..200_000).map(|i| format!(" a{i}=\">\"")).collect();
+    let wide: String = (0..100_000)
+        .map(|i| format!("<object type=\"Core\"><object type=\"PU\" os_index=\"{}\"/></object>", 900_000 + i))
+        .collect();
+    for (what, xml, words) in [
+        ("entities", entities, "declares entities"),
+        ("namespaces", file("<a xmlns:b=\"c\"/>"), "declares namespaces"),
+        ("attributes", file(&format!("<object{attributes}/>")), "more than 256 attributes"),
+        ("nested PUs", nested("PU", 16_000, ""), "within another PU"),
+        (
+            "deep",
+            nested("Group", 100_000, &"<object type=\"PU\" os_index=\"1\"/>".repeat(9)),
+            "more than 64 deep",
+        ),
+        ("numbers", file(&wide), "`900000`, which is no number"),
+        ("elements", file(&"<a/>".repeat(2_200_000)), "nodes limit"),
+    ] {
+        let error = read(xml.as_bytes()).expect_err(what).to_string();
+        assert!(error.contains(words), "{what}: {error}");
+    }
+}
+
 fn read(xml: &[u8]) -> Result<Topology, TopoError> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(xml).unwrap();
