@@ -1,10 +1,11 @@
-//! Repository chores: `cargo xtask test [--all]`, `cargo xtask instructions`, `cargo xtask peers`.
+//! Repository chores: `cargo xtask test [--all]`, `cargo xtask instructions`, `cargo xtask fuzz`, `cargo xtask peers`.
 //!
 //! Model.   `test` is a list of steps; each is one cargo call in an environment of its own. All
 //!          run, also after a failure, so that one run tells everything; the last line counts.
 //!          What a step says stands in `target/xtask` while it runs; one that says nothing for long is ended.
 //! Number.  From cold 25 minutes on two cores, half of it compiling.
 
+mod fuzz;
 mod instructions;
 mod progress;
 mod tree;
@@ -23,6 +24,8 @@ cargo xtask test    format, clippy, every test on every backend, loom and shuttl
 cargo xtask instructions [CASE]
                     counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
                     those that lock; only the cases whose name contains CASE
+cargo xtask fuzz [SECONDS]
+                    fuzzes each reader for 60 s or so many, where there is a nightly and cargo-fuzz
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
@@ -33,6 +36,8 @@ fn main() -> anyhow::Result<()> {
         ["test", "--all"] => test(MORE),
         ["instructions"] => instructions::run(&root(), ""),
         ["instructions", case] => instructions::run(&root(), case),
+        ["fuzz"] => fuzz::run(&root(), "60"),
+        ["fuzz", seconds] => fuzz::run(&root(), seconds),
         ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");

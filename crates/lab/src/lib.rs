@@ -6,6 +6,7 @@
 
 pub mod doctor;
 pub mod host;
+pub mod hostile;
 pub mod measure;
 pub mod report;
 pub mod results;

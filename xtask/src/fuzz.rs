@@ -1,0 +1,59 @@
+//! Fuzz: runs each target of `fuzz/` for a while, where there is a nightly toolchain with cargo-fuzz.
+//!
+//! Model.   A target's corpus is unpacked into `target/fuzz`, so that nothing a run adds is committed. An input
+//!          that takes 20 s or 2 GiB is a failure, as a panic is.
+
+use anyhow::{Context, bail, ensure};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Whether it can run here; if not, what is missing.
+pub fn is_possible(root: &Path) -> Result<(), String> {
+    let says = |args: &[&str]| {
+        let ran = Command::new("cargo").args(args).current_dir(root).stderr(Stdio::null()).output();
+        ran.is_ok_and(|output| output.status.success())
+    };
+    if !says(&["+nightly", "--version"]) {
+        return Err("no nightly toolchain: `rustup toolchain install nightly`".into());
+    }
+    if !says(&["+nightly", "fuzz", "--version"]) {
+        return Err("no cargo-fuzz: `cargo install cargo-fuzz`".into());
+    }
+    Ok(())
+}
+
+/// Runs all targets for so many seconds each; says so and does nothing where it cannot.
+pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
+    ensure!(seconds.parse::<u32>().is_ok(), "`{seconds}` is no number of seconds");
+    if let Err(why) = is_possible(root) {
+        println!("skip  {:<22} {why}", "fuzz");
+        return Ok(());
+    }
+    let mut failed = Vec::new();
+    for name in targets(root)? {
+        let corpus = root.join("target/fuzz/corpus").join(&name);
+        std::fs::create_dir_all(&corpus)?;
+        let archive = root.join(format!("fuzz/corpus/{name}.tar"));
+        let unpacked = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&corpus).status();
+        ensure!(unpacked.context("can't run tar")?.success(), "{} is no archive", archive.display());
+        let mut fuzzer = Command::new("cargo");
+        fuzzer.args(["+nightly", "fuzz", "run", "--target-dir", "target/fuzz", &name]).arg(&corpus);
+        fuzzer.args(["--", &format!("-max_total_time={seconds}"), "-timeout=20", "-rss_limit_mb=2048"]);
+        let ok = fuzzer.current_dir(root).status().context("can't run cargo fuzz")?.success();
+        println!("{}  fuzz {name}", if ok { "ok  " } else { "FAIL" });
+        failed.extend((!ok).then_some(name));
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// The targets that the manifest names.
+fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(root.join("fuzz/Cargo.toml"))?;
+    let names: Vec<String> =
+        text.split("[[bin]]").skip(1).filter_map(|bin| Some(bin.split('"').nth(1)?.to_owned())).collect();
+    ensure!(!names.is_empty(), "fuzz/Cargo.toml names no target");
+    Ok(names)
+}
