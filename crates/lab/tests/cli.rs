@@ -142,7 +142,10 @@ fn runtimes_are_raced_and_weighed() {
     for (case, metrics) in [
         ("spawn.task", &["spawned and joined", "ratio"][..]),
         ("pingpong.channel.1", &["round trips", "p50", "p99", "p99.9", "ratio, p99"]),
-        ("warm.yield.chase", &["touches", "moved", "ratio, geometric mean of all"]),
+        (
+            "warm.yield.chase",
+            &["touches", "slowest task", "largest ÷ smallest", "moved", "ratio, geometric mean of all"],
+        ),
         ("idle", &["CPU per second"]),
     ] {
         well(warmcore(&["run", "wake", "--quick", "--case", case, "--json"]).arg(&path));

@@ -5,7 +5,7 @@
 //! Number.  16 groups are 640 tasks and 320 channels; a message is 100 bytes, as hackbench's.
 //! Source.  hackbench, from rt-tests: its groups, its numbers, its size of a message.
 
-use super::race::{Counts, Metric, Plan, Slice, rate};
+use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
 use super::*;
 use crate::results::Bound;
 use crate::run::Ask;
@@ -21,25 +21,31 @@ pub(super) struct Messaging {
     pub(super) groups: usize,
 }
 
-async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) {
+/// `None`: what a sender did is counted where it arrives.
+async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) -> Option<u64> {
     while !counts.is_over() {
         for receiver in &receivers {
             if receiver.send([1; BYTES]).await.is_err() {
-                return;
+                return None;
             }
         }
     }
+    None
 }
 
-async fn receive(mut messages: mpsc::Receiver<[u8; BYTES]>, counts: Arc<Counts>) {
+async fn receive(mut messages: mpsc::Receiver<[u8; BYTES]>, counts: Arc<Counts>) -> Option<u64> {
+    let mut mine = 0;
     while let Some(message) = messages.recv().await {
-        counts.add(u64::from(std::hint::black_box(message)[0]));
+        let n = u64::from(std::hint::black_box(message)[0]);
+        counts.add(n);
+        mine += n;
     }
+    Some(mine)
 }
 
 impl Slice for Messaging {
     fn metrics(&self) -> &'static [Metric] {
-        const { &[rate("messages")] }
+        const { &[rate("messages"), SLOWEST, UNEVENNESS] }
     }
 
     fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
@@ -54,8 +60,9 @@ impl Slice for Messaging {
             }
         }
         let rate = counts.watch(plan);
-        host.join_all(tasks);
-        vec![rate]
+        let received = host.join_all(tasks);
+        let [slowest, uneven] = shares(rate, received.into_iter().flatten());
+        vec![rate, slowest, uneven]
     }
 
     fn go(&self) -> String {

@@ -9,7 +9,7 @@
 //!          its poll. Of two workers, each at a random point of 20 µs, that is 18 µs in one case of 100.
 
 use super::quantiles::Quantiles;
-use super::race::{Counts, Metric, Plan, Slice, Window, rate, time};
+use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
 use crate::results::Bound;
 use crate::run::Ask;
@@ -54,28 +54,30 @@ pub(super) struct Noisy {
     pub(super) poll: Duration,
 }
 
-async fn hog<H: Host>(steps: u64, counts: Arc<Counts>) -> Quantiles {
+async fn hog<H: Host>(steps: u64, counts: Arc<Counts>) -> (Quantiles, u64) {
+    let mut mine = 0;
     while !counts.is_over() {
         compute(steps);
         counts.add(1);
+        mine += 1;
         H::yield_now().await;
     }
-    Quantiles::new()
+    (Quantiles::new(), mine)
 }
 
-async fn quick(mut wakes: mpsc::UnboundedReceiver<u64>, window: Window) -> Quantiles {
+async fn quick(mut wakes: mpsc::UnboundedReceiver<u64>, window: Window) -> (Quantiles, u64) {
     let mut times = Quantiles::new();
     while let Some(sent) = wakes.recv().await {
         if window.holds(sent) {
             times.note(clock::now().0.saturating_sub(sent));
         }
     }
-    times
+    (times, 0)
 }
 
 impl Slice for Noisy {
     fn metrics(&self) -> &'static [Metric] {
-        const { &[time("p99"), time("p50"), rate("hogs' polls")] }
+        const { &[time("p99"), time("p50"), rate("hogs' polls"), SLOWEST, UNEVENNESS] }
     }
 
     fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
@@ -100,9 +102,11 @@ impl Slice for Noisy {
             watching.join().expect("it only sleeps and counts")
         });
         drop(sender);
-        let mut all = Quantiles::new();
-        host.join_all(tasks).iter().for_each(|times| all.merge(times));
-        vec![all.at(0.99), all.at(0.5), rate]
+        let (mut all, ended) = (Quantiles::new(), host.join_all(tasks));
+        ended.iter().for_each(|(times, _)| all.merge(times));
+        // The first is the quick one.
+        let [slowest, uneven] = shares(rate, ended.iter().skip(1).map(|(_, polls)| *polls));
+        vec![all.at(0.99), all.at(0.5), rate, slowest, uneven]
     }
 
     fn go(&self) -> String {

@@ -5,7 +5,7 @@
 //! Number.  400 ns a round trip is two polls, two sends, two wakes and one reading of the clock, which is 20.
 
 use super::quantiles::Quantiles;
-use super::race::{Metric, Plan, Slice, Window, rate, time};
+use super::race::{Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
 use crate::results::Bound;
 use crate::run::Ask;
@@ -100,7 +100,10 @@ async fn play_oneshot(first: oneshot::Sender<Ping>, window: Window) -> Quantiles
 
 impl Slice for PingPong {
     fn metrics(&self) -> &'static [Metric] {
-        const { &[rate("round trips"), time("p50"), time("p99"), time("p99.9")] }
+        const ALONE: &[Metric] = &[rate("round trips"), time("p50"), time("p99"), time("p99.9")];
+        const MANY: &[Metric] =
+            &[rate("round trips"), time("p50"), time("p99"), time("p99.9"), SLOWEST, UNEVENNESS];
+        if self.pairs == 1 { ALONE } else { MANY }
     }
 
     fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
@@ -122,9 +125,15 @@ impl Slice for PingPong {
             }
         });
         let mut all = Quantiles::new();
-        host.join_all(tasks.collect()).iter().for_each(|times| all.merge(times));
-        let mut values = vec![window.rate(all.total())];
+        let ended = host.join_all(tasks.collect());
+        ended.iter().for_each(|times| all.merge(times));
+        let rate = window.rate(all.total());
+        let mut values = vec![rate];
         values.extend([0.5, 0.99, 0.999].map(|q| all.at(q)));
+        if self.pairs > 1 {
+            // One of each pair counts, the second.
+            values.extend(shares(rate, ended.iter().skip(1).step_by(2).map(Quantiles::total)));
+        }
         values
     }
 

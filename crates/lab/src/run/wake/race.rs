@@ -134,6 +134,23 @@ pub const fn time(name: &'static str) -> Metric {
     Metric { name, unit: "ns" }
 }
 
+/// The slowest of a case's tasks, in thousands per second. It and [`UNEVENNESS`] stand beside every throughput of
+/// several tasks: a task that others are starved for looks like speed in the sum.
+pub const SLOWEST: Metric = rate("slowest task");
+
+/// What the fastest of them did, over what the slowest did.
+pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
+
+/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together did `rate`, and each of them so much of it. A task that did
+/// nothing counts as one that did something once: a slice can be short.
+pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
+    let (mut sum, mut least, mut most) = (0, u64::MAX, 0);
+    for did in tasks {
+        (sum, least, most) = (sum + did, least.min(did), most.max(did));
+    }
+    [rate * least as f64 / sum as f64, most as f64 / least.max(1) as f64]
+}
+
 /// What a case does in a slice, on any host.
 pub trait Slice {
     /// One for each number that a slice comes to. The first is what the case is about.
@@ -321,5 +338,19 @@ impl Race {
         rows.extend(promised);
         rows.extend(others);
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_the_slowest_tasks_part_and_the_ratio() {
+        // Three on one worker, one on the other.
+        let [slowest, uneven] = shares(93.8, [13_278, 13_279, 13_280, 53_967]);
+        assert!((slowest - 13.28).abs() < 0.01 && (uneven - 4.064).abs() < 0.001, "{slowest} {uneven}");
+        assert_eq!(shares(10.0, [5, 5]), [5.0, 1.0]);
+        assert_eq!(shares(10.0, [0, 5]), [0.0, 5.0]);
     }
 }

@@ -11,7 +11,7 @@
 //! Writers. A set's lines: its task, in whichever thread runs it.
 
 use super::quantiles::Quantiles;
-use super::race::{Metric, Plan, Race, Slice, Window, rate, time};
+use super::race::{Metric, Plan, Race, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
 use crate::measure::INTERRUPTED;
 use crate::results::Bound;
@@ -162,7 +162,8 @@ async fn work<H: Host>(
 
 impl Slice for Warm {
     fn metrics(&self) -> &'static [Metric] {
-        const { &[rate(TOUCHES), time("p50"), time(P99), Metric { name: MOVED, unit: "%" }] }
+        const MOVES: Metric = Metric { name: MOVED, unit: "%" };
+        const { &[rate(TOUCHES), time("p50"), time(P99), MOVES, SLOWEST, UNEVENNESS] }
     }
 
     fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
@@ -185,7 +186,9 @@ impl Slice for Warm {
         }
         let total = touches.total();
         let share = moved as f64 * 100.0 / total as f64;
-        vec![window.rate(total), touches.at(0.5), touches.at(0.99), share]
+        let rate = window.rate(total);
+        let [slowest, uneven] = shares(rate, seen.iter().map(|task| task.touches.total()));
+        vec![rate, touches.at(0.5), touches.at(0.99), share, slowest, uneven]
     }
 
     fn go(&self) -> String {

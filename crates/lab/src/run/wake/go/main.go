@@ -126,6 +126,32 @@ func (c *counts) watch(warm, measure time.Duration) float64 {
 	return rate
 }
 
+// shares are the slowest of tasks that together did rate, and the fastest over the slowest.
+func shares(rate float64, did []int64) []float64 {
+	sum, least, most := int64(0), int64(math.MaxInt64), int64(0)
+	for _, n := range did {
+		sum, least, most = sum+n, min(least, n), max(most, n)
+	}
+	return []float64{rate * float64(least) / float64(sum), float64(most) / float64(max(least, 1))}
+}
+
+// totals are how many times each saw.
+func totals(seen []times) []int64 {
+	did := make([]int64, len(seen))
+	for i := range seen {
+		did[i] = seen[i].total
+	}
+	return did
+}
+
+func (c *counts) did() []int64 {
+	did := make([]int64, len(c.each))
+	for i := range c.each {
+		did[i] = c.each[i].n.Load()
+	}
+	return did
+}
+
 // Warm sets.
 
 type line struct {
@@ -235,7 +261,9 @@ func warmSets(between string, chase bool, tasks, kib int, sleep, warm, measure t
 		sum.merge(&seen[i])
 		moved += moves[i]
 	}
-	return []float64{w.rate(sum.total), sum.at(0.5), sum.at(0.99), float64(moved) * 100 / float64(sum.total)}
+	rate := w.rate(sum.total)
+	numbers := []float64{rate, sum.at(0.5), sum.at(0.99), float64(moved) * 100 / float64(sum.total)}
+	return append(numbers, shares(rate, totals(seen))...)
 }
 
 // Ping-pong.
@@ -310,7 +338,12 @@ func pingpong(oneshot bool, pairs int, warm, measure time.Duration) []float64 {
 	for i := range seen {
 		sum.merge(&seen[i])
 	}
-	return []float64{w.rate(sum.total), sum.at(0.5), sum.at(0.99), sum.at(0.999)}
+	rate := w.rate(sum.total)
+	numbers := []float64{rate, sum.at(0.5), sum.at(0.99), sum.at(0.999)}
+	if pairs > 1 {
+		numbers = append(numbers, shares(rate, totals(seen))...)
+	}
+	return numbers
 }
 
 // Messaging.
@@ -353,7 +386,7 @@ func messaging(groups, side, held int, warm, measure time.Duration) []float64 {
 	}
 	rate := c.watch(warm, measure)
 	all.Wait()
-	return []float64{rate}
+	return append([]float64{rate}, shares(rate, c.did())...)
 }
 
 // Spawn and join: a channel for each, as nothing else brings a result.
@@ -490,7 +523,7 @@ func noisy(hogs int, poll, warm, measure time.Duration) []float64 {
 	}()
 	rate := c.watch(warm, measure)
 	all.Wait()
-	return []float64{seen.at(0.99), seen.at(0.5), rate}
+	return append([]float64{seen.at(0.99), seen.at(0.5), rate}, shares(rate, c.did())...)
 }
 
 func storm(tasks int, warm, measure time.Duration) []float64 {
@@ -508,7 +541,7 @@ func storm(tasks int, warm, measure time.Duration) []float64 {
 	}
 	rate := c.watch(warm, measure)
 	all.Wait()
-	return []float64{rate}
+	return append([]float64{rate}, shares(rate, c.did())...)
 }
 
 func processCPU() int64 {
