@@ -230,8 +230,14 @@ fn wake_run() -> Results {
     };
     for kind in ["warm.yield.chase", "warm.yield.sequential"] {
         for shape in ["4x256K", "16x512K"] {
-            let metrics =
-                [("touches", "k/s", 40.0), ("p50", "ns", 17e3), ("p99", "ns", 160e3), ("moved", "%", 3.0)];
+            let metrics = [
+                ("touches", "k/s", 40.0),
+                ("p50", "ns", 17e3),
+                ("p99", "ns", 160e3),
+                ("moved", "%", 3.0),
+                ("slowest task", "k/s", 9.0),
+                ("largest ÷ smallest", "x", 1.1),
+            ];
             case(&format!("{kind}.{shape}"), &metrics);
         }
     }
@@ -245,6 +251,9 @@ fn wake_run() -> Results {
     let (metric, samples) = ("ratio, geometric mean of all", slices(1.5, 0.02));
     let mean = Row::of("warm.yield.chase", "warmcore", metric, "x", &samples);
     rows.push(Row { over: Some("tokio".into()), ..mean }.promise(Bound::AtLeast, 1.6));
+    let (metric, samples) = ("ratio, slowest task, geometric mean of all", slices(1.2, 0.02));
+    let slowest = Row::of("warm.yield.chase", "warmcore", metric, "x", &samples);
+    rows.push(Row { over: Some("tokio".into()), ..slowest });
     results(wakes::RUN, rows)
 }
 
@@ -707,8 +716,12 @@ fn the_runtime_is_drawn_part_by_part_over_tokio_and_beside_its_floor() {
     let (t, runs) = (machine(1, 1, 2, 1), [wake_run(), http_run()]);
     let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: None };
     let names = |run| wakes::charts(run).into_iter().map(|c| c.name).collect::<Vec<_>>();
-    let warm = ["wake-warm-yield-chase", "wake-warm-yield-chase-p99"];
-    let folded = ["wake-warm-yield-sequential", "wake-warm-yield-sequential-p99"];
+    let warm = ["wake-warm-yield-chase", "wake-warm-yield-chase-slowest", "wake-warm-yield-chase-p99"];
+    let folded = [
+        "wake-warm-yield-sequential",
+        "wake-warm-yield-sequential-slowest",
+        "wake-warm-yield-sequential-p99",
+    ];
     let others = ["wake-pingpong", "wake-pingpong-times", "wake-messaging", "wake-noisy", "wake-storm"];
     assert_eq!(names(&runs[0]), [&warm[..], &folded, &others].concat());
     assert_eq!(names(&runs[1]), ["http-requests", "http-p99"]);
@@ -734,14 +747,17 @@ fn the_runtime_is_drawn_part_by_part_over_tokio_and_beside_its_floor() {
         [("warmcore", "1.50×"), ("tokio", "1.00×"), ("tokio per core", "1.60×"), ("smol", "0.400×")];
     assert_eq!(drawn, over_tokio.map(|(who, times)| (who, times.to_owned())));
     let (heads, lines) = wakes::numbers(&runs[0], &parts[0].cases);
-    assert_eq!(heads, ["case", "variant", "#touches", "#p50", "#p99", "#moved"]);
+    assert_eq!(
+        heads,
+        ["case", "variant", "#touches", "#p50", "#p99", "#moved", "#slowest task", "#largest ÷ smallest"]
+    );
     assert_eq!(lines.len(), 2 * RUNTIMES.len());
 
     let noisy = wakes::charts(&runs[0]).into_iter().find(|c| c.name == "wake-noisy").unwrap();
     assert!(noisy.groups[0].1[0].variant.starts_with("floor"), "the floor is above the others");
     let said = words::headline(&inputs);
     for part in [
-        "tasks that yield between touches of their own data touch it 1.50× as often as on tokio",
+        "tasks that yield between touches of their own data touch it 1.50× as often as on tokio, the slowest of them 1.20× as often as the slowest there",
         "an HTTP server of short answers to 64 connections gives 1.50× as many as on tokio",
     ] {
         assert!(said.contains(part), "{said}");

@@ -195,9 +195,11 @@ fn p99_how(what: &str) -> String {
 fn warm<'a>(run: &'a Results, family: &str, cases: &[&str]) -> Vec<Chart<'a>> {
     let (title, name) = (title(family), slug(family));
     let touches = over_base(run, cases, "touches", &name, format!("{title}; touches over tokio’s"));
+    let slowest = format!("{title}; slowest task over tokio’s");
+    let slowest = over_base(run, cases, "slowest task", &format!("{name}-slowest"), slowest);
     let how = p99_how("touches of a whole set");
     let p99 = by_case(run, cases, P99, &format!("{name}-p99"), format!("{title}; p99 of a touch"), how);
-    touches.into_iter().chain(p99).collect()
+    touches.into_iter().chain(slowest).chain(p99).collect()
 }
 
 fn ping_pong<'a>(run: &'a Results, cases: &[&str]) -> Vec<Chart<'a>> {
@@ -291,7 +293,8 @@ pub(super) fn numbers(run: &Results, cases: &[&str]) -> (Vec<String>, Vec<Vec<St
     (heads, lines)
 }
 
-/// `tasks that yield between touches of their own data touch it 1.5× as often as on tokio`.
+/// `tasks that yield between touches of their own data touch it 1.5× as often as on tokio, the slowest of them 1.2× as
+/// often as the slowest there`.
 pub(super) fn sentence(run: &Results) -> Vec<String> {
     let ratio = |case: &str, metric: &str| {
         let over_base = |r: &&Row| r.case == case && r.metric == metric && r.over.as_deref() == Some(BASE);
@@ -299,8 +302,13 @@ pub(super) fn sentence(run: &Results) -> Vec<String> {
         Some((amount(row.median, &row.unit), if row.noisy { " (noisy)" } else { "" }))
     };
     let warm = ratio("warm.yield.chase", "ratio, geometric mean of all").map(|(times, noisy)| {
+        let slowest = ratio("warm.yield.chase", "ratio, slowest task, geometric mean of all");
+        let slowest = slowest.map(|(times, noisy)| {
+            format!(", the slowest of them {times} as often as the slowest there{noisy}")
+        });
         format!(
-            "tasks that yield between touches of their own data touch it {times} as often as on tokio{noisy}"
+            "tasks that yield between touches of their own data touch it {times} as often as on tokio{noisy}{}",
+            slowest.unwrap_or_default()
         )
     });
     let hello = ratio("hello.64", "ratio").map(|(times, noisy)| {

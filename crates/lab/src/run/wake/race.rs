@@ -297,6 +297,11 @@ impl Race {
         self.ratio(metric, Who::OURS, over).map(|row| row.promise(kind, value))
     }
 
+    /// Ours over another, in one metric of which nothing is promised.
+    pub fn over(&self, metric: &str, over: Who) -> Option<Row> {
+        self.ratio(metric, Who::OURS, over)
+    }
+
     fn ratio(&self, metric: &str, who: Who, over: Who) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);

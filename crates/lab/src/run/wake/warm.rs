@@ -219,12 +219,12 @@ fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<
     }
 }
 
-/// The geometric mean over all shapes, round by round, of ours over another in touches.
-fn mean_row(case: &str, races: &[Race], over: Who) -> Option<Row> {
+/// The geometric mean over all shapes, round by round, of ours over another in one metric.
+fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Who) -> Option<Row> {
     let ratios: Vec<Vec<f64>> = races
         .iter()
         .map(|race| {
-            let (ours, other) = (race.of(Who::OURS, TOUCHES)?, race.of(over, TOUCHES)?);
+            let (ours, other) = (race.of(Who::OURS, of)?, race.of(over, of)?);
             Some(ours.iter().zip(other).map(|(a, b)| a / b).collect())
         })
         .collect::<Option<_>>()?;
@@ -234,7 +234,7 @@ fn mean_row(case: &str, races: &[Race], over: Who) -> Option<Row> {
         (logs / ratios.len() as f64).exp()
     };
     let means: Vec<f64> = (0..rounds).map(mean).collect();
-    let row = Row::of(case, Who::OURS.name(), "ratio, geometric mean of all", "x", &means);
+    let row = Row::of(case, Who::OURS.name(), name, "x", &means);
     Some(Row { over: Some(over.name().into()), ..row })
 }
 
@@ -259,6 +259,7 @@ pub(super) fn run(ask: &Ask, between: Between, touch: Touch) -> anyhow::Result<O
         let own: Vec<_> = moved.into_iter().filter(|_| is_promised).collect();
         let promised = if is_promised { promises(&race, between, shape) } else { vec![] };
         rows.extend(race.rows(&own, promised));
+        rows.extend(race.over(SLOWEST.name, Who::Tokio));
         races.push(race);
         (ask.part_done)(&case);
     }
@@ -266,7 +267,11 @@ pub(super) fn run(ask: &Ask, between: Between, touch: Touch) -> anyhow::Result<O
         // The shapes that were finished are whole.
         return Ok((!rows.is_empty()).then_some(rows));
     }
-    let mean = mean_row(ask.name, &races, Who::Tokio);
+    let mean = mean_row(ask.name, &races, TOUCHES, "ratio, geometric mean of all", Who::Tokio);
+    // In a slice in which a task did nothing there is no such ratio.
+    let slowest =
+        mean_row(ask.name, &races, SLOWEST.name, "ratio, slowest task, geometric mean of all", Who::Tokio);
+    rows.extend(slowest.filter(|row| row.min.is_finite() && row.max.is_finite()));
     rows.extend(match (between, is_promised) {
         (Between::Yield, true) => mean.map(|row| row.promise(Bound::AtLeast, 1.4)),
         _ => mean,
