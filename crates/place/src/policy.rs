@@ -24,7 +24,7 @@ pub use prev_cpu::PrevCpu;
 pub use shared_queue::SharedQueue;
 pub use work_steal::WorkSteal;
 
-use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
+use crate::{Machine, Placed, Pull, Sleeps, Turn, View, Wake, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
@@ -38,6 +38,11 @@ pub trait Policy {
     fn enters(&self, machine: &Machine, wake: &Wake, placed: &Placed) -> Option<usize> {
         let _ = (machine, wake, placed);
         None
+    }
+
+    /// What is learned of a task's sleep when it wakes. Called once per sleep.
+    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
+        sleeps.wake(now);
     }
 
     /// What a CPU does that has nothing to do.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 use warmcore_place::policy::may;
 use warmcore_place::{
-    Allowed, Machine, Placed, Policy, PolicyKind, Pull, Sleeps, To, View, Wake, Wakee, Waker,
+    Allowed, Home, Kernel, Machine, Placed, Policy, PolicyKind, Pull, Sleeps, To, View, Wake, Wakee, Waker,
 };
 use warmcore_terms::{CpuId, LlcId, Nanos, NodeId};
 
@@ -177,7 +177,7 @@ proptest! {
 
     #[test]
     fn a_policy_asked_by_name_answers_as_itself((which, facts, wake) in case()) {
-        use warmcore_place::{GlobalFifo, Home, PrevCpu, SharedQueue, WorkSteal};
+        use warmcore_place::{GlobalFifo, PrevCpu, SharedQueue, WorkSteal};
         let machine = &MACHINES[which].1;
         let plain = [
             Home.wake(machine, &facts, &wake),
@@ -224,6 +224,37 @@ proptest! {
         task.wake(Nanos(7 + slept));
         prop_assert_eq!(task.average, Nanos(average));
     }
+
+    #[test]
+    fn the_posted_average_never_jumps_and_is_halved_by_a_long_sleep(average in 0..500_000u64, slept in 0..1_000_000u64) {
+        let mut task = Sleeps { since: Nanos(0), average: Nanos(average) };
+        task.sleep(Nanos(7));
+        Kernel::default().learn_sleep(&mut task, Nanos(7 + slept));
+        let after = match slept {
+            0 => average,
+            1..500_000 => (average as i64 + (slept as i64 - average as i64) / 8) as u64,
+            500_000.. => average / 2,
+        };
+        prop_assert_eq!(task.average, Nanos(after));
+    }
+}
+
+/// Version 2 of hot windows as posted, step by step; and where ours differs.
+#[test]
+fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
+    let (mut posted, mut ours) = (Sleeps::default(), Sleeps::default());
+    let mut averages = Vec::new();
+    let mut now = 1_000_000;
+    for slept in [80_000, 80_000, 500_000, 499_999] {
+        let both = [&mut posted, &mut ours];
+        both.into_iter().for_each(|task| _ = task.sleep(Nanos(now)));
+        now += slept;
+        Kernel::default().learn_sleep(&mut posted, Nanos(now));
+        Home.learn_sleep(&mut ours, Nanos(now));
+        averages.push((posted.average.0, ours.average.0));
+    }
+    // As long as a migration costs is long as posted, and the last short one for Home.
+    assert_eq!(averages, [(10_000, 80_000), (18_750, 80_000), (9_375, 132_500), (70_703, 178_437)]);
 }
 
 #[test]

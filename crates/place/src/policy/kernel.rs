@@ -36,7 +36,8 @@ pub use balance::{CACHE_NICE_TRIES, CACHE_NICE_TRIES_FAR};
 pub use record::{AverageIdle, Flips, IDLE_AVERAGE_MAX, NewidleCost};
 
 use super::Policy;
-use crate::{Allowed, Distance, Machine, Placed, Pull, To, View, Wake};
+use super::near::llc_shards;
+use crate::{Allowed, Distance, Machine, Placed, Pull, Sleeps, To, View, Wake};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Whether a CPU that runs out of work searches others.
@@ -60,7 +61,8 @@ pub enum HotRule {
     /// Passed over for half of the depth, then taken; else as v1. November 2023, v2.
     #[default]
     V2,
-    /// As v2's text tells, which its code doesn't do: who has found only such takes the first of them.
+    /// Passed over for half of the depth, and who has found only such takes the first of them: as v2's text tells, which
+    /// its code does only at the end of the LLC.
     Told,
 }
 
@@ -82,6 +84,10 @@ pub struct Kernel {
 impl Policy for Kernel {
     fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
         self.select(machine, view, wake)
+    }
+
+    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
+        sleeps.wake_as_posted(now);
     }
 
     /// Only a wake in the narrow sense: not a new task, not one that was sent elsewhere on purpose, not a pinned one.
@@ -127,12 +133,6 @@ impl Policy for Kernel {
         // Those that run stay.
         ((there - here) / 2).min(view.backlog(other).saturating_sub(view.backlog(me)) / 2)
     }
-}
-
-/// The shards of a CPU's LLC, its own first.
-fn llc_shards(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
-    let llc = machine.llc_of(cpu);
-    machine.shards_from(cpu).take_while(move |shard| machine.llc_of(machine.cpus_of(*shard)[0]) == llc)
 }
 
 /// The domains of a CPU from the inside to the outside, each with the one within it, whose size is that of the

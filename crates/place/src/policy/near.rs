@@ -5,10 +5,13 @@
 //!          the nearest CPU that is online, as Linux does it: better out of place than never.
 //!          Who looks for an idle CPU goes through the shards that have one: a shard is at most 16 CPUs, and a
 //!          count of idle CPUs says which to enter. Nothing idle is missed for want of depth: a CPU that was
-//!          overlooked would sleep beside a task that waits, since nobody looks again. What shrinks as a
-//!          shard fills is how many idle CPUs are passed over because their hot windows are open.
+//!          overlooked would sleep beside a task that waits, since nobody looks again. What shrinks as an
+//!          LLC fills is how many idle CPUs are passed over because their hot windows are open.
 //! Number.  384 CPUs in 24 shards, nobody idle: 24 loads.
 //! Source.  SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`.
+//!          Unlike version 2 of SIS_CACHE: the search goes on where the published one uses up its depth and gives up;
+//!          the first of those that are all kept is taken, where version 2's code takes the one behind those that it
+//!          passed over; and beyond the LLC if nothing in it is idle.
 
 use crate::{Allowed, Machine, Placed, To, View, Wakee, Waker};
 use warmcore_terms::{CpuId, Nanos};
@@ -78,17 +81,16 @@ pub(super) fn shared(
 
 /// The nearest idle CPU, hot or not.
 pub(super) fn first_idle(machine: &Machine, view: &impl View, near: CpuId) -> Option<CpuId> {
-    idle_from(machine, view, near).map(|(_, _, cpu)| cpu).next()
+    idle_from(machine, view, near).next()
 }
 
-/// The idle CPUs that are online, nearest first, with their shard and how many of it have been looked at.
-fn idle_from(machine: &Machine, view: &impl View, near: CpuId) -> impl Iterator<Item = (usize, u32, CpuId)> {
+/// The idle CPUs that are online, nearest first.
+fn idle_from(machine: &Machine, view: &impl View, near: CpuId) -> impl Iterator<Item = CpuId> {
     let shards = machine.shards_from(near).filter(|shard| view.idle_in(*shard) > 0);
     shards.flat_map(move |shard| {
         let itself = (shard == machine.shard_of(near)).then_some(near);
-        let all = itself.into_iter().chain(machine.cpus_from(near, shard)).zip(1..);
-        let idle = all.filter(|(cpu, _)| view.is_idle(*cpu) && !view.is_offline(*cpu));
-        idle.map(move |(cpu, looked)| (shard, looked, cpu))
+        let all = itself.into_iter().chain(machine.cpus_from(near, shard));
+        all.filter(|cpu| view.is_idle(*cpu) && !view.is_offline(*cpu))
     })
 }
 
@@ -100,9 +102,8 @@ pub(super) struct Found {
     pub(super) hot_broken: bool,
 }
 
-/// The nearest idle CPU that is not kept for somebody else. Kept ones are passed over in the first half of a
-/// shard's depth; if all of an LLC are kept, the first of them. A CPU is not kept from the task that ran there
-/// last.
+/// The nearest idle CPU that is not kept for somebody else. As many kept ones are passed over as half of the LLC's
+/// depth; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
 pub(super) fn find_idle(
     machine: &Machine,
     view: &impl View,
@@ -110,31 +111,77 @@ pub(super) fn find_idle(
     now: Nanos,
     wakee: &Wakee,
 ) -> Option<Found> {
-    let (mut first_hot, mut hot_kept) = (None, 0u8);
-    for (shard, looked, cpu) in idle_from(machine, view, near) {
+    let (mut first_hot, mut found_hot) = (None, 0u8);
+    for cpu in idle_from(machine, view, near) {
         if first_hot.is_some_and(|first| machine.llc_of(first) != machine.llc_of(cpu)) {
             break;
         }
         if !may(machine, wakee.allowed, cpu) {
             continue;
         }
-        let is_hot = view.hot_until(cpu) > now && wakee.home != Some(cpu);
-        if !is_hot || looked > depth(machine, view, shard) / 2 {
-            return Some(Found { cpu, hot_kept, hot_broken: is_hot });
+        if view.hot_until(cpu) <= now || wakee.home == Some(cpu) {
+            return Some(Found { cpu, hot_kept: found_hot, hot_broken: false });
         }
-        hot_kept = hot_kept.saturating_add(1);
         first_hot.get_or_insert(cpu);
+        found_hot = found_hot.saturating_add(1);
+        if u32::from(found_hot) > hot_max(depth(machine, view, cpu)) {
+            break;
+        }
     }
-    first_hot.map(|cpu| Found { cpu, hot_kept: hot_kept - 1, hot_broken: true })
+    first_hot.map(|cpu| Found { cpu, hot_kept: found_hot - 1, hot_broken: true })
 }
 
-/// How many CPUs of a shard are looked at: all if it is idle, fewer as it fills, one when it is full.
-///
-/// Linux: `nr = llc_weight × (1 − (pct/100 × util)²) + 1`, with util the average use of the LLC. Ours is the
-/// part that is busy at this moment.
-pub(super) fn depth(machine: &Machine, view: &impl View, shard: usize) -> u32 {
-    let all = machine.cpus_of(shard).len() as u64;
-    let busy = all - u64::from(view.idle_in(shard)).min(all);
-    let full = (busy * IMBALANCE_PCT).pow(2) / (all * 10_000);
-    all.saturating_sub(full) as u32 + 1
+/// How many CPUs of an LLC are looked at by who searches it: all if it is idle, fewer as it fills, none when it is
+/// full. Ours is the part that is busy at this moment; Linux's is an average ([`scan_depth`]).
+pub(super) fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
+    let (mut all, mut busy) = (0, 0);
+    for shard in llc_shards(machine, near) {
+        let cpus = machine.cpus_of(shard).len() as u64;
+        (all, busy) = (all + cpus, busy + cpus.saturating_sub(view.idle_in(shard).into()));
+    }
+    scan_depth(all, busy * SCALE)
+}
+
+/// A CPU that is always busy, as use is counted.
+pub(super) const SCALE: u64 = 1024;
+
+/// `nr_idle_scan`: of `cpus`, whose use adds up to `used`, so many are looked at. CPUs × (1 − (117 % × use)²), and each
+/// step rounded down, as there.
+pub(super) fn scan_depth(cpus: u64, used: u64) -> u32 {
+    let each = (used / cpus).min(SCALE);
+    let full = (each * each * IMBALANCE_PCT * IMBALANCE_PCT / (10_000 * SCALE)).min(SCALE);
+    ((SCALE - full) * cpus / SCALE) as u32
+}
+
+/// So many idle CPUs are passed over because they are kept for somebody else, where `depth` are looked at: half of
+/// what the kernel counts down from, which is one more.
+pub(super) const fn hot_max(depth: u32) -> u32 {
+    depth.div_ceil(2)
+}
+
+/// The shards of a CPU's LLC, its own first.
+pub(super) fn llc_shards(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
+    let llc = machine.llc_of(cpu);
+    machine.shards_from(cpu).take_while(move |shard| machine.llc_of(machine.cpus_of(*shard)[0]) == llc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worked out by hand from `update_idle_cpu_scan`, for so many CPUs of which so many are always busy.
+    #[test]
+    fn an_llc_is_searched_as_deep_as_linux_does() {
+        let cases = [(16, 0, 16), (16, 8, 10), (16, 11, 5), (16, 13, 1), (16, 14, 0), (16, 16, 0)];
+        for (cpus, busy, depth) in cases.into_iter().chain([(112, 56, 73), (4, 3, 0), (2, 1, 1)]) {
+            assert_eq!(scan_depth(cpus, busy * SCALE), depth, "{busy} of {cpus}");
+        }
+    }
+
+    #[test]
+    fn as_many_kept_cpus_are_passed_over_as_half_of_what_the_kernel_counts_down_from() {
+        for nr_idle_scan in 0..200 {
+            assert_eq!(hot_max(nr_idle_scan), (nr_idle_scan + 1) >> 1);
+        }
+    }
 }

@@ -6,12 +6,12 @@
 //!          The published queue is a second list that the waiting tasks are in besides; here it is the view
 //!          of all backlogs in the LLC, oldest first (`View::waits_since`). A runtime's stamps are as late as its
 //!          workers' clocks: two tasks that came within a round of polls of each other may change places.
-//! Number.  An LLC of 16 CPUs with 8 busy is looked at 11 deep.
+//! Number.  An LLC of 16 CPUs with 8 busy is looked at 10 deep, the one that is the target aside.
 //! Source.  shared_runq, v1 to v4, 2023; Linux `select_idle_sibling`, `update_idle_cpu_scan`. Left out:
 //!          `wake_affine` (the wakee stays in its LLC), groups, and the price of a look beyond the LLC.
 
 use super::Policy;
-use super::near::{depth, find_idle, least_loaded, may, origin, settle};
+use super::near::{depth, find_idle, least_loaded, llc_shards, origin, settle, takes};
 use crate::{Allowed, Distance, Machine, Placed, Pull, View, Wake, Whom};
 use std::cmp::Reverse;
 use warmcore_terms::{CpuId, Nanos};
@@ -61,7 +61,8 @@ impl Policy for SharedQueue {
     }
 
     fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
-        idle_sibling(machine, view, at, Allowed::Anywhere)
+        // No search for a wakee, whose depth is limited: a CPU that is not called sleeps on beside the queue.
+        llc_cpus(machine, at).find(|cpu| is_idle(machine, view, *cpu, Allowed::Anywhere))
     }
 
     /// Linux balances by load besides what idle CPUs pull, too.
@@ -70,18 +71,19 @@ impl Policy for SharedQueue {
     }
 }
 
-/// `target` if it is idle, else an idle CPU of its LLC.
+/// `target` if it is idle, else an idle CPU of its LLC, as deep as SIS_UTIL says.
 fn idle_sibling(machine: &Machine, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
-    let is_idle = |cpu: &CpuId| view.is_idle(*cpu) && !view.is_offline(*cpu) && may(machine, allowed, *cpu);
-    if is_idle(&target) {
-        return Some(target);
-    }
-    let shards = machine.shards_from(target);
-    shards.take_while(|shard| machine.llc_of(machine.cpus_of(*shard)[0]) == machine.llc_of(target)).find_map(
-        |shard| {
-            let deep = depth(machine, view, shard) as usize;
-            // Linux: an LLC whose depth is one is overloaded; nobody is looked for.
-            machine.cpus_from(target, shard).take(if deep == 1 { 0 } else { deep }).find(is_idle)
-        },
-    )
+    // 0 where the LLC is overloaded: no CPU but the target is looked at.
+    let deep = depth(machine, view, target) as usize;
+    llc_cpus(machine, target).take(1 + deep).find(|cpu| is_idle(machine, view, *cpu, allowed))
+}
+
+fn is_idle(machine: &Machine, view: &impl View, cpu: CpuId, allowed: Allowed) -> bool {
+    view.is_idle(cpu) && takes(machine, view, allowed, cpu)
+}
+
+/// The CPUs of an LLC, beginning with `target`.
+fn llc_cpus(machine: &Machine, target: CpuId) -> impl Iterator<Item = CpuId> {
+    let others = llc_shards(machine, target).flat_map(move |shard| machine.cpus_from(target, shard));
+    std::iter::once(target).chain(others)
 }

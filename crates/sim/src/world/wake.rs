@@ -83,7 +83,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             "{:?} is woken",
             task.life
         );
-        task.sleeps.wake(now);
+        self.policy.learn_sleep(&mut task.sleeps, now);
         task.life = Life::Queued;
         task.queued_at = now.0;
         let home = task.home();
