@@ -1,0 +1,15 @@
+//! SECURITY.md names tests for what it claims: they are there.
+
+use std::path::Path;
+
+const PAGE: &str = include_str!("../../../SECURITY.md");
+
+#[test]
+fn each_file_that_the_page_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let quoted = PAGE.split('`').skip(1).step_by(2);
+    let files: Vec<&str> = quoted.filter(|name| name.starts_with("crates/") || *name == "fuzz/").collect();
+    assert!(files.len() > 15, "{files:?}");
+    let missing: Vec<_> = files.into_iter().filter(|name| !root.join(name).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
