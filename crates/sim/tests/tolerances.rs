@@ -41,6 +41,14 @@ const ALLOWED: &[(&str, &[Entry])] = &[
         "| wake queue, time ratio | sign and bound | −0.6 %…0 |",
         &[("wake_queue.time", What::Simulated, -0.6, 0.0)],
     ),
+    (
+        "| by load, the published change is at most 5 %, or less than twice the variation | bound | −5…+5 % |",
+        &[("by_load.nothing", What::Simulated, -5.0, 5.0)],
+    ),
+    (
+        "| by load, the other rows | sign and size | 0.5–2 × the published change |",
+        &[("by_load.effect", What::Ratio, 0.5, 2.0)],
+    ),
     ("| SIS_NODE, time ratio | sign and bound | 0…+1 % |", &[("sis_node.time", What::Simulated, 0.0, 1.0)]),
 ];
 

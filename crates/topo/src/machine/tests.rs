@@ -25,6 +25,7 @@ fn every_built_in_machine_has_the_counts_of_its_section() {
             ("ryzen7950x", (32, 16, 2, 1, 1)),
             ("spr_224cpu_2p", (224, 112, 2, 2, 2)),
             ("spr_240cpu_2p", (240, 120, 2, 2, 2)),
+            ("zen3_256cpu_2p", (256, 128, 16, 2, 2)),
         ]
     );
 }
