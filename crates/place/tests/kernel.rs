@@ -5,7 +5,7 @@ mod common;
 use common::{Cpu, Facts, all_machines, drawn, whole};
 use proptest::prelude::*;
 use std::sync::LazyLock;
-use warmcore_place::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost};
+use warmcore_place::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
 use warmcore_place::policy::may;
 use warmcore_place::{
     Allowed, Distance, Kernel, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker,
@@ -18,6 +18,8 @@ const LINUX: Kernel = Kernel {
     wake_queue: false,
     sis_node: false,
     newidle: Newidle::Gated,
+    queue_rule: QueueRule::V1,
+    migration_cost: Nanos(500_000),
 };
 const NOW: Nanos = Nanos(1_000_000_000);
 
@@ -414,6 +416,11 @@ fn a_wake_enters_the_wake_queue_only_where_it_was_and_if_it_may_go() {
     assert_eq!(enters(on, 9, Some(9), Allowed::Cpu(CpuId(9))), None, "pinned");
     assert_eq!(enters(on, 9, None, Allowed::Anywhere), None, "new");
     assert_eq!(enters(on, 0, Some(9), Allowed::Anywhere), None, "sent to its waker's");
+    for queue_rule in [QueueRule::V3, QueueRule::V3Checked] {
+        let every = Kernel { queue_rule, ..on };
+        assert!(enters(every, 9, None, Allowed::Anywhere).is_some(), "new");
+        assert_eq!(enters(every, 9, Some(9), Allowed::Cpu(CpuId(9))), None, "pinned");
+    }
 }
 
 #[test]
@@ -425,6 +432,19 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
     assert_eq!(world.pull(on, 1), Pull::Shard(0));
     assert_eq!(world.pull(on, 9), Pull::Nothing, "the other LLC's is not its own");
     assert_eq!(world.pull(LINUX, 1), Pull::Nothing);
+}
+
+#[test]
+fn behind_the_check_the_wake_queue_is_asked_only_where_a_search_would_begin() {
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
+    world.facts.waiting[0] = 1;
+    world.cost = 1_000;
+    assert_eq!((world.pull(v3, 1), world.pull(checked, 1)), (Pull::Shard(0), Pull::Shard(0)));
+    // It idles for less than searching its innermost domain costs.
+    world.average_idle = Nanos(0);
+    assert_eq!((world.pull(v3, 1), world.pull(checked, 1)), (Pull::Shard(0), Pull::Nothing));
 }
 
 #[test]
@@ -495,10 +515,12 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn kernel()(hot_windows: bool, wake_queue: bool, sis_node: bool, newidle in 0..3u8, rule in 0..3u8) -> Kernel {
+    fn kernel()(hot_windows: bool, wake_queue: bool, sis_node: bool, newidle in 0..3u8, rule in 0..3u8,
+                queue in 0..3u8, migration_cost in nanos()) -> Kernel {
         let hot_rule = [HotRule::V1, HotRule::V2, HotRule::Told][rule as usize];
         let newidle = [Newidle::Gated, Newidle::Always, Newidle::Off][newidle as usize];
-        Kernel { hot_windows, hot_rule, wake_queue, sis_node, newidle }
+        let queue_rule = [QueueRule::V1, QueueRule::V3, QueueRule::V3Checked][queue as usize];
+        Kernel { hot_windows, hot_rule, wake_queue, sis_node, newidle, queue_rule, migration_cost }
     }
 }
 
@@ -609,7 +631,8 @@ proptest! {
             Pull::Until(_) => prop_assert!(false, "it has no patience"),
         }
         let own = machine.shard_of(me);
-        prop_assert!(!kernel.wake_queue || world.waiting_in(own) == 0 || matches!(pull, Pull::Shard(_)));
+        let asks = kernel.wake_queue && kernel.queue_rule != QueueRule::V3Checked;
+        prop_assert!(!asks || world.waiting_in(own) == 0 || matches!(pull, Pull::Shard(_)));
         // What the gate lets pass, its absence does too.
         let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &world, me, NOW);
         let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &world, me, NOW);

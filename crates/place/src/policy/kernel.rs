@@ -37,6 +37,7 @@ pub use record::{AverageIdle, Flips, IDLE_AVERAGE_MAX, NewidleCost};
 
 use super::Policy;
 use super::near::llc_shards;
+use crate::hot::MIGRATION_COST;
 use crate::{Allowed, Distance, Machine, Placed, Pull, Sleeps, To, View, Wake};
 use warmcore_terms::{CpuId, Nanos};
 
@@ -66,8 +67,22 @@ pub enum HotRule {
     Told,
 }
 
-/// Linux's placement. [`Default`] is Linux 6.6 as it is.
+/// Which shared wake queue: what enters it, and when a CPU pulls from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum QueueRule {
+    /// A task that is woken on its previous CPU enters. A CPU that runs out of work pulls before it searches. June
+    /// 2023, v1.
+    #[default]
+    V1,
+    /// Every task that is put on a run queue by a wake enters, unless it is pinned. September 2023, v3.
+    V3,
+    /// As v3, and a CPU pulls only where newidle balancing would begin: some CPU has more than one task, and this one
+    /// usually idles for longer than searching its innermost domain costs.
+    V3Checked,
+}
+
+/// Linux's placement. [`Default`] is Linux 6.6 as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Idle CPUs that are kept for a short sleeper are passed over (SIS_CACHE).
     pub hot_windows: bool,
@@ -75,10 +90,29 @@ pub struct Kernel {
     pub hot_rule: HotRule,
     /// Wakees wait in a queue per LLC besides, from which its CPUs pull before they search.
     pub wake_queue: bool,
+    /// Which of them.
+    pub queue_rule: QueueRule,
     /// A waker that finds nobody idle in the LLC searches the other LLCs of its node (SIS_NODE).
     pub sis_node: bool,
     /// Whether a CPU that runs out of work searches others.
     pub newidle: Newidle,
+    /// A task that ran so lately has its data in that CPU's cache, and a search leaves it there
+    /// (`sched_migration_cost`). 0: a search takes every task.
+    pub migration_cost: Nanos,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            hot_windows: false,
+            hot_rule: HotRule::default(),
+            wake_queue: false,
+            queue_rule: QueueRule::default(),
+            sis_node: false,
+            newidle: Newidle::default(),
+            migration_cost: MIGRATION_COST,
+        }
+    }
 }
 
 impl Policy for Kernel {
@@ -90,20 +124,19 @@ impl Policy for Kernel {
         sleeps.wake_as_posted(now);
     }
 
-    /// Only a wake in the narrow sense: not a new task, not one that was sent elsewhere on purpose, not a pinned one.
+    /// In v1 only a wake in the narrow sense: not a new task, not one that was sent elsewhere on purpose. Never a pinned
+    /// one.
     fn enters(&self, machine: &Machine, wake: &Wake, placed: &Placed) -> Option<usize> {
+        let To::Cpu(cpu) = placed.to else { return None };
         let is_pinned = matches!(wake.wakee.allowed, Allowed::Cpu(_));
-        match (placed.to, wake.wakee.home) {
-            (To::Cpu(cpu), Some(home)) if self.wake_queue && cpu == home && !is_pinned => {
-                Some(machine.shard_of(cpu))
-            }
-            _ => None,
-        }
+        let is_meant = self.queue_rule != QueueRule::V1 || wake.wakee.home == Some(cpu);
+        (self.wake_queue && is_meant && !is_pinned).then(|| machine.shard_of(cpu))
     }
 
     fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
         let mut queues = llc_shards(machine, me);
         if self.wake_queue
+            && self.pulls(machine, view, me)
             && let Some(shard) = queues.find(|shard| view.waiting_in(*shard) > 0)
         {
             return Pull::Shard(shard);

@@ -10,8 +10,7 @@
 //! Source.  `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`,
 //!          `find_busiest_queue`, `task_hot`, `can_migrate_task`, `rebalance_domains`.
 
-use super::{Kernel, Newidle, domains, groups};
-use crate::hot::MIGRATION_COST;
+use super::{Kernel, Newidle, QueueRule, domains, groups};
 use crate::{Distance, Machine, Pull, View};
 use warmcore_terms::{CpuId, Nanos};
 
@@ -51,13 +50,26 @@ pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     }
 }
 
+/// `rd->overload` is not set: nobody waits anywhere, and everybody knows that.
+fn nobody_waits(machine: &Machine, view: &impl View, me: CpuId) -> bool {
+    !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
+}
+
 impl Kernel {
+    /// Whether a free CPU looks into the shared queue before it searches: in v3 behind the check, where
+    /// `newidle_balance` would not end at once.
+    pub(super) fn pulls(&self, machine: &Machine, view: &impl View, me: CpuId) -> bool {
+        if self.queue_rule != QueueRule::V3Checked {
+            return true;
+        }
+        let innermost = domains(machine, me).next().map_or(0, |(domain, _)| view.newidle_cost(me, domain).0);
+        !nobody_waits(machine, view, me) && view.average_idle(me).0 >= innermost
+    }
+
     /// `newidle_balance`; for one that was called, `rebalance_domains`.
     pub(super) fn search(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
         let newly = view.is_newly_idle(me);
-        // `rd->overload`: nobody waits anywhere, and everybody knows that.
-        let nobody = || !machine.shards_from(me).any(|shard| view.has_backlog_in(shard));
-        if (newly && self.newidle == Newidle::Off) || nobody() {
+        if (newly && self.newidle == Newidle::Off) || nobody_waits(machine, view, me) {
             return Pull::Nothing;
         }
         let is_gated = newly && self.newidle == Newidle::Gated;
@@ -71,7 +83,7 @@ impl Kernel {
             if !newly && now.0 < view.balanced_at(me, domain).0.saturating_add(interval) {
                 continue;
             }
-            if let Some(cpu) = busiest(machine, view, me, domain, inner, now) {
+            if let Some(cpu) = self.busiest(machine, view, me, (domain, inner), now) {
                 return Pull::From { cpu, at_most: 1 };
             }
         }
@@ -126,44 +138,57 @@ impl Group {
     }
 }
 
-/// The CPU to take one from, if the domain has one that is worth it.
-fn busiest(
-    machine: &Machine,
-    view: &impl View,
-    me: CpuId,
-    domain: Distance,
-    inner: Distance,
-    now: Nanos,
-) -> Option<CpuId> {
-    let pct = imbalance_pct(domain);
-    let own = machine.within(me, inner);
-    let local = Group::of(view, own, pct);
-    let mut found: Option<(Group, &[CpuId])> = None;
-    for cpus in groups(machine, machine.within(me, domain), inner).filter(|cpus| cpus[0] != own[0]) {
-        let group = Group::of(view, cpus, pct);
-        if group.runs > 0 && found.is_none_or(|(best, _)| group.is_busier(&best)) {
-            found = Some((group, cpus));
+impl Kernel {
+    /// The CPU to take one from, if the domain has one that is worth it.
+    fn busiest(
+        &self,
+        machine: &Machine,
+        view: &impl View,
+        me: CpuId,
+        (domain, inner): (Distance, Distance),
+        now: Nanos,
+    ) -> Option<CpuId> {
+        let pct = imbalance_pct(domain);
+        let own = machine.within(me, inner);
+        let local = Group::of(view, own, pct);
+        let mut found: Option<(Group, &[CpuId])> = None;
+        for cpus in groups(machine, machine.within(me, domain), inner).filter(|cpus| cpus[0] != own[0]) {
+            let group = Group::of(view, cpus, pct);
+            if group.runs > 0 && found.is_none_or(|(best, _)| group.is_busier(&best)) {
+                found = Some((group, cpus));
+            }
         }
-    }
-    let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
-    debug_assert!(group.runs > 0);
-    if local.kind == Kind::HasSpare && group.kind != Kind::Overloaded {
-        let differ = group.runs.saturating_sub(local.runs);
-        if is_small_across_nodes(machine, me, domain, local.runs, differ) {
-            return None;
+        let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
+        debug_assert!(group.runs > 0);
+        if local.kind == Kind::HasSpare && group.kind != Kind::Overloaded {
+            let differ = group.runs.saturating_sub(local.runs);
+            if is_small_across_nodes(machine, me, domain, local.runs, differ) {
+                return None;
+            }
         }
-    }
-    // Each queue is asked once; of equals the first.
-    let mut longest: Option<(u32, &CpuId)> = None;
-    for cpu in cpus {
-        let runs = view.runs(*cpu);
-        let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
-        if is_one && longest.is_none_or(|(most, _)| runs > most) {
-            longest = Some((runs, cpu));
+        // Each queue is asked once; of equals the first.
+        let mut longest: Option<(u32, &CpuId)> = None;
+        for cpu in cpus {
+            let runs = view.runs(*cpu);
+            let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+            if is_one && longest.is_none_or(|(most, _)| runs > most) {
+                longest = Some((runs, cpu));
+            }
         }
+        let (_, cpu) = longest?;
+        (!self.is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
     }
-    let (_, cpu) = longest?;
-    (!is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
+
+    /// `task_hot`: it ran there less than a migration's cost ago. Threads of a core share their caches, and who was
+    /// called in vain too often takes it all the same.
+    fn is_hot(&self, view: &impl View, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
+        let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
+        let ran = view.last_ran(cpu).0;
+        domain > Distance::Core
+            && ran > 0
+            && now.0.saturating_sub(ran) < self.migration_cost.0
+            && view.balances_failed(me, domain) <= tries
+    }
 }
 
 /// `find_busiest_group`, for a CPU that is idle.
@@ -180,15 +205,4 @@ fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
     }
     busiest.kind == Kind::Overloaded
         || (busiest.runs > 1 && (busiest.cpus == 1 || local.idle > busiest.idle + 1))
-}
-
-/// `task_hot`: it ran there less than a migration's cost ago. Threads of a core share their caches, and who was
-/// called in vain too often takes it all the same.
-fn is_hot(view: &impl View, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
-    let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
-    let ran = view.last_ran(cpu).0;
-    domain > Distance::Core
-        && ran > 0
-        && now.0.saturating_sub(ran) < MIGRATION_COST.0
-        && view.balances_failed(me, domain) <= tries
 }
