@@ -2,7 +2,7 @@
 //!
 //! Model.   `tolerances.toml`, embedded. A row of a table names its tolerance; one that names none that is there
 //!          is a mistake of the programmer.
-//! Number.  Twenty-two entries; six of them say why nothing is claimed.
+//! Number.  Twenty-three entries; seven of them say why nothing is claimed.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use warmcore_place::Kernel;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::Machine;
-use warmcore_sim::table::hot_windows::{Shape, Trips, pairs};
+use warmcore_sim::table::hot_windows::{Shape, Trips, Windows, pairs};
 use warmcore_sim::table::{Options, wake_queue};
 use warmcore_terms::Nanos;
 use warmcore_topo::{MACHINES, Topology};
@@ -14,8 +14,8 @@ const GAIN_WITHOUT_REFILL_MAX: f64 = 2.0;
 fn run(hot_windows: bool, pairs_: u32, data_kib: u32) -> Trips {
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     let costs = Costs::from_machine(MACHINES, "ryzen7950x").unwrap();
-    let times = (Nanos(15_000_000), Nanos(5_000_000));
-    let shape = Shape { pairs: pairs_, turn: Nanos(5_000), data_kib, times };
+    let windows = Windows::ms(10, 20);
+    let shape = Shape { pairs: pairs_, turn: Nanos(5_000), data_kib, windows, hz: 1000 };
     pairs(&topology, &costs, Kernel { hot_windows, ..Kernel::default() }, 1, shape)
 }
 

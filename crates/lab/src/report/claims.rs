@@ -23,6 +23,9 @@ pub(super) fn title(name: &str) -> &str {
         "hot_windows" => "Hot windows",
         "drain" => "Draining stocks",
         "wake_queue" => "The shared wake queue",
+        "hot_windows_by_load" => "Hot windows by load",
+        "wake_queue_by_load" => "The shared wake queue by load",
+        "wake_queue_v3_by_load" => "The shared wake queue, third version, by load",
         other => other,
     }
 }
@@ -44,6 +47,8 @@ fn subject(id: &str) -> String {
         "hot_windows.window" => "the most gained",
         "wake_queue.time" => "a build’s time, wake queue",
         "sis_node.time" => "a build’s time, SIS_NODE",
+        "by_load.nothing" => "loads at which nothing happened",
+        "by_load.effect" => "loads at which something did",
         other => return other.replace('_', " "),
     };
     known.to_owned()
@@ -126,6 +131,12 @@ fn claimed(table: &Table) -> Vec<&Row> {
     table.rows.iter().filter(|row| row.met.is_some()).collect()
 }
 
+/// How many of the rows that a model without an effect says something about it meets.
+fn null(table: &Table) -> (usize, usize) {
+    let known = || table.rows.iter().filter_map(|row| row.null_met);
+    (known().filter(|met| *met).count(), known().count())
+}
+
 /// A row in a sentence.
 fn spoken(row: &Row) -> String {
     let published = row.published.map(|number| format!(", published {}", of(Some(number), &row.unit)));
@@ -205,12 +216,20 @@ fn sentence(table: &Table) -> String {
             if of - met == 1 { "is" } else { "are" }
         ),
     }];
+    if let (met, of @ 1..) = null(table) {
+        parts.push(format!("a model in which the proposal has no effect meets {met} of {of}"));
+    }
     for (mark, what) in [("not_claimed", "claimed for"), ("new", "published about")] {
         match count(mark) {
             0 => {}
             1 => parts.push(format!("nothing is {what} 1 row")),
             n => parts.push(format!("nothing is {what} {n} rows")),
         }
+    }
+    match count("by_construction") {
+        0 => {}
+        1 => parts.push("1 row can’t come out otherwise and is not counted".to_owned()),
+        n => parts.push(format!("{n} rows can’t come out otherwise and are not counted")),
     }
     parts.join("; ") + "."
 }
@@ -230,9 +249,16 @@ fn rows(table: &Table) -> String {
             Some(false) => "<span class=\"missed\">✕ missed</span>".to_owned(),
             None => "–".to_owned(),
         };
+        let standing = match row.null_met {
+            Some(true) => standing + "<small>met without any effect too</small>",
+            _ => standing,
+        };
         let mut is = esc(&mark(row));
+        if row.transient > 0 {
+            is += "<small>transient</small>";
+        }
         let why = row.tolerance.as_ref().and_then(|tolerance| tolerance.why.clone());
-        for note in row.inputs.iter().cloned().chain(why) {
+        for note in row.inputs.iter().cloned().chain(why).chain(row.by_construction.clone()) {
             is += &format!("<small>{}</small>", esc(&note));
         }
         let spread = match row.spread {
@@ -282,9 +308,16 @@ fn tally(simulated: &Simulated) -> String {
         (met(&rows), rows.len())
     };
     let ((predicted, of_predicted), (fitted, of_fitted)) = (by("predicted"), by("fitted"));
+    let nulls = || simulated.tables.iter().map(null);
+    let (null, of_null) =
+        (nulls().map(|(met, _)| met).sum::<usize>(), nulls().map(|(_, of)| of).sum::<usize>());
+    let beside = match of_null {
+        0 => String::new(),
+        _ => format!(" A model in which no proposal has any effect meets {null} of {of_null}."),
+    };
     format!(
         "{predicted} of {of_predicted} predicted numbers and {fitted} of {of_fitted} fitted ones are within what was \
-         allowed beforehand."
+         allowed beforehand.{beside}"
     )
 }
 
@@ -304,7 +337,8 @@ pub(super) fn html(simulated: &Simulated) -> String {
     format!(
         "<h3>Against what others measured</h3>\n<p class=\"verdict\">{}</p>\n{left_out}<p>A number is predicted if nothing in it was \
          chosen by looking at the published table, and fitted if something was; how far it may be from what was published \
-         was written down before the simulator. <code>{}</code> repeats it, to the digit.{quick}</p>\n\
+         was written down before this simulator. A row that can’t come out otherwise is counted nowhere, and one is met \
+         if its median and its mean over the seeds are. <code>{}</code> repeats it, to the digit.{quick}</p>\n\
          <p class=\"reading\">How to read: a line is a promise, a dot one number that is under it. The band is what was \
          allowed, the thin line what was published. A hollow dot is missed; ‹ and › are farther out than there is room.\
          </p>\n{articles}",
@@ -318,7 +352,16 @@ pub(super) fn text(simulated: &Simulated) -> Vec<String> {
     let mut lines = vec![format!("{} ({})", tally(simulated), simulated.command)];
     for table in &simulated.tables {
         let rows = claimed(table);
-        lines.push(format!("{}: {} of {} rows within what was allowed", table.name, met(&rows), rows.len()));
+        let beside = match null(table) {
+            (_, 0) => String::new(),
+            (met, of) => format!("; a model without any effect meets {met} of {of}"),
+        };
+        lines.push(format!(
+            "{}: {} of {} rows within what was allowed{beside}",
+            table.name,
+            met(&rows),
+            rows.len()
+        ));
         let missed = rows.iter().filter(|row| row.met == Some(false));
         lines.extend(missed.map(|row| format!("missed, {}: {}", mark(row), spoken(row))));
     }

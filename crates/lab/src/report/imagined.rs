@@ -3,7 +3,7 @@
 //!
 //! Model.   Tables as `warmcore sim --json` writes them, what moves the answers, and CPU lanes. [`html`] puts them in
 //!          order: what was claimed and whether it is met, lanes, what moves the answers.
-//! Number.  Five tables of some 290 rows: 175 KB of the page, most of it folded.
+//! Number.  Eight tables of some 430 rows: 260 KB of the page, most of it folded.
 //! Writers. `survey` simulates, or reads a file of `warmcore sim tables --json`.
 
 use super::markup::esc;
@@ -74,10 +74,16 @@ pub struct Row {
     pub tolerance: Option<Tolerance>,
     /// What was chosen by looking at a published table.
     pub inputs: Vec<String>,
-    /// `predicted`, `fitted`, `not_claimed`, `new`.
+    /// `predicted`, `fitted`, `not_claimed`, `new`, `by_construction`.
     pub mark: String,
     /// Whether it is within its tolerance.
     pub met: Option<bool>,
+    /// Whether a model is in which the proposal has no effect.
+    pub null_met: Option<bool>,
+    /// Why it can't come out otherwise.
+    pub by_construction: Option<String>,
+    /// So many seeds ended before two successive windows agreed.
+    pub transient: usize,
 }
 
 /// What was simulated only to be drawn.

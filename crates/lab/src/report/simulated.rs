@@ -3,7 +3,8 @@
 //!
 //! Model.   A line per row: whether what was claimed is met, and what the row is (predicted, fitted, new, not claimed).
 //!          What was chosen by looking at the published table stands below, by the number in the last column.
-//! Number.  A row's number is the median over the seeds; the least and the most stand beside it.
+//! Number.  A row's number is the median over the seeds; the least and the most stand beside it, and what a null model
+//!          says, in which the proposal has no effect.
 
 use super::markup::amount;
 use super::summary::{columns, printable, wrapped};
@@ -14,7 +15,7 @@ use warmcore_sim::world::Report;
 
 /// One table.
 pub fn simulated(table: &Table) -> String {
-    let head = ["row", "published", "simulated", "from", "to", "allowed", "", "is", "with"];
+    let head = ["row", "published", "simulated", "from", "to", "allowed", "", "no effect", "is", "with"];
     let mut inputs = Vec::new();
     let mut lines = vec![head.map(str::to_owned).to_vec()];
     lines.extend(table.rows.iter().map(|row| {
@@ -23,7 +24,7 @@ pub fn simulated(table: &Table) -> String {
         cells.extend([row.simulated, row.spread.0, row.spread.1].map(|number| of(number, row)));
         let with = row.inputs.join(", ");
         let with = if with.is_empty() { String::new() } else { format!("[{}]", number(&mut inputs, with)) };
-        cells.extend([allowed(row), standing(row), is(row).to_owned(), with]);
+        cells.extend([allowed(row), standing(row), null(row), is(row), with]);
         cells
     }));
     let inputs = inputs.iter().enumerate().map(|(i, with)| format!("[{}] {with}", i + 1));
@@ -31,8 +32,14 @@ pub fn simulated(table: &Table) -> String {
         .rows
         .iter()
         .filter_map(|row| Some(format!("{}: {}", row.name, row.tolerance.as_ref()?.why.as_ref()?)));
-    let notes = table.notes.iter().map(|note| format!("- {note}"));
-    let below: String = inputs.chain(why).chain(notes).map(|text| wrapped(&text) + "\n").collect();
+    let built = table.rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, row.by_construction?)));
+    let null = match table.tally()[1] {
+        (_, 0) => None,
+        (met, of) => Some(format!("- A model without any effect meets {met} of {of} rows that are claimed.")),
+    };
+    let notes = null.into_iter().chain(table.notes.iter().map(|note| format!("- {note}")));
+    let below: String =
+        inputs.chain(why).chain(built).chain(notes).map(|text| wrapped(&text) + "\n").collect();
     let source = wrapped(table.source);
     printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&lines)))
 }
@@ -64,7 +71,7 @@ pub fn simulated_loads(loads: &[Load]) -> String {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut numbers: Vec<f64> = reports.iter().map(of).collect();
             numbers.sort_by(f64::total_cmp);
-            numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+            warmcore_sim::table::median(&numbers)
         };
         let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
         let percent = |number: f64| format!("{number:.2} %");
@@ -100,10 +107,13 @@ pub fn simulated_loads(loads: &[Load]) -> String {
 pub fn simulated_tally(tables: &[Table]) -> String {
     let mut out = String::new();
     for table in tables {
-        let claimed = table.rows.iter().filter(|row| row.is_met().is_some()).count();
+        let [(met, claimed), null] = table.tally();
         let missed: Vec<&Row> = table.rows.iter().filter(|row| row.is_met() == Some(false)).collect();
-        let met = claimed - missed.len();
-        out += &wrapped(&format!("{}: {met} of {claimed} rows within what was allowed", table.name));
+        let null = match null {
+            (_, 0) => String::new(),
+            (met, of) => format!("; a model without any effect meets {met} of {of}"),
+        };
+        out += &wrapped(&format!("{}: {met} of {claimed} rows within what was allowed{null}", table.name));
         out.push('\n');
         for row in missed {
             out += &wrapped(&format!("- missed: {} ({}): {}", row.name, is(row), of(row.simulated, row)));
@@ -128,7 +138,9 @@ fn allowed(row: &Row) -> String {
     };
     let (low, high) = (tolerance.low, tolerance.high);
     match (tolerance.what, row.published) {
+        // Of a negative number the larger multiple is the lower bound.
         (Some(What::Ratio), Some(published)) => {
+            let (low, high) = if published < 0.0 { (high, low) } else { (low, high) };
             format!("{} to {}", of(published * low, row), of(published * high, row))
         }
         (Some(What::Difference), Some(published)) => {
@@ -138,12 +150,27 @@ fn allowed(row: &Row) -> String {
     }
 }
 
-fn is(row: &Row) -> &'static str {
-    match row.mark() {
+/// What the row is; a transient says so.
+fn is(row: &Row) -> String {
+    let mark = match row.mark() {
         Mark::Predicted => "predicted",
         Mark::Fitted => "fitted",
         Mark::NotClaimed => "not claimed",
         Mark::New => "new",
+        Mark::ByConstruction => "by construction",
+    };
+    match row.transient {
+        0 => mark.to_owned(),
+        seeds => format!("{mark}, transient ({seeds} of {})", row.numbers.len()),
+    }
+}
+
+/// Whether a model without an effect meets the row as well.
+fn null(row: &Row) -> String {
+    match row.is_null_met() {
+        Some(true) => "met too".to_owned(),
+        Some(false) => "missed".to_owned(),
+        None => String::new(),
     }
 }
 
@@ -166,6 +193,8 @@ mod tests {
             row("24 threads").against(Some(100.0), "cid.10_ms").with_inputs(&["a fault"]),
             row("churn"),
             row("build").against(Some(1.0), "wake_queue.seconds"),
+            row("ids").against(Some(1.0), "cid.ids").by_construction("its id stays"),
+            row("by load").beside_null(0.0).transient(1).against(Some(-10.0), "by_load.effect"),
         ];
         let notes = vec!["believe it late".to_owned()];
         Table { name: "cid", machine: "somewhere".into(), source: "a mail", rows, notes }
@@ -176,7 +205,15 @@ mod tests {
         let text = simulated(&table(129.0));
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
         assert!(line("8 threads").contains("70.0 ns to 130 ns"), "{text}");
-        assert!(line("8 threads").contains(" met  predicted"), "{text}");
+        assert!(line("8 threads").contains(" met ") && line("8 threads").contains(" predicted"), "{text}");
+        assert!(line("ids  ").contains("by construction") && !line("ids  ").contains("MISSED"), "{text}");
+        assert!(text.contains("ids: its id stays"), "{text}");
+        assert!(line("by load").contains("-20.0 ns to -5.00 ns"), "{text}");
+        assert!(
+            line("by load").contains("transient (1 of 1)") && line("by load").contains("missed"),
+            "{text}"
+        );
+        assert!(text.contains("A model without any effect meets 0 of 1 rows"), "{text}");
         assert!(line("24 threads").contains(" fitted ") && line("24 threads").ends_with("[1]"), "{text}");
         assert!(text.contains("\n[1] a fault\n"), "{text}");
         assert!(line("churn").contains("new"), "{text}");
@@ -187,10 +224,11 @@ mod tests {
     #[test]
     fn a_miss_is_said_as_a_miss() {
         let table = table(131.0);
-        assert_eq!(simulated(&table).matches("MISSED").count(), 2);
+        assert_eq!(simulated(&table).matches("MISSED").count(), 3);
         let tally = simulated_tally(&[table]);
         assert!(
-            tally.contains("0 of 2 rows") && tally.contains("missed: 24 threads (fitted): 131 ns"),
+            tally.contains("0 of 3 rows within what was allowed; a model without any effect meets 0 of 1")
+                && tally.contains("missed: 24 threads (fitted): 131 ns"),
             "{tally}"
         );
     }

@@ -874,12 +874,16 @@ fn imagined() -> Imagined {
         inputs: if mark == "fitted" { vec!["a fault of a page".into()] } else { Vec::new() },
         mark: mark.into(),
         met,
+        null_met: met.map(|_| mark == "fitted"),
+        by_construction: (mark == "by_construction").then(|| "so the model is made".into()),
+        transient: usize::from(mark == "new"),
     };
     let rows = vec![
         row("8 threads", 129.0, Some(true), "predicted"),
         row("24 threads", 4000.0, Some(false), "predicted"),
         row("192 threads", 50.0, Some(false), "fitted"),
         row("churn", 7.0, None, "new"),
+        row("ids", 1.0, None, "by_construction"),
     ];
     let table = imagined::Table {
         name: "cid".into(),
@@ -953,6 +957,15 @@ fn a_simulated_miss_is_told_as_one_wherever_it_stands() {
     assert!(text.contains("✕ 1 of 2 missed") && text.contains("✕ missed"), "{text}");
     assert_eq!(page.matches("class=\"miss\"").count(), 2, "a hollow dot for each");
     assert!(text.contains("Interrupted: the drains"), "{text}");
+    // A null model stands beside, and what can't come out otherwise is counted nowhere.
+    assert!(text.contains("A model in which no proposal has any effect meets 1 of 3."), "{text}");
+    assert!(text.contains("1 row can’t come out otherwise and is not counted"), "{text}");
+    assert!(text.contains("so the model is made") && text.contains("transient"), "{text}");
+    assert!(text.contains("met without any effect too"), "{text}");
+    assert!(
+        summary.contains("1 of 3 rows within what was allowed; a model without any effect meets 1 of 3"),
+        "{summary}"
+    );
     assert!(text.contains("a fault of a page"), "what was fitted is named: {text}");
     assert!(summary.contains("missed, predicted: 24 threads: 4.00 µs, published 100 ns"), "{summary}");
 }

@@ -94,6 +94,7 @@ fn mark(mark: Mark) -> &'static str {
         Mark::Fitted => "fitted",
         Mark::NotClaimed => "not_claimed",
         Mark::New => "new",
+        Mark::ByConstruction => "by_construction",
     }
 }
 

@@ -21,24 +21,27 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::table::{
-    Options, Table, Watch, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
+    Options, Table, Watch, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
 };
 use warmcore_sim::world::{Left, Observer, Settings, World};
 use warmcore_terms::{CpuId, Nanos};
 use warmcore_topo::{MACHINES, Topology};
 
 /// Seeds of a report's tables.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = warmcore_sim::table::SEEDS_MIN as u64;
 
 type Simulate = fn(&Options) -> Table;
 
 /// All tables, with what each is called.
-const TABLES: [(&str, Simulate); 5] = [
+const TABLES: [(&str, Simulate); 8] = [
     ("cid", cid::table),
     ("false-sharing", false_sharing::table),
     ("hot-windows", hot_windows::table),
     ("drain", drain::table),
     ("wake-queue", wake_queue::table),
+    ("hot-windows-by-load", by_load::hot_windows),
+    ("wake-queue-by-load", by_load::wake_queue),
+    ("wake-queue-v3-by-load", by_load::wake_queue_v3),
 ];
 
 /// A signal ends what is simulated.
@@ -63,7 +66,7 @@ pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
     let mut tables = Vec::new();
     for (name, table) in TABLES {
         bar.set_message(name);
-        tables.push(table(&options()));
+        tables.push(table(&options()).concluded(&options()));
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -3,10 +3,10 @@
 //! Model.   netperf's TCP_RR over the loopback: a client sends a byte and waits, its server answers and waits. Each
 //!          goes over its own data at every turn, and a task that comes to another CPU carries them there. Who has
 //!          sent goes on for a while before it waits, so the other one is woken while its waker still runs.
-//!          Loads from half a pair per CPU on. One run per load, seed and setting; what is counted is what happens
-//!          after the pairs have settled, or have not. The two states of the machine are looked for over all loads:
-//!          that they are there is claimed, and not where.
-//! Number.  224 pairs at 5 µs a turn: 10 M wakes a second, of which 50 ms are simulated.
+//!          Loads from half a pair per CPU on. One run per load, seed and setting. What is counted is a window as long as
+//!          all before it; the run ends when two successive ones agree, and else is marked as transient. The two
+//!          states of the machine are looked for over all loads: that they are there is claimed, and not where.
+//! Number.  224 pairs at 5 µs a turn: 10 M wakes a second, of which 80 to 160 ms are simulated.
 //! Writers. None.
 //! Source.  SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
 
@@ -56,6 +56,9 @@ impl Regimes {
 /// What a turn takes on a core of its own: a system call, the network stack there and back. Estimated.
 const TURN: Nanos = Nanos(5_000);
 
+/// Ticks per second.
+const HZ: u32 = 1000;
+
 /// The part of it that follows the wake, in percent. Estimated.
 const AFTER_WAKE: u64 = 20;
 
@@ -68,11 +71,14 @@ const KNEW: &str = "5 µs a turn: a round number, chosen before the first run by
 /// Pairs per CPU, in percent.
 const LOADS: &[u32] = &[50, 75, 85, 100, 125];
 
-/// The same, for a quick look.
-const LOADS_QUICK: &[u32] = &[50, 85, 100];
+/// The row that chooses its load.
+const CHOSEN: &str = "the load is the one that matches best";
 
-/// Of more seeds the first: what is compared differs by more than seeds do.
-const SEEDS_MAX: u64 = 2;
+/// Of more seeds the first.
+pub(super) const SEEDS_MAX: u64 = super::SEEDS_MIN as u64;
+
+/// Two windows agree if round trips per second differ by at most this part.
+pub const AGREE: f64 = 0.02;
 
 /// Where hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
 const TOGETHER: &str = "epyc9654_2p";
@@ -80,6 +86,22 @@ const TOGETHER_LOADS: &[u32] = &[50, 85, 100];
 
 /// The next pair begins so long after the one before.
 const NEXT_PAIR: Nanos = Nanos(10_000);
+
+/// When it is counted: windows, each of which begins where the one before ends and is as long as all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Where the first begins.
+    pub from: Nanos,
+    /// None ends later.
+    pub until: Nanos,
+}
+
+impl Windows {
+    /// In milliseconds.
+    pub const fn ms(from: u64, until: u64) -> Self {
+        Self { from: Nanos(from * 1_000_000), until: Nanos(until * 1_000_000) }
+    }
+}
 
 /// How a run is to be.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +112,10 @@ pub struct Shape {
     pub turn: Nanos,
     /// What each side goes over at a turn.
     pub data_kib: u32,
-    /// Until when nothing is counted, and for how long from then on.
-    pub times: (Nanos, Nanos),
+    /// When it is counted.
+    pub windows: Windows,
+    /// Ticks per second.
+    pub hz: u32,
 }
 
 /// What came of a run.
@@ -101,6 +125,10 @@ pub struct Trips {
     pub k_per_second: f64,
     /// The part of the clients' wakes that were placed elsewhere than where they had run.
     pub migrating: f64,
+    /// Whether the window before agrees: if not, this is of a transient.
+    pub is_settled: bool,
+    /// Where the window ends.
+    pub until: Nanos,
 }
 
 /// Pairs that talk, on a machine that decides by `kernel`.
@@ -109,7 +137,8 @@ pub struct Trips {
 ///
 /// If the machine cannot run them, which would be a mistake in here.
 pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
-    let mut world = World::new(topology, costs, Settings { hz: 1000, ..Settings::kernel() }, kernel, seed);
+    let mut world =
+        World::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
     let after = shape.turn.0 * AFTER_WAKE / 100;
     let part = |ns: u64| Length::Around(Nanos(ns), 10);
     let turn = |p: Program, other: String| {
@@ -127,9 +156,7 @@ pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shap
         world.spawn(&of_server).unwrap_or_else(|e| panic!("{e}"));
         world.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
     }
-    let (begin, length) = shape.times;
     let mut until = |at: u64| world.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
-    let (before, after) = (until(begin.0), until(begin.0 + length.0));
     // Of the clients, as the report counted them.
     let wakes = |report: &Report| {
         let clients = report.tasks.iter().filter(|task| task.name.starts_with("client"));
@@ -139,10 +166,26 @@ pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shap
             (all + same + elsewhere, moved + elsewhere)
         })
     };
-    let ((all_before, moved_before), (all, moved)) = (wakes(&before), wakes(&after));
-    Trips {
-        k_per_second: (after.mark("trips") - before.mark("trips")) as f64 / (length.0 as f64 / 1e6),
-        migrating: (moved - moved_before) as f64 / (all - all_before).max(1) as f64,
+    let count = |before: &Report, after: &Report, (from, until): (u64, u64)| {
+        let ((all_before, moved_before), (all, moved)) = (wakes(before), wakes(after));
+        Trips {
+            k_per_second: (after.mark("trips") - before.mark("trips")) as f64 / ((until - from) as f64 / 1e6),
+            migrating: (moved - moved_before) as f64 / (all - all_before).max(1) as f64,
+            is_settled: false,
+            until: Nanos(until),
+        }
+    };
+    let mut at = shape.windows.from.0;
+    let (mut before, mut last): (Report, Option<Trips>) = (until(at), None);
+    loop {
+        let after = until(2 * at);
+        let mut trips = count(&before, &after, (at, 2 * at));
+        trips.is_settled =
+            last.is_some_and(|last| (trips.k_per_second / last.k_per_second - 1.0).abs() <= AGREE);
+        if trips.is_settled || 4 * at > shape.windows.until.0 {
+            return trips;
+        }
+        (at, before, last) = (2 * at, after, Some(trips));
     }
 }
 
@@ -161,16 +204,13 @@ pub fn table(options: &Options) -> Table {
     let Machine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
     let is_published = machine == MACHINE;
     let Published { regimes: measured_regimes } = super::published("sis_cache");
-    let (loads, times) = match options.quick {
-        true => (LOADS_QUICK, (Nanos(30_000_000), Nanos(10_000_000))),
-        false => (LOADS, (Nanos(40_000_000), Nanos(10_000_000))),
-    };
+    let windows = if options.quick { Windows::ms(15, 60) } else { Windows::ms(20, 160) };
     let shape = |load: u32, data_kib: u32| {
         let pairs = (topology.cpus.len() as u32 * load / 100).max(1);
-        Shape { pairs, turn: TURN, data_kib, times }
+        Shape { pairs, turn: TURN, data_kib, windows, hz: HZ }
     };
     // The last two are the control: nothing is carried.
-    let shapes: Vec<(u32, Shape)> = loads
+    let shapes: Vec<(u32, Shape)> = LOADS
         .iter()
         .map(|load| (*load, shape(*load, DATA_KIB)))
         .chain([85, 100].map(|load| (load, shape(load, 0))))
@@ -178,7 +218,7 @@ pub fn table(options: &Options) -> Table {
     let runs: Vec<(Shape, Kernel)> =
         shapes.iter().flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel))).collect();
     let done = options
-        .first(if options.quick { 1 } else { SEEDS_MAX })
+        .first(SEEDS_MAX)
         .each_per_seed(&runs, |(shape, kernel), seed| pairs(&topology, &costs, *kernel, seed, *shape));
     let by_run: Vec<Vec<Trips>> =
         (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect();
@@ -198,7 +238,9 @@ pub fn table(options: &Options) -> Table {
                 "k/s",
                 trips.iter().map(|trips| trips.k_per_second).collect(),
             );
-            rows.push(Row { published: is_at(100).then_some(measured.0), ..row.with_inputs(&[KNEW]) });
+            let transients = transients(trips);
+            let row = row.with_inputs(&[KNEW]).transient(transients);
+            rows.push(Row { published: is_at(100).then_some(measured.0), ..row });
             let row = Row::of(
                 format!("{name}, {setting}, migrating"),
                 "percent",
@@ -206,7 +248,7 @@ pub fn table(options: &Options) -> Table {
             );
             rows.push(Row {
                 published: is_at(100).then_some(measured.1 * 100.0),
-                ..row.with_inputs(&[KNEW])
+                ..row.with_inputs(&[KNEW]).transient(transients)
             });
         }
         let gain: Vec<f64> = both[0]
@@ -214,15 +256,18 @@ pub fn table(options: &Options) -> Table {
             .zip(&both[1])
             .map(|(old, new)| (new.k_per_second / old.k_per_second - 1.0) * 100.0)
             .collect();
+        let unsettled = both[0].iter().zip(&both[1]).filter(|(a, b)| !(a.is_settled && b.is_settled)).count();
         let row = Row::of(format!("{name}, gain"), "percent", gain.clone()).with_inputs(&[KNEW]);
+        let row = row.transient(unsettled);
         if shape.data_kib > 0 {
-            gains.push((row.simulated, *load, gain));
+            gains.push((row.simulated, *load, gain, unsettled));
         }
         rows.push(row);
     }
     rows.extend(regimes(&shapes, &by_run, is_published.then_some(&measured_regimes)));
-    if let Some((_, load, gain)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
-        let row = Row::of(format!("the most gained, at {load} %"), "percent", gain).with_inputs(&[KNEW]);
+    if let Some((_, load, gain, unsettled)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let row = Row::of(format!("the most gained, at {load} %"), "percent", gain);
+        let row = row.with_inputs(&[KNEW, CHOSEN]).transient(unsettled).beside_null(0.0);
         rows.push(if is_published { row.against(None, "hot_windows.window") } else { row });
     }
     if is_published && !options.quick {
@@ -237,7 +282,12 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// Both ideas at once, where nobody has tried them: 24 LLCs of 8 cores. Against Linux under the same load.
+/// How many seeds had not settled.
+pub(super) fn transients(trips: &[Trips]) -> usize {
+    trips.iter().filter(|trips| !trips.is_settled).count()
+}
+
+/// Both ideas at once on 24 LLCs of 8 cores. Against Linux under the same load.
 fn together(options: &Options) -> Vec<Row> {
     let Machine { topology, costs, .. } = Machine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
@@ -247,24 +297,24 @@ fn together(options: &Options) -> Vec<Row> {
         ("wake queue", Kernel { wake_queue: true, ..linux }),
         ("both", Kernel { hot_windows: true, wake_queue: true, ..linux }),
     ];
-    let times = (Nanos(30_000_000), Nanos(10_000_000));
+    let windows = Windows::ms(20, 80);
     let pairs_at = |load: u32| topology.cpus.len() as u32 * load / 100;
     let runs: Vec<(u32, Kernel)> =
         TOGETHER_LOADS.iter().flat_map(|load| settings.map(|(_, kernel)| (*load, kernel))).collect();
-    let seed = options.seeds.start;
-    let done = options.each(&runs, |(load, kernel)| {
-        let shape = Shape { pairs: pairs_at(*load), turn: TURN, data_kib: DATA_KIB, times };
+    let done = options.first(SEEDS_MAX).each_per_seed(&runs, |(load, kernel), seed| {
+        let shape = Shape { pairs: pairs_at(*load), turn: TURN, data_kib: DATA_KIB, windows, hz: HZ };
         pairs(&topology, &costs, *kernel, seed, shape)
     });
     let mut rows = Vec::new();
-    for (load, trips) in TOGETHER_LOADS.iter().zip(done.chunks(settings.len())) {
-        for ((setting, _), of) in settings.iter().zip(trips) {
-            let name = format!("2 × 96 cores, {load} %, {setting}");
-            let row = Row::of(format!("{name}, round trips"), "k/s", vec![of.k_per_second]);
-            rows.push(row.with_inputs(&[KNEW]));
-            let moved = Row::of(format!("{name}, migrating"), "percent", vec![of.migrating * 100.0]);
-            rows.push(moved.with_inputs(&[KNEW]));
-        }
+    for (at, (load, _)) in runs.iter().enumerate() {
+        let of: Vec<Trips> = done.iter().map(|seed| seed[at]).collect();
+        let name = format!("2 × 96 cores, {load} %, {}", settings[at % settings.len()].0);
+        let mut add = |what: &str, unit: &'static str, number: fn(&Trips) -> f64| {
+            let row = Row::of(format!("{name}, {what}"), unit, of.iter().map(number).collect());
+            rows.push(row.with_inputs(&[KNEW]).transient(transients(&of)));
+        };
+        add("round trips", "k/s", |trips| trips.k_per_second);
+        add("migrating", "percent", |trips| trips.migrating * 100.0);
     }
     rows
 }
@@ -293,10 +343,15 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
             Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
             None => speed,
         };
-        let speed = speed.with_inputs(&[KNEW]);
+        // Without an effect the machine is in the storm with hot windows, too.
+        let null = storm.map_or(f64::NAN, |(_, trips)| {
+            Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
+        });
+        let made = |row: Row| row.with_inputs(&[KNEW, CHOSEN]).transient(transients(trips));
+        let speed = made(speed).beside_null(null);
         let moved =
             Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
-        let moved = moved.with_inputs(&[KNEW]);
+        let moved = made(moved);
         Some([speed, Row { published: measured.map(|(_, part)| part * 100.0), ..moved }])
     });
     rows.flatten().collect()
@@ -316,6 +371,10 @@ fn notes() -> Vec<String> {
          KiB a side the window lies at a pair per CPU. At that load Linux was published deep in the storm, and is half \
          settled here."
             .to_owned(),
-        format!("At most {SEEDS_MAX} seeds: they differ by up to 4 %. Of the rows with 2 × 96 cores one."),
+        format!(
+            "At most {SEEDS_MAX} seeds. A window is as long as all before it; a run ends when round trips per second of two \
+             differ by at most {} %, and is marked as transient if none do until its end.",
+            AGREE * 100.0
+        ),
     ]
 }

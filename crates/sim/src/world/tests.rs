@@ -481,6 +481,24 @@ fn talks(pairs: u32, settings: Settings, newidle: warmcore_place::policy::kernel
 }
 
 #[test]
+fn the_cost_of_a_migration_is_a_setting_and_decides_whether_a_task_that_just_ran_is_taken() {
+    let topology = drawn(1, 2, 1);
+    let pulled = |migration_cost: u64| {
+        let kernel = Kernel { migration_cost: Nanos(migration_cost), ..Kernel::default() };
+        let mut world = still(&topology, Settings::kernel(), kernel);
+        // Two of three tasks share a CPU and take turns of 50 µs; the third one's CPU runs out of work.
+        let turns = |name: &str| Program::new(name).repeat(20, |p| p.run(50_000).yield_now());
+        for program in [turns("a"), Program::new("short").run(225_000), turns("b")] {
+            world.spawn(&program).unwrap();
+        }
+        let report = world.run(END).unwrap();
+        assert!(report.is_complete());
+        report.cpus.iter().map(|cpu| cpu.pulled).sum::<u64>()
+    };
+    assert_eq!((pulled(500_000), pulled(0)), (0, 1));
+}
+
+#[test]
 fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_costs() {
     use warmcore_place::policy::kernel::Newidle::{Always, Gated};
     let [gated, always] = [Gated, Always].map(|newidle| talks(46, Settings::kernel(), newidle));

@@ -1,7 +1,7 @@
 //! Rows: what is run for the table, form by form.
 //!
 //! Model.   For each number of threads and each delay: what was published, predicted; the same with what was chosen
-//!          with the table in view, which each row names; what nobody has measured.
+//!          with the table in view, which each row names; what is not published.
 //! Number.  21 runs, 25 rows.
 
 use super::given::{self, Measured};
@@ -24,6 +24,10 @@ const BASE_CLOCK: &str = "base_clock_after_deep_state";
 const OWN_AFTER_SLEEP: &str = "own_16k_after_sleep";
 const FAULT_FEW: &str = "page_fault_few_threads_per_llc";
 const FAULT_MANY: &str = "page_fault_many_threads_per_llc";
+
+/// Why a row of ids can't fail: no cost is in it.
+const IDS_STAY: &str =
+    "each thread is pinned, and the rule says that its id stays: no number of the machine is in it";
 
 /// All rows of one seed.
 pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &Columns) -> Vec<Row> {
@@ -84,24 +88,35 @@ impl<'a> Part<'a> {
     /// A row that is compared, if this was measured.
     fn against(&mut self, published: Option<f64>, tolerance: &str) {
         if published.is_some() {
-            let last = self.rows.pop();
-            self.rows.extend(last.map(|row| row.against(published, tolerance)));
+            self.amend(|row| row.against(published, tolerance));
         }
     }
 
-    /// A time that is compared.
-    fn time(&mut self, what: &str, outcome: &Outcome, of: fn(&Measured) -> f64, inputs: &[&'static str]) {
+    /// A time that is compared. `null`: if a CPU's own area cost no less than another one, it would be this.
+    fn time(
+        &mut self,
+        what: &str,
+        (outcome, null): (&Outcome, &Outcome),
+        of: fn(&Measured) -> f64,
+        inputs: &[&'static str],
+    ) {
         self.add(what, "ns", outcome.burst_ns, inputs);
         let tolerance = if self.setup.delay_ms == 200 { "cid.200_ms" } else { "cid.10_ms" };
         self.against(self.published.as_ref().map(of), tolerance);
+        self.amend(|row| row.beside_null(null.burst_ns));
+    }
+
+    /// The last row, otherwise.
+    fn amend(&mut self, how: impl FnOnce(Row) -> Row) {
+        let last = self.rows.pop();
+        self.rows.extend(last.map(how));
     }
 
     /// A time that stands beside the published one, and claims nothing: it says what one choice alone changes.
     fn beside(&mut self, what: &str, outcome: &Outcome, of: fn(&Measured) -> f64, inputs: &[&'static str]) {
         self.add(what, "ns", outcome.burst_ns, inputs);
-        let last = self.rows.pop();
         let published = self.published.as_ref().map(of);
-        self.rows.extend(last.map(|row| Row { published, ..row }));
+        self.amend(|row| Row { published, ..row });
     }
 
     /// How many times as long bursts take if ids are only kept.
@@ -113,6 +128,7 @@ impl<'a> Part<'a> {
             (_, 200) => self.against(published, "cid.200_ms_speedup"),
             _ => {}
         }
+        self.amend(|row| row.beside_null(1.0));
     }
 
     /// On how many areas a thread ran, each time that another one counted. `is_one`: it is claimed to be one.
@@ -120,15 +136,18 @@ impl<'a> Part<'a> {
         let areas = 1.0 + f64::from(outcome.moved) / f64::from(self.setup.threads);
         self.add(&format!("{what}, areas of a thread's bursts"), "ids", areas, &[]);
         self.against(self.published.filter(|_| is_one).map(|_| 1.0), "cid.ids");
+        if is_one {
+            self.amend(|row| row.by_construction(IDS_STAY));
+        }
     }
 
     fn predicted(&mut self) -> (Outcome, Outcome) {
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..self.setup });
         let kept = self.run(self.blind, Setup { index: self.columns.kept, ..self.setup });
         let local = self.run(self.blind, Setup { index: self.columns.local, ..self.setup });
-        self.time("per_cpu", &cpu, |row| row.per_cpu_ns, &[]);
-        self.time("kept", &kept, |row| row.kept_ns, &[]);
-        self.time("cachelocal", &local, |row| row.cachelocal_ns, &[]);
+        self.time("per_cpu", (&cpu, &cpu), |row| row.per_cpu_ns, &[]);
+        self.time("kept", (&kept, &cpu), |row| row.kept_ns, &[]);
+        self.time("cachelocal", (&local, &cpu), |row| row.cachelocal_ns, &[]);
         self.gain("kept / cachelocal", &kept, &local, &[]);
         // Who sleeps less than it takes loses nothing.
         let never = u64::from(self.setup.threads) * self.setup.delay_ms < 100;
@@ -157,16 +176,16 @@ impl<'a> Part<'a> {
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..setup });
         let kept = self.run(self.blind, Setup { index: self.columns.kept, ..setup });
         let local = self.run(self.blind, Setup { index: self.columns.local, ..setup });
-        self.time("per_cpu, probed", &cpu, |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
-        self.time("kept, probed", &kept, |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
-        self.time("cachelocal, probed", &local, |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
+        self.time("per_cpu, probed", (&cpu, &cpu), |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
+        self.time("kept, probed", (&kept, &cpu), |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
+        self.time("cachelocal, probed", (&local, &cpu), |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
         if self.setup.delay_ms == 200 {
-            self.fitted(setup, &local);
+            self.fitted(setup, &cpu, &local);
         }
     }
 
-    /// `local`: what is gained upon, probed.
-    fn fitted(&mut self, setup: Setup, local: &Outcome) {
+    /// `cpu`: by the CPU's number, `local`: what is gained upon, both probed.
+    fn fitted(&mut self, setup: Setup, cpu: &Outcome, local: &Outcome) {
         let few = setup.llcs == 1 || setup.threads <= setup.llcs;
         let (fault_ns, which) =
             if few { (given::FAULT_FEW_NS, FAULT_FEW) } else { (given::FAULT_MANY_NS, FAULT_MANY) };
@@ -174,14 +193,14 @@ impl<'a> Part<'a> {
         let faulting = faulting.expect("every machine has faults");
         let inputs = [OWN_AFTER_SLEEP, TICKS, CLOCKS, which];
         let kept = self.run(&faulting, Setup { index: self.columns.kept, ..setup });
-        self.time("kept, fitted", &kept, |row| row.kept_ns, &inputs);
+        self.time("kept, fitted", (&kept, cpu), |row| row.kept_ns, &inputs);
         self.gain("kept / cachelocal, fitted", &kept, local, &inputs);
         let touched = self.run(&faulting, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;
         self.add("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs);
     }
 
-    /// What nobody has measured. `local`: what is gained upon, predicted.
+    /// What is not published. `local`: what is gained upon, predicted.
     fn unmeasured(&mut self, local: &Outcome) {
         let setup = self.setup;
         let touched =
