@@ -27,6 +27,14 @@ const PROFILE: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
 /// Other rates, in thousandths of the profile's.
 const RATES: [(u32, &str); 2] = [(100, "a tenth of the switches"), (2000, "twice the switches")];
 
+/// Why a row of the reader's cost can't fail.
+const OWN_LINE: &str = "a line that nobody writes any more is not taken away: so the model is made";
+/// Why the row of the culprit can't.
+const ONE_WRITER: &str = "the profile has one field that is written often";
+
+/// Fields that are read and stand beside the writer.
+const BESIDE_WRITER: [&str; 2] = ["mm_users", "membarrier_state"];
+
 /// What others found: printed beside, and nothing else.
 #[derive(Deserialize)]
 struct Measured {
@@ -107,17 +115,39 @@ pub fn table(options: &Options) -> Table {
     };
     let (after, shares) = gone(&apart);
     let name = format!("{reader}: share of its extra cost that is gone, {writer} on a line of its own");
-    rows.push(Row::of(name, "share", shares).against(None, "false_sharing.reader"));
+    let own = |row: Row| row.against(None, "false_sharing.reader").by_construction(OWN_LINE);
+    rows.push(own(Row::of(name, "share", shares)));
     if let Some(cheapest) = cheapest {
         let (_, shares) = gone(&cheapest.layout);
         let name = format!("{reader}: the same, by the cheapest re-layout");
-        rows.push(Row::of(name, "share", shares).against(None, "false_sharing.reader"));
+        rows.push(own(Row::of(name, "share", shares)));
     }
     let (_, shares) = gone(&padded);
     rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
+    // What was tried first, and what it leaves to those that stand beside the writer.
+    let between = scene.layout.padded_after(number(writer), culprit.verdict.unit);
+    let (_, shares) = gone(&between);
+    rows.push(Row::of(format!("{reader}: the same, by padding between {writer} and it"), "share", shares));
+    for field in BESIDE_WRITER {
+        let alone = culprit.verdict.field(field).map_or(0.0, |f| f.read_alone_ns);
+        let extra = |layout: &Layout| {
+            let read = options.per_seed(|seed| scene.read_ns(layout, &scene.profile, field, seed));
+            read.into_iter().map(|ns| ns - alone).collect::<Vec<f64>>()
+        };
+        let before = extra(&scene.layout);
+        for (what, layout) in [
+            (format!("padding between {writer} and {reader}"), &between),
+            (format!("{writer} on a line of its own"), &apart),
+        ] {
+            let left = extra(layout).iter().zip(&before).map(|(after, before)| after / before).collect();
+            let name = format!("{field}: share of its extra cost that stays, {what}");
+            rows.push(Row::of(name, "share", left));
+        }
+    }
     rows.push(
         Row::of("wrong fields named", "fields", vec![wrong(&culprit, reader, writer) as f64])
-            .against(is_published.then_some(0.0), "false_sharing.culprit"),
+            .against(is_published.then_some(0.0), "false_sharing.culprit")
+            .by_construction(ONE_WRITER),
     );
     let rate = culprit.verdict.field(reader).map_or(0.0, |f| f.reads_per_s / f.readers.max(1) as f64);
     let percent = |ns: &Vec<f64>| ns.iter().map(|ns| ns * rate / 1e9 * 100.0).collect::<Vec<f64>>();
@@ -169,7 +199,7 @@ fn at_another_rate(
     let share = (before_ns - after_ns) / (before_ns - alone);
     let row = Row::of(format!("{reader}: the same, {what}, solved"), "share", vec![share]);
     debug_assert!(before.culprit_of(reader).is_none_or(|blame| blame.field == writer));
-    row.against(None, "false_sharing.reader")
+    row.against(None, "false_sharing.reader").by_construction(OWN_LINE)
 }
 
 fn notes(culprit: &Culprit, cheapest: Option<&str>) -> Vec<String> {
@@ -177,8 +207,9 @@ fn notes(culprit: &Culprit, cheapest: Option<&str>) -> Vec<String> {
         "How often hackbench switches is an estimate: shares and culprits do not depend on it, shares of a core's time \
          do, and are not compared."
             .to_owned(),
-        "What was left of the other function (4 %, on mm_users) is not simulated: which profile mm_users had is not \
-         published."
+        "Padding between the two was tried first. It frees pcpu_cid, and leaves mm_users and membarrier_state on the \
+         writer's line: 4 % of the cycles stayed in the other function, 76 % of them at the load of mm_users. How often \
+         that is read is not published, so the share that stays is compared with nothing."
             .to_owned(),
         "The layout was computed from the declarations of April 2023, not read from a binary.".to_owned(),
     ];

@@ -1,7 +1,8 @@
-//! Contention: how often a drain meets a lock that is held.
+//! Contention: how often a drain meets a lock that is held, and how often a stock's owner does.
 //!
 //! Model.   Every CPU does its local operations at an even pace, from a phase of its own, and has its stock's lock for
-//!          all of each. A drain goes from stock to stock and looks whether the lock is held when it arrives.
+//!          all of each. A drain goes from stock to stock, looks whether the lock is held when it arrives, and has it
+//!          for as long as an operation; an owner whose operation begins meanwhile meets a held lock.
 //!          Between two loops nobody charges: all have come to the end of theirs before it begins.
 //! Number.  A lock is held 8 parts in 10 000 of the time at 26 700 operations a second of 30 ns.
 //! Source.  The run of eight hours, linux-mm, January 2023: its operations and drains are what was run here.
@@ -28,15 +29,24 @@ pub(super) enum When {
     Meanwhile,
 }
 
-/// How many locks were held when a drain came to them, over all drains.
-pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, seed: u64) -> u64 {
+/// How many locks were held when somebody came to them, over all drains.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Met {
+    /// Held by the owner when a drain came.
+    pub(super) by_drains: u64,
+    /// Held by a drain when the owner came.
+    pub(super) by_owners: u64,
+}
+
+/// Runs the drains.
+pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, seed: u64) -> Met {
     let cpus = topology.cpus.len() as u64;
     let period = (RUN_NS * cpus / CALLS).max(1);
     let base_mhz = costs.ps("base_mhz") / 1000;
     let held = HELD_CYCLES * 1000 / base_mhz.max(1);
     let loop_ns = RUN_NS / DRAINS;
     let random = Random::new(seed);
-    let mut met = 0;
+    let mut met = Met::default();
     for drain in 0..drains {
         let bits = |cpu: u64, count| random.bits(cpu, Purpose::Load, 2 * drain + count);
         let phase = |cpu: u64| below(bits(cpu, 0), period);
@@ -58,7 +68,11 @@ pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, s
             let is_running = when == When::Meanwhile || now < ends(number);
             let since = (now + period - phase(number)) % period;
             // Who drains holds no lock of its own meanwhile.
-            met += u64::from(distance != Distance::Same && is_running && since < held);
+            let is_other = distance != Distance::Same && is_running;
+            let is_held = is_other && since < held;
+            met.by_drains += u64::from(is_held);
+            // The owner's next operation begins before the drain gives the lock back.
+            met.by_owners += u64::from(is_other && !is_held && period - since < held);
         }
     }
     met
