@@ -250,7 +250,7 @@ fn rows(table: &Table) -> String {
             None => "–".to_owned(),
         };
         let standing = match row.null_met {
-            Some(true) => standing + "<small>met without any effect too</small>",
+            Some(true) => standing + "<small>a model without any effect meets it</small>",
             _ => standing,
         };
         let mut is = esc(&mark(row));
