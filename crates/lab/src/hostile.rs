@@ -19,8 +19,8 @@ use warmcore_sim::program::rt_app;
 use warmcore_terms::CpuSet;
 use warmcore_topo::{MACHINES, Topology, machines};
 
-/// What a body reads.
-pub type Body = fn(&[u8]);
+/// Reads bytes as one kind of input; says whether they are one.
+pub type Body = fn(&[u8]) -> bool;
 
 /// All of them, by the name of their corpus and fuzz target.
 pub const BODIES: &[(&str, Body)] = &[
@@ -47,22 +47,23 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for temporary files")
 }
 
-fn sound(read: Result<Topology, warmcore_topo::TopoError>) {
-    if let Ok(topology) = read {
+fn sound(read: Result<Topology, warmcore_topo::TopoError>) -> bool {
+    read.is_ok_and(|topology| {
         topology.check().expect("a machine that was read agrees with itself");
-    }
+        true
+    })
 }
 
 /// hwloc's XML.
-pub fn hwloc(bytes: &[u8]) {
+pub fn hwloc(bytes: &[u8]) -> bool {
     let folder = folder();
     let path = folder.path().join("lstopo.xml");
     std::fs::File::create(&path).and_then(|mut file| file.write_all(bytes)).expect("a temporary file");
-    sound(Topology::from_hwloc(&path));
+    sound(Topology::from_hwloc(&path))
 }
 
 /// A /sys tree: a line is `path=content`, below `devices/system`; `~` in a content is a NUL.
-pub fn sysfs(bytes: &[u8]) {
+pub fn sysfs(bytes: &[u8]) -> bool {
     let folder = folder();
     let system = folder.path().join("devices/system");
     for line in bytes.split(|b| *b == b'\n').take(400) {
@@ -82,47 +83,48 @@ pub fn sysfs(bytes: &[u8]) {
             .transpose()
             .and_then(|_| std::fs::write(&file, content));
     }
-    sound(Topology::from_sysfs(folder.path()));
+    sound(Topology::from_sysfs(folder.path()))
 }
 
 /// A machine file: its machines and what their acts cost.
-pub fn machine_file(bytes: &[u8]) {
-    let Some(text) = text(bytes) else { return };
+pub fn machine_file(bytes: &[u8]) -> bool {
+    let Some(text) = text(bytes) else { return false };
+    let mut is_one = false;
     for name in machines(text).unwrap_or_default().iter().take(4) {
-        sound(Topology::from_machine(text, name));
-        let _ = Costs::from_machine(text, name);
+        is_one |= sound(Topology::from_machine(text, name)) && Costs::from_machine(text, name).is_ok();
     }
+    is_one
 }
 
 /// A list of CPUs.
-pub fn cpu_list(bytes: &[u8]) {
-    if let Some(set) = text(bytes).and_then(|text| CpuSet::parse_list(text).ok()) {
-        assert_eq!(CpuSet::parse_list(&set.to_string()), Ok(set), "what is written reads back");
-    }
+pub fn cpu_list(bytes: &[u8]) -> bool {
+    let Some(Ok(set)) = text(bytes).map(CpuSet::parse_list) else { return false };
+    assert_eq!(CpuSet::parse_list(&set.to_string()), Ok(set), "what is written reads back");
+    true
 }
 
 /// An ELF file with debug information.
-pub fn elf(bytes: &[u8]) {
-    let _ = Layout::from_elf(bytes, "s", "a file");
+pub fn elf(bytes: &[u8]) -> bool {
+    Layout::from_elf(bytes, "s", "a file").is_ok()
 }
 
 /// BTF.
-pub fn btf(bytes: &[u8]) {
-    let _ = Layout::from_btf(bytes, "s", "a file");
+pub fn btf(bytes: &[u8]) -> bool {
+    Layout::from_btf(bytes, "s", "a file").is_ok()
 }
 
 /// A layout that is declared, and its holes.
-pub fn layout(bytes: &[u8]) {
-    if let Some(Ok(layout)) = text(bytes).map(|text| Layout::declared(text, "a file")) {
-        let _ = layout.holes();
-    }
+pub fn layout(bytes: &[u8]) -> bool {
+    let Some(Ok(layout)) = text(bytes).map(|text| Layout::declared(text, "a file")) else { return false };
+    let _ = layout.holes();
+    true
 }
 
 /// A profile, or what perf printed, judged on a layout of three fields.
-pub fn profile(bytes: &[u8]) {
+pub fn profile(bytes: &[u8]) -> bool {
     const S: &str = "name = 's'\nsize = 64\nalign = 64\nfields = [{ name = 'a', offset = 0, size = 8 }, \
                      { name = 'b', offset = 8, size = 8 }, { name = 'c', offset = 16, size = 48 }]";
-    let Some(text) = text(bytes) else { return };
+    let Some(text) = text(bytes) else { return false };
     let layout = Layout::declared(S, "s").expect("it is right");
     let read = match culprit::is_perf(text) {
         false => Profile::parse(text, "a file"),
@@ -133,33 +135,33 @@ pub fn profile(bytes: &[u8]) {
     let machine = "ryzen7950x";
     let topology = Topology::from_machine(MACHINES, machine).expect("it is there");
     let costs = Costs::from_machine(MACHINES, machine).expect("it is there");
-    if let Ok(Ok(found)) = read.map(|profile| culprit::find(&layout, &profile, &costs, &topology)) {
-        let _ = found.report();
-    }
+    let Ok(profile) = read else { return false };
+    culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.report().is_empty())
 }
 
 /// Tasks as rt-app reads them.
-pub fn rt_app(bytes: &[u8]) {
-    let _ = text(bytes).map(rt_app::read);
+pub fn rt_app(bytes: &[u8]) -> bool {
+    text(bytes).is_some_and(|text| rt_app::read(text).is_ok())
 }
 
 /// What was measured, drawn: results or a probe.
-pub fn report(bytes: &[u8]) {
+pub fn report(bytes: &[u8]) -> bool {
     let runs: Vec<Results> = serde_json::from_slice(bytes).into_iter().collect();
     let probe: Option<Probe> = serde_json::from_slice(bytes).ok();
     if runs.is_empty() && probe.is_none() {
-        return;
+        return false;
     }
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").expect("it is there");
     let inputs =
         Inputs { topology: &topology, probe: probe.as_ref(), runs: &runs, doctor: &[], imagined: None };
     let _ = (report::page(&inputs), report::summary(&inputs), report::pictures(&inputs));
     let _ = report::raw_csv(&runs);
+    true
 }
 
 /// What a process says to `warmcore top`.
-pub fn top(bytes: &[u8]) {
-    let _ = text(bytes).map(Snapshot::parse);
+pub fn top(bytes: &[u8]) -> bool {
+    text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
 /// The inputs of a corpus: the files of a tar archive, in its order. What is cut short is left out.
