@@ -1,5 +1,5 @@
-//! Tasks of `tokio::spawn` that keep one worker busy while another idles are told once; other loads are not. The
-//! subscriber is the whole process's, so there is one test here.
+//! Tasks of `tokio::spawn` that keep one worker busy while another idles are told once; other loads are not, and what
+//! looks for them ends. The subscriber is the whole process's: no other test here may be told of.
 #![cfg(target_os = "linux")]
 
 use std::fmt::{Debug, Write as _};
@@ -135,5 +135,36 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
         for word in ["crowd", "worker=", "tasks=8", "http::serve"] {
             assert!(told[0].contains(word), "no {word} in {told:?}");
         }
+    }
+}
+
+#[test]
+fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
+    let runtime = Runtime::builder().workers(2).name("waits").observe(false).build().unwrap();
+    let began = Instant::now();
+    // Some on each worker.
+    while runtime.metrics().workers.iter().any(|worker| worker.foreign_tasks == 0) {
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                runtime.spawn(async {
+                    tokio::spawn(std::future::pending::<()>());
+                    compute(500);
+                })
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+        assert!(began.elapsed() < HANG, "one worker spawned all");
+    }
+    // Until no worker wakes for longer than the time between two looks.
+    let parks = || runtime.metrics().total().parks;
+    let mut before = parks();
+    loop {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = parks();
+        if now == before {
+            break;
+        }
+        assert!(began.elapsed() < HANG, "the workers wake each other");
+        before = now;
     }
 }
