@@ -78,16 +78,9 @@ pub struct Load {
 pub const OTHERS_MAX: f64 = 0.10;
 
 impl Load {
-    /// Whether other processes used more than [`OTHERS_MAX`]; then, in words.
-    pub fn disturbance(&self) -> Option<String> {
-        (self.others_share > OTHERS_MAX).then(|| {
-            format!(
-                "not quiet: other processes used {:.0} % of the CPUs meanwhile; above {:.0} % these numbers are no \
-                 measurement, run it again on a quiet machine",
-                self.others_share * 100.0,
-                OTHERS_MAX * 100.0
-            )
-        })
+    /// Whether other processes used more than [`OTHERS_MAX`].
+    pub fn is_disturbed(&self) -> bool {
+        self.others_share > OTHERS_MAX
     }
 }
 

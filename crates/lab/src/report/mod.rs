@@ -35,6 +35,7 @@ pub use simulated::{simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, summary};
 
 use crate::results::Results;
+use crate::run::percpu;
 use chart::{Chart, distinct};
 
 /// What a whole report holds: the run, its title, and the command that adds it.
@@ -88,7 +89,14 @@ fn charts(run: &Results) -> Vec<Chart<'_>> {
 
 /// The cases of a run, in the order they were measured.
 fn cases(run: &Results) -> Vec<&str> {
-    distinct(&run.rows.iter().collect::<Vec<_>>(), |r| &r.case)
+    let mut cases = distinct(&run.rows.iter().collect::<Vec<_>>(), |r| &r.case);
+    if run.what == "percpu" {
+        // Older files begin with the loops; one that is not known stays behind.
+        cases.sort_by_key(|name| {
+            percpu::CASES.iter().position(|case| case.name == *name).unwrap_or(usize::MAX)
+        });
+    }
+    cases
 }
 
 #[cfg(test)]

@@ -74,10 +74,9 @@ fn header(inputs: &Inputs) -> String {
     let tally = tally(words::promises(inputs))
         .map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t)))
         .unwrap_or_default();
-    let disturbed = words::disturbed(inputs);
-    let disturbed: String = disturbed
-        .map(|(run, told)| format!("<p class=\"disturbed missed\">{}: {}.</p>\n", esc(&run.what), esc(&told)))
-        .collect();
+    let disturbed = words::disturbed(inputs.runs)
+        .map(|told| format!("<p class=\"disturbed missed\">{}</p>\n", esc(&told)))
+        .unwrap_or_default();
     format!(
         "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}{disturbed}<ul class=\"where\">{facts}</ul>\n\
          <nav aria-label=\"Sections\">{nav}</nav></header>\n",

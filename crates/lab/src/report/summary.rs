@@ -28,8 +28,8 @@ pub fn short(inputs: &Inputs) -> String {
         cells
     });
     out += &table("Promises", promised.collect());
-    for (run, told) in words::disturbed(inputs) {
-        out += &format!("\n{}\n", wrapped(&format!("{}: {told}.", run.what)));
+    if let Some(told) = words::disturbed(inputs.runs) {
+        out += &format!("\n{}\n", wrapped(&told));
     }
     printable(&out)
 }
@@ -53,7 +53,8 @@ pub fn run_table(run: &Results) -> String {
         run.load.steal_share * 100.0,
         run.load.others_share * 100.0
     );
-    let disturbed = run.load.disturbance().map(|told| format!("{told}\n")).unwrap_or_default();
+    let disturbed = words::disturbed(std::slice::from_ref(run));
+    let disturbed = disturbed.map(|told| told + "\n").unwrap_or_default();
     printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timelines(run)))
 }
 

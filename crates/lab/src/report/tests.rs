@@ -525,10 +525,10 @@ fn a_run_beside_busy_processes_is_marked_wherever_it_is_read() {
         [page(&inputs), short(&inputs).replace('\n', " "), run_table(run)]
     };
     for text in told(&busy) {
-        assert!(text.contains("not quiet: other processes used 23 %"), "{text}");
+        assert!(text.contains("Not quiet: other processes used 23 % of the CPUs during budget"), "{text}");
     }
     for text in told(&quiet) {
-        assert!(!text.contains("not quiet"), "{text}");
+        assert!(!text.contains("Not quiet"), "{text}");
     }
 }
 
@@ -549,10 +549,22 @@ fn the_page_says_what_a_case_measures_and_begins_with_what_programs_do() {
     let row = |case: &str, ns: f64| Row::of(case, "warmcore rseq", "time", "ns", &slices(ns, 0.02));
     let cases = crate::run::percpu::CASES.iter().map(|case| case.name);
     assert_eq!(cases.clone().next(), Some("counter.add.called"));
-    let runs = [results("percpu", cases.clone().map(|case| row(case, 1.6)).collect())];
+    // As an older file has them: the loop first.
+    let mut rows: Vec<Row> =
+        cases.clone().map(|case| row(case, if case == "counter.add" { 0.5 } else { 1.6 })).collect();
+    let ratio = |case: &str, peer: &str, ns: f64| {
+        Row::ratio(case, peer, "warmcore rseq", &slices(ns, 0.02), &slices(1.6, 0.02))
+    };
+    rows.sort_by_key(|row| row.case != "counter.add");
+    rows.push(ratio("counter.add.called", "thread-local += 1", 1.2));
+    rows.push(ratio("counter.add.called", "relaxed atomic", 2.4));
+    rows.push(ratio("counter.add", "relaxed atomic", 4.8));
+    let runs = [results("percpu", rows)];
     let t = machine(1, 1, 2, 1);
     let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: None };
     let page = page(&inputs);
+    let first = "On this machine a per-CPU counter add costs 1.60 ns, 1.50× less than a relaxed atomic";
+    assert!(page.contains(first), "{}", words::headline(&inputs));
     for case in cases {
         let about = words::about(case).unwrap_or_else(|| panic!("what does {case} measure?"));
         assert!(page.contains(&format!("<h4>{case}: {about}")), "{case}");

@@ -6,7 +6,8 @@
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
 use super::{budgets, cases, chart, cids, matrix, sharing, wakes};
-use crate::results::{Bound, Results, Row, Standing, Target};
+use crate::results::{Bound, OTHERS_MAX, Results, Row, Standing, Target};
+use crate::run::percpu;
 
 /// The headline names at most this many cases of per-CPU data; the rest is in the table.
 const CASES_MAX: usize = 2;
@@ -29,9 +30,21 @@ impl Standing {
     }
 }
 
-/// The runs beside which other processes were busy, and what that means.
-pub(super) fn disturbed<'a>(inputs: &Inputs<'a>) -> impl Iterator<Item = (&'a Results, String)> {
-    inputs.runs.iter().filter_map(|run| Some((run, run.load.disturbance()?)))
+/// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if some run was not.
+pub(super) fn disturbed(runs: &[Results]) -> Option<String> {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let parts: Vec<String> = runs
+        .iter()
+        .filter(|run| run.load.is_disturbed())
+        .map(|run| format!("{} of the CPUs during {}", percent(run.load.others_share), run.what))
+        .collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "Not quiet: other processes used {}; above {} a number is no measurement: run it again on a quiet machine.",
+            parts.join(", "),
+            percent(OTHERS_MAX)
+        )
+    })
 }
 
 /// The rows that promise something, with what they promise.
@@ -161,7 +174,9 @@ pub(super) fn tally<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -
 pub(super) fn cheaper(run: &Results, case: &str) -> Option<String> {
     let rows = || run.rows.iter().filter(move |r| r.case == case);
     let ratios = || rows().filter(|r| r.metric == "ratio" && r.over.is_some());
-    let row = ratios().find(|r| r.target.is_some()).or_else(|| ratios().next())?;
+    let promised = ratios().find(|r| r.target.is_some());
+    let row =
+        promised.or_else(|| ratios().find(|r| r.variant == percpu::ATOMIC)).or_else(|| ratios().next())?;
     let over = row.over.as_deref()?;
     // The ratio may stand either way round: ours below the line, or above.
     let ours_above = chart::is_ours(row);
@@ -174,7 +189,7 @@ pub(super) fn cheaper(run: &Results, case: &str) -> Option<String> {
     let (times, word) = if times >= 1.0 { (times, "less") } else { (1.0 / times, "more") };
     let what = match case {
         "counter.add.called" | "counter.add" => "a per-CPU counter add costs",
-        "counter.add.2threads" => "while another CPU adds as well",
+        "counter.add.2threads" => "in a loop while another CPU adds as well it costs",
         "hit" => "a charge against a limit costs",
         case => &format!("{case} costs"),
     };
