@@ -29,6 +29,8 @@ const CHECK_EVERY: u64 = 1024;
 const NOBODY: u32 = u32::MAX;
 /// It was said.
 const TOLD: u32 = u32::MAX - 1;
+/// No other worker slept when one was wanted: the next that falls asleep looks.
+const WANTED: u32 = u32::MAX - 2;
 
 /// See the head of this file.
 pub(crate) struct Foreign {
@@ -51,7 +53,7 @@ impl Foreign {
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, n: u64) {
         match self.looker.load(Relaxed) {
             TOLD => {}
-            NOBODY => self.appoint(shared, me, NOBODY),
+            looker @ (NOBODY | WANTED) => self.appoint(shared, me, looker),
             looker if n % CHECK_EVERY < 2 => self.appoint(shared, me, looker),
             _ => {}
         }
@@ -60,11 +62,11 @@ impl Foreign {
     #[cold]
     fn appoint(&self, shared: &Shared, me: CpuId, looker: u32) {
         let host = &shared.desk(me).host;
-        if host.foreign_tasks() == 0 {
+        if host.foreign_tasks() == 0 || shared.desks.len() == 1 {
             return;
         }
         let now = host.now();
-        if looker != NOBODY && now.0 < self.at.load(Relaxed) + OVERDUE.0 {
+        if ![NOBODY, WANTED].contains(&looker) && now.0 < self.at.load(Relaxed) + OVERDUE.0 {
             return;
         }
         let idle =
@@ -79,16 +81,27 @@ impl Foreign {
             shared.desk(other).host.alarm(at);
             return;
         }
+        let _ = self.looker.compare_exchange(NOBODY, WANTED, Relaxed, Relaxed);
+    }
+
+    /// A worker falls asleep: when it is to wake to look, if it is the one, or one is wanted.
+    pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
+        if self.looker.load(Relaxed) == WANTED
+            && self.looker.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
+        {
+            self.at.store(now.0 + EVERY.0, Relaxed);
+        }
+        self.look_at(me)
     }
 
     /// When this worker is to wake to look, if it is the one.
-    pub(crate) fn due(&self, me: CpuId) -> Option<Nanos> {
+    fn look_at(&self, me: CpuId) -> Option<Nanos> {
         (self.looker.load(Relaxed) == me.0).then(|| Nanos(self.at.load(Relaxed)))
     }
 
     /// A worker that slept until now looks at the others, if it is the one, and it is time.
     pub(crate) fn look(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        if self.due(me).is_none_or(|at| now < at) {
+        if self.look_at(me).is_none_or(|at| now < at) {
             return;
         }
         let mut points = lock(&self.points);

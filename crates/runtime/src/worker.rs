@@ -514,12 +514,13 @@ impl Local {
         };
         self.open_window(now);
         let watch = self.shared.watch.begin(&self.shared, me, now);
+        let foreign = self.shared.foreign.due(me, now);
         if !self.was_idle.get() {
             // What it polled may have spawned tasks on its driver. One that only woke to look appoints no other, or two
             // that idle would wake each other for ever.
             self.shared.foreign.begin(&self.shared, me, 0);
         }
-        let until = [until, watch, self.shared.foreign.due(me)].into_iter().flatten().min();
+        let until = [until, watch, foreign].into_iter().flatten().min();
         self.in_driver.set(true);
         desk.says.asleep_since.store(now.0, Relaxed);
         self.is_now_old.set(true);
