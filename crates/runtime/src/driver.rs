@@ -24,35 +24,54 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
+use warmcore_line::{Line, Padded};
 use warmcore_sys::affinity;
 use warmcore_sys::clock::ThreadCpu;
 use warmcore_sys::timer::Timer;
 use warmcore_terms::Nanos;
 
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
 pub(crate) struct Tokio {
     /// The runtime's, for messages.
+    #[line(read_mostly)]
     name: String,
+    #[line(read_mostly)]
     handle: tokio::runtime::Handle,
+    #[line(read_mostly)]
     metrics: tokio::runtime::RuntimeMetrics,
-    /// `None`: closed.
-    runtime: RwLock<Option<Runtime>>,
+    /// `None`: closed. Locked for reading around each wait.
+    #[line(contended = "driving")]
+    runtime: Padded<RwLock<Option<Runtime>>>,
     /// Of the parked future; it is the same every time.
+    #[line(read_mostly)]
     waker: Waker,
-    timer: RwLock<Option<AsyncFd<Timer>>>,
+    #[line(contended = "driving")]
+    timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
     /// For when it is set. Under its lock, so that both say the same.
-    rings_at: Mutex<Nanos>,
+    #[line(contended = "driving")]
+    rings_at: Padded<Mutex<Nanos>>,
     /// The parked future's waker while another thread drives: then it is not the driver's.
-    beside: Mutex<Option<Waker>>,
+    #[line(contended = "beside")]
+    beside: Padded<Mutex<Option<Waker>>>,
+    /// Each kick reads it; written where another thread drives.
+    #[line(read_mostly)]
     is_beside: AtomicBool,
-    driven: Arc<AtomicU64>,
-    used: Mutex<Threads>,
+    #[line(read_mostly)]
+    driven: Arc<Padded<AtomicU64>>,
+    #[line(contended = "driving")]
+    used: Padded<Mutex<Threads>>,
     /// Whether `own_ns` is counted. Written by any thread.
+    #[line(read_mostly)]
     is_own_counted: AtomicBool,
     /// CPU time outside of the driver, up to when it was last entered. Written by the worker's thread.
-    own_ns: AtomicU64,
+    #[line(contended = "driving")]
+    own_ns: Padded<AtomicU64>,
     /// The thread's CPU time when it last left the driver; 0: it is in there, or that was not noted. Written by the
     /// worker's thread.
-    left_ns: AtomicU64,
+    #[line(contended = "driving")]
+    left_ns: Padded<AtomicU64>,
 }
 
 /// What the worker's threads, one after the other, used of their CPUs while they were it.
@@ -111,7 +130,7 @@ fn leave_the_workers_cpu() {
 
 impl Tokio {
     pub(crate) fn new(name: &str, blocking_threads_max: usize) -> io::Result<Self> {
-        let driven = Arc::new(AtomicU64::new(0));
+        let driven = Arc::new(Padded::new(AtomicU64::new(0)));
         let (waits, runs) = (driven.clone(), driven.clone());
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -137,7 +156,8 @@ impl Tokio {
             // SAFETY: the timer owns its descriptor and never gives it to anybody else.
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
-        let (runtime, timer) = (RwLock::new(Some(runtime)), RwLock::new(Some(timer)));
+        let runtime = Padded::new(RwLock::new(Some(runtime)));
+        let timer = Padded::new(RwLock::new(Some(timer)));
         Ok(Self {
             name: name.to_owned(),
             metrics: handle.metrics(),
@@ -145,14 +165,14 @@ impl Tokio {
             runtime,
             waker,
             timer,
-            rings_at: Mutex::new(Nanos(0)),
-            beside: Mutex::new(None),
+            rings_at: Padded::new(Mutex::new(Nanos(0))),
+            beside: Padded::new(Mutex::new(None)),
             is_beside: AtomicBool::new(false),
             driven,
-            used: Mutex::default(),
+            used: Padded::default(),
             is_own_counted: AtomicBool::new(false),
-            own_ns: AtomicU64::new(0),
-            left_ns: AtomicU64::new(0),
+            own_ns: Padded::new(AtomicU64::new(0)),
+            left_ns: Padded::new(AtomicU64::new(0)),
         })
     }
 

@@ -10,6 +10,7 @@ use crate::task::Header;
 use std::ptr::NonNull;
 use std::task::Waker;
 use warmcore_budget::host::unbilled;
+use warmcore_line::Line;
 
 const END: u32 = u32::MAX;
 
@@ -26,6 +27,9 @@ struct List {
 }
 
 /// See the head of this file.
+#[derive(Line)]
+#[line(pair, default = contended)]
+#[repr(align(128))]
 pub(crate) struct Living {
     list: Mutex<List>,
     /// How many; written under the lock, read by anybody.

@@ -7,15 +7,28 @@
 
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::tally::TenantMetrics;
+use warmcore_line::{Line, Padded};
 
 macro_rules! stats {
-    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// One worker's numbers.
-        #[derive(Debug, Default)]
+    (
+        worker { $($(#[doc = $doc:literal])* $name:ident,)* }
+        anyone { $($(#[doc = $doc_of_anyone:literal])* $anyones:ident,)* }
+    ) => {
+        /// One worker's numbers: first those that it writes, on lines of their own.
+        #[derive(Debug, Default, Line)]
+        #[line(pair)]
+        #[repr(C, align(128))]
         pub(crate) struct Stats {
-            $(pub(crate) $name: AtomicU64,)*
+            $(#[line(owner = "worker")] pub(crate) $name: AtomicU64,)*
+            // Takes no place; it is aligned, and so is what follows.
+            #[line(contended)]
+            begin_anyone: [Padded<()>; 0],
+            $(#[line(contended)] pub(crate) $anyones: AtomicU64,)*
         }
 
+        stats! { read $($(#[doc = $doc])* $name,)* $($(#[doc = $doc_of_anyone])* $anyones,)* }
+    };
+    (read $($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// What one worker has done so far.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
@@ -48,41 +61,45 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Tasks polled.
-    polls,
-    /// Polls on the worker that polled the task last.
-    home,
-    /// Polls on another worker of the same last-level cache.
-    same_llc,
-    /// Polls on another last-level cache of the same node.
-    other_llc,
-    /// Polls on another node.
-    other_node,
-    /// First polls.
-    first,
-    /// Wakes by its tasks that went to another worker's queue.
-    sent,
-    /// Times that it found work elsewhere.
-    pulls,
-    /// Tasks that it took from a neighbour that had more to do.
-    balanced,
-    /// Times that it slept.
-    parks,
-    /// Nanoseconds that it was parked in its driver, where tasks of `tokio::spawn` run: see
-    /// [`WorkerMetrics::busy_ns`].
-    parked_ns,
-    /// Times that it asked its driver without sleeping.
-    turns,
-    /// Polls that took longer than the runtime's limit.
-    long_polls,
-    /// Times that it was woken by somebody.
-    kicked,
-    /// Tasks that others took from it.
-    pulled_away,
-    /// Times that it was idle, and passed over because it was kept for a task.
-    hot_kept,
-    /// Times that it was given to another task than the one it was kept for.
-    hot_broken,
+    worker {
+        /// Tasks polled.
+        polls,
+        /// Polls on the worker that polled the task last.
+        home,
+        /// Polls on another worker of the same last-level cache.
+        same_llc,
+        /// Polls on another last-level cache of the same node.
+        other_llc,
+        /// Polls on another node.
+        other_node,
+        /// First polls.
+        first,
+        /// Wakes by its tasks that went to another worker's queue.
+        sent,
+        /// Times that it found work elsewhere.
+        pulls,
+        /// Tasks that it took from a neighbour that had more to do.
+        balanced,
+        /// Times that it slept.
+        parks,
+        /// Nanoseconds that it was parked in its driver, where tasks of `tokio::spawn` run: see
+        /// [`WorkerMetrics::busy_ns`].
+        parked_ns,
+        /// Times that it asked its driver without sleeping.
+        turns,
+        /// Polls that took longer than the runtime's limit.
+        long_polls,
+    }
+    anyone {
+        /// Times that it was woken by somebody.
+        kicked,
+        /// Tasks that others took from it.
+        pulled_away,
+        /// Times that it was idle, and passed over because it was kept for a task.
+        hot_kept,
+        /// Times that it was given to another task than the one it was kept for.
+        hot_broken,
+    }
 }
 
 impl Stats {

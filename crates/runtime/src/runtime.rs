@@ -242,7 +242,7 @@ pub(crate) fn shared(
     }
     Shared {
         name,
-        shelves: (0..machine.shards()).map(|_| Padded::new(Shelf::new())).collect(),
+        shelves: (0..machine.shards()).map(|_| Shelf::new()).collect(),
         watch: Padded::new(Watch::new(desks.len())),
         foreign: Padded::new(crate::foreign::Foreign::new(desks.len())),
         desks: desks.into(),
@@ -251,10 +251,10 @@ pub(crate) fn shared(
         worker_on: worker_on.into(),
         is_closing: AtomicBool::new(false),
         is_over: AtomicBool::new(false),
-        spares: Spares::new(),
+        spares: Padded::new(Spares::new()),
         tally: Tally::new(),
         #[cfg(feature = "metrics")]
-        told: crate::sync::Mutex::new(Default::default()),
+        told: Padded::new(crate::sync::Mutex::new(Default::default())),
         long_poll: Nanos(long_poll.as_nanos() as u64),
         outside: Padded::new(AtomicU32::new(0)),
         outside_wakes: Padded::new(AtomicU64::new(0)),

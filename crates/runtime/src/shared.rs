@@ -15,7 +15,7 @@ use crate::task::{Header, Ready, Waiting};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
-use warmcore_line::Padded;
+use warmcore_line::{Line, Padded};
 use warmcore_place::{
     Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom,
 };
@@ -30,22 +30,35 @@ pub(crate) struct Anchor {
 }
 
 /// One worker, as others see it.
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
 pub(crate) struct Desk {
     /// Written by all who hand it something.
+    #[line(contended = "inbox")]
     pub(crate) inbox: Padded<Inbox<Ready>>,
     /// Under the lock: the worker's own, and who pulls.
+    #[line(contended = "queue")]
     pub(crate) queue: Padded<Mutex<Queue<Waiting>>>,
+    #[line(owner = "worker")]
     pub(crate) says: Padded<Says>,
     /// Written by who finds it in a long poll, and by the worker, which clears it.
+    #[line(contended = "watch")]
     pub(crate) is_stuck: Padded<AtomicBool>,
+    /// Its groups are said there.
+    #[line(contended = "stats")]
     pub(crate) stats: Padded<Stats>,
+    #[line(contended = "living")]
     pub(crate) living: Padded<Living>,
+    #[line(read_mostly)]
     pub(crate) host: Box<dyn Host>,
 }
 
 /// What a worker says of itself. Written by the worker; `waiting`, `since` and `oldest` under its
 /// queue's lock.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Line)]
+#[line(pair, default = owner)]
+#[repr(align(128))]
 pub(crate) struct Says {
     /// How many wait in its queue that could run elsewhere.
     pub(crate) waiting: AtomicU32,
@@ -71,22 +84,33 @@ pub(crate) struct Says {
 const SHARE_MAX: usize = 32;
 
 /// Tasks without a home. They may run anywhere: what may not is on no shelf.
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
 pub(crate) struct Shelf {
+    /// Written under the lock. Each worker of the shard reads it before each poll, so that nothing else may be on its
+    /// line that is written more often.
+    #[line(read_mostly)]
+    len: Padded<AtomicU32>,
     /// `None`: closed.
-    tasks: Mutex<Option<VecDeque<Ready>>>,
-    /// Written under the lock.
-    len: AtomicU32,
+    #[line(contended = "tasks")]
+    tasks: Padded<Mutex<Option<VecDeque<Ready>>>>,
     /// Written by workers that fall asleep or wake.
-    pub(crate) idle: AtomicU32,
+    #[line(contended = "sleepers")]
+    pub(crate) idle: Padded<AtomicU32>,
     /// One of the shard's workers was woken for what lies here, and has not looked yet: one at a time. Written by
     /// who wakes it, and by workers that wake.
-    pub(crate) is_called: AtomicBool,
+    #[line(contended = "sleepers")]
+    pub(crate) is_called: Padded<AtomicBool>,
 }
 
+#[derive(Line)]
+#[line(pair, default = read_mostly)]
+#[repr(align(128))]
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) desks: Box<[Desk]>,
-    pub(crate) shelves: Box<[Padded<Shelf>]>,
+    pub(crate) shelves: Box<[Shelf]>,
     pub(crate) machine: Machine,
     pub(crate) policy: PolicyKind,
     /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
@@ -94,15 +118,21 @@ pub(crate) struct Shared {
     pub(crate) is_closing: AtomicBool,
     /// Nobody waits for tasks any more.
     pub(crate) is_over: AtomicBool,
+    #[line(contended = "watch")]
     pub(crate) watch: Padded<crate::watch::Watch>,
+    #[line(contended = "foreign")]
     pub(crate) foreign: Padded<crate::foreign::Foreign>,
-    pub(crate) spares: crate::spare::Spares,
+    #[line(contended = "spares")]
+    pub(crate) spares: Padded<crate::spare::Spares>,
     pub(crate) tally: crate::tally::Tally,
     #[cfg(feature = "metrics")]
-    pub(crate) told: Mutex<crate::export::Told>,
+    #[line(contended = "told")]
+    pub(crate) told: Padded<Mutex<crate::export::Told>>,
     pub(crate) long_poll: Nanos,
     /// Which worker's list the next task from outside is on.
+    #[line(contended = "outside")]
     pub(crate) outside: Padded<AtomicU32>,
+    #[line(contended = "outside wakes")]
     pub(crate) outside_wakes: Padded<AtomicU64>,
     /// Which CPUs each worker's thread may use.
     pub(crate) pin_to: Box<[warmcore_terms::CpuSet]>,
@@ -430,10 +460,10 @@ pub(crate) enum Pulled {
 impl Shelf {
     pub(crate) fn new() -> Self {
         Self {
-            tasks: Mutex::new(Some(VecDeque::new())),
-            len: AtomicU32::new(0),
-            idle: AtomicU32::new(0),
-            is_called: AtomicBool::new(false),
+            len: Padded::new(AtomicU32::new(0)),
+            tasks: Padded::new(Mutex::new(Some(VecDeque::new()))),
+            idle: Padded::new(AtomicU32::new(0)),
+            is_called: Padded::new(AtomicBool::new(false)),
         }
     }
 

@@ -12,8 +12,13 @@ use crate::worker;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use warmcore_line::Line;
 use warmcore_terms::CpuId;
 
+/// See the head of this file.
+#[derive(Line)]
+#[line(pair, default = contended)]
+#[repr(align(128))]
 pub(crate) struct Spares {
     state: Mutex<State>,
     bell: Condvar,

@@ -16,6 +16,7 @@ use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use warmcore_budget::host::unbilled;
+use warmcore_line::{Line, Padded};
 use warmcore_percpu::{Local, PerCid, field};
 use warmcore_tenant::Tenant;
 
@@ -46,17 +47,27 @@ struct Totals {
 }
 
 /// One tenant's, while it lives.
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
 pub(crate) struct Seat {
     /// Whose it is. 0: nobody's yet. Written under the lock of `base`.
+    #[line(read_mostly)]
     serial: AtomicU64,
-    /// What those before it counted.
-    base: Mutex<Totals>,
+    #[line(read_mostly)]
     counts: PerCid<Counts>,
+    /// What those before it counted.
+    #[line(contended)]
+    base: Padded<Mutex<Totals>>,
 }
 
 impl Seat {
     fn new() -> Self {
-        Self { serial: AtomicU64::new(0), base: Mutex::new(Totals::default()), counts: PerCid::new() }
+        Self {
+            serial: AtomicU64::new(0),
+            counts: PerCid::new(),
+            base: Padded::new(Mutex::new(Totals::default())),
+        }
     }
 
     /// A tenant sits down, if it is not the one that sits here. Whoever sat here before is gone, and its tasks are.

@@ -12,6 +12,7 @@
 
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use warmcore_line::Line;
 use warmcore_terms::{CpuId, Nanos};
 
 /// Between two looks where polls were long lately.
@@ -26,6 +27,9 @@ const LATELY: Nanos = Nanos(1_000_000_000);
 const NOBODY: u32 = u32::MAX;
 
 /// See the head of this file.
+#[derive(Line)]
+#[line(pair, default = contended)]
+#[repr(align(128))]
 pub(crate) struct Watch {
     who: AtomicU32,
     /// When it is to look.

@@ -83,7 +83,7 @@ impl Local {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
         let chain_max = Cell::new(shared.policy.chain_max(Nanos(0)));
-        let shelf = NonNull::from(&*shared.shelves[shared.machine.shard_of(me)]);
+        let shelf = NonNull::from(&shared.shelves[shared.machine.shard_of(me)]);
         Self {
             desk: NonNull::from(shared.desk(me)),
             shared,

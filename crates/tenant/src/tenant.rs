@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use warmcore_budget::Account;
 use warmcore_budget::host::unbilled;
 use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
+use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
 use warmcore_terms::{Cid, CpuId};
@@ -27,6 +28,11 @@ pub struct Tenant {
     inner: Arc<Inner>,
 }
 
+/// Each task of a tenant counts the `Arc` that it is in up and down, from any CPU; each poll reads what is here. Aligned,
+/// it is on other lines than the counts.
+#[derive(Line)]
+#[line(pair, default = read_mostly)]
+#[repr(align(128))]
 pub(crate) struct Inner {
     /// Never given to another tenant.
     pub(crate) serial: u64,
