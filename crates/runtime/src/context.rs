@@ -6,7 +6,6 @@
 //! Number.  A wake at home: the pointer, two comparisons, the queue's lock.
 //! Writers. The thread.
 
-use crate::metrics::Stats;
 use crate::shared::{Anchor, Shared};
 use crate::sync::Ordering::*;
 use crate::tally::{self, Member};
@@ -14,7 +13,6 @@ use crate::task::{Header, Ready};
 use crate::worker::Local;
 use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 use warmcore_terms::{CpuId, Nanos};
@@ -155,9 +153,7 @@ pub(crate) fn measured<T, E>(
     // Meanwhile the worker may have gone on elsewhere.
     with_worker(|worker| {
         let Some(local) = worker else { return };
-        if let Some(counted) = counted {
-            counted.end(local);
-        }
+        let counted = counted.and_then(|counted| counted.end(local));
         let ran = by_chance.map(|since| local.end_sample(since));
         if matches!(result, Ok(Poll::Pending)) {
             if let Some(ran) = ran {
@@ -166,10 +162,8 @@ pub(crate) fn measured<T, E>(
             }
             local.fell_asleep(header.usual_sleep());
         }
-        if local.desk().is_stuck.load(Relaxed) {
-            Stats::add(&local.desk().stats.long_polls, 1);
-            // Who listens to traces may panic; the task that ran is not to die of it.
-            let _ = catch_unwind(AssertUnwindSafe(|| local.tell_long_poll(header)));
+        if ran.or(counted).is_some_and(|ran| local.is_long(ran)) || local.desk().is_stuck.load(Relaxed) {
+            local.count_long_poll(Some(header));
         }
     });
     result
@@ -197,11 +191,11 @@ impl<'a> Counted<'a> {
         Self { member, since, is_long }
     }
 
+    /// What it took, if it was measured.
     #[inline]
-    fn end(self, local: &Local) {
-        if let Some(since) = self.since {
-            let ran = local.end_sample(since);
-            self.member.count_run(if self.is_long { ran } else { Local::of_all(ran) });
-        }
+    fn end(self, local: &Local) -> Option<u64> {
+        let ran = local.end_sample(self.since?);
+        self.member.count_run(if self.is_long { ran } else { local.of_those_not_measured(ran) });
+        Some(ran)
     }
 }

@@ -31,6 +31,12 @@ const POLLS_MAX: u32 = 512;
 /// One poll of 16 is measured, on average.
 const SAMPLE_MASK: u32 = 31;
 
+/// So long after a long poll each poll is measured, so that the next one is known by its task.
+const MEASURED_FOR: Nanos = Nanos(1_000_000_000);
+
+/// Polls that nobody measured took so many times as long as polls take on average: one of them was longer.
+const UNUSUAL: u64 = 4;
+
 /// Between two looks at a neighbour whose tasks may get fewer polls.
 const BALANCE_EVERY: Nanos = Nanos(1_000_000);
 
@@ -63,6 +69,13 @@ pub(crate) struct Local {
     was_idle: Cell<bool>,
     /// Polls until one is measured.
     until_sample: Cell<u32>,
+    /// From one to the next it is a random number below this, and one: `SAMPLE_MASK`, or 0 after a long poll.
+    sample_mask: Cell<u32>,
+    /// Until when it is 0.
+    all_measured_until: Cell<Nanos>,
+    /// Long polls until then are counted, of so many polls.
+    judged_at: Cell<Nanos>,
+    judged_polls: Cell<u64>,
     balance_at: Cell<Nanos>,
     /// What it remembers of its neighbours.
     shares: RefCell<Shares>,
@@ -82,6 +95,7 @@ impl Local {
     fn new(shared: Arc<Shared>, me: CpuId) -> Self {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
+        let polls = shared.desk(me).says.polls.load(Relaxed);
         let chain_max = Cell::new(shared.policy.chain_max(Nanos(0)));
         let shelf = NonNull::from(&shared.shelves[shared.machine.shard_of(me)]);
         Self {
@@ -100,6 +114,10 @@ impl Local {
             is_replaced: Cell::new(false),
             was_idle: Cell::new(true),
             until_sample: Cell::new(0),
+            sample_mask: Cell::new(SAMPLE_MASK),
+            all_measured_until: Cell::new(now),
+            judged_at: Cell::new(now),
+            judged_polls: Cell::new(polls / 2),
             balance_at: Cell::new(now),
             shares: RefCell::default(),
             sleeper: Cell::new(0),
@@ -209,13 +227,16 @@ impl Local {
             return None;
         }
         // By chance: tasks that take turns are not to be measured in turn, too.
-        self.until_sample.set(self.throw() & SAMPLE_MASK);
+        self.until_sample.set(self.throw() & self.sample_mask.get());
         Some(self.desk().host.now())
     }
 
     /// What a measured poll took.
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
         let now = self.read_clock();
+        // The polls before this one; this one is measured.
+        self.judge(since);
+        self.start_judging(now);
         if now.0 > self.round_began.get().0 + 2 * TURN_EVERY.0 {
             // Polls are longer than they were in the round before: the driver is not to wait for the rest of them.
             let rest = self.left.replace(1) - 1;
@@ -230,15 +251,63 @@ impl Local {
         ran * u64::from(SAMPLE_MASK + 2) / 2
     }
 
+    /// As `of_all`, or just what this one ran for, where all are measured.
+    pub(crate) fn of_those_not_measured(&self, ran: u64) -> u64 {
+        if self.sample_mask.get() == 0 { ran } else { Self::of_all(ran) }
+    }
+
+    /// Whether a poll that took so long is a long one.
+    pub(crate) fn is_long(&self, ran: u64) -> bool {
+        ran > self.shared.long_poll.0
+    }
+
+    /// Polls that ended before are judged, and what the time until now was spent with was no poll.
+    fn start_judging(&self, now: Nanos) {
+        self.judged_at.set(now);
+        self.judged_polls.set(self.desk().says.polls.load(Relaxed) / 2);
+    }
+
+    /// The clock was read: counts a long poll among those that ended since that was last asked. Nobody measured them,
+    /// so it is not known which it was, and several count as one; from then on each poll is measured. True: there was one.
+    fn judge(&self, now: Nanos) -> bool {
+        let says = &self.desk().says;
+        let took = now.0.saturating_sub(self.judged_at.get().0);
+        let polls = (says.polls.load(Relaxed) / 2).wrapping_sub(self.judged_polls.get());
+        self.start_judging(now);
+        let is_one_long = is_one_long(took, polls, says.poll_ns.load(Relaxed), self.shared.long_poll);
+        if is_one_long {
+            self.count_long_poll(None);
+        } else if now >= self.all_measured_until.get() {
+            self.sample_mask.set(SAMPLE_MASK);
+        }
+        is_one_long
+    }
+
+    /// A poll was long: this task's, if that is known.
     #[cold]
-    pub(crate) fn tell_long_poll(&self, header: &Header) {
-        self.desk().is_stuck.store(false, Relaxed);
+    pub(crate) fn count_long_poll(&self, header: Option<&Header>) {
+        let desk = self.desk();
+        Stats::add(&desk.stats.long_polls, 1);
+        desk.is_stuck.store(false, Relaxed);
+        let now = self.read_clock();
+        self.start_judging(now);
+        self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));
+        self.sample_mask.set(0);
+        self.until_sample.set(0);
         let worker = self.me.0;
         let limit_ms = self.shared.long_poll.0 / 1_000_000;
-        match header.name() {
-            Some(task) => tracing::warn!(worker, %task, limit_ms, "long poll: others waited for it"),
-            None => tracing::warn!(worker, limit_ms, "long poll of a task without a name: others waited"),
-        }
+        // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
+        let _ = catch_unwind(AssertUnwindSafe(|| match header.map(Header::name) {
+            Some(Some(task)) => tracing::warn!(worker, %task, limit_ms, "long poll: others waited for it"),
+            Some(None) => {
+                tracing::warn!(worker, limit_ms, "long poll of a task without a name: others waited")
+            }
+            None => tracing::warn!(
+                worker,
+                limit_ms,
+                "long poll: others waited; the next one within a second is told with its task"
+            ),
+        }));
     }
 
     /// Until the runtime is over, or another thread takes the worker.
@@ -392,9 +461,11 @@ impl Local {
     #[cold]
     fn turn(&self) {
         let now = self.read_clock();
+        self.judge(now);
         self.end_round(now.0.saturating_sub(self.round_began.get().0));
         self.ask_driver();
         self.round_began.set(self.read_clock());
+        self.start_judging(self.now());
         if self.desk().says.waiting.load(Relaxed) > 0 && self.shared.count_idle() > 0 {
             self.shared.help(self.me, now);
         }
@@ -477,6 +548,11 @@ impl Local {
     /// Nothing waits here.
     fn idle(&self) -> Idle {
         let desk = self.desk();
+        let now = self.read_clock();
+        if self.judge(now) {
+            // What was told of it may have woken a task, here.
+            return Idle::Awake;
+        }
         if !desk.inbox.sleep() {
             return Idle::Awake;
         }
@@ -489,9 +565,9 @@ impl Local {
         // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
         // `Shared::help` and `kick_for_shelf` do both the other way round. One of the two sees the other.
         fence(SeqCst);
-        let now = self.read_clock();
         let outcome = self.sleep(now);
         drop(idling);
+        self.start_judging(self.now());
         // What it slept is not what its polls took.
         let slept = self.now().0 - now.0;
         self.round_began.set(Nanos(self.round_began.get().0 + slept));
@@ -536,6 +612,7 @@ impl Local {
             self.in_driver.set(true);
             self.shared.watch.look(&self.shared, me, woke);
             self.in_driver.set(false);
+            self.read_clock();
         }
         self.shared.foreign.look(&self.shared, me, woke);
         Idle::Awake
@@ -586,6 +663,16 @@ impl Local {
         std::mem::forget(context::enter(self.shared.clone()));
         true
     }
+}
+
+/// Whether one of so many polls, which took so long together, was longer than `limit`, where a poll takes `average` ns.
+///
+/// A round of polls is as many as take 200 µs on average, so a poll that is longer than the limit by 0.8 ms is always
+/// found; and polls that are all five times as long as those before may pass for a long one among shorter ones, once.
+fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
+    // Not known yet: only what so many polls can't have taken together if none of them was long.
+    let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
+    polls > 0 && took > limit.0 + polls * usual
 }
 
 /// A worker that sleeps, or looks for work as one that does. However that ends, it is awake again.

@@ -466,3 +466,48 @@ fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
         assert!(!ran_meanwhile || cpus[0] == cpus[1]);
     });
 }
+
+/// Blocks `times` times for 30 ms, in a task beside one that is always ready, and waits each time until one more long
+/// poll is counted. Hangs if one is not.
+fn each_long_poll_is_counted(workers: usize, times: u64) {
+    with_workers(workers, move |runtime| {
+        let handle = runtime.handle();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let ticks = runtime.task().on(first(runtime)).spawn(async move {
+            while !over.load(SeqCst) {
+                yield_now().await;
+            }
+        });
+        let counted = move || handle.metrics().total().long_polls;
+        let blocks = runtime.task().on(first(runtime)).spawn(async move {
+            for _ in 0..times {
+                let before = counted();
+                thread::sleep(Duration::from_millis(30));
+                while counted() == before {
+                    yield_now().await;
+                }
+            }
+        });
+        runtime.block_on(blocks).unwrap();
+        is_over.store(true, SeqCst);
+        runtime.block_on(ticks).unwrap();
+    });
+}
+
+#[test]
+fn each_long_poll_is_counted_where_no_worker_is_idle() {
+    each_long_poll_is_counted(1, 20);
+}
+
+#[test]
+fn each_long_poll_is_counted_where_a_worker_is_idle() {
+    each_long_poll_is_counted(2, 20);
+}
+
+#[test]
+fn the_first_long_poll_after_a_while_is_counted_though_it_is_not_measured() {
+    for _ in 0..5 {
+        each_long_poll_is_counted(1, 1);
+    }
+}

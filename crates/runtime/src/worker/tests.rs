@@ -191,3 +191,35 @@ fn a_window_opens_when_the_worker_goes_idle() {
     assert_eq!(world.hot_until(), world.now() + 50 * US);
     end_all(&world, [task]);
 }
+
+const LIMIT: Nanos = Nanos(1_000_000);
+
+#[test]
+fn a_long_poll_among_a_whole_round_of_short_ones_is_seen() {
+    for (polls, average) in [(512, 100), (512, 390), (200, 1000), (2, 100_000), (1, 1_000_000)] {
+        let others = polls * u64::from(average);
+        assert!(
+            is_one_long(others + 30_000_000, polls, average, LIMIT),
+            "30 ms among {polls} of {average} ns"
+        );
+        // What the doc says: the limit and 0.8 ms more, where a round is 200 µs.
+        assert!(
+            polls == 1 || is_one_long(1_801_000, polls, average, LIMIT),
+            "1.8 ms among {polls} of {average} ns"
+        );
+    }
+}
+
+#[test]
+fn a_round_that_took_four_times_as_long_as_usual_is_none() {
+    for (polls, average) in [(512, 390), (200, 1000), (2, 100_000)] {
+        assert!(!is_one_long(4 * polls * u64::from(average), polls, average, LIMIT));
+    }
+    assert!(!is_one_long(5_000_000_000, 0, 100, LIMIT), "no poll ended");
+}
+
+#[test]
+fn where_no_round_has_ended_yet_long_is_what_short_polls_cannot_take_together() {
+    assert!(!is_one_long(8_000_000, 8, 0, LIMIT), "eight polls of 1 ms");
+    assert!(is_one_long(30_000_000, 8, 0, LIMIT), "30 ms among eight polls");
+}
