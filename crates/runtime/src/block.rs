@@ -6,6 +6,7 @@
 
 use crate::context;
 use crate::shared::Shared;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -91,5 +92,15 @@ pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
         // The other is pinned where this one was. If that fails the two share the CPU.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }
-    act()
+    // The poll's budget of operations is not this closure's: what it blocks on would be pending for ever once the budget
+    // is used up.
+    let mut act = Some(act);
+    let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
+        Some(act) => Poll::Ready(act()),
+        None => Poll::Pending,
+    })));
+    match unlimited.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("the closure is called at the first poll"),
+    }
 }

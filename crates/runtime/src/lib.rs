@@ -16,6 +16,7 @@ mod inbox;
 mod living;
 mod metrics;
 pub mod observe;
+mod op_budget;
 mod queue;
 mod runtime;
 mod scope;

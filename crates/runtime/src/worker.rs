@@ -9,6 +9,7 @@
 
 use crate::context;
 use crate::metrics::Stats;
+use crate::op_budget::OpBudget;
 use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
 use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
@@ -16,6 +17,7 @@ use crate::task::{Header, Ready, Waiting};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_place::shares::NEIGHBOURS;
 use warmcore_place::{Distance, Policy, Shares, To, Waker};
@@ -76,6 +78,7 @@ pub(crate) struct Local {
     /// Long polls until then are counted, of so many polls.
     judged_at: Cell<Nanos>,
     judged_polls: Cell<u64>,
+    budget: Rc<OpBudget>,
     balance_at: Cell<Nanos>,
     /// What it remembers of its neighbours.
     shares: RefCell<Shares>,
@@ -92,7 +95,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    fn new(shared: Arc<Shared>, me: CpuId) -> Self {
+    fn new(shared: Arc<Shared>, me: CpuId, budget: Rc<OpBudget>) -> Self {
         let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
         let now = shared.desk(me).host.now();
         let polls = shared.desk(me).says.polls.load(Relaxed);
@@ -118,6 +121,7 @@ impl Local {
             all_measured_until: Cell::new(now),
             judged_at: Cell::new(now),
             judged_polls: Cell::new(polls / 2),
+            budget,
             balance_at: Cell::new(now),
             shares: RefCell::default(),
             sleeper: Cell::new(0),
@@ -372,6 +376,7 @@ impl Local {
         let share = is_shared.then(|| (crate::queue::Entry::share(&waiting), desk.host.now()));
         let polls = desk.says.polls.load(Relaxed);
         desk.says.polls.store(polls + 1, Relaxed);
+        self.budget.renew();
         let is_awake = waiting.ready.run();
         if self.is_replaced.get() {
             return;
@@ -711,9 +716,10 @@ pub(crate) fn end(ready: Ready) {
 pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
     context::become_a_runtimes();
     let mut next = Some(first);
+    let budget = Rc::new(OpBudget::new());
     while let Some(cpu) = next {
         shared.pin(cpu);
-        let local = Local::new(shared.clone(), cpu);
+        let local = Local::new(shared.clone(), cpu, budget.clone());
         let host = &shared.desk(cpu).host;
         host.begin();
         host.within(&mut || {

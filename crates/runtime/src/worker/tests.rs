@@ -54,7 +54,7 @@ impl World {
         let pin_to = vec![CpuSet::default(); 2];
         let shared =
             shared("test".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
-        let local = Local::new(Arc::new(shared), CpuId(0));
+        let local = Local::new(Arc::new(shared), CpuId(0), Rc::new(OpBudget::new()));
         Self { script, local }
     }
 
