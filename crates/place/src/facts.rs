@@ -49,6 +49,12 @@ pub trait View {
         true
     }
 
+    /// Whether any of those that wait in the queue of `shard` may run on `me`. A host whose shared queues hold only
+    /// tasks that may run anywhere says yes.
+    fn may_take_in(&self, _me: CpuId, _shard: usize) -> bool {
+        true
+    }
+
     // What follows is asked by [`Kernel`](crate::Kernel) alone, and each answer has one to begin with.
 
     /// The task that runs there says that it sleeps right after this wake (a synchronous one).

@@ -40,6 +40,8 @@ struct World {
     balanced_at: Nanos,
     /// By CPU, if they are averages.
     loads: Vec<u64>,
+    /// What waits in the shards' queues may not run here.
+    shut_out: bool,
 }
 
 impl World {
@@ -57,6 +59,7 @@ impl World {
             failed: 0,
             balanced_at: Nanos(0),
             loads: Vec::new(),
+            shut_out: false,
             machine,
         }
     }
@@ -137,6 +140,9 @@ impl View for World {
     }
     fn waiting_in(&self, shard: usize) -> u32 {
         self.facts.waiting_in(shard)
+    }
+    fn may_take_in(&self, _me: CpuId, _shard: usize) -> bool {
+        !self.shut_out
     }
     fn idle_in(&self, shard: usize) -> u32 {
         self.facts.idle_in(shard)
@@ -402,6 +408,18 @@ fn one_that_waits_for_a_cpu_to_wake_up_is_not_taken() {
 fn the_nearest_domain_comes_first_and_in_it_the_longest_queue() {
     let world = World::drawn(TWO_LLCS).waiting(9, 7).waiting(3, 1).waiting(5, 2).idle(&[1]);
     assert_eq!(world.pull(LINUX, 1), from(5));
+}
+
+#[test]
+fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
+    let on = Kernel { wake_queue: true, ..LINUX };
+    let mut world = World::drawn(TWO_LLCS).idle(&[0]).waiting(1, 2);
+    world.facts.waiting[0] = 1;
+    assert_eq!(world.pull(on, 0), Pull::Shard(0));
+    world.shut_out = true;
+    assert_eq!(world.pull(on, 0), from(1));
+    world.facts.cpus[1].backlog = 0;
+    assert_eq!(world.pull(on, 0), Pull::Nothing);
 }
 
 #[test]

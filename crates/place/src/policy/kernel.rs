@@ -137,7 +137,8 @@ impl Policy for Kernel {
         let mut queues = llc_shards(machine, me);
         if self.wake_queue
             && self.pulls(machine, view, me)
-            && let Some(shard) = queues.find(|shard| view.waiting_in(*shard) > 0)
+            && let Some(shard) =
+                queues.find(|shard| view.waiting_in(*shard) > 0 && view.may_take_in(me, *shard))
         {
             return Pull::Shard(shard);
         }

@@ -580,6 +580,11 @@ impl View for Scene {
         queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
     }
 
+    fn may_take_in(&self, me: CpuId, shard: usize) -> bool {
+        let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
+        all.any(|id| self.machine.allows(self.tasks[id as usize].allowed, me))
+    }
+
     fn sleeps_next(&self, cpu: CpuId) -> bool {
         self.cpu(cpu).sleeps_next
     }

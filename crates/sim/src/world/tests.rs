@@ -1,6 +1,8 @@
 use super::*;
 use crate::memory::Access;
+use warmcore_place::policy::kernel::Newidle;
 use warmcore_place::{Allowed, Kernel, PolicyKind};
+use warmcore_terms::NodeId;
 use warmcore_topo::MACHINES;
 
 fn drawn(llcs: u32, cores: u32, smt: u32) -> Topology {
@@ -466,7 +468,7 @@ fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
 }
 
 /// Pairs that talk, nearly as many as a machine of two sockets has CPUs, so that CPUs idle shortly and often.
-fn talks(pairs: u32, settings: Settings, newidle: warmcore_place::policy::kernel::Newidle) -> Report {
+fn talks(pairs: u32, settings: Settings, newidle: Newidle) -> Report {
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 24\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
     let kernel = Kernel { newidle, ..Kernel::default() };
@@ -500,7 +502,7 @@ fn the_cost_of_a_migration_is_a_setting_and_decides_whether_a_task_that_just_ran
 
 #[test]
 fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_costs() {
-    use warmcore_place::policy::kernel::Newidle::{Always, Gated};
+    use Newidle::{Always, Gated};
     let [gated, always] = [Gated, Always].map(|newidle| talks(46, Settings::kernel(), newidle));
     let sum = |report: &Report, of: fn(&CpuCounts) -> u64| report.cpus.iter().map(of).sum::<u64>();
     let (searches, closed) = (sum(&gated, |cpu| cpu.searches), sum(&gated, |cpu| cpu.gated));
@@ -563,4 +565,39 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
             _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
         }
     }
+}
+
+/// One cache under two nodes: the shared queue holds a task of the other node alone, and in this one two wait on one
+/// CPU. Newidle balancing finds them, though the queue comes first.
+#[test]
+fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
+    let mut topology = drawn(1, 4, 1);
+    for cpu in &mut topology.cpus {
+        cpu.node.0 = cpu.id.0 / 2;
+    }
+    let kernel = Kernel { wake_queue: true, newidle: Newidle::Always, ..Kernel::default() };
+    let (costs, settings) = (Costs::of(&topology), Settings::kernel());
+    let mut world = World::new(&topology, &costs, settings, kernel, 1);
+    let cpu = |cpu| Allowed::Cpu(CpuId(cpu));
+    let ms = 1_000_000;
+    // On cpu0 and cpu1, whose node the sleeper may not leave.
+    let hog = |name: &str, at| Program::new(name).on(cpu(at)).run(40 * ms);
+    world.spawn(&hog("far", 1)).unwrap();
+    let near = Program::new("near").on(cpu(0)).after(100_000).run(ms).wake("kept").run(40 * ms);
+    world.spawn(&near).unwrap();
+    let kept = Program::new("kept").on(cpu(0)).allow(Allowed::Node(NodeId(0))).wait().run(1_000);
+    world.spawn(&kept).unwrap();
+    // On cpu2 three, two of which may move; cpu3 is free after 2 ms, when the kept one has waited for long.
+    for name in ["a", "b"] {
+        world
+            .spawn(
+                &Program::new(name).on(cpu(2)).run(1_000).allow(Allowed::Anywhere).yield_now().run(20 * ms),
+            )
+            .unwrap();
+    }
+    world.spawn(&hog("c", 2)).unwrap();
+    world.spawn(&Program::new("ends").on(cpu(3)).run(2 * ms)).unwrap();
+    assert!(world.run(Nanos(3 * ms)).is_ok());
+    assert!(world.scene.shards[0].shelf.len > 0, "the kept one waits in the shared queue");
+    assert!(world.scene.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
 }
