@@ -8,7 +8,8 @@
 //!
 //! # Cost
 //!
-//! About 25 instructions a poll, none of them locked: `cargo xtask instructions`.
+//! 93 instructions for a poll that receives and sends on a channel, with what tokio itself then does to count; none of
+//! them is locked: 1329.7 before, 1422.8 after, by `cargo xtask instructions "8 pairs, channels"`.
 
 use std::cell::Cell;
 use std::future::poll_fn;
