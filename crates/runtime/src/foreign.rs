@@ -69,19 +69,20 @@ impl Foreign {
         if ![NOBODY, WANTED].contains(&looker) && now.0 < self.at.load(Relaxed) + OVERDUE.0 {
             return;
         }
-        let idle =
-            |cpu: &CpuId| shared.desk(*cpu).inbox.is_asleep() && shared.desk(*cpu).host.driven() % 2 == 0;
-        for other in shared.machine.others(me).filter(idle) {
-            if self.looker.compare_exchange(looker, other.0, Relaxed, Relaxed).is_err() {
-                return;
-            }
+        let is_idle = |cpu: &CpuId| {
+            let desk = shared.desk(*cpu);
+            desk.inbox.is_asleep() && desk.host.driven().is_multiple_of(2)
+        };
+        let Some(other) = shared.machine.others(me).find(is_idle) else {
+            let _ = self.looker.compare_exchange(NOBODY, WANTED, Relaxed, Relaxed);
+            return;
+        };
+        if self.looker.compare_exchange(looker, other.0, Relaxed, Relaxed).is_ok() {
             let at = Nanos(now.0 + EVERY.0);
             self.at.store(at.0, Relaxed);
             // One that wakes meanwhile looks when it sleeps again.
             shared.desk(other).host.alarm(at);
-            return;
         }
-        let _ = self.looker.compare_exchange(NOBODY, WANTED, Relaxed, Relaxed);
     }
 
     /// A worker falls asleep: when it is to wake to look, if it is the one, or one is wanted.
