@@ -274,10 +274,16 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         || format!("can't write {}: is {} a folder you may write to?", path.display(), folder.display());
     match fs::symlink_metadata(path) {
         Err(_) => replace(path, folder, None, bytes).with_context(fail),
-        Ok(old) => match old.file_type().is_file() && stream_of(path).is_none() && old.nlink() == 1 {
-            true if replace(path, folder, Some(&old), bytes).is_ok() => Ok(()),
-            _ => write_through(path, bytes).with_context(|| format!("can't write to {}", path.display())),
-        },
+        Ok(old) => {
+            let can_be_replaced = old.file_type().is_file() && stream_of(path).is_none() && old.nlink() == 1;
+            let through = || format!("can't write to {}", path.display());
+            match can_be_replaced.then(|| replace(path, folder, Some(&old), bytes)) {
+                Some(Ok(())) => Ok(()),
+                // A full disk, say: to write in place would lose what is there.
+                Some(Err(error)) if !is_refusal(&error) => Err(error).with_context(fail),
+                Some(Err(_)) | None => write_through(path, bytes).with_context(through),
+            }
+        }
     }
 }
 
@@ -285,6 +291,12 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 /// terminal gets the whole once.
 pub fn is_rewritable(path: &Path) -> bool {
     stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
+}
+
+/// Whether the folder does not take a new file in the place of the old one, which may be written to all the same.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
 /// A new file in the place of `old`. An error leaves what was there.
@@ -296,7 +308,10 @@ fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8])
     if let Some(old) = old {
         let new = file.as_file().metadata()?;
         if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-            return Err(io::Error::other("the new file would have another owner"));
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the new file would have another owner",
+            ));
         }
         file.as_file().set_permissions(old.permissions())?;
     }

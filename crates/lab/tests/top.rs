@@ -94,8 +94,7 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
         let began = std::time::Instant::now();
         loop {
             let text = look();
-            assert!(!text.contains("0.0 of 2 CPUs busy"), "{text}");
-            if text.contains(told) {
+            if text.contains(told) && !text.contains("0.0 of 2 CPUs busy") {
                 return text;
             }
             assert!(began.elapsed() < HANG, "{what} does not tell it: {text}");

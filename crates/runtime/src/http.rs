@@ -425,7 +425,8 @@ async fn connection<L, S, B>(
     }
     let service = Counted { service: TowerToHyperService::new(service), quiet: quiet.clone() };
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
-    let mut alarm = pin!(Alarm::new(quiet, bounds));
+    // Its timer is not to wait for what the connection leaves of its poll's budget of operations.
+    let mut alarm = pin!(tokio::task::coop::unconstrained(Alarm::new(quiet, bounds)));
     let mut may_change = true;
     loop {
         let changes = async {

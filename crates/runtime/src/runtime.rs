@@ -259,7 +259,7 @@ pub(crate) fn shared(
         tally: Tally::new(),
         #[cfg(feature = "metrics")]
         told: Padded::new(crate::sync::Mutex::new(Default::default())),
-        long_poll: Nanos(long_poll.as_nanos() as u64),
+        long_poll: Nanos(u64::try_from(long_poll.as_nanos()).unwrap_or(u64::MAX)),
         outside: Padded::new(AtomicU32::new(0)),
         outside_wakes: Padded::new(AtomicU64::new(0)),
         pin_to: pin_to.into(),

@@ -677,7 +677,7 @@ impl Local {
 fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     // Not known yet: only what so many polls can't have taken together if none of them was long.
     let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
-    polls > 0 && took > limit.0 + polls * usual
+    polls > 0 && took > limit.0.saturating_add(polls.saturating_mul(usual))
 }
 
 /// A worker that sleeps, or looks for work as one that does. However that ends, it is awake again.

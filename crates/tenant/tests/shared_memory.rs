@@ -35,5 +35,12 @@ fn what_tenants_leave_behind_is_not_billed() {
         }
         assert!(billed() > 0, "a tenant itself is its maker's");
     }
+    // The compactor may hold the last ones for as long as it looks at them.
+    for _ in 0..600 {
+        if billed() == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
     assert_eq!(billed(), 0);
 }

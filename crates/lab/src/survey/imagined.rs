@@ -4,7 +4,7 @@
 //!          CPUs, as Linux places them and with hot windows, in the same time. `sim.json` in the report's folder is
 //!          what `warmcore sim tables --json` writes: with `--sim FILE` it is that file. A signal gives up what is
 //!          under way.
-//! Number.  The tables take some 20 s of one core, the sensitivity 40, the lanes less than one.
+//! Number.  The tables take some 110 s of one core, most of it the loads of hot windows, the sensitivity 40, the lanes less than one.
 //! Writers. The folder's `sim.json` and `sim-pictures.json`, each whole.
 
 use crate::host;

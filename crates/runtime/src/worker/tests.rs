@@ -220,6 +220,8 @@ fn a_round_that_took_four_times_as_long_as_usual_is_none() {
 
 #[test]
 fn where_no_round_has_ended_yet_long_is_what_short_polls_cannot_take_together() {
+    let never = Nanos(u64::MAX);
+    assert!(!is_one_long(u64::MAX, 8, 0, never) && !is_one_long(u64::MAX, 8, 100, never));
     assert!(!is_one_long(8_000_000, 8, 0, LIMIT), "eight polls of 1 ms");
     assert!(is_one_long(30_000_000, 8, 0, LIMIT), "30 ms among eight polls");
 }
