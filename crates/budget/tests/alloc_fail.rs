@@ -141,9 +141,11 @@ fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(LIMIT).build();
         let tenants: Arc<Vec<Account>> = Arc::new((0..3).map(|_| root.child("tenant").build()).collect());
+        // All keep what they have until the last one is done: together that is more than the limit, however they ran.
+        let all_are_done = Arc::new(std::sync::Barrier::new(4));
         let threads: Vec<_> = (0..4)
             .map(|n| {
-                let tenants = tenants.clone();
+                let (tenants, all_are_done) = (tenants.clone(), all_are_done.clone());
                 thread::spawn(move || {
                     let (mut dice, mut refused) = (Dice::new(n + 7), 0);
                     let mut own: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
@@ -156,6 +158,7 @@ fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
                             refused += 1;
                         }
                     }
+                    all_are_done.wait();
                     refused
                 })
             })
