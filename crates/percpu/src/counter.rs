@@ -17,6 +17,8 @@ use std::fmt;
 /// The first add gives it its slots, under a lock, and chooses the process's [`mode`](crate::mode())
 /// if nothing has yet. A program that cannot afford these 5 to 50 ms there calls `mode` in `main`; so does one
 /// whose first add is in a hot loop, since that loop may stay on the slow path to its end.
+/// Not in a global allocator: the first add allocates, and would wait for itself.
+///
 /// After that an add is safe in signal handlers on the `rseq` backend, in threads that have an area
 /// (all of glibc ≥ 2.35's), and in a child of fork, which may also drain; a snapshot there may wait for
 /// ever if another thread of the parent was reading at that moment.

@@ -126,8 +126,9 @@ pub struct Ended {
 /// [`spawn`](crate::spawn()) finds its own place; by `tokio::spawn` it stays on the worker that called it.
 ///
 /// A client that sends no request is not kept for ever: [`head_timeout`](Server::head_timeout) and
-/// [`idle_timeout`](Server::idle_timeout). A request that is under way is not cut, however long its handler takes or its
-/// client reads; bound that with a layer of tower's. An error of `accept` never ends the server: it goes on at once where
+/// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer has been handed to hyper, and is not
+/// cut meanwhile, however long its handler takes; bound that with a layer of tower's. With HTTP/2 hyper takes an answer in one
+/// piece at once, so a client that reads it for longer than the bound is cut. An error of `accept` never ends the server: it goes on at once where
 /// the error was that connection's, and a tenth of a second later where it was the process's, such as no more descriptors.
 ///
 /// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).until(async { _ = tokio::signal::ctrl_c().await })`.

@@ -672,8 +672,8 @@ impl Local {
 
 /// Whether one of so many polls, which took so long together, was longer than `limit`, where a poll takes `average` ns.
 ///
-/// A round of polls is as many as take 200 µs on average, so a poll that is longer than the limit by 0.8 ms is always
-/// found; and polls that are all five times as long as those before may pass for a long one among shorter ones, once.
+/// A round of polls is as many as take 200 µs on average, so a poll that is longer than the limit by 0.8 ms and
+/// eight average polls is always found; and polls that are all five times as long as those before may pass for a long one among shorter ones, once.
 fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     // Not known yet: only what so many polls can't have taken together if none of them was long.
     let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
