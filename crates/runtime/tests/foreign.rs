@@ -2,15 +2,15 @@
 //! looks for them ends. The subscriber is the whole process's: no other test here may be told of.
 #![cfg(target_os = "linux")]
 
-use std::fmt::{Debug, Write as _};
+mod common;
+
+use common::{Hear, listen};
 use std::hint::spin_loop;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Level, Metadata};
 use warmcore_runtime::Runtime;
 
 /// What was told, with its fields.
@@ -19,40 +19,18 @@ static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// A test that waits longer has failed.
 const HANG: Duration = Duration::from_secs(60);
 
-struct Listener;
+struct Warnings;
 
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, of: &Metadata<'_>) -> bool {
+impl Hear for Warnings {
+    fn wants(&self, of: &Metadata<'_>) -> bool {
         of.is_event() && *of.level() == Level::WARN
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        if text.0.contains("tokio::spawn keep") {
-            TOLD.lock().unwrap().push(text.0);
+    fn event(&self, text: String) {
+        if text.contains("tokio::spawn keep") {
+            TOLD.lock().unwrap().push(text);
         }
     }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 fn told() -> Vec<String> {
@@ -68,7 +46,7 @@ fn compute(for_us: u64) {
 
 #[test]
 fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
-    tracing::subscriber::set_global_default(Listener).unwrap();
+    listen(Warnings);
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     let runtime = || Runtime::builder().workers(2).name("crowd").observe(false).build().unwrap();
 

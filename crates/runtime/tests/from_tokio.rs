@@ -5,12 +5,13 @@
 //! Number.  One worker where order matters, two where tasks move.
 //! Source.  tokio's documentation.
 
+mod common;
 mod limit;
 
+use common::polls_of;
 use limit::{HANGS_AFTER, as_task, ends, with_workers};
 use std::cell::Cell;
-use std::future::{pending, poll_fn};
-use std::pin::pin;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, ThreadId, available_parallelism};
@@ -271,18 +272,6 @@ fn scope_borrows_where_tokio_wants_static() {
         sum.into_inner()
     });
     assert_eq!(sum, 4950);
-}
-
-/// Polls a future to its end, and counts how often.
-async fn polls_of(future: impl Future<Output = ()>) -> u32 {
-    let mut future = pin!(future);
-    let mut polls = 0;
-    poll_fn(|cx| {
-        polls += 1;
-        future.as_mut().poll(cx)
-    })
-    .await;
-    polls
 }
 
 #[test]

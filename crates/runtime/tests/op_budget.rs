@@ -2,26 +2,39 @@
 //!
 //! One worker each: a loop that never yields hangs the test.
 
+mod common;
 mod limit;
 
+use common::polls_of;
 use limit::as_task;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use warmcore_runtime::{block_in_place, spawn, yield_now};
 
-/// How often the future was polled until it was ready.
-async fn polls_of(future: impl Future<Output = ()>) -> u32 {
-    let mut future = pin!(future);
-    let mut polls = 0;
-    poll_fn(|cx| {
-        polls += 1;
-        future.as_mut().poll(cx)
-    })
-    .await;
-    polls
+/// Two tasks in turn, neither of which ever wakes itself.
+#[derive(Default)]
+struct Turns {
+    whose: AtomicUsize,
+    wakers: [Mutex<Option<Waker>>; 2],
+}
+
+impl Turns {
+    async fn wait(&self, me: usize) {
+        poll_fn(|cx| {
+            *self.wakers[me].lock().unwrap() = Some(cx.waker().clone());
+            if self.whose.load(SeqCst) == me { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn end(&self, me: usize) {
+        self.whose.store(1 - me, SeqCst);
+        if let Some(waker) = self.wakers[1 - me].lock().unwrap().take() {
+            waker.wake();
+        }
+    }
 }
 
 #[test]
@@ -56,6 +69,41 @@ fn each_poll_has_a_budget_of_its_own() {
             assert_eq!(polls.await, 1, "a poll paid for what others did");
             yield_now().await;
         }
+    });
+}
+
+/// What two tasks do in a poll is more than one budget, and each poll of one comes after a poll of the other.
+#[test]
+fn a_poll_that_others_left_no_budget_is_stopped_once_and_not_again_and_again() {
+    const TURNS: u32 = 200;
+    as_task(1, async {
+        let turns = Arc::new(Turns::default());
+        let tasks: Vec<_> = [0, 1]
+            .map(|me| {
+                let turns = turns.clone();
+                spawn(async move {
+                    let (say, mut hear) = tokio::sync::mpsc::unbounded_channel();
+                    let mut polls = 0;
+                    for _ in 0..TURNS {
+                        turns.wait(me).await;
+                        polls += polls_of(async {
+                            for i in 0..100 {
+                                say.send(i).unwrap();
+                                hear.recv().await.unwrap();
+                            }
+                        })
+                        .await;
+                        turns.end(me);
+                    }
+                    polls
+                })
+            })
+            .into();
+        let mut polls = 0;
+        for task in tasks {
+            polls += task.await.unwrap();
+        }
+        assert!((2 * TURNS..=2 * TURNS + 2).contains(&polls), "{polls} polls in {} turns", 2 * TURNS);
     });
 }
 

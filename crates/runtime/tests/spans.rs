@@ -1,13 +1,13 @@
 //! Spans: whoever listens to `trace` sees each task's polls under the task's name. The subscriber is the whole
 //! process's, so there is one test here.
 
+mod common;
+
+use common::{Hear, listen};
 use std::collections::BTreeMap;
-use std::fmt::{Debug, Write as _};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::span::Attributes;
+use tracing::{Level, Metadata};
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_tenant::Tenant;
 
@@ -15,44 +15,21 @@ use warmcore_tenant::Tenant;
 static SPANS: Mutex<BTreeMap<u64, (String, u32)>> = Mutex::new(BTreeMap::new());
 
 /// Listens to tasks, at `trace`.
-struct Listener {
-    made: AtomicU64,
-}
+struct Spans;
 
-/// Writes fields one behind the other.
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, of: &Metadata<'_>) -> bool {
+impl Hear for Spans {
+    fn wants(&self, of: &Metadata<'_>) -> bool {
         of.is_span() && (of.target() == "warmcore::task" || of.target() == "spans")
     }
 
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
+    fn span(&self, id: u64, span: &Attributes<'_>, text: String) {
         assert!(span.is_root() || span.metadata().target() == "spans", "{span:?} has a parent");
-        let mut text = Text(span.metadata().name().to_owned());
-        span.record(&mut text);
-        let id = self.made.fetch_add(1, Relaxed) + 1;
-        SPANS.lock().unwrap().insert(id, (text.0, 0));
-        Id::from_u64(id)
+        SPANS.lock().unwrap().insert(id, (text, 0));
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, span: &Id) {
-        SPANS.lock().unwrap().get_mut(&span.into_u64()).unwrap().1 += 1;
+    fn enter(&self, id: u64) {
+        SPANS.lock().unwrap().get_mut(&id).unwrap().1 += 1;
     }
-
-    fn exit(&self, _: &Id) {}
 }
 
 #[test]
@@ -68,7 +45,7 @@ fn a_task_is_in_a_span_of_its_name_and_tenant_where_somebody_listens_and_in_none
         });
     };
     run();
-    tracing::subscriber::set_global_default(Listener { made: AtomicU64::new(0) }).unwrap();
+    listen(Spans);
     run();
     let told: Vec<_> = std::mem::take(&mut *SPANS.lock().unwrap()).into_values().collect();
     let expected = [("task name=\"order\" tenant=\"gold\"", 2), ("task", 1), ("own", 1)];

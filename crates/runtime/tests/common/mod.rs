@@ -1,0 +1,92 @@
+//! Common: what several test files use.
+//!
+//! Model.   `polls_of` counts polls. `listen` makes a subscriber of `tracing` the whole process's: a test file that uses it
+//!          has no test that another test's events would disturb.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::fmt::{Debug, Write as _};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Polls a future to its end, and counts how often.
+pub async fn polls_of(future: impl Future<Output = ()>) -> u32 {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        polls += 1;
+        future.as_mut().poll(cx)
+    })
+    .await;
+    polls
+}
+
+/// What a test hears of `tracing`.
+pub trait Hear: Send + Sync + 'static {
+    /// Whether it wants events or spans of this place.
+    fn wants(&self, of: &Metadata<'_>) -> bool;
+
+    /// An event, with its fields.
+    fn event(&self, _text: String) {}
+
+    /// A new span, with its fields.
+    fn span(&self, _id: u64, _span: &Attributes<'_>, _text: String) {}
+
+    /// A span was entered.
+    fn enter(&self, _id: u64) {}
+}
+
+/// From now on `hear` hears what the process says.
+pub fn listen(hear: impl Hear) {
+    let listener = Listener { hear, made: AtomicU64::new(0) };
+    tracing::subscriber::set_global_default(listener).expect("one listener a process");
+}
+
+struct Listener<H> {
+    hear: H,
+    /// Spans so far.
+    made: AtomicU64,
+}
+
+/// Writes fields one behind the other.
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {}={value:?}", field.name()).expect("a string takes all");
+    }
+}
+
+impl<H: Hear> Subscriber for Listener<H> {
+    fn enabled(&self, of: &Metadata<'_>) -> bool {
+        self.hear.wants(of)
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut text = Text(span.metadata().name().to_owned());
+        span.record(&mut text);
+        let id = self.made.fetch_add(1, Relaxed) + 1;
+        self.hear.span(id, span, text.0);
+        Id::from_u64(id)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.hear.event(text.0);
+    }
+
+    fn enter(&self, span: &Id) {
+        self.hear.enter(span.into_u64());
+    }
+
+    fn exit(&self, _: &Id) {}
+}
