@@ -145,57 +145,75 @@ pub(crate) fn measured<T, E>(
     header: &Header,
     poll: impl FnOnce() -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
-    let (by_chance, counted) = with_worker(|worker| {
-        let by_chance = worker.and_then(Local::begin_sample);
-        (by_chance, header.member().map(|member| Counted::begin(header, member, worker, by_chance)))
-    });
+    let is_sampled = with_worker(|worker| worker.is_some_and(Local::is_sampled));
+    let measured = match is_sampled | header.member().is_some() {
+        true => begin_measured(header, is_sampled),
+        false => NOT_MEASURED,
+    };
     let result = poll();
+    let is_pending = matches!(result, Ok(Poll::Pending));
     // Meanwhile the worker may have gone on elsewhere.
     with_worker(|worker| {
         let Some(local) = worker else { return };
-        let counted = counted.and_then(|counted| counted.end(local));
-        let ran = by_chance.map(|since| local.end_sample(since));
-        if matches!(result, Ok(Poll::Pending)) {
-            if let Some(ran) = ran {
-                header.note_poll(ran);
-                header.sleep(local.now());
-            }
+        if is_pending {
             local.fell_asleep(header.usual_sleep());
         }
-        if ran.or(counted).is_some_and(|ran| local.is_long(ran)) || local.desk().is_stuck.load(Relaxed) {
-            local.count_long_poll(Some(header));
+        if measured.stands_for > 0 || local.desk().is_stuck.load(Relaxed) {
+            end_measured(local, header, measured, is_sampled, is_pending);
         }
     });
     result
 }
 
-/// A poll of a tenant's task.
-struct Counted<'a> {
-    member: &'a Member,
-    /// When it began, if it is measured.
-    since: Option<Nanos>,
-    /// All such polls are measured, not only some by chance.
-    is_long: bool,
+/// A poll whose time is measured.
+#[derive(Clone, Copy)]
+struct Measured {
+    /// When it began.
+    since: Nanos,
+    /// So many half polls of its tenant's, of those that are not measured, it stands for. 2: for itself. 0: it is not
+    /// measured.
+    stands_for: u32,
 }
 
-impl<'a> Counted<'a> {
-    #[inline]
-    fn begin(header: &Header, member: &'a Member, worker: Option<&Local>, by_chance: Option<Nanos>) -> Self {
-        member.count_poll();
-        let Some(local) = worker else { return Self { member, since: None, is_long: false } };
-        // Of a task that nobody knows yet: what this worker's run for on average.
-        let poll_ns = header.poll_ns().unwrap_or_else(|| local.desk().says.poll_ns.load(Relaxed));
-        let is_long = poll_ns >= tally::LONG_NS;
-        // Decided before the poll, so that none is counted for more because it was long.
-        let since = by_chance.or_else(|| is_long.then(|| local.desk().host.now()));
-        Self { member, since, is_long }
-    }
+const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 
-    /// What it took, if it was measured.
-    #[inline]
-    fn end(self, local: &Local) -> Option<u64> {
-        let ran = local.end_sample(self.since?);
-        self.member.count_run(if self.is_long { ran } else { local.of_those_not_measured(ran) });
-        Some(ran)
+/// Of most polls nothing is measured; this is outside of their way. A tenant's poll is counted here.
+#[cold]
+fn begin_measured(header: &Header, is_sampled: bool) -> Measured {
+    with_worker(|worker| {
+        let member = header.member();
+        member.into_iter().for_each(Member::count_poll);
+        let Some(local) = worker else { return NOT_MEASURED };
+        // Drawn and decided before the poll: none is counted for more because it was long.
+        let stands_for = if is_sampled { local.draw_sample() } else { 0 };
+        let is_long = member.is_some() && {
+            // Of a task that nobody knows yet: what this worker's run for on average.
+            let poll_ns = header.poll_ns().unwrap_or_else(|| local.desk().says.poll_ns.load(Relaxed));
+            poll_ns >= tally::LONG_NS
+        };
+        let stands_for = if is_long { 2 } else { stands_for };
+        if stands_for == 0 { NOT_MEASURED } else { Measured { since: local.desk().host.now(), stands_for } }
+    })
+}
+
+/// A poll has ended that was measured, or that was found to be long. One that was measured by chance tells what polls
+/// of its task take.
+#[cold]
+fn end_measured(local: &Local, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
+    let mut is_long = local.desk().is_stuck.load(Relaxed);
+    let Measured { since, stands_for } = measured;
+    if stands_for > 0 {
+        let ran = local.end_sample(since);
+        if let Some(member) = header.member() {
+            member.count_run(tally::of_all(ran, stands_for));
+        }
+        if is_sampled && is_pending {
+            header.note_poll(ran);
+            header.sleep(local.now());
+        }
+        is_long |= local.is_long(ran);
+    }
+    if is_long {
+        local.count_long_poll(Some(header));
     }
 }

@@ -59,10 +59,18 @@ struct Class<T> {
 }
 
 impl<T: Entry> Class<T> {
+    #[inline]
     fn len(&self) -> usize {
         self.now.len() + self.later.len()
     }
 
+    #[cold]
+    fn grow(&mut self) {
+        // A task of a tenant's may be at work here, and the queue is the worker's.
+        unbilled(|| self.later.reserve(1));
+    }
+
+    #[inline]
     fn pop(&mut self, turn: impl Fn() -> Turn) -> Option<T> {
         if self.now.is_empty() {
             std::mem::swap(&mut self.now, &mut self.later);
@@ -165,54 +173,80 @@ impl<T: Entry> Queue<T> {
             self.len = 1;
             return;
         }
-        if let Some(only) = self.only.take() {
-            self.len -= 1;
-            self.push_in_class(only);
+        if self.only.is_some() {
+            self.push_only_in_class();
         }
         self.push_in_class(item);
     }
 
+    /// A second task waits.
+    #[inline(never)]
+    fn push_only_in_class(&mut self) {
+        if let Some(only) = self.only.take() {
+            self.len -= 1;
+            self.push_in_class(only);
+        }
+    }
+
+    #[inline(always)]
     fn push_in_class(&mut self, item: T) {
         let share = item.share();
-        let id = self.class(share);
-        let later = &mut self.classes[id].later;
-        if later.len() == later.capacity() {
-            // A task of a tenant's may be at work here, and the queue is the worker's.
-            unbilled(|| later.reserve(1));
+        let class = match self.classes.first_mut() {
+            Some(first) if first.share.tenant == share.tenant => first,
+            _ => {
+                let id = self.class_by_tenant(share);
+                &mut self.classes[id]
+            }
+        };
+        if class.later.len() == class.later.capacity() {
+            class.grow();
         }
-        later.push_back(item);
+        class.later.push_back(item);
         self.len += 1;
-        if self.classes[id].len() == 1 {
+        if class.len() == 1 {
+            let id = self.class(share);
             self.begin_to_wait(id);
         }
     }
 
     /// Before all others, if its turn allows; who was there goes behind all others of its tenant.
+    #[inline]
     pub(crate) fn push_next(&mut self, item: T) {
         self.pinned += u32::from(item.is_pinned());
-        if let Some(only) = self.only.take() {
-            self.len -= 1;
-            self.push_in_class(only);
+        if self.only.is_some() {
+            self.push_only_in_class();
         }
         if let Some(before) = self.next.replace(item) {
             self.len -= 1;
-            self.push_in_class(before);
+            self.push_back_in_class(before);
         }
         self.len += 1;
     }
 
+    #[inline(never)]
+    fn push_back_in_class(&mut self, item: T) {
+        self.push_in_class(item);
+    }
+
+    #[inline]
     fn class(&mut self, share: Share) -> ClassId {
         if let Some(first) = self.classes.first()
             && first.share.tenant == share.tenant
         {
             return 0;
         }
-        if let Some(id) = self.by_tenant.get(&share.tenant) {
-            return *id;
-        }
-        unbilled(|| self.new_class(share))
+        self.class_by_tenant(share)
     }
 
+    #[inline(never)]
+    fn class_by_tenant(&mut self, share: Share) -> ClassId {
+        match self.by_tenant.get(&share.tenant) {
+            Some(id) => *id,
+            None => unbilled(|| self.new_class(share)),
+        }
+    }
+
+    #[cold]
     fn new_class(&mut self, share: Share) -> ClassId {
         let empty = || self.classes.iter().position(|class| class.len() == 0);
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
@@ -234,6 +268,7 @@ impl<T: Entry> Queue<T> {
     }
 
     /// Who did not wait has saved nothing up.
+    #[inline(never)]
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
@@ -294,14 +329,18 @@ impl<T: Entry> Queue<T> {
                 // Also on the way back, where the last one to come would be the first to go.
                 behind = Some(next);
             } else {
-                self.push_in_class(next);
+                self.push_back_in_class(next);
             }
         }
         self.chain = 0;
         if self.len == 0 {
             return None;
         }
-        self.measured = if self.busy > 1 { MEASURED } else { self.measured.saturating_sub(1) };
+        if self.busy > 1 {
+            self.measured = MEASURED;
+        } else if self.measured > 0 {
+            self.measured -= 1;
+        }
         let id = self.pick();
         let class = &mut self.classes[id];
         let item = class.pop(turn)?;
@@ -312,12 +351,13 @@ impl<T: Entry> Queue<T> {
             self.waiting.push(Reverse((vtime, id)));
         }
         if let Some(behind) = behind {
-            self.push_in_class(behind);
+            self.push_back_in_class(behind);
         }
         Some(item)
     }
 
     /// The class that had least, of those in which somebody waits. It is taken out of those that wait.
+    #[inline]
     fn pick(&mut self) -> ClassId {
         let id = self.first_class();
         if self.busy > 1 {
@@ -327,7 +367,14 @@ impl<T: Entry> Queue<T> {
     }
 
     /// The class that had least, of those in which somebody waits.
+    #[inline]
     fn first_class(&mut self) -> ClassId {
+        // Where no task is a tenant's there is one class.
+        if self.busy == 1 && self.classes[0].len() > 0 { 0 } else { self.first_class_of_several() }
+    }
+
+    #[inline(never)]
+    fn first_class_of_several(&mut self) -> ClassId {
         if self.busy == 1 {
             let alone = self.classes.iter().position(|class| class.len() > 0);
             return alone.expect("somebody waits");
@@ -346,6 +393,7 @@ impl<T: Entry> Queue<T> {
     }
 
     /// One of this class was taken out.
+    #[inline]
     fn left(&mut self, id: ClassId) {
         self.len -= 1;
         if self.classes[id].len() == 0 {
@@ -378,6 +426,7 @@ impl<T: Entry> Queue<T> {
     /// Takes a task for another worker: the one that would run last or the one that has waited longest, of the tenant
     /// whose turn is next. The one that the running task woke only if no other may go: most of the time it runs in a
     /// moment, beside who woke it.
+    #[inline(never)]
     pub(crate) fn take(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
         let item = self.take_any(whom, may)?;
         self.pinned -= u32::from(item.is_pinned());
@@ -386,6 +435,7 @@ impl<T: Entry> Queue<T> {
 
     /// Takes a task for another worker, any one that `may` go: which one is as `lot` says. The task that the running
     /// one woke only if no other waits.
+    #[inline(never)]
     pub(crate) fn take_by_lot(&mut self, lot: u32, may: impl Fn(&T) -> bool) -> Option<T> {
         let item = self.take_any_by_lot(lot as usize, may)?;
         self.pinned -= u32::from(item.is_pinned());

@@ -30,7 +30,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use warmcore_line::Padded;
-use warmcore_place::{Machine, PolicyKind, View};
+use warmcore_place::{Machine, Policy, PolicyKind, View, Whom};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_terms::{CpuId, CpuSet, Nanos};
@@ -252,6 +252,7 @@ pub(crate) fn shared(
         desks: desks.into(),
         machine,
         policy,
+        takes_oldest: policy.whom() == Whom::Oldest,
         worker_on: worker_on.into(),
         is_closing: AtomicBool::new(false),
         is_over: AtomicBool::new(false),

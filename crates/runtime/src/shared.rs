@@ -16,9 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_line::{Line, Padded};
-use warmcore_place::{
-    Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker, Whom,
-};
+use warmcore_place::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
@@ -113,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) shelves: Box<[Shelf]>,
     pub(crate) machine: Machine,
     pub(crate) policy: PolicyKind,
+    /// What the policy says of [`Policy::whom`]: asked twice a poll.
+    pub(crate) takes_oldest: bool,
     /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
     pub(crate) worker_on: Box<[u32]>,
     pub(crate) is_closing: AtomicBool,
@@ -324,16 +324,21 @@ impl Shared {
     }
 
     /// Under the lock of its queue: how many wait, and since when.
+    #[inline]
     pub(crate) fn say(&self, desk: &Desk, queue: &mut Queue<Waiting>, now: Nanos) {
         let (before, waiting) = (desk.says.waiting.load(Relaxed), queue.movable());
         if before == 0 && waiting > 0 {
             desk.says.since.store(now.0, Relaxed);
         }
-        if before != waiting {
-            desk.says.waiting.store(waiting, Relaxed);
+        desk.says.waiting.store(waiting, Relaxed);
+        if self.takes_oldest {
+            self.say_oldest(desk, queue);
         }
-        if self.policy.whom() == Whom::Oldest
-            && let Some(oldest) = queue.oldest_since()
+    }
+
+    #[inline(never)]
+    fn say_oldest(&self, desk: &Desk, queue: &mut Queue<Waiting>) {
+        if let Some(oldest) = queue.oldest_since()
             && oldest.0 != desk.says.oldest.load(Relaxed)
         {
             desk.says.oldest.store(oldest.0, Relaxed);

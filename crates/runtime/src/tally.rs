@@ -29,6 +29,11 @@ const BLOCKS: usize = 19;
 /// From here on each poll of a tenant's task is measured.
 pub(crate) const LONG_NS: u32 = 4_000;
 
+/// What all polls ran for of which one ran for so long and stands for so many half polls.
+pub(crate) fn of_all(ran: u64, half_polls: u32) -> u64 {
+    ran * u64::from(half_polls) / 2
+}
+
 /// What is counted, on the CPU where it happens.
 #[derive(Zeroable)]
 struct Counts {

@@ -93,6 +93,12 @@ impl Header {
         (home != NOWHERE).then_some(CpuId(home))
     }
 
+    /// Whether this worker ran it last.
+    #[inline]
+    pub(crate) fn is_home(&self, cpu: CpuId) -> bool {
+        self.home.load(Relaxed) == cpu.0
+    }
+
     #[inline]
     pub(crate) fn set_home(&self, cpu: CpuId) {
         self.home.store(cpu.0, Relaxed);
@@ -183,6 +189,7 @@ impl Header {
         self.state.fetch_or(ABORTED, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn is_aborted(&self) -> bool {
         self.state.load(Relaxed) & ABORTED != 0
     }
@@ -263,6 +270,7 @@ struct Tracked<F: Future> {
 unsafe impl<F: Future + Send> Send for Tracked<F> {}
 
 impl<F: Future> Tracked<F> {
+    #[inline]
     fn header(&self) -> &Header {
         // SAFETY: async-task frees the header after the future.
         unsafe { self.header.as_ref() }

@@ -31,7 +31,7 @@ const TURN_EVERY: Nanos = Nanos(200_000);
 const POLLS_MAX: u32 = 512;
 
 /// One poll of 16 is measured, on average.
-const SAMPLE_MASK: u32 = 31;
+pub(crate) const SAMPLE_MASK: u32 = 31;
 
 /// So long after a long poll each poll is measured, so that the next one is known by its task.
 const MEASURED_FOR: Nanos = Nanos(1_000_000_000);
@@ -73,6 +73,8 @@ pub(crate) struct Local {
     until_sample: Cell<u32>,
     /// From one to the next it is a random number below this, and one: `SAMPLE_MASK`, or 0 after a long poll.
     sample_mask: Cell<u32>,
+    /// So many half polls the next one that is measured stands for, itself and those before it.
+    stands_for: Cell<u32>,
     /// Until when it is 0.
     all_measured_until: Cell<Nanos>,
     /// Long polls until then are counted, of so many polls.
@@ -84,12 +86,12 @@ pub(crate) struct Local {
     shares: RefCell<Shares>,
     /// How often in a row a woken task may be the next.
     chain_max: Cell<u32>,
-    /// How long the task usually sleeps that was polled last, if it is not ready. 0: nothing is known of it.
+    /// How long the task usually sleeps that was polled last, if it fell asleep. 0: it did not, or nothing is known.
     sleeper: Cell<u32>,
-    /// Until when tasks that went to sleep usually do, by the clock as it was last read then.
+    /// The longest of those since the clock was read.
+    longest_sleeper: Cell<u32>,
+    /// Until when tasks that went to sleep before that usually do, by the clock as it was last read then.
     window: Cell<Nanos>,
-    /// How many polls had been counted when one of them did so last, and how long that one usually sleeps.
-    last_sleeper: Cell<(u64, u32)>,
     /// Its shard's, in `shared`.
     shelf: NonNull<Shelf>,
 }
@@ -118,6 +120,7 @@ impl Local {
             was_idle: Cell::new(true),
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
+            stands_for: Cell::new(2),
             all_measured_until: Cell::new(now),
             judged_at: Cell::new(now),
             judged_polls: Cell::new(polls / 2),
@@ -125,8 +128,8 @@ impl Local {
             balance_at: Cell::new(now),
             shares: RefCell::default(),
             sleeper: Cell::new(0),
+            longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
-            last_sleeper: Cell::new((0, 0)),
             chain_max,
             shelf,
         }
@@ -145,6 +148,8 @@ impl Local {
     }
 
     fn read_clock(&self) -> Nanos {
+        self.window.set(self.window());
+        self.longest_sleeper.set(0);
         self.now.set(self.desk().host.now());
         self.now.get()
     }
@@ -165,7 +170,7 @@ impl Local {
             // Not the clock as it was last read: that is late by as much as a sleep is long.
             header.wake(|| self.read_clock());
         }
-        if header.home() != Some(self.me) {
+        if !header.is_home(self.me) {
             return self.wake_away(ready, is_yield);
         }
         if !is_yield {
@@ -222,17 +227,23 @@ impl Local {
         self.shared.help(self.me, self.now());
     }
 
-    /// Whether this poll is measured; when it began.
+    /// Whether this poll is measured. If so, [`draw_sample`](Self::draw_sample) says when the next one is.
     #[inline]
-    pub(crate) fn begin_sample(&self) -> Option<Nanos> {
+    pub(crate) fn is_sampled(&self) -> bool {
         let left = self.until_sample.get();
         if left > 0 {
             self.until_sample.set(left - 1);
-            return None;
         }
+        left == 0
+    }
+
+    /// Which poll is measured after this one. Returns how many half polls this one stands for, on average: from one
+    /// that is measured by chance to the next it is half the mask and one.
+    pub(crate) fn draw_sample(&self) -> u32 {
         // By chance: tasks that take turns are not to be measured in turn, too.
-        self.until_sample.set(self.throw() & self.sample_mask.get());
-        Some(self.desk().host.now())
+        let mask = self.sample_mask.get();
+        self.until_sample.set(self.throw() & mask);
+        self.stands_for.replace(mask + 2)
     }
 
     /// What a measured poll took.
@@ -247,17 +258,6 @@ impl Local {
             self.round.set(self.round.get() - rest);
         }
         now.0.saturating_sub(since.0)
-    }
-
-    /// What all polls ran for of which one, measured by chance, ran for so long: from one to the next it is half the
-    /// mask and one.
-    pub(crate) fn of_all(ran: u64) -> u64 {
-        ran * u64::from(SAMPLE_MASK + 2) / 2
-    }
-
-    /// As `of_all`, or just what this one ran for, where all are measured.
-    pub(crate) fn of_those_not_measured(&self, ran: u64) -> u64 {
-        if self.sample_mask.get() == 0 { ran } else { Self::of_all(ran) }
     }
 
     /// Whether a poll that took so long is a long one.
@@ -298,6 +298,7 @@ impl Local {
         self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));
         self.sample_mask.set(0);
         self.until_sample.set(0);
+        self.stands_for.set(2);
         let worker = self.me.0;
         let limit_ms = self.shared.long_poll.0 / 1_000_000;
         // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
@@ -326,7 +327,8 @@ impl Local {
             }
             match self.next() {
                 Some((waiting, is_shared)) => {
-                    if self.was_idle.replace(false) {
+                    if self.was_idle.get() {
+                        self.was_idle.set(false);
                         // From here on somebody else is to watch.
                         self.shared.watch.appoint(&self.shared, self.me, self.now());
                     }
@@ -368,22 +370,25 @@ impl Local {
     fn poll(&self, waiting: Waiting, is_shared: bool) {
         let desk = self.desk();
         let header = waiting.ready.metadata();
-        let home = header.home();
-        if home != Some(self.me) {
-            self.count_move(home);
+        if !header.is_home(self.me) {
+            self.count_move(header.home());
             header.set_home(self.me);
         }
         let share = is_shared.then(|| (crate::queue::Entry::share(&waiting), desk.host.now()));
         let polls = desk.says.polls.load(Relaxed);
         desk.says.polls.store(polls + 1, Relaxed);
-        self.budget.renew();
+        self.budget.begin_poll();
+        self.sleeper.set(0);
         let is_awake = waiting.ready.run();
         if self.is_replaced.get() {
             return;
         }
         desk.says.polls.store(polls + 2, Relaxed);
-        if self.sleeper.get() > 0 {
-            self.note_sleeper(is_awake, polls + 2);
+        if is_awake {
+            self.sleeper.set(0);
+            self.budget.was_woken_in_poll();
+        } else if self.sleeper.get() > self.longest_sleeper.get() {
+            self.longest_sleeper.set(self.sleeper.get());
         }
         if let Some((share, since)) = share {
             let ran = self.read_clock().0.saturating_sub(since.0);
@@ -400,27 +405,25 @@ impl Local {
     /// its poll has ended.
     #[inline]
     pub(crate) fn fell_asleep(&self, usually: u32) {
-        if usually > 0 {
-            self.sleeper.set(usually);
-        }
+        self.sleeper.set(usually);
     }
 
-    fn note_sleeper(&self, is_awake: bool, polls: u64) {
-        let usually = self.sleeper.replace(0);
-        if !is_awake {
-            let until = self.now().0 + u64::from(usually);
-            self.window.set(Nanos(self.window.get().0.max(until)));
-            self.last_sleeper.set((polls, usually));
+    /// Until when tasks that went to sleep usually do, by the clock as it was last read then.
+    fn window(&self) -> Nanos {
+        match self.longest_sleeper.get() {
+            0 => self.window.get(),
+            longest => self.window.get().max(Nanos(self.now().0 + u64::from(longest))),
         }
     }
 
     /// The worker has nothing to do: it is kept for those of its tasks that sleep shortly.
     fn open_window(&self, now: Nanos) {
         let says = &self.desk().says;
-        let (polls, usually) = self.last_sleeper.get();
-        // That was its last poll: the task has just gone to sleep.
-        let is_exact = usually > 0 && polls == says.polls.load(Relaxed);
-        let until = if is_exact { now.0 + u64::from(usually) } else { 0 }.max(self.window.get().0);
+        let until = match self.sleeper.get() {
+            0 => self.window().0,
+            // That was its last poll: the task has just gone to sleep.
+            usually => self.window().0.max(now.0 + u64::from(usually)),
+        };
         if until > says.hot_until.load(Relaxed) {
             says.hot_until.store(until, Relaxed);
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::worker::Local;
+use crate::worker::SAMPLE_MASK;
 use crate::{Runtime, spawn_in, yield_now};
 use std::time::{Duration, Instant};
 
@@ -97,11 +97,12 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
 fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
     // From one to the next it is 1 to 32 polls, each as likely: of 32 such ways each once.
     let polls = (1..=32).sum::<u64>();
-    assert_eq!(Local::of_all(32), polls);
-    assert_eq!(Local::of_all(32 * 1_000), polls * 1_000);
-    assert_eq!((Local::of_all(0), Local::of_all(1), Local::of_all(2)), (0, 16, 33));
+    let of_all = |ran| of_all(ran, SAMPLE_MASK + 2);
+    assert_eq!(of_all(32), polls);
+    assert_eq!(of_all(32 * 1_000), polls * 1_000);
+    assert_eq!((of_all(0), of_all(1), of_all(2)), (0, 16, 33));
     // A poll of an hour, of a task whose polls were short so far.
-    assert_eq!(Local::of_all(3_600_000_000_000), 59_400_000_000_000);
+    assert_eq!(of_all(3_600_000_000_000), 59_400_000_000_000);
 }
 
 #[test]

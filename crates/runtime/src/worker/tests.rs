@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 use warmcore_place::{Machine, PolicyKind};
+use warmcore_tenant::Tenant;
 use warmcore_terms::CpuSet;
 use warmcore_topo::Topology;
 
@@ -190,6 +191,47 @@ fn a_window_opens_when_the_worker_goes_idle() {
     assert_eq!(world.local.idle(), Idle::Awake);
     assert_eq!(world.hot_until(), world.now() + 50 * US);
     end_all(&world, [task]);
+}
+
+/// A measured poll stands for those before it, as many as were left out; a long poll, told at its end, changes that for
+/// those to come.
+#[test]
+fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
+    let world = World::new();
+    let _being = context::be(&world.local);
+    let tenant = Tenant::builder().name("short").build();
+    let script = world.script.clone();
+    let short = Spawner::of(&world.local.shared).tenant(&tenant).spawn(async move {
+        loop {
+            script.clock.fetch_add(US, Relaxed);
+            crate::yield_now().await;
+        }
+    });
+    let run_ns = || world.local.shared.tally.read()[0].run_ns;
+    // All polls are measured, until the end of this one.
+    world.local.count_long_poll(None);
+    assert!(world.step());
+    world.pass(MEASURED_FOR.0);
+    // No poll took that second.
+    world.local.round_began.set(Nanos(world.now()));
+    world.local.start_judging(Nanos(world.now()));
+    let before = run_ns();
+    assert!(world.step());
+    assert_eq!((run_ns() - before, world.local.sample_mask.get()), (US, SAMPLE_MASK));
+    // One of those that are measured by chance, at whose end it is found that one before it was long.
+    assert!(world.step());
+    let script = world.script.clone();
+    let blocks = Spawner::of(&world.local.shared)
+        .spawn(async move { _ = script.clock.fetch_add(30_000 * US, Relaxed) });
+    while !blocks.is_finished() {
+        world.local.until_sample.set(1000);
+        let (ready, is_shared) = world.local.next().unwrap();
+        world.local.poll(ready, is_shared);
+    }
+    let before = run_ns();
+    assert!(world.step());
+    assert_eq!((run_ns() - before, world.local.sample_mask.get()), (US * 33 / 2, 0));
+    end_all(&world, [short]);
 }
 
 const LIMIT: Nanos = Nanos(1_000_000);
