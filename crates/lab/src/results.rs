@@ -12,7 +12,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use warmcore_sys::files;
 
 /// The version of the schema. It grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 2;
@@ -266,8 +267,14 @@ fn median_ranks_95(n: usize) -> (usize, usize) {
 /// Writes `bytes` to `path`; every file that this command writes is written here.
 ///
 /// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old
-/// one's mode; without an old one the mode is what the umask leaves. What can't be replaced and stay what it is, is
-/// written through: a device, a FIFO, a symbolic link, a file of another user or with several names, standard output.
+/// one's mode and access control list, and no other extended attribute; without an old one the mode is what the umask
+/// leaves. What can't be replaced and stay what it is, is written through: a device, a FIFO, a symbolic link, a file of
+/// another user or with several names, standard output.
+///
+/// # Errors
+///
+/// A symbolic link that another user made in a sticky folder that all users may write to, such as `/tmp`, is not
+/// followed, also where the kernel would do so (`fs.protected_symlinks` is 0).
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fail =
@@ -314,6 +321,7 @@ fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8])
             ));
         }
         file.as_file().set_permissions(old.permissions())?;
+        files::copy_acl(path, file.as_file())?;
     }
     file.persist(path)?;
     Ok(())
@@ -325,8 +333,60 @@ fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
             io::stdout().flush()?;
             stream.write_all(bytes)
         }
-        None => fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(bytes),
+        None => match follow(path)? {
+            Leads::To(path) => files::open_no_link(&path)?.write_all(bytes),
+            Leads::Open => fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(bytes),
+        },
     }
+}
+
+/// Where a symbolic link leads.
+#[derive(Debug, PartialEq)]
+enum Leads {
+    /// To this path, which is no link.
+    To(PathBuf),
+    /// To what a process has open, by a link in `/proc`: that has no path.
+    Open,
+}
+
+/// Follows links from `path` on; an error at one that is not to be followed. What the path of the result leads to may
+/// change meanwhile, to a link again: it is opened by [`files::open_no_link`].
+fn follow(path: &Path) -> io::Result<Leads> {
+    /// As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(link) = fs::symlink_metadata(&path) else { return Ok(Leads::To(path)) };
+        if !link.is_symlink() {
+            return Ok(Leads::To(path));
+        }
+        if fs::metadata("/proc/self").is_ok_and(|proc| proc.dev() == link.dev()) {
+            // The folders below /proc that hold links to open files hold no others; `/proc/self` itself is a folder.
+            return Ok(Leads::Open);
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let shared = fs::metadata(folder)?;
+        if !may_follow(&link, &shared, warmcore_sys::local::user()) {
+            let text = format!(
+                "{} is a symbolic link of user {} in {}, where all users may write: it is not followed; remove it, or \
+                 write elsewhere",
+                path.display(),
+                link.uid(),
+                folder.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        path = folder.join(fs::read_link(&path)?);
+    }
+    Err(io::Error::other("too many levels of symbolic links"))
+}
+
+/// The kernel's rule where `fs.protected_symlinks` is 1: in a sticky folder that all users may write to, a link is
+/// followed if its owner is the user that follows it, or the folder's. Source: proc_sys_fs(5).
+fn may_follow(link: &fs::Metadata, folder: &fs::Metadata, user: u32) -> bool {
+    const STICKY_AND_WRITABLE_BY_ALL: u32 = 0o1002;
+    folder.mode() & STICKY_AND_WRITABLE_BY_ALL != STICKY_AND_WRITABLE_BY_ALL
+        || [user, folder.uid()].contains(&link.uid())
 }
 
 /// Standard output or error, if `path` leads there. Opened by its path a file would be truncated under what was

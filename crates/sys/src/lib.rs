@@ -8,6 +8,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod files;
 pub mod fork;
 pub mod local;
 pub mod map;

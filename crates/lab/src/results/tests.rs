@@ -156,6 +156,104 @@ fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
     }
 }
 
+/// A list that lets user 1 read and write, as the kernel keeps it: a version, then tag, permissions and id of each entry.
+fn list() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 6, 1), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+    let bytes = entries.iter().flat_map(|(tag, may, id)| {
+        [&tag.to_le_bytes()[..], &may.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    });
+    2u32.to_le_bytes().into_iter().chain(bytes).collect()
+}
+
+/// Sets a list; false where the file system has none.
+#[cfg(target_os = "linux")]
+fn set_list(path: &Path, name: &std::ffi::CStr) -> bool {
+    let (path, list) = (CString::new(path.as_os_str().as_bytes()).unwrap(), list());
+    // SAFETY: both names end with a NUL, and the list has as many bytes as is said.
+    unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), list.as_ptr().cast(), list.len(), 0) == 0 }
+}
+
+#[cfg(target_os = "linux")]
+fn list_of(path: &Path) -> Option<Vec<u8>> {
+    let (path, mut list) = (CString::new(path.as_os_str().as_bytes()).unwrap(), vec![0; 1024]);
+    let name = c"system.posix_acl_access";
+    // SAFETY: both names end with a NUL; the kernel writes at most as many bytes as the buffer has.
+    let got = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+    list.truncate(usize::try_from(got).ok()?);
+    Some(list)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_keeps_its_access_control_list_and_gets_none_from_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("listed"), "old").unwrap();
+    if !set_list(&file("listed"), c"system.posix_acl_access") {
+        return;
+    }
+    let (before, of_group) = (list_of(&file("listed")).unwrap(), mode(&file("listed")));
+    write_whole(&file("listed"), b"new").unwrap();
+    assert_eq!(list_of(&file("listed")), Some(before));
+    assert_eq!(mode(&file("listed")), of_group);
+    // A file that has none stays without where its folder gives one to each new file.
+    std::fs::write(file("plain"), "old").unwrap();
+    std::fs::set_permissions(file("plain"), Permissions::from_mode(0o640)).unwrap();
+    assert!(set_list(folder.path(), c"system.posix_acl_default"));
+    write_whole(&file("plain"), b"new").unwrap();
+    assert_eq!((list_of(&file("plain")), mode(&file("plain")) & 0o777), (None, 0o640));
+    for name in ["listed", "plain"] {
+        assert_eq!(std::fs::read(file(name)).unwrap(), b"new", "{name}");
+    }
+}
+
+#[test]
+fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (shared, target_file) = (file("shared"), file("target"));
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    std::fs::write(&target_file, "old").unwrap();
+    let link = shared.join("out.json");
+    symlink(&target_file, &link).unwrap();
+    // One's own is.
+    write_whole(&link, b"mine").unwrap();
+    assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
+    // The rule is the kernel's; only root may give a link away and see what becomes of it.
+    let of = |path: &Path| std::fs::symlink_metadata(path).unwrap();
+    let (theirs, user) = (of(&link), of(&link).uid());
+    assert!(may_follow(&theirs, &of(&shared), user) && may_follow(&theirs, &of(&shared), user + 1));
+    if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_ok() {
+        // Also behind a link of one's own.
+        symlink(&link, file("mine")).unwrap();
+        for path in [&link, &file("mine")] {
+            let error = format!("{:#}", write_whole(path, b"stolen").unwrap_err());
+            let told = ["user 65534", "not followed", &shared.display().to_string()];
+            // Where the kernel protects it, the kernel's word is as good.
+            assert!(told.iter().all(|word| error.contains(word)), "{error}");
+            assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
+        }
+        // In a folder that is not of all, or is that user's own, it is followed.
+        std::fs::set_permissions(&shared, Permissions::from_mode(0o755)).unwrap();
+        write_whole(&link, b"followed").unwrap();
+        assert_eq!(std::fs::read(&target_file).unwrap(), b"followed");
+    }
+}
+
+#[test]
+fn a_link_to_what_a_process_has_open_has_no_path() {
+    assert_eq!(follow(Path::new("/proc/self/fd/0")).unwrap(), Leads::Open);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none yet");
+    assert_eq!(follow(&path).unwrap(), Leads::To(path));
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    symlink(&two, &one).unwrap();
+    symlink(&one, &two).unwrap();
+    assert!(follow(&one).is_err());
+}
+
 #[test]
 fn a_file_of_another_user_stays_theirs() {
     let folder = tempfile::tempdir().unwrap();

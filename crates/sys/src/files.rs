@@ -1,0 +1,61 @@
+//! Files: access control lists, and opening a file but no symbolic link.
+//!
+//! A POSIX access control list is the extended attribute `system.posix_acl_access`. A file without one has no such
+//! attribute, and where the file system has none the kernel says so.
+//!
+//! Source: acl(5), xattr(7), open(2).
+
+#[cfg(unix)]
+use std::{fs::File, io, path::Path};
+
+/// Opens `path` to write to it, as an empty file, which is made if there is none. An error if `path` is a symbolic
+/// link, whatever that leads to.
+#[cfg(unix)]
+pub fn open_no_link(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Gives the open file `to` the access control list of the file at `from`. If `from` has none, `to` has none
+/// afterwards: a new file may have one that its folder gave it. Symbolic links are not followed.
+///
+/// # Errors
+///
+/// What the kernel says of either file. A file system without such lists is none.
+#[cfg(target_os = "linux")]
+pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
+    use std::ffi::CString;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
+    /// Entries of 8 bytes: more than ext4 and XFS take.
+    const BYTES_MAX: usize = 1 << 16;
+    const NAME: &std::ffi::CStr = c"system.posix_acl_access";
+    let none = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODATA | libc::ENOTSUP));
+    let from = CString::new(from.as_os_str().as_bytes())?;
+    let mut list = vec![0u8; BYTES_MAX];
+    // SAFETY: both names end with a NUL; the kernel writes at most as many bytes as the buffer has.
+    let got = unsafe { libc::lgetxattr(from.as_ptr(), NAME.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+    let done = match usize::try_from(got) {
+        // SAFETY: the descriptor is open as long as `to` lives; `len` bytes of the list are initialised.
+        Ok(len) => unsafe { libc::fsetxattr(to.as_raw_fd(), NAME.as_ptr(), list.as_ptr().cast(), len, 0) },
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if !none(&error) {
+                return Err(error);
+            }
+            // SAFETY: as above; nothing is read or written but the name.
+            unsafe { libc::fremovexattr(to.as_raw_fd(), NAME.as_ptr()) }
+        }
+    };
+    match done {
+        0 => Ok(()),
+        _ => Some(io::Error::last_os_error()).filter(|error| !none(error)).map_or(Ok(()), Err),
+    }
+}
+
+/// Does nothing: how this platform keeps such lists is not known here.
+#[cfg(all(unix, not(target_os = "linux")))]
+pub fn copy_acl(_: &Path, _: &File) -> io::Result<()> {
+    Ok(())
+}
