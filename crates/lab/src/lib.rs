@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod host;
 pub mod hostile;
 pub mod measure;
+pub mod printable;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -13,6 +13,7 @@ mod tests;
 pub(crate) use draw::crowded;
 pub use snapshot::{Look, Rates, Snapshot, Tenant, Use, Worker};
 
+use crate::printable::printable_json;
 use anyhow::{Context, bail};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -65,7 +66,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let every = Duration::from_secs_f64(args.every);
     let which = choose(args.process.as_deref(), observe::list())?;
     if args.json {
-        print!("{}", checked(&ask(&which)?)?);
+        println!("{}", checked(&ask(&which)?)?);
         return Ok(());
     }
     let first = Snapshot::parse(&ask(&which)?)?;
@@ -146,13 +147,10 @@ fn describe(found: &[Observable]) -> Vec<String> {
     lines
 }
 
-/// A line that may go to a terminal as it is: a snapshot, whose text escapes what is not to be printed.
-fn checked(line: &str) -> anyhow::Result<&str> {
+/// A snapshot as a line that may go to a terminal: what is not to be printed is escaped.
+fn checked(line: &str) -> anyhow::Result<String> {
     Snapshot::parse(line)?;
-    match line.trim_end_matches('\n').contains(char::is_control) {
-        false => Ok(line),
-        true => bail!("the answer holds control characters: it is not from a runtime"),
-    }
+    Ok(printable_json(line.trim_end()))
 }
 
 fn ask(which: &Observable) -> anyhow::Result<String> {

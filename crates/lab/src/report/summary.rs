@@ -75,7 +75,7 @@ fn timelines(run: &Results) -> String {
 
 /// A name that came from outside must not steer the terminal.
 pub(super) fn printable(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    text.split('\n').map(|line| crate::printable::printable(line, '\u{fffd}')).collect::<Vec<_>>().join("\n")
 }
 
 /// The whole report as text.

@@ -7,6 +7,7 @@
 //!
 //! Source: docs/json.md, "top".
 
+use crate::printable::printable;
 use anyhow::bail;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -80,14 +81,9 @@ pub struct Worker {
 /// As much of a name as is shown, in characters.
 const NAME_MAX: usize = 64;
 
-/// A name that does nothing to a terminal: without control characters, and without those that reorder or hide text.
-fn printable(name: &str) -> String {
-    let shown = |c: char| match c {
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => ' ',
-        c if c.is_control() => ' ',
-        c => c,
-    };
-    name.chars().map(shown).take(NAME_MAX).collect()
+/// As much of a name as is shown, and what does nothing to a terminal.
+fn shown(name: &str) -> String {
+    printable(name, ' ').chars().take(NAME_MAX).collect()
 }
 
 impl Snapshot {
@@ -113,9 +109,9 @@ impl Snapshot {
         let mut said: Self =
             serde_json::from_str(line).map_err(wrong("the answer is not what its version says"))?;
         for text in [&mut said.process, &mut said.name, &mut said.policy] {
-            *text = printable(text);
+            *text = shown(text);
         }
-        said.tenants.iter_mut().for_each(|tenant| tenant.name = printable(&tenant.name));
+        said.tenants.iter_mut().for_each(|tenant| tenant.name = shown(&tenant.name));
         Ok(said)
     }
 }

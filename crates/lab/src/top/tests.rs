@@ -1,5 +1,6 @@
 use super::draw::{View, draw, scroll_max};
 use super::*;
+use crate::printable::is_unprintable;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
@@ -236,7 +237,8 @@ fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
 
 /// An answer of a process that is none of ours: every number as large as it can be, every text an attack.
 fn hostile() -> String {
-    let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}".to_owned() + &"x".repeat(1 << 16);
+    let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}\\u2028\u{2029}\u{61c}\u{e0041}".to_owned()
+        + &"x".repeat(1 << 16);
     let (most, few) = (u64::MAX, u32::MAX);
     let worker: Vec<String> = ["poll_ns", "cpu", "llc", "node", "shard", "waiting"]
         .iter()
@@ -264,14 +266,17 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
     (before.at_ns, before.workers[0].polls, before.outside_wakes) = (0, 0, 0);
     for (look, width) in [(Look::between(&before, now.clone()), 80), (Look::between(&now, before), 132)] {
         let drawn = plain(&look, width);
-        let is_bad = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        let is_bad = |c: char| c != '\n' && is_unprintable(c);
         assert!(!drawn.contains(is_bad), "{drawn:?}");
         assert!(drawn.lines().all(|line| line.chars().count() <= width.into()), "{drawn}");
     }
-    // As JSON it is printed as it came: only if it says nothing to a terminal.
-    checked(&hostile()).unwrap_err();
+    // As JSON it means what came, in one line.
+    let value = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
+    let line = checked(&hostile()).unwrap();
+    assert!(!line.contains(is_unprintable));
+    assert_eq!(value(&line), value(&hostile()));
     let text = said();
-    assert_eq!(checked(&text).unwrap(), text);
+    assert_eq!(checked(&text).unwrap() + "\n", text);
     for wrong in ["\u{1b}[2J\n", "{\"schema\":\"\u{9b}2J\"}\n", "{\"schema\":2,\"\u{9b}\":1}\n"] {
         let error = format!("{:#}", checked(wrong).unwrap_err());
         assert!(!error.contains(char::is_control), "{error:?}");
