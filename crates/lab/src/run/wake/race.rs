@@ -138,7 +138,7 @@ pub const fn time(name: &'static str) -> Metric {
 /// several tasks: a task that others are starved for looks like speed in the sum.
 pub const SLOWEST: Metric = rate("slowest task");
 
-/// What the fastest of them did, over what the slowest did.
+/// What the fastest of them did, over what the slowest did: 1 at least.
 pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
 
 /// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together did `rate`, and each of them so much of it. A task that did
@@ -148,7 +148,8 @@ pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
     for did in tasks {
         (sum, least, most) = (sum + did, least.min(did), most.max(did));
     }
-    [rate * least as f64 / sum as f64, most as f64 / least.max(1) as f64]
+    let slowest = if sum == 0 { 0.0 } else { rate * least as f64 / sum as f64 };
+    [slowest, most.max(1) as f64 / least.clamp(1, most.max(1)) as f64]
 }
 
 /// What a case does in a slice, on any host.
@@ -357,5 +358,7 @@ mod tests {
         assert!((slowest - 13.28).abs() < 0.01 && (uneven - 4.064).abs() < 0.001, "{slowest} {uneven}");
         assert_eq!(shares(10.0, [5, 5]), [5.0, 1.0]);
         assert_eq!(shares(10.0, [0, 5]), [0.0, 5.0]);
+        // Where nothing ran, no task ran more than another.
+        assert_eq!(shares(0.0, [0, 0]), [0.0, 1.0]);
     }
 }

@@ -132,7 +132,7 @@ func shares(rate float64, did []int64) []float64 {
 	for _, n := range did {
 		sum, least, most = sum+n, min(least, n), max(most, n)
 	}
-	return []float64{rate * float64(least) / float64(sum), float64(most) / float64(max(least, 1))}
+	return []float64{rate * float64(least) / float64(max(sum, 1)), float64(max(most, 1)) / float64(max(least, 1))}
 }
 
 // totals are how many times each saw.
