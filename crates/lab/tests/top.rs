@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use warmcore_runtime::{Runtime, spawn, yield_now};
 
@@ -44,7 +45,7 @@ fn watched_process() {
                 loop {
                     spawn(async {}).await.unwrap();
                     yield_now().await;
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
         })
@@ -74,45 +75,55 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
         fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000_000
     };
     let (used_before, before) = (process_ns(), said());
-    // Until its threads have used a second of CPU, however long that takes here.
-    let mut after = said();
-    while sum(&after, "busy_ns") - sum(&before, "busy_ns") < 1_000_000_000 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        after = said();
-    }
-    let used = process_ns() - used_before;
-    let told = sum(&after, "busy_ns") - sum(&before, "busy_ns");
+    // Until its threads have used a second of CPU, however long that takes here, and three times as much as was used
+    // before the first answer and behind the last: that is in the process's number, and a busy machine has more of it.
+    let began = Instant::now();
+    let (after, used, told) = loop {
+        let after = said();
+        let (used, told) = (process_ns() - used_before, sum(&after, "busy_ns") - sum(&before, "busy_ns"));
+        if told >= 1_000_000_000 && told * 4 > used * 3 && sum(&after, "foreign_tasks") == 8 {
+            break (after, used, told);
+        }
+        assert!(began.elapsed() < HANG, "told {told}, used {used}: {after}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
     let own = sum(&after, "own_ns") - sum(&before, "own_ns");
-    // What it did before the first and after the last answer is in the process's number.
     assert!(told <= used + 20_000_000, "told {told}, used {used}");
-    assert!(told * 4 > used, "told {told}, used {used}");
     assert!(own * 10 < told, "foreign tasks count as own: {own} of {told}");
-    assert_eq!(sum(&after, "foreign_tasks"), 8);
-    // Where other processes take the CPUs the look is taken again. The doctor tells it too, and what to do.
+    // A worker that gets less than a quarter of a CPU is not told of. So this looks until it gets more for once, and
+    // where it never does, on a machine that is busy for as long as that, there is nothing to be told.
     let told = "8 tasks of tokio::spawn, which stay there; 1 other idles";
     let until_told = |what: &str, look: &dyn Fn() -> String| {
-        let began = std::time::Instant::now();
-        loop {
+        let (began, mut most) = (Instant::now(), 0.0);
+        while began.elapsed() < HANG {
+            let (used_before, at) = (process_ns(), Instant::now());
             let text = look();
             if text.contains(told) && !text.contains("0.0 of 2 CPUs busy") {
-                return text;
+                return Some(text);
             }
-            assert!(began.elapsed() < HANG, "{what} does not tell it: {text}");
+            most = f64::max(most, (process_ns() - used_before) as f64 / at.elapsed().as_nanos() as f64);
+            assert!(most < 0.9, "{what} does not tell it of a worker that had {most:.2} CPUs: {text}");
         }
+        eprintln!("not judged: other processes left the workers {most:.2} CPUs");
+        None
     };
-    let frame = until_told("top", &|| well(&folder, &["--once", "--every", "0.5", &pid]));
-    assert!(frame.contains("8 foreign"), "{frame}");
-    let text = until_told("the doctor", &|| {
+    if let Some(frame) = until_told("top", &|| well(&folder, &["--once", "--every", "0.5", &pid])) {
+        assert!(frame.contains("8 foreign"), "{frame}");
+    }
+    // The doctor tells it too, and what to do.
+    let doctor = || {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_warmcore"));
         let output = doctor.arg("doctor").env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
-    });
-    assert!(text.contains(&format!("({pid}): CPU ")), "{text}");
-    assert!(text.contains("warmcore::runtime::spawn") && text.contains("http::serve"), "{text}");
+    };
+    if let Some(text) = until_told("the doctor", &doctor) {
+        assert!(text.contains(&format!("({pid}): CPU ")), "{text}");
+        assert!(text.contains("warmcore::runtime::spawn") && text.contains("http::serve"), "{text}");
+    }
 }
 
 /// A test that waits longer has failed.
-const HANG: std::time::Duration = std::time::Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(120);
 
 struct Watched {
     child: Child,
@@ -214,7 +225,11 @@ fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
             .map(|worker| worker["polls"].as_u64().unwrap())
             .sum::<u64>()
     };
-    assert!(polls(&after) >= polls(&before) && polls(&after) > 0);
+    assert!(polls(&after) >= polls(&before));
+    let began = Instant::now();
+    while polls(&said(&well(&folder, &["--json", &pid]))) == 0 {
+        assert!(began.elapsed() < HANG, "its tasks are not polled");
+    }
     watched.tell();
     watched.wait_for("gone");
     let text = badly(&folder, &["--once", &pid]);
