@@ -67,9 +67,23 @@ async fn main() {
 #[test]
 fn the_prelude_is_enough_for_a_crate_that_depends_on_warmcore_only() {
     let project = Project::new("alone", &warmcore(""), PROGRAM);
-    let Some(program) = project.build("alone") else { return };
+    let program = project.build("alone");
     let ran = Command::new(program).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{errors}");
     assert_eq!(said, "44 1 1 true\n", "{errors}");
+}
+
+/// Each of these was once taken for a crate that is not on this machine.
+#[test]
+fn a_project_that_can_not_be_built_is_no_success() {
+    let build = |name: &str, dependencies: &str, program: &str| {
+        let project = Project::new(name, dependencies, program);
+        let failed = std::panic::catch_unwind(|| project.build(name)).expect_err("it can't be built");
+        failed.downcast_ref::<String>().expect("a panic has a text").clone()
+    };
+    let told = build("no-feature", &warmcore(", features = [\"none-such\"]"), "fn main() {}");
+    assert!(told.contains("none-such"), "{told}");
+    let told = build("no-compile", "", "fn main() { offline }");
+    assert!(told.contains("cannot find value `offline`"), "{told}");
 }

@@ -1,5 +1,6 @@
 //! The example server under load: the hog is refused, killed and started again; the others don't notice,
 //! and nobody has anything left at the end.
+#![cfg(target_os = "linux")]
 
 #[path = "../examples/budget_server.rs"]
 mod budget_server;

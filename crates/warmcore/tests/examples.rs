@@ -1,19 +1,21 @@
 //! The examples as a reader runs them: each program, and what it prints.
 //!
 //! `tenants_runtime`, `prometheus` and `hello_http` have tests of their own beside this file.
+#![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The program of an example. `cargo test -p warmcore` has built it; `cargo test --test examples` has not.
+/// The program of an example. `cargo test -p warmcore` has built it; `cargo test --test examples` has not, and leaves
+/// there what was built before.
 fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
     let program = folder.join("examples").join(name);
-    if !program.exists() {
+    if !is_current(&program) {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "-p", "warmcore", "--example", name]);
         if !cfg!(debug_assertions) {
@@ -23,6 +25,49 @@ fn program(name: &str) -> PathBuf {
         assert!(cargo.status().unwrap().success(), "the example {name} does not build");
     }
     program
+}
+
+/// Whether a program is there, and no older than its sources: those that cargo lists in the file of the same name that
+/// ends with `.d`, of the packages that it depends on by a path too.
+fn is_current(program: &Path) -> bool {
+    let modified = |path: &Path| std::fs::metadata(path)?.modified();
+    let (Ok(built), Ok(listed)) = (modified(program), std::fs::read_to_string(program.with_extension("d")))
+    else {
+        return false;
+    };
+    // A blank in a path is escaped.
+    let listed = listed.replace("\\ ", "\0");
+    let sources = listed.split_once(": ").map_or("", |(_, sources)| sources).split_whitespace();
+    let mut sources = sources.map(|source| source.replace('\0', " ")).peekable();
+    sources.peek().is_some()
+        && sources.all(|source| modified(Path::new(&source)).is_ok_and(|changed| changed <= built))
+}
+
+#[test]
+fn a_program_that_is_older_than_one_of_its_sources_is_not_current() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (program, sources) = (file("example"), [file("main.rs"), file("a library.rs")]);
+    let at = |path: &Path, second: u64| {
+        std::fs::write(path, "").unwrap();
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    };
+    assert!(!is_current(&program), "it is not there");
+    sources.iter().for_each(|source| at(source, 10));
+    at(&program, 20);
+    assert!(!is_current(&program), "its sources are not known");
+    let escaped = |path: &Path| path.display().to_string().replace(' ', "\\ ");
+    let listed = sources.each_ref().map(|source| escaped(source)).join(" ");
+    std::fs::write(file("example.d"), format!("{}: {listed}\n", escaped(&program))).unwrap();
+    assert!(is_current(&program));
+    for source in &sources {
+        at(source, 30);
+        assert!(!is_current(&program), "{} is newer", source.display());
+        at(source, 10);
+    }
+    std::fs::remove_file(&sources[1]).unwrap();
+    assert!(!is_current(&program), "a source is gone");
 }
 
 /// What an example prints that ends by itself.
