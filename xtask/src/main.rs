@@ -7,7 +7,9 @@
 
 mod fuzz;
 mod instructions;
+mod locks;
 mod progress;
+mod sanitizers;
 mod tree;
 
 use anyhow::{Context, bail};
@@ -20,7 +22,8 @@ use tree::Tree;
 
 const HELP: &str = "\
 cargo xtask test    format, clippy, every test on every backend, loom and shuttle models, docs
-      --all         also the libraries of tokio's that build long, and a soak of a billion wakes
+      --all         also the libraries of tokio's that build long, every combination of weights and shares,
+                    AddressSanitizer, ThreadSanitizer and Miri where they are, and a soak of a billion wakes
 cargo xtask instructions [CASE]
                     counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
                     those that lock; only the cases whose name contains CASE
@@ -32,8 +35,8 @@ cargo xtask peers   tests the DataFusion adapter; builds and times the heavy pee
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test(&[]),
-        ["test", "--all"] => test(MORE),
+        ["test"] => test(false),
+        ["test", "--all"] => test(true),
         ["instructions"] => instructions::run(&root(), ""),
         ["instructions", case] => instructions::run(&root(), case),
         ["fuzz"] => fuzz::run(&root(), "60"),
@@ -55,6 +58,7 @@ fn root() -> PathBuf {
 struct Step {
     name: &'static str,
     env: &'static [(&'static str, &'static str)],
+    /// Separated by blanks. With a toolchain before them, `+nightly`, rustup's cargo is called.
     args: &'static str,
     /// Only where restartable sequences run.
     needs_rseq: bool,
@@ -139,6 +143,14 @@ const STEPS: &[Step] = &[
 const MORE: &[Step] = &[
     step("tokio's libraries", "test --release --manifest-path peers/ecosystem/Cargo.toml"),
     step("adapter", "test --release --manifest-path adapters/datafusion/Cargo.toml"),
+    // What the runtime's tests ignore: every combination of what `shares` and `weights` take samples of.
+    Step {
+        silent_max: Duration::from_hours(4),
+        ..step(
+            "every combination",
+            "test --release -p warmcore-runtime --tests -- --ignored --test-threads 1",
+        )
+    },
     Step {
         env: &[("WARMCORE_SOAK", "1000000000")],
         // One test, which prints nothing before its end.
@@ -192,11 +204,13 @@ impl Counts {
     }
 }
 
-fn test(more: &[Step]) -> anyhow::Result<()> {
+/// Runs all steps; `more` are those with `--all`.
+fn test(more: bool) -> anyhow::Result<()> {
     let (root, began) = (root(), Instant::now());
     let (mut total, mut failed) = (Counts::default(), Vec::new());
+    failed.extend((!locks::check(&root)?).then_some("lock files"));
     let rseq = has_rseq(&root)?;
-    for step in STEPS.iter().chain(more) {
+    for step in STEPS.iter().chain(if more { MORE } else { &[] }) {
         if step.needs_rseq && !rseq {
             println!(
                 "skip  {:<22} this system runs no restartable sequences: `warmcore doctor` says why",
@@ -216,6 +230,16 @@ fn test(more: &[Step]) -> anyhow::Result<()> {
         let (ok, counts) = run(&root, step)?;
         total.add(counts);
         failed.extend((!ok).then_some(step.name));
+    }
+    for planned in if more { sanitizers::steps() } else { Vec::new() } {
+        match planned {
+            Ok(step) => {
+                let (ok, counts) = run(&root, &step)?;
+                total.add(counts);
+                failed.extend((!ok).then_some(step.name));
+            }
+            Err((name, why)) => println!("skip  {name:<22} {why}"),
+        }
     }
     match instructions::is_possible() {
         Ok(()) => {
@@ -246,7 +270,7 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
     let paths =
         ["out", "err"].map(|end| folder.join(format!("{}.{end}", step.name.replace([' ', ','], "-"))));
     let [out, err] = [File::create(&paths[0])?, File::create(&paths[1])?];
-    let mut cargo = cargo(root);
+    let mut cargo = if step.args.starts_with('+') { rustups_cargo(root) } else { cargo(root) };
     cargo.args(step.args.split(' ')).envs(step.env.iter().copied()).stdout(out).stderr(err);
     let mut child = cargo.spawn().with_context(|| format!("can't run cargo {}", step.args))?;
     let len = || paths.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
@@ -288,6 +312,13 @@ fn run(root: &Path, step: &Step) -> anyhow::Result<(bool, Counts)> {
 fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).stdin(Stdio::null());
+    cargo
+}
+
+/// The cargo that takes `+nightly`: the one in the PATH. The one that runs this is of a toolchain.
+fn rustups_cargo(root: &Path) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).stdin(Stdio::null()).env("RUSTUP_AUTO_INSTALL", "0");
     cargo
 }
 

@@ -1,0 +1,146 @@
+//! Sanitizers: AddressSanitizer, ThreadSanitizer and Miri over the crates whose code is unsafe or lock-free.
+//!
+//! | | over | needs |
+//! |---|---|---|
+//! | AddressSanitizer | percpu, cid, budget, runtime | a nightly toolchain |
+//! | ThreadSanitizer | the same | its sources of std too: std is built again, or its locks are taken for races |
+//! | Miri | line, cid, place, the strict stock of budget | the component miri, which needs those sources |
+//!
+//! What is missing is skipped and said, with the command that installs it; nothing here installs anything.
+//!
+//! # What they do not see
+//!
+//! No sanitizer sees the loads and stores of restartable sequences, which are `asm!`: AddressSanitizer checks the rest,
+//! and ThreadSanitizer runs on the atomic backend and the strict stocks, where all of it is Rust. The tests bring
+//! mimalloc, in C and not sanitized.
+
+use crate::{Step, step};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A nightly toolchain, and what is installed with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Nightly {
+    /// What stands before cargo's command: `+nightly `, or nothing where nightly is the only toolchain.
+    how: &'static str,
+    has_std_sources: bool,
+    has_miri: bool,
+}
+
+/// A step, or why it can't run here.
+pub type Planned = Result<Step, (&'static str, String)>;
+
+/// The steps for this machine.
+pub fn steps() -> Vec<Planned> {
+    let ask = |program: &str, args: &[&str]| {
+        // Rustup would install what is missing, if told so.
+        let ran =
+            Command::new(program).args(args).env("RUSTUP_AUTO_INSTALL", "0").stderr(Stdio::null()).output();
+        let output = ran.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let has_runtime = cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")));
+    plan(has_runtime, find(ask, Path::exists).as_ref())
+}
+
+/// Looks for a nightly toolchain: rustup's, else the one that there is, where a distribution or a container has no
+/// rustup. `ask` runs a program and returns what it prints, if it succeeds.
+fn find(ask: impl Fn(&str, &[&str]) -> Option<String>, exists: impl Fn(&Path) -> bool) -> Option<Nightly> {
+    let how = if ask("rustc", &["+nightly", "--version"]).is_some() {
+        "+nightly "
+    } else if ask("rustc", &["--version"])?.contains("-nightly") {
+        ""
+    } else {
+        return None;
+    };
+    let with = |args: &[&'static str]| how.split_whitespace().chain(args.iter().copied()).collect::<Vec<_>>();
+    let sysroot = ask("rustc", &with(&["--print", "sysroot"]))?;
+    Some(Nightly {
+        how,
+        has_std_sources: exists(&Path::new(&sysroot).join("lib/rustlib/src/rust/library/std")),
+        has_miri: ask("cargo", &with(&["miri", "--version"])).is_some(),
+    })
+}
+
+const ADDRESS: &str = "AddressSanitizer";
+const THREAD: &str = "ThreadSanitizer";
+const MIRI: &str = "Miri";
+const MIRI_STOCK: &str = "Miri, strict stock";
+
+/// What runs with what was found.
+fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
+    const CRATES: &str = "-p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-runtime";
+    let Some(nightly) = nightly else {
+        let why = "no nightly toolchain: neither `rustc +nightly` nor `rustc` is one; \
+                   `rustup toolchain install nightly --component rust-src,miri`";
+        return [ADDRESS, THREAD, MIRI].map(|name| Err((name, why.to_owned()))).into();
+    };
+    let made = |name, env, args: String| Step {
+        env,
+        // Once per run.
+        args: format!("{}{args}", nightly.how).leak(),
+        // Ten times slower, and one test may be most of a file.
+        silent_max: Duration::from_hours(2),
+        ..step(name, "")
+    };
+    let add = |component: &str| match nightly.how {
+        "" => format!("install your toolchain's {component}"),
+        _ => format!("`rustup component add --toolchain nightly {component}`"),
+    };
+    let no_runtime = "its runtime library exists for x86-64 and aarch64 Linux only";
+    // Build scripts and macros are not sanitized where a target is named.
+    let address = match has_runtime {
+        false => Err((ADDRESS, no_runtime.to_owned())),
+        true => Ok(made(
+            ADDRESS,
+            &[
+                ("RUSTFLAGS", "-Zsanitizer=address"),
+                ("CARGO_TARGET_DIR", "target/address"),
+                // Tests forget on purpose, and ask for more memory than there is.
+                ("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1"),
+            ],
+            // Its own allocator takes locks that fork leaves held in a child.
+            format!(
+                "test --release --no-fail-fast --target host-tuple --lib --tests {CRATES} \
+                 -- --skip children_allocate_whatever_was_locked"
+            ),
+        )),
+    };
+    let thread = match (has_runtime, nightly.has_std_sources) {
+        (false, _) => Err((THREAD, no_runtime.to_owned())),
+        (_, false) => Err((
+            THREAD,
+            format!(
+                "no lib/rustlib/src in the nightly toolchain, and std is to be rebuilt: {}",
+                add("rust-src")
+            ),
+        )),
+        (true, true) => Ok(made(
+            THREAD,
+            &[
+                ("RUSTFLAGS", "-Zsanitizer=thread"),
+                ("CARGO_TARGET_DIR", "target/thread"),
+                ("WARMCORE_PERCPU", "atomic"),
+                ("WARMCORE_BUDGET", "word"),
+            ],
+            format!("test --release --no-fail-fast -Zbuild-std --target host-tuple --lib --tests {CRATES}"),
+        )),
+    };
+    let mut steps = vec![address, thread];
+    if nightly.has_miri && nightly.has_std_sources {
+        // Which CPUs there are is asked of the system.
+        let env = &[("MIRIFLAGS", "-Zmiri-disable-isolation"), ("CARGO_TARGET_DIR", "target/miri")];
+        let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-place".to_owned();
+        steps.push(Ok(made(MIRI, env, lib)));
+        let stock = "miri test --lib -p warmcore-budget -- stock::word".to_owned();
+        steps.push(Ok(made(MIRI_STOCK, env, stock)));
+    } else {
+        let what = if nightly.has_miri { "rust-src" } else { "miri" };
+        steps.push(Err((MIRI, format!("the nightly toolchain has no {what}: {}", add("rust-src miri")))));
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests;
