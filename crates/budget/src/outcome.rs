@@ -66,14 +66,15 @@ impl fmt::Display for OverBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Refused { account, asked, usage, limit, is_queued, .. } = &*self.0;
         let free = limit.saturating_sub(*usage);
+        let units = if *asked == 1 { "unit" } else { "units" };
         if self.is_hopeless() {
-            write!(f, "{account}: {asked} units asked, its limit is {limit}; ask for less, or raise it")
+            write!(f, "{account}: {asked} {units} asked, its limit is {limit}; ask for less, or raise it")
         } else if *is_queued {
-            write!(f, "{account}: {asked} units asked while others wait for room; wait for it too")
+            write!(f, "{account}: {asked} {units} asked while others wait for room; wait for it too")
         } else {
             write!(
                 f,
-                "{account} is full: {asked} units asked, {free} free ({usage} of {limit} used); \
+                "{account} is full: {asked} {units} asked, {free} free ({usage} of {limit} used); \
                  free some, wait for it, or raise its limit"
             )
         }

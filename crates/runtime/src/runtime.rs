@@ -421,7 +421,7 @@ impl Handle {
     pub fn current() -> Self {
         match Self::try_current() {
             Some(handle) => handle,
-            None => panic!("{}", crate::spawn::NO_RUNTIME),
+            None => crate::spawn::no_runtime(),
         }
     }
 

@@ -9,7 +9,7 @@
 use crate::block;
 use crate::context;
 use crate::shared::Shared;
-use crate::spawn::{NO_RUNTIME, Spawner, yield_now};
+use crate::spawn::{Spawner, no_runtime, yield_now};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -139,7 +139,7 @@ impl fmt::Debug for Scope<'_, '_> {
 /// ```
 #[track_caller]
 pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
-    let Some(shared) = context::current() else { panic!("{NO_RUNTIME}") };
+    let Some(shared) = context::current() else { no_runtime() };
     block::block_in_place(|| {
         let inner = Arc::new(Inner {
             shared,

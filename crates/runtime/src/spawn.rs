@@ -14,7 +14,22 @@ use warmcore_place::Allowed;
 use warmcore_tenant::Tenant;
 use warmcore_terms::{CpuId, LlcId, NodeId};
 
-pub(crate) const NO_RUNTIME: &str = "no runtime here: call this from a task, inside Runtime::block_on or Runtime::enter, or use Runtime::spawn";
+/// Panics where a call needs a runtime and this thread is in none.
+#[track_caller]
+pub(crate) fn no_runtime() -> ! {
+    // A program that came from tokio may still have its `main`.
+    let tokios = match tokio::runtime::Handle::try_current() {
+        Ok(_) => {
+            "; the runtime of tokio's that is here is not one: `#[warmcore::main]` in the place of `#[tokio::main]` \
+             makes one, and a thread of `spawn_blocking` takes a `Handle` along"
+        }
+        Err(_) => "",
+    };
+    panic!(
+        "no runtime here: call this from a task, inside Runtime::block_on or Runtime::enter, or use \
+         Runtime::spawn{tokios}"
+    )
+}
 
 /// Where a task may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -217,7 +232,7 @@ pub fn task() -> Spawner {
     // No closure: it would not have the caller's place.
     match context::current_anchor() {
         Some(anchor) => Spawner::at(anchor),
-        None => panic!("{NO_RUNTIME}"),
+        None => no_runtime(),
     }
 }
 

@@ -24,6 +24,25 @@ fn who_enters_another_runtime_on_a_worker_spawns_there() {
     assert!(ran_on.starts_with("inner"), "{ran_on}");
 }
 
+#[test]
+fn a_call_without_a_runtime_says_what_is_here_and_what_to_do() {
+    let told = |act: fn()| {
+        let panic = std::panic::catch_unwind(act).expect_err("there is no runtime");
+        panic.downcast_ref::<String>().expect("a panic has a text").clone()
+    };
+    let plain = told(|| drop(spawn(async {})));
+    assert!(plain.contains("inside Runtime::block_on") && !plain.contains("tokio"), "{plain}");
+    for act in [|| drop(spawn(async {})), || drop(Handle::current()), || warmcore_runtime::scope(|_| ())] {
+        let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _in_it = tokio.enter();
+        let text = told(act);
+        assert!(
+            text.starts_with(&plain) && text.contains("`#[warmcore::main]` in the place of `#[tokio::main]`"),
+            "{text}"
+        );
+    }
+}
+
 fn thread_name() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }

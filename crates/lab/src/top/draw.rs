@@ -148,7 +148,7 @@ pub(super) fn draw(look: &Look, view: &View, area: Rect, cells: &mut Buffer) {
         cells.set_line(area.x, y, line, area.width);
     }
     if foot > 0 {
-        cells.set_line(area.x, area.bottom() - 1, &foot_line(view, hidden), area.width);
+        cells.set_line(area.x, area.bottom() - 1, &foot_line(view, hidden, area.width.into()), area.width);
     }
 }
 
@@ -357,13 +357,18 @@ fn bar(share: f64, width: usize) -> (String, String) {
     ("█".repeat(full) + rest, "·".repeat(width.saturating_sub(filled)))
 }
 
-fn foot_line(view: &View, hidden: usize) -> Line<'static> {
+fn foot_line(view: &View, hidden: usize, width: usize) -> Line<'static> {
+    const KEYS: [&str; 2] = [
+        "q quits · z sleeps · ! long poll · f mostly foreign tasks (tokio::spawn)",
+        "q quits · z sleeps · ! long · f foreign",
+    ];
     match view.end.as_ref().or(view.note.as_ref()) {
         Some(text) => Line::styled(format!("{text}; q quits"), bold().fg(Color::Red)),
         None if hidden > 0 => Line::styled(format!("q quits · ↓ {hidden} more lines"), dim()),
         None if view.scroll > 0 => Line::styled("q quits · ↑ more lines", dim()),
         None => {
-            Line::styled("q quits · z sleeps · ! long poll · f mostly foreign tasks (tokio::spawn)", dim())
+            let fits = |text: &&str| text.chars().count() <= width;
+            Line::styled(KEYS.into_iter().find(fits).unwrap_or(KEYS[1]), dim())
         }
     }
 }

@@ -30,7 +30,11 @@ pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, Layo
             return super::btf::read(btf.data().map_err(damaged)?, name, &format!("{place}, section .BTF"));
         }
         let fact = "has neither .debug_info nor .BTF";
-        return Err(LayoutError::new(place, fact, "build it with debug information (-g, `debug = true`)"));
+        return Err(LayoutError::new(
+            place,
+            fact,
+            "build it with debug information (`debug = true` in Cargo's profile, -g for a C compiler)",
+        ));
     }
     if file.kind() == ObjectKind::Relocatable && file.section_by_name(".rela.debug_info").is_some() {
         let fact = "is not linked yet: what its debug information names is not filled in";
