@@ -85,7 +85,8 @@ pub fn try_mode() -> Result<&'static Mode, &'static ModeError> {
     static MODE: OnceLock<Result<Mode, ModeError>> = OnceLock::new();
     MODE.get_or_init(|| {
         let mode = choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref());
-        // ORDERING: Relaxed; whoever has data got it after `MODE` was set, and that synchronises.
+        // ORDERING: Relaxed; data gets its slots after `MODE` was set, and a thread that finds slots synchronises with
+        // the one that gave them.
         LOCKS.store(!matches!(mode, Ok(Mode::Rseq(_))), Relaxed);
         mode
     })
@@ -97,8 +98,8 @@ pub fn mode() -> &'static Mode {
     try_mode().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Whether this process runs on locked instructions: the `atomic` and `plain` backends. For data
-/// that exists, so after [`mode`] was chosen; one load.
+/// Whether this process runs on locked instructions: the `atomic` and `plain` backends. Means something
+/// for data that has slots: [`mode`] is chosen before the first slots are given. One load.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn locks() -> bool {
@@ -118,7 +119,7 @@ pub fn register_thread() -> bool {
     matches!(mode(), Mode::Rseq(_)) && rseq::register_thread()
 }
 
-/// Written once, in `try_mode`, before anyone has data of either kind.
+/// Written once, in `try_mode`, before any data has slots.
 static LOCKS: AtomicBool = AtomicBool::new(false);
 
 fn choose(forced: Option<&str>) -> Result<Mode, ModeError> {
@@ -144,7 +145,7 @@ fn rseq_mode() -> Result<Mode, String> {
     let support = rseq::support().map_err(|e| e.to_string())?;
     membarrier::register_rseq().map_err(|why| format!("no rseq: {why}"))?;
     rseq::selftest(affinity::cpu_numbers_end()).map_err(|e| e.to_string())?;
-    // SAFETY: no data exists before the mode is chosen, and on `Mode::Rseq` locked instructions
+    // SAFETY: no data has slots before the mode is chosen, and on `Mode::Rseq` locked instructions
     // write no slot that a section writes: `sum`, `free_list` and `per` see to that.
     unsafe { rseq::enable_sections() }.map_err(|e| e.to_string())?;
     Ok(Mode::Rseq(support))

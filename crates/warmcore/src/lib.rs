@@ -40,7 +40,8 @@
 //! }
 //! ```
 //!
-//! Feature `runtime`, on by default; `http` and `metrics` add [`runtime`](mod@runtime)'s modules of these names.
+//! Features: `runtime`, on by default; `http` adds [`runtime`](mod@runtime)'s module of this name, and `metrics` its
+//! module `export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!
 //! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
 

@@ -37,7 +37,7 @@ struct Waiting {
 type Queues = HashMap<Site, BTreeMap<u64, Waiting>>;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
-/// How many wait. Written under the lock of `QUEUES`.
+/// How many wait. Raised after a charge has entered `QUEUES` and lowered after it has left, without the lock.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
 /// How many asked so far.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
