@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -26,8 +27,11 @@ impl JoinError {
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
         if let Some(instead) = crate::task::panic_text(&*panic).and_then(instead) {
-            // The handle of the task may have been dropped: then this is all that says it.
-            tracing::error!(name = name.as_deref(), "a task called what tokio refuses here; {instead}");
+            // The handle of the task may have been dropped: then this is all that says it. What listens may panic; the
+            // task's outcome is not lost by that.
+            let name = name.as_deref();
+            let tell = || tracing::error!(name, "a task called what tokio refuses here; {instead}");
+            _ = catch_unwind(AssertUnwindSafe(tell));
         }
         Self { inner: Box::new(Inner { name, panic: Some(Mutex::new(panic)) }) }
     }

@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod block;
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod context;
 #[cfg(feature = "counted-clock")]
 mod counted;

@@ -130,7 +130,7 @@ impl Builder {
     /// it lasts, if another worker is idle. 1 ms if nothing is said.
     ///
     /// One poll of sixteen is measured, and for a second after a long poll all of them, which are told with their task's
-    /// name. Of the others one that is longer than the limit by 0.8 ms and eight average polls is always counted, at
+    /// name: one a second and worker, with how many there were since the last one. Of the others one that is longer than the limit by 0.8 ms and eight average polls is always counted, at
     /// the end of its round; several in one round count as one. What is preempted for so long looks the same.
     pub fn long_poll(self, limit: Duration) -> Self {
         Self { long_poll: limit, ..self }

@@ -36,6 +36,9 @@ pub(crate) const SAMPLE_MASK: u32 = 31;
 /// So long after a long poll each poll is measured, so that the next one is known by its task.
 const MEASURED_FOR: Nanos = Nanos(1_000_000_000);
 
+/// A worker names a task whose poll was long at most this often: each event may be a line of a log.
+const NAMED_EVERY: Nanos = Nanos(1_000_000_000);
+
 /// Polls that nobody measured took so many times as long as polls take on average: one of them was longer.
 const UNUSUAL: u64 = 4;
 
@@ -77,6 +80,9 @@ pub(crate) struct Local {
     stands_for: Cell<u32>,
     /// Until when it is 0.
     all_measured_until: Cell<Nanos>,
+    /// Until when no long poll is told with its task, and how many were not since the last one that was.
+    untold_until: Cell<Nanos>,
+    untold: Cell<u64>,
     /// Long polls until then are counted, of so many polls.
     judged_at: Cell<Nanos>,
     judged_polls: Cell<u64>,
@@ -122,6 +128,8 @@ impl Local {
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
             all_measured_until: Cell::new(now),
+            untold_until: Cell::new(now),
+            untold: Cell::new(0),
             judged_at: Cell::new(now),
             judged_polls: Cell::new(polls / 2),
             budget,
@@ -287,7 +295,8 @@ impl Local {
         is_one_long
     }
 
-    /// A poll was long: this task's, if that is known.
+    /// A poll was long: this task's, if that is known. Each is counted; with their tasks they are told once in
+    /// [`NAMED_EVERY`].
     #[cold]
     pub(crate) fn count_long_poll(&self, header: Option<&Header>) {
         let desk = self.desk();
@@ -299,13 +308,22 @@ impl Local {
         self.sample_mask.set(0);
         self.until_sample.set(0);
         self.stands_for.set(2);
+        if header.is_some() {
+            if now < self.untold_until.get() {
+                return self.untold.set(self.untold.get() + 1);
+            }
+            self.untold_until.set(Nanos(now.0 + NAMED_EVERY.0));
+        }
         let worker = self.me.0;
         let limit_ms = self.shared.long_poll.0 / 1_000_000;
+        let untold = if header.is_some() { self.untold.take() } else { 0 };
         // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
         let _ = catch_unwind(AssertUnwindSafe(|| match header.map(Header::name) {
-            Some(Some(task)) => tracing::warn!(worker, %task, limit_ms, "long poll: others waited for it"),
+            Some(Some(task)) => {
+                tracing::warn!(worker, %task, limit_ms, untold, "long poll: others waited for it")
+            }
             Some(None) => {
-                tracing::warn!(worker, limit_ms, "long poll of a task without a name: others waited")
+                tracing::warn!(worker, limit_ms, untold, "long poll of a task without a name: others waited")
             }
             None => tracing::warn!(
                 worker,
@@ -523,8 +541,11 @@ impl Local {
         let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
         says.poll_ns.store(average as u32, Relaxed);
         // One more or not, by lot. With the same number each time, of three tasks on two workers the same one could be
-        // found waiting whenever this worker looks.
-        let round = (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32 + self.throw() % 2;
+        // found waiting whenever this worker looks. A round of one poll stays one: its driver waits for long enough.
+        let round = match (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32 {
+            1 => 1,
+            polls => polls + self.throw() % 2,
+        };
         self.round.set(round);
         self.left.set(round);
         self.crowd.set(self.shared.policy.crowded(Nanos(average)));

@@ -1,6 +1,7 @@
 //! One worker on a scripted clock, driven step by step: what it learns of sleeps, and when its window opens.
 
 use super::*;
+use crate::common::{Hear, heard};
 use crate::host::Host;
 use crate::runtime::{desk, shared};
 use crate::spawn::Spawner;
@@ -9,6 +10,7 @@ use crate::task::JoinHandle;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
+use tracing::{Level, Metadata};
 use warmcore_place::{Machine, PolicyKind};
 use warmcore_tenant::Tenant;
 use warmcore_terms::CpuSet;
@@ -191,6 +193,91 @@ fn a_window_opens_when_the_worker_goes_idle() {
     assert_eq!(world.local.idle(), Idle::Awake);
     assert_eq!(world.hot_until(), world.now() + 50 * US);
     end_all(&world, [task]);
+}
+
+/// What was told, with its fields.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Hear for Told {
+    fn wants(&self, of: &Metadata<'_>) -> bool {
+        of.is_event() && *of.level() == Level::WARN
+    }
+
+    fn event(&self, text: String) {
+        lock(&self.0).push(text);
+    }
+}
+
+#[test]
+fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
+    let world = World::new();
+    let _being = context::be(&world.local);
+    let script = world.script.clone();
+    let task = Spawner::of(&world.local.shared).name("honest").spawn(async move {
+        loop {
+            script.clock.fetch_add(2_000 * US, Relaxed);
+            crate::yield_now().await;
+        }
+    });
+    let told = Told::default();
+    heard(told.clone(), || {
+        for polls in [100, 800] {
+            (0..polls).for_each(|_| assert!(world.step()));
+        }
+    });
+    assert_eq!(world.local.desk().stats.read().long_polls, 900);
+    let told = lock(&told.0).clone();
+    // The first one, and each one that is the first after a second.
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (told, untold) in told.iter().zip([0, 499]) {
+        assert!(told.contains("task=honest") && told.ends_with(&format!(" untold={untold}")), "{told}");
+    }
+    end_all(&world, [task]);
+}
+
+#[test]
+fn a_round_of_one_poll_is_never_two() {
+    let world = World::new();
+    let rounds = |ns: u64| {
+        let of = |_| {
+            world.local.end_round(ns * u64::from(world.local.round.get()));
+            world.local.round.get()
+        };
+        // The average follows what polls take.
+        (0..50).map(of).collect::<Vec<u32>>().split_off(20)
+    };
+    assert_eq!(rounds(1_000 * US), [1; 30]);
+    let two = rounds(90 * US);
+    assert!(
+        two.contains(&2) && two.contains(&3) && two.iter().all(|round| [2, 3].contains(round)),
+        "{two:?}"
+    );
+}
+
+/// Panics at each event.
+struct Panics;
+
+impl Hear for Panics {
+    fn wants(&self, of: &Metadata<'_>) -> bool {
+        of.is_event()
+    }
+
+    fn event(&self, text: String) {
+        panic!("a subscriber that panics:{text}");
+    }
+}
+
+#[test]
+fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
+    let world = World::new();
+    let _being = context::be(&world.local);
+    let task = Spawner::of(&world.local.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
+    heard(Panics, || assert!(world.step()));
+    assert_eq!(world.local.desk().says.polls.load(Relaxed), 2);
+    let outcome = std::pin::pin!(task).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    let Poll::Ready(Err(error)) = outcome else { panic!("it did not end") };
+    assert!(error.is_panic() && error.to_string().contains("warmcore::spawn"), "{error}");
 }
 
 /// A measured poll stands for those before it, as many as were left out; a long poll, told at its end, changes that for

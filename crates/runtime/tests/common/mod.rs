@@ -46,6 +46,12 @@ pub fn listen(hear: impl Hear) {
     tracing::subscriber::set_global_default(listener).expect("one listener a process");
 }
 
+/// What `act` says on this thread, `hear` hears.
+pub fn heard<R>(hear: impl Hear, act: impl FnOnce() -> R) -> R {
+    let listener = Listener { hear, made: AtomicU64::new(0) };
+    tracing::subscriber::with_default(listener, act)
+}
+
 struct Listener<H> {
     hear: H,
     /// Spans so far.
