@@ -7,8 +7,9 @@
 //! [`POINTS`] of them the runtime says so, and never looks again.
 //!
 //! # Cost
-//! Where such tasks are, a load each time that a driver comes back from a wait, and ten wakes a second of a worker that
-//! sleeps, while drivers run. Elsewhere, and in polls, nothing.
+//! Each time that a driver comes back from a wait, and that a worker falls asleep, a load; while no worker looks, another
+//! one, of how many such tasks the driver has. Where they are, a worker that sleeps wakes ten times a second for as long
+//! as drivers run them. In polls nothing.
 
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
@@ -54,6 +55,8 @@ impl Foreign {
         match self.looker.load(Relaxed) {
             TOLD => {}
             looker @ (NOBODY | WANTED) => self.appoint(shared, me, looker),
+            // The one that looks comes back from its own wait, to look: what it finds decides whether it goes on.
+            looker if looker == me.0 => {}
             looker if n % CHECK_EVERY < 2 => self.appoint(shared, me, looker),
             _ => {}
         }
@@ -140,9 +143,24 @@ fn weigh(points: u8, runs: bool) -> u8 {
     if runs { (points + 1).min(POINTS) } else { points.saturating_sub(2) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {
     use super::*;
+    use crate::host::mock::workers;
+
+    /// It sleeps, and wakes ten times a second: its driver's waits end, and each end would ask for what is counted.
+    #[test]
+    fn the_worker_that_looks_asks_nothing_of_its_own_driver() {
+        let (mocks, shared) = workers(2, 2);
+        let (looks, runs) = (CpuId(0), CpuId(1));
+        mocks[1].foreign.store(4, Relaxed);
+        assert!(shared.desk(looks).inbox.sleep());
+        shared.foreign.begin(&shared, runs, 7);
+        assert_eq!(shared.foreign.look_at(looks), Some(Nanos(1_000_000_000 + EVERY.0)));
+        (0..10_000).for_each(|n| shared.foreign.begin(&shared, looks, n));
+        assert_eq!([mocks[0].asked.load(Relaxed), mocks[1].asked.load(Relaxed)], [0, 1]);
+        assert!(shared.foreign.look_at(looks).is_some());
+    }
 
     #[test]
     fn most_of_the_time_is_two_looks_of_three() {

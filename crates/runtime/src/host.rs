@@ -3,6 +3,9 @@
 //! Model.   The time, a place to sleep in that also serves sockets and timers, and a kick that ends the sleep.
 //! Number.  None of it is called per poll.
 
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+pub(crate) mod mock;
+
 use warmcore_terms::Nanos;
 
 /// The CPU time of a worker.

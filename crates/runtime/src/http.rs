@@ -1,7 +1,7 @@
 //! HTTP: connections as tasks of this runtime, each with a tenant if it has one.
 //!
-//! Model.   `serve` accepts in a task, in batches, and spawns a task per connection, which begins on the worker with the
-//!          fewest tasks and takes its socket to that worker's driver; `bind` gives each last-level cache a socket, and
+//! Model.   `serve` accepts in a task, in batches, and spawns a task per connection, which begins on the worker with
+//!          fewer tasks of two and takes its socket to that worker's driver; `bind` gives each last-level cache a socket, and
 //!          with it such a task, of its own. A connection without a request is closed after a while (`quiet.rs`). At
 //!          the end nothing is accepted any more, idle connections close, busy ones finish the request that they are
 //!          at; what is left at the deadline is cut.
@@ -327,7 +327,7 @@ where
         }
     }
 
-    /// Starts a connection's task, on the worker with the least to do.
+    /// Starts a connection's task, on a worker with little to do.
     fn begin(&self, socket: L::Socket, peer: L::Peer) {
         self.connections.fetch_add(1, Relaxed);
         // What is called here is the user's in part: that it panics costs this connection.

@@ -22,6 +22,7 @@
 //! Source: docs/json.md, "top".
 
 use crate::clock;
+use crate::context;
 use crate::metrics::{Metrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
 use crate::tally::TenantMetrics;
@@ -142,6 +143,7 @@ impl Observer {
 }
 
 impl Drop for Observer {
+    /// Waits for the thread, which may be at an answer for a second; on a worker it does not wait.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.is_over.store(true, Relaxed);
@@ -149,7 +151,9 @@ impl Drop for Observer {
         let woken = self.listener.shutdown(Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             thread.thread().unpark();
-            let _ = thread.join();
+            if !context::is_a_runtimes() {
+                let _ = thread.join();
+            }
         }
     }
 }

@@ -149,17 +149,36 @@ impl Shared {
         }
     }
 
-    /// The worker with the fewest tasks, of those that are allowed and among these: its driver's own tasks count, and
-    /// one that is in a long poll comes last.
+    /// Of two workers that are allowed and among these, the one with fewer tasks: the next one in turn, and one by
+    /// chance. Its driver's own tasks count. Further ones are looked at only if both are in a long poll, or take no more.
+    ///
+    /// To look at a worker misses the cache four times. With two looks instead of one at each, no worker of many gets
+    /// more than two or three tasks above the average ("the power of two choices").
     pub(crate) fn least_loaded(&self, allowed: Allowed, among: Allowed) -> Option<CpuId> {
-        let may = |cpu: &CpuId| {
-            self.machine.allows(allowed, *cpu) && self.machine.allows(among, *cpu) && !self.is_offline(*cpu)
+        let may = |cpu: &CpuId| self.machine.allows(allowed, *cpu) && self.machine.allows(among, *cpu);
+        // What this reads no worker writes.
+        let all = || (0..self.desks.len() as u32).map(CpuId).filter(may);
+        let n = all().count();
+        let turn = self.outside.fetch_add(1, Relaxed);
+        let first = turn as usize % n.max(1);
+        let chance = (turn.wrapping_mul(0x9E37_79B9) >> 8) as usize % n.saturating_sub(1).max(1);
+        let second = first + 1 + chance;
+        let load = |at: usize| {
+            let cpu = all().nth(at % n).filter(|cpu| !self.is_offline(*cpu))?;
+            let desk = self.desk(cpu);
+            Some((self.is_stuck(cpu), desk.living.count() as usize + desk.host.foreign_tasks(), cpu))
         };
-        let load = |cpu: &CpuId| {
-            let desk = self.desk(*cpu);
-            (self.is_stuck(*cpu), desk.living.count() as usize + desk.host.foreign_tasks())
+        // By load; the first one where two have the same.
+        let lighter =
+            |a: (bool, usize, CpuId), b: (bool, usize, CpuId)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
+        let two = [first, second].into_iter().take(n).filter_map(load).reduce(lighter);
+        let chosen = match two {
+            Some((false, _, cpu)) => return Some(cpu),
+            busy => (first + 1..first + n)
+                .filter_map(load)
+                .fold(busy, |best, next| Some(best.map_or(next, |best| lighter(best, next)))),
         };
-        (0..self.desks.len() as u32).map(CpuId).filter(may).min_by_key(load)
+        chosen.map(|(_, _, cpu)| cpu)
     }
 
     pub(crate) fn living(&self, anchor: &Anchor) -> &Living {
@@ -551,5 +570,59 @@ impl View for Shared {
 
     fn idle_in(&self, shard: usize) -> u32 {
         self.shelves[shard].idle.load(Relaxed)
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests {
+    use super::*;
+    use crate::host::mock::{Mock, workers};
+    use warmcore_terms::LlcId;
+
+    /// Where so many connections begin that all stay, and how often a worker was looked at.
+    fn place(mocks: &[Arc<Mock>], shared: &Shared, many: usize, among: Allowed) -> (Vec<usize>, usize) {
+        for _ in 0..many {
+            let cpu = shared.least_loaded(Allowed::Anywhere, among).expect("a worker");
+            mocks[cpu.index()].foreign.fetch_add(1, Relaxed);
+        }
+        let of = |count: fn(&Mock) -> &std::sync::atomic::AtomicUsize| {
+            mocks.iter().map(|mock| count(mock).load(Relaxed)).collect::<Vec<_>>()
+        };
+        (of(|mock| &mock.foreign), of(|mock| &mock.asked).iter().sum())
+    }
+
+    #[test]
+    fn a_connection_looks_at_two_workers_and_all_get_about_as_many() {
+        for (n, most_apart) in [(1, 0), (2, 1), (3, 2), (64, 4), (384, 4)] {
+            let (mocks, shared) = workers(n, n);
+            let (counts, looks) = place(&mocks, &shared, n * 100, Allowed::Anywhere);
+            assert_eq!(looks, n * 100 * n.min(2));
+            let (most, least) = (counts.iter().max().unwrap(), counts.iter().min().unwrap());
+            assert!(most - least <= most_apart, "{n} workers: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn connections_of_one_cache_begin_on_its_workers_evenly() {
+        let (mocks, shared) = workers(64, 8);
+        let (counts, _) = place(&mocks, &shared, 800, Allowed::Llc(LlcId(3)));
+        let own: Vec<usize> = counts.iter().copied().filter(|count| *count > 0).collect();
+        assert_eq!((own.len(), own.iter().sum()), (8, 800), "{counts:?}");
+        assert!(own.iter().all(|count| (97..=103).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_connection_begins_on_no_worker_in_a_long_poll_if_there_is_another() {
+        let (mocks, shared) = workers(16, 16);
+        for stuck in shared.desks.iter().skip(1) {
+            stuck.is_stuck.store(true, Relaxed);
+        }
+        shared.desks[1].is_stuck.store(false, Relaxed);
+        let (counts, _) = place(&mocks, &shared, 100, Allowed::Anywhere);
+        assert_eq!((counts[0] + counts[1], counts[0].abs_diff(counts[1])), (100, 0), "{counts:?}");
+        shared.desks.iter().for_each(|desk| desk.is_stuck.store(true, Relaxed));
+        assert!(shared.least_loaded(Allowed::Anywhere, Allowed::Anywhere).is_some());
+        shared.desks.iter().for_each(|desk| desk.says.is_gone.store(true, Relaxed));
+        assert!(shared.least_loaded(Allowed::Anywhere, Allowed::Anywhere).is_none());
     }
 }

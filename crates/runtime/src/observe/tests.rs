@@ -1,5 +1,6 @@
 use super::*;
 use crate::Runtime;
+use crate::host::mock::workers;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::mpsc::channel;
 use tempfile::TempDir;
@@ -299,4 +300,23 @@ fn names_are_read_as_they_are_written() {
         assert_eq!(parse(wrong), None, "{wrong}");
     }
     assert_eq!(quoted(&"x".repeat(1 << 20)).len(), NAME_MAX + 2);
+}
+
+/// The observer's thread is at an answer that does not end before the test says so.
+#[test]
+fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
+    let (base, _) = base();
+    let (mocks, shared) = workers(1, 1);
+    let gate = mocks[0].gate.lock().unwrap();
+    let observer = Observer::new(&[base.path().to_owned()], Arc::new(shared)).unwrap();
+    let is_over = Arc::downgrade(&observer.is_over);
+    let client = local::connect(&observer.path).unwrap();
+    let tasks = runtime("drops");
+    in_time(move || tasks.block_on(tasks.spawn(async move { drop(observer) })).unwrap());
+    // The thread has it still, and ends behind the task.
+    assert!(is_over.upgrade().is_some_and(|is_over| is_over.load(Relaxed)));
+    drop((gate, client));
+    while is_over.strong_count() > 0 {
+        std::thread::yield_now();
+    }
 }

@@ -1,0 +1,56 @@
+//! Mock: a host of tests that count what it is asked, or hold an answer up.
+
+use super::{Host, Used};
+use crate::runtime::{desk, shared};
+use crate::shared::Shared;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use warmcore_place::{Machine, PolicyKind};
+use warmcore_terms::{CpuId, CpuSet, Nanos};
+use warmcore_topo::Topology;
+
+#[derive(Default)]
+pub(crate) struct Mock {
+    /// What `foreign_tasks` answers, and how often it did.
+    pub(crate) foreign: AtomicUsize,
+    pub(crate) asked: AtomicUsize,
+    /// `used` answers while no test holds it.
+    pub(crate) gate: Mutex<()>,
+}
+
+impl Host for Arc<Mock> {
+    fn now(&self) -> Nanos {
+        Nanos(1_000_000_000)
+    }
+    fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
+    fn turn(&self) {}
+    fn kick(&self) {}
+    fn within(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+    fn alarm(&self, _at: Nanos) {}
+    fn foreign_tasks(&self) -> usize {
+        self.asked.fetch_add(1, Relaxed);
+        self.foreign.load(Relaxed)
+    }
+    fn used(&self) -> Used {
+        drop(self.gate.lock().expect("no test panics with it"));
+        Used::default()
+    }
+    fn close(&self) {}
+}
+
+/// So many workers, of which so many share a last-level cache, none of which runs.
+pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared) {
+    let llcs = workers / per_llc;
+    let text = format!("[drawn]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {per_llc}\nsmt = 1\n");
+    let topology = Topology::from_machine(&text, "drawn").expect("a machine");
+    let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+    let machine = Machine::new(&topology, &cpus);
+    let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
+    let desks = mocks.iter().map(|mock| desk(Box::new(mock.clone()))).collect();
+    let pin_to = vec![CpuSet::default(); workers];
+    let shared = shared("mock".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+    (mocks, shared)
+}
