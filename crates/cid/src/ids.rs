@@ -47,6 +47,8 @@ pub struct User {
     seat: u32,
     /// What stood in that seat.
     rest: Rest,
+    /// On how many CPUs it may run itself.
+    nr_cpus_allowed: u32,
     /// Guards beyond the first.
     nested: u32,
     /// How many of them nobody keeps: `leave_unguarded` gives those back.
@@ -175,7 +177,7 @@ impl<S: Seats> Ids<S> {
         let token = Token::new(token);
         let mut shared = lock(&self.shared);
         shared.counts.users += 1;
-        self.allow_more(&mut shared, allowed);
+        let nr_cpus_allowed = self.allow_more(&mut shared, allowed);
         self.settle_owner(&mut shared);
         User {
             token,
@@ -183,6 +185,7 @@ impl<S: Seats> Ids<S> {
             own_cpu: NOWHERE,
             seat: NOWHERE,
             rest: Rest::default(),
+            nr_cpus_allowed,
             nested: 0,
             unguarded: 0,
             overflow: None,
@@ -205,6 +208,23 @@ impl<S: Seats> Ids<S> {
         let mut shared = lock(&self.shared);
         self.allow_more(&mut shared, cpus);
         self.settle_owner(&mut shared);
+    }
+
+    /// Replaces the CPUs that a user may use: what it may use from now on counts for itself, and the tenant's set gets
+    /// what is new in it. To be called after its mask was changed (`sched_setaffinity`, a cpuset).
+    pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
+        let mut shared = lock(&self.shared);
+        user.nr_cpus_allowed = self.allow_more(&mut shared, cpus);
+        self.settle_owner(&mut shared);
+    }
+
+    /// Whether `user` moved to a CPU that no user was allowed on so far: its mask was changed, and the host should read
+    /// it again for [`allow_user`](Ids::allow_user). Without that, the entry adds this one CPU to the tenant's set.
+    ///
+    /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as the entry does then.
+    pub fn is_beyond_masks(&self, cpu: CpuId, user: &User) -> bool {
+        let was_here = user.cpu == cpu.0 || user.own_cpu == cpu.0;
+        !was_here && !lock(&self.shared).allowed.contains(cpu.0)
     }
 
     /// Whether a CPU was counted in: a user was allowed on it, or came to it.
@@ -528,9 +548,15 @@ impl<S: Seats> Ids<S> {
         assert!(gap.is_some_and(|gap| shared.overflow.remove(gap)), "{cid} is left, and nobody holds it");
     }
 
-    fn allow_more(&self, shared: &mut Shared, cpus: &CpuSet) {
+    /// Adds CPUs to the tenant's set. Says how many there are with such numbers, new or not.
+    fn allow_more(&self, shared: &mut Shared, cpus: &CpuSet) -> u32 {
         let known = self.seats.cpus();
-        cpus.iter().filter(|cpu| cpu.0 < known).for_each(|cpu| _ = shared.allowed.insert(cpu.0));
+        let mut count = 0;
+        for cpu in cpus.iter().filter(|cpu| cpu.0 < known) {
+            shared.allowed.insert(cpu.0);
+            count += 1;
+        }
+        count
     }
 
     /// An overflow id for who is no user: a thread that is about to end. It goes back through

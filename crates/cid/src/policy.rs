@@ -3,9 +3,10 @@
 //! Model.   Facts in, a choice out. A policy sees the tenant's numbers and which ids are free; it
 //!          changes nothing. What all of them share (a kept id is used again, an id belongs to
 //!          one seat, compaction takes nothing in use) is in `ids`, not here.
-//! Number.  Four policies: what Linux did in 6.3, 6.4, 6.13 and 6.19.
-//! Source.  Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to`
-//!          of those versions.
+//! Number.  Four policies: what Linux did in 6.3, in 6.4, in 6.13 with the bound that came in 6.14, and in 6.19.
+//! Source.  Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions.
+//!          Before 6.13 a process has no set of allowed CPUs: what is below `nr_cpu_ids` may be picked there, and a move
+//!          looks at the mask of the task that moves.
 
 mod cache_local;
 mod kept_per_cpu;
@@ -128,6 +129,7 @@ pub enum LeftBehind {
 ///     fn left_behind(
 ///         &self,
 ///         _: &warmcore_cid::policy::Facts,
+///         _: u32,
 ///         _: warmcore_cid::policy::Destination,
 ///     ) -> warmcore_cid::policy::LeftBehind { warmcore_cid::policy::LeftBehind::Stays }
 /// }
@@ -163,7 +165,8 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         false
     }
 
-    /// Every id that it picks is below this, if there is one to be had.
+    /// Every id that it picks is below this, if there is one to be had. No seat without an id finds them all in use:
+    /// every CPU that has one counts as allowed. So it matters only while an id is in nobody's seat yet.
     fn end(&self, facts: &Facts) -> u32 {
         facts.nr_cpus_allowed
     }
@@ -178,8 +181,9 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
     /// enters gets an overflow id.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;
 
-    /// What becomes of the id that a task left behind when it moved.
-    fn left_behind(&self, facts: &Facts, to: Destination) -> LeftBehind;
+    /// What becomes of the id that a task left behind when it moved. `own_cpus_allowed`: on how many CPUs that task
+    /// itself may run.
+    fn left_behind(&self, facts: &Facts, own_cpus_allowed: u32, to: Destination) -> LeftBehind;
 }
 
 pub(crate) mod sealed {

@@ -22,9 +22,18 @@ pub fn allowed_to_main() -> io::Result<CpuSet> {
     allowed_to(std::process::id())
 }
 
-/// The CPUs that a thread may run on; 0 for this one.
+/// This thread's number, for [`allowed_to`].
 #[cfg(target_os = "linux")]
-fn allowed_to(thread: u32) -> io::Result<CpuSet> {
+pub fn this_thread() -> u32 {
+    // SAFETY: no arguments, no memory, and it cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The CPUs that a thread may run on; 0 for this one. An error if there is no such thread any more.
+///
+/// A number that a thread had may be another thread's after its end.
+#[cfg(target_os = "linux")]
+pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
     let mut words = vec![0u64; 16];
     loop {
         // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
@@ -118,6 +127,16 @@ mod elsewhere {
         allowed()
     }
 
+    /// Always 0: threads have no masks.
+    pub fn this_thread() -> u32 {
+        0
+    }
+
+    /// As [`allowed`].
+    pub fn allowed_to(_: u32) -> io::Result<CpuSet> {
+        allowed()
+    }
+
     /// Always `Unsupported`.
     pub fn set_allowed(_: &CpuSet) -> io::Result<()> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
@@ -158,6 +177,24 @@ mod tests {
         assert_eq!(printed_width("Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n"), Some(4));
         assert_eq!(printed_width("Cpus_allowed:\tff,ffffffff,ffffffff\n"), Some(72));
         assert_eq!((printed_width("Cpus_allowed:\t\n"), printed_width("")), (None, None));
+    }
+
+    #[test]
+    fn another_threads_mask_is_read_while_it_lives() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let last = allowed().unwrap().last().unwrap();
+        let thread = std::thread::spawn(move || {
+            pin(last).unwrap();
+            tell.send(this_thread()).unwrap();
+            let _ = ended.recv();
+        });
+        let number = told.recv().unwrap();
+        assert_eq!(allowed_to(number).unwrap(), [last].into_iter().collect());
+        assert_ne!(number, this_thread());
+        drop(end);
+        thread.join().unwrap();
+        assert_eq!(allowed_to(this_thread()).unwrap(), allowed().unwrap());
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //!          says whether it is *busy*: whether it has ids in use. Who enters sets the flag, and that
 //!          is all: no lock, no list, nobody woken. Every 100 ms the thread reads the flags and
 //!          compacts the busy ones. It begins with the first tenant and ends with the last.
-//! Number.  10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions.
+//!          Before that, it reads the masks of the busy tenants' threads: the kernel tells no one that one changed.
+//! Number.  10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each
+//!          thread that is in one of the 10, 0.32 µs (sched_getaffinity in a loop on a virtual AMD EPYC).
 //! Writers. Flags: whoever enters a tenant that is not busy, the compactor, and a tenant's end.
 //!          Everything else: under the lock. A tenant is never dropped under it, since its end takes
 //!          the lock too.
 
-use crate::tenant::Inner;
+use crate::tenant::{Inner, Masks};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -157,7 +159,8 @@ fn compactor() {
         let busy = registry.places.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
         let busy: Vec<Arc<Inner>> = busy.filter_map(|(place, _)| place.tenant.upgrade()).collect();
         drop(registry);
-        busy.iter().for_each(|tenant| tenant.compact());
+        let mut masks = Masks::default();
+        busy.iter().for_each(|tenant| tenant.compact(&mut masks));
         drop(busy);
         // From now: late is harmless, but two that follow each other closely take what is in use.
         due = Instant::now() + COMPACTION_PERIOD;

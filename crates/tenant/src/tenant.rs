@@ -10,17 +10,18 @@ use crate::registry;
 use crate::seats::{CPUS_MAX, CpuSeats, OVERFLOW_IDS, Space};
 use crate::thread;
 use bytemuck::Zeroable;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warmcore_budget::Account;
 use warmcore_budget::host::unbilled;
 use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
 use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
-use warmcore_terms::{Cid, CpuId};
+use warmcore_terms::{Cid, CpuId, CpuSet};
 
 /// A group of tasks that share data. Cheap to clone: every clone is the same tenant.
 #[derive(Clone)]
@@ -40,6 +41,9 @@ pub(crate) struct Inner {
     weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<CpuSeats>,
+    /// The numbers of the threads that are its users. Written by a thread that joins or ends; the compactor locks it ten
+    /// times a second to read their masks, which is rare enough to stand beside what each poll reads.
+    threads: Mutex<Vec<u32>>,
     /// Who pays for what its threads allocate.
     pub(crate) account: Option<Account>,
     /// Whether the compactor is to look at it: see `registry`.
@@ -106,6 +110,7 @@ impl Builder {
             space,
             account: self.account,
             ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
+            threads: Mutex::new(Vec::new()),
             is_busy,
         });
         Tenant { inner }
@@ -203,15 +208,22 @@ impl Inner {
                 return Guard::new(self, held);
             }
         }
-        Guard::new(self, self.enter_slowly(cpu))
+        Guard::new(self, self.enter_slowly(cpu, read_mask))
     }
 
+    /// `mask`: the CPUs that this thread may run on.
     #[cold]
     #[inline(never)]
-    fn enter_slowly(&self, cpu: CpuId) -> Held<'_> {
-        let held = match thread::user(self.serial).or_else(|| self.join()) {
-            // SAFETY: as in `enter`.
-            Some(user) => self.ids.enter(cpu, unsafe { &mut *user }),
+    fn enter_slowly(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> Held<'_> {
+        let held = match thread::user(self.serial).or_else(|| self.join(&mask)) {
+            Some(user) => {
+                // SAFETY: as in `enter`.
+                let user = unsafe { &mut *user };
+                if self.ids.is_beyond_masks(cpu, user) {
+                    self.ids.allow_user(user, &mask());
+                }
+                self.ids.enter(cpu, user)
+            }
             None => self.ids.enter_as_guest(),
         };
         let held = held.unwrap_or_else(|| {
@@ -229,11 +241,37 @@ impl Inner {
     }
 
     /// This thread becomes a user, if it is not about to end.
-    fn join(&self) -> Option<*mut User> {
+    fn join(&self, mask: impl Fn() -> CpuSet) -> Option<*mut User> {
         // Without an area of its own a thread would ask the kernel for its CPU at each entry.
         rseq::register_thread();
-        let allowed = affinity::allowed().unwrap_or_default();
-        thread::join(self.serial, |token| self.ids.add_user(token, &allowed))
+        let allowed = mask();
+        thread::join(self.serial, |token| {
+            let user = self.ids.add_user(token, &allowed);
+            // Until `part`.
+            self.threads().push(affinity::this_thread());
+            user
+        })
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This thread ends: its mask says nothing any more.
+    pub(crate) fn part(&self) {
+        let (this, mut threads) = (affinity::this_thread(), self.threads());
+        if let Some(at) = threads.iter().position(|thread| *thread == this) {
+            threads.swap_remove(at);
+        }
+    }
+
+    /// Adds what its threads may run on by now: `sched_setaffinity` and a changed cpuset tell no one.
+    fn follow_masks(&self, masks: &mut Masks) {
+        let mut all = CpuSet::new();
+        for thread in self.threads().iter() {
+            all = all.union(masks.of(*thread));
+        }
+        self.ids.allow(&all);
     }
 
     #[cold]
@@ -246,9 +284,10 @@ impl Inner {
         thread::count_out_late();
     }
 
-    /// Compacts. Says that it is not busy any more, then looks once more: who got an id before that is
-    /// seen here, and who gets one later sees that it has to say so.
-    pub(crate) fn compact(&self) {
+    /// Follows its threads' masks and compacts. Says that it is not busy any more, then looks once more: who got an id
+    /// before that is seen here, and who gets one later sees that it has to say so.
+    pub(crate) fn compact(&self, masks: &mut Masks) {
+        self.follow_masks(masks);
         if self.ids.compact() > 0 {
             return;
         }
@@ -257,6 +296,22 @@ impl Inner {
         if self.ids.in_use() > 0 {
             self.is_busy.store(true, SeqCst);
         }
+    }
+}
+
+/// The CPUs that this thread may run on; none if the kernel does not say.
+fn read_mask() -> CpuSet {
+    affinity::allowed().unwrap_or_default()
+}
+
+/// The masks of threads, each read once for all tenants that a pass looks at.
+#[derive(Default)]
+pub(crate) struct Masks(BTreeMap<u32, CpuSet>);
+
+impl Masks {
+    /// What a thread may run on now; nothing if it has ended.
+    fn of(&mut self, thread: u32) -> &CpuSet {
+        self.0.entry(thread).or_insert_with(|| affinity::allowed_to(thread).unwrap_or_default())
     }
 }
 
@@ -282,5 +337,61 @@ unsafe impl IdSource for Inner {
 
     fn handed_out(&self) -> [Range<u32>; 2] {
         self.ids.handed_out()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn set(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
+        cpus.into_iter().map(CpuId).collect()
+    }
+
+    #[test]
+    fn who_comes_where_no_thread_was_allowed_reads_its_mask_again_and_only_then() {
+        let tenant = Tenant::builder().cpus(1024).build();
+        let (inner, reads) = (&*tenant.inner, std::cell::Cell::new(0));
+        let enter = |cpu: u32, mask: CpuSet| {
+            let read = || {
+                reads.set(reads.get() + 1);
+                mask.clone()
+            };
+            drop(Guard::new(inner, inner.enter_slowly(CpuId(cpu), read)));
+            (reads.get(), tenant.stats().nr_cpus_allowed)
+        };
+        // What the compactor reads is this thread's real mask.
+        let real = read_mask();
+        let fresh: Vec<u32> = (0..1024).filter(|cpu| !real.contains(CpuId(*cpu))).take(8).collect();
+        let more = |mine: usize| (real.len() + mine) as u32;
+        let joined = real.union(&set([fresh[0]]));
+        assert_eq!(enter(fresh[0], joined), (1, more(1)), "it joins");
+        assert_eq!(enter(fresh[0], set(fresh.clone())), (1, more(1)), "where it was");
+        assert_eq!(enter(fresh[3], set(fresh[2..6].iter().copied())), (2, more(5)), "all of its new mask");
+        assert_eq!(enter(fresh[5], set(fresh.clone())), (2, more(5)), "where it is known to be allowed");
+        assert_eq!(enter(fresh[7], CpuSet::new()), (3, more(6)), "a mask that cannot be read: this CPU");
+    }
+
+    #[test]
+    fn a_threads_mask_is_read_until_it_ends() {
+        let tenant = Tenant::builder().build();
+        let ends = |leaks: bool| {
+            let tenant = &tenant;
+            let ends = move || {
+                let guard = tenant.enter();
+                let threads = tenant.inner.threads().clone();
+                if leaks {
+                    std::mem::forget(guard);
+                }
+                (threads, affinity::this_thread())
+            };
+            let (threads, this) = std::thread::scope(|scope| scope.spawn(ends).join()).unwrap();
+            assert_eq!(threads, [this]);
+            assert!(tenant.inner.threads().is_empty(), "leaks: {leaks}");
+        };
+        ends(false);
+        // The guard's user stays for ever, but the thread's number may be another process's thread's.
+        ends(true);
+        ends(false);
     }
 }

@@ -179,6 +179,7 @@ fn count_out() {
         let mut leave = |serial: u64, user: User| {
             // A tenant that is gone has nobody inside.
             let tenant = registry::tenant(serial)?;
+            tenant.part();
             if tenant.ids.holds(&user) {
                 // Its drop comes by here again.
                 tenant.ids.make_leave_slow(&user);

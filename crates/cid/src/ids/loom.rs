@@ -303,7 +303,7 @@ impl Policy for Freeing {
         KeptPerCpu.pick(facts, recent, used)
     }
 
-    fn left_behind(&self, _: &Facts, to: Destination) -> LeftBehind {
+    fn left_behind(&self, _: &Facts, _: u32, to: Destination) -> LeftBehind {
         if to.has_id { LeftBehind::Freed } else { LeftBehind::Follows }
     }
 }

@@ -5,7 +5,7 @@
 //!          under the lock, and every seat by a CAS that fails if somebody entered. Who cannot be
 //!          taken from is asked: a flag that its leave, or the next entry, finds.
 //! Number.  64 ids on 384 CPUs: a compaction looks at 64 seats, each a line of another CPU.
-//! Source.  Linux 6.13 `task_mm_cid_work`, `sched_mm_cid_migrate_to`; 6.19 for owners.
+//! Source.  Linux 6.4 `task_mm_cid_work`, `sched_mm_cid_migrate_to`, which 6.13 changed; 6.19 for owners.
 
 use super::{Ids, NOWHERE, Shared, User};
 use crate::policy::{Destination, LeftBehind, Owner};
@@ -113,7 +113,7 @@ impl<S: Seats> Ids<S> {
         }
         let destination =
             Destination { has_id: dest.state() != State::Empty, has_recent: dest.rest().cid().is_some() };
-        let left = self.policy.left_behind(&self.facts(shared), destination);
+        let left = self.policy.left_behind(&self.facts(shared), user.nr_cpus_allowed, destination);
         if left == LeftBehind::Stays || !from.take() {
             return;
         }

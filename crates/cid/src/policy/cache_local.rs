@@ -4,13 +4,18 @@
 //!          the bound were handed out, one that never was: spread over the whole range, each CPU
 //!          has its own, and the range is still compact. 3. The lowest free one.
 //! Number.  Bound: min(CPUs allowed, users). 4 threads on 384 CPUs use ids 0 to 3.
-//! Source.  "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads"
-//!          (Linux 6.13). There compaction also takes ids above how many are in use; here above
-//!          the bound, so that an id in daily use is not lost to somebody else's pause.
+//! Source.  6.13, "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads": the recent id,
+//!          whatever its number; the second rule, where the count of ids handed out only grows; the process's set of
+//!          allowed CPUs, for the third rule and for moves.
+//!          6.14, "sched: Compact RSEQ concurrency IDs with reduced threads and affinity": the count falls with the
+//!          bound, and a recent id is taken only below the count. Below the bound here: when users left and came again,
+//!          the count has fallen to the fewest, and a CPU whose id lies between the two has it back.
+//!          Compaction takes ids above how many are in use in both; here above the bound, so that an id in daily
+//!          use is not lost to somebody else's pause.
 
 use super::*;
 
-/// The id that this CPU used last, wherever that is possible, as Linux 6.13 to 6.18 do it.
+/// The id that this CPU used last, wherever that is possible, as Linux 6.13 to 6.18 do it, with 6.14's bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheLocal;
 
@@ -35,7 +40,7 @@ impl Policy for CacheLocal {
         used.lowest_free(self.end(facts)).map(Pick::Lowest)
     }
 
-    fn left_behind(&self, facts: &Facts, to: Destination) -> LeftBehind {
+    fn left_behind(&self, facts: &Facts, _: u32, to: Destination) -> LeftBehind {
         match to.has_id || to.has_recent {
             false => LeftBehind::Follows,
             // Every CPU can have an id of its own: nothing is gained by giving one back.

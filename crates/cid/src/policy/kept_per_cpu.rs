@@ -2,7 +2,10 @@
 //!
 //! Model.   Who enters where an id is kept uses it again. An id that lay unused is taken back, and
 //!          the CPU forgets it: after a pause of 100 ms it gets the lowest free one, whoever's
-//!          core has that one's data.
+//!          core has that one's data. A task that moves to a CPU with an id frees the one that it left, unless there are as
+//!          many tasks as CPUs in the mask of that task: the baseline compares with the task's own mask, not with the
+//!          process's set of CPUs, which came in 6.13.
+//! Source.  Linux 6.4 `__mm_cid_try_get`, `sched_mm_cid_migrate_to`, `task_mm_cid_work`.
 
 use super::*;
 
@@ -15,6 +18,10 @@ impl Policy for KeptPerCpu {
         "kept-per-cpu"
     }
 
+    fn end(&self, facts: &Facts) -> u32 {
+        facts.cpus
+    }
+
     /// As many as there are, so that the numbers stay dense: `sched_mm_cid_remote_clear_weight`.
     fn bound(&self, facts: &Facts) -> u32 {
         facts.in_use
@@ -24,10 +31,10 @@ impl Policy for KeptPerCpu {
         used.lowest_free(self.end(facts)).map(Pick::Lowest)
     }
 
-    fn left_behind(&self, facts: &Facts, to: Destination) -> LeftBehind {
+    fn left_behind(&self, facts: &Facts, own_cpus_allowed: u32, to: Destination) -> LeftBehind {
         match to.has_id {
             false => LeftBehind::Follows,
-            true if facts.users >= facts.nr_cpus_allowed => LeftBehind::Stays,
+            true if facts.users >= own_cpus_allowed => LeftBehind::Stays,
             true => LeftBehind::Freed,
         }
     }

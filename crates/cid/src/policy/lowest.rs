@@ -18,11 +18,15 @@ impl Policy for Lowest {
         false
     }
 
+    fn end(&self, facts: &Facts) -> u32 {
+        facts.cpus
+    }
+
     fn pick(&self, facts: &Facts, _: Option<Cid>, used: &Used) -> Option<Pick> {
         used.lowest_free(self.end(facts)).map(Pick::Lowest)
     }
 
-    fn left_behind(&self, _: &Facts, _: Destination) -> LeftBehind {
+    fn left_behind(&self, _: &Facts, _: u32, _: Destination) -> LeftBehind {
         LeftBehind::Stays // nothing is
     }
 }

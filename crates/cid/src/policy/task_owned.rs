@@ -51,7 +51,7 @@ impl Policy for TaskOwned {
         used.lowest_free(self.end(facts)).or_else(|| used.lowest_free(facts.cpus)).map(Pick::Lowest)
     }
 
-    fn left_behind(&self, _: &Facts, _: Destination) -> LeftBehind {
+    fn left_behind(&self, _: &Facts, _: u32, _: Destination) -> LeftBehind {
         LeftBehind::Stays
     }
 }

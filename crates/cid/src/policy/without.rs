@@ -114,8 +114,8 @@ impl Policy for Without {
         self.policy.pick(&Facts { max_nr_cid, ..*facts }, recent, used)
     }
 
-    fn left_behind(&self, facts: &Facts, to: Destination) -> LeftBehind {
-        match self.policy.left_behind(facts, to) {
+    fn left_behind(&self, facts: &Facts, own_cpus_allowed: u32, to: Destination) -> LeftBehind {
+        match self.policy.left_behind(facts, own_cpus_allowed, to) {
             LeftBehind::Follows if self.lacks(Rule::Follow) => LeftBehind::Freed,
             left => left,
         }

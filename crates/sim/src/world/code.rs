@@ -166,9 +166,10 @@ impl<P: Policy, O: Observer> World<P, O> {
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
         let task = self.scene.task(id);
         task.allowed = place;
-        let process = task.process;
+        let (process, user) = (task.process, task.user);
         if process != NONE {
-            self.processes[process as usize].allow(&self.cpus_of(place));
+            let cpus = self.cpus_of(place);
+            self.processes[process as usize].allow(user, &cpus);
         }
     }
 

@@ -123,9 +123,11 @@ impl Process {
         at
     }
 
-    /// One of its tasks may run there from now on.
-    pub(crate) fn allow(&self, cpus: &CpuSet) {
-        self.ids.allow(cpus);
+    /// One of its tasks may run only there from now on.
+    pub(crate) fn allow(&mut self, at: u32, cpus: &CpuSet) {
+        if let Some(user) = self.members[at as usize].as_mut() {
+            self.ids.allow_user(user, cpus);
+        }
     }
 
     /// A task less. It holds nothing.

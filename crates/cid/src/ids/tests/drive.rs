@@ -58,6 +58,12 @@ pub(super) enum Op {
     Allow {
         cpu: u32,
     },
+    /// Its mask is another one from now on.
+    Mask {
+        who: u32,
+        first: u32,
+        len: u32,
+    },
     Compact,
     /// Takes back by a rule that has nothing to do with time.
     CompactIf {
@@ -136,6 +142,7 @@ impl<'a> Pair<'a> {
             Op::Leave { who: n, guard } => _ = who(n).map(|who| self.leave(who, guard)),
             Op::Migrate { who: n, cpu } => _ = who(n).map(|who| self.migrate(who, cpu)),
             Op::Allow { cpu } => self.allow(cpu),
+            Op::Mask { who: n, first, len } => _ = who(n).map(|who| self.mask(who, first, len)),
             Op::Compact => self.compact(None),
             Op::CompactIf { salt } => self.compact(Some(salt)),
         }
@@ -153,6 +160,12 @@ impl<'a> Pair<'a> {
     fn allow(&mut self, cpu: u32) {
         self.ids.allow(&[CpuId(cpu)].into_iter().collect());
         self.model.allow(std::iter::once(cpu));
+    }
+
+    fn mask(&mut self, who: usize, first: u32, len: u32) {
+        let member = &mut self.members[who];
+        self.ids.allow_user(&mut member.user, &(first..first + len).map(CpuId).collect());
+        self.model.allow_user(member.token, first..first + len);
     }
 
     fn add(&mut self, first: u32, len: u32) {
@@ -397,6 +410,7 @@ impl Mix {
             return if rng.percent(80) { Op::Compact } else { Op::CompactIf { salt: rng.below(u32::MAX) } };
         }
         match (rng.below(100), pair.has_guards(who)) {
+            (0, _) if rng.percent(50) => Op::Mask { who, first: cpu, len: rng.below(6) },
             (0, _) => Op::Allow { cpu: rng.below(pair.cpus + 3) },
             (1..=4, _) => Op::Migrate { who, cpu },
             (_, 1..) if rng.percent(self.leave_percent) => Op::Leave { who, guard: rng.below(8) },

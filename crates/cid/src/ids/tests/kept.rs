@@ -2,6 +2,8 @@
 
 use super::drive::{Rng, ids};
 use super::*;
+use crate::bits::SharedBits;
+use crate::policy::{Facts, Pick, Used};
 use std::collections::BTreeSet;
 
 #[test]
@@ -124,6 +126,56 @@ fn nothing_is_freed_by_a_move_when_every_cpu_can_have_an_id() {
         assert_eq!(ids.at(CpuId(0)), Some((Cid(0), false)), "{rules:?}");
         assert_eq!(ids.stats().freed_by_moves, 0);
     }
+}
+
+/// Three CPUs; one user may use all of them, the other, which moves, so many. Whether it freed the id that it left.
+fn frees_when_it_moves(rules: Rules, its_cpus: u32) -> bool {
+    let ids = ids(rules, 3, 0);
+    let (mut all, mut some) = (ids.add_user(0, &set(0..3)), ids.add_user(1, &set(0..its_cpus)));
+    assert_eq!([visit(&ids, 0, &mut some), visit(&ids, 1, &mut all)], [0, 1]);
+    ids.migrate(&some, CpuId(1));
+    let stats = ids.stats();
+    assert_eq!((stats.users, stats.nr_cpus_allowed, stats.moves), (2, 3, 0));
+    assert_eq!(ids.at(CpuId(0)).is_none(), stats.freed_by_moves == 1);
+    stats.freed_by_moves == 1
+}
+
+#[test]
+fn kept_per_cpu_compares_its_users_with_the_movers_own_mask_and_cache_local_with_all() {
+    assert!(frees_when_it_moves(Rules::KeptPerCpu, 3), "3 CPUs in its mask, 2 users");
+    assert!(!frees_when_it_moves(Rules::KeptPerCpu, 2), "2 CPUs in its mask, 2 users");
+    assert!(frees_when_it_moves(Rules::CacheLocal, 3) && frees_when_it_moves(Rules::CacheLocal, 2));
+}
+
+#[test]
+fn a_mask_that_changes_counts_for_its_user_at_once_and_for_the_tenant_if_it_is_new() {
+    let ids = ids(Rules::KeptPerCpu, 8, 0);
+    let (mut a, mut b) = (ids.add_user(0, &set([0])), ids.add_user(1, &set([1])));
+    assert_eq!([visit(&ids, 0, &mut a), visit(&ids, 1, &mut b)], [0, 1]);
+    assert!(!ids.is_beyond_masks(CpuId(0), &a), "where it was");
+    assert!(!ids.is_beyond_masks(CpuId(1), &a), "where another may run");
+    assert!(ids.is_beyond_masks(CpuId(5), &a));
+    ids.allow_user(&mut a, &set([1, 5, 6, 99]));
+    assert!(!ids.is_beyond_masks(CpuId(5), &a));
+    assert_eq!(ids.stats().nr_cpus_allowed, 4, "0, 1, 5 and 6; there is no 99");
+    ids.migrate(&a, CpuId(1));
+    assert_eq!((ids.at(CpuId(0)), ids.stats().freed_by_moves), (None, 1), "2 users, 3 CPUs in its mask");
+    ids.allow_user(&mut b, &set([1, 0]));
+    visit(&ids, 0, &mut a);
+    ids.migrate(&b, CpuId(0));
+    assert_eq!(ids.stats().freed_by_moves, 1, "2 users, 2 CPUs in its mask");
+    assert_eq!(ids.stats().nr_cpus_allowed, 4, "the set does not shrink");
+}
+
+#[test]
+fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
+    // Whoever holds an id that is in no seat yet, as when two enter at once.
+    let used = SharedBits::new(8);
+    (0..2).for_each(|cid| _ = used.insert(cid));
+    let facts = Facts { users: 2, nr_cpus_allowed: 2, max_nr_cid: 2, in_use: 2, cpus: 8 };
+    let pick = |policy: &dyn Policy| policy.pick(&facts, None, &Used(&used)).map(Pick::cid);
+    assert_eq!([pick(&Lowest), pick(&KeptPerCpu), pick(&CacheLocal)], [Some(Cid(2)), Some(Cid(2)), None]);
+    assert_eq!([Lowest.end(&facts), KeptPerCpu.end(&facts), CacheLocal.end(&facts)], [8, 8, 2]);
 }
 
 #[test]

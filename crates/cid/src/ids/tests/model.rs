@@ -43,6 +43,8 @@ enum Hold {
 
 #[derive(Debug, Default)]
 struct Person {
+    /// On how many CPUs it may run itself.
+    may_use: u32,
     /// Its number among the users whose ids are their own.
     number: Option<u32>,
     /// The CPU that it entered on last, and the id that it had there.
@@ -110,13 +112,20 @@ impl Model {
     fn end(&self) -> u32 {
         match self.rules {
             Rules::TaskOwned => (self.can_run() + self.can_run() / 4).min(self.cpus),
-            _ => self.nr_allowed(),
+            Rules::Lowest | Rules::KeptPerCpu => self.cpus,
+            Rules::CacheLocal => self.nr_allowed(),
         }
     }
 
     pub(super) fn add_user(&mut self, token: u32, allowed: impl Iterator<Item = u32>) {
         self.people.insert(token, Person::default());
-        self.allow(allowed);
+        self.allow_user(token, allowed);
+    }
+
+    pub(super) fn allow_user(&mut self, token: u32, allowed: impl Iterator<Item = u32>) {
+        let allowed: BTreeSet<u32> = allowed.filter(|cpu| *cpu < self.cpus).collect();
+        self.person(token).may_use = allowed.len() as u32;
+        self.allow(allowed.into_iter());
     }
 
     pub(super) fn remove_user(&mut self, token: u32) {
@@ -274,6 +283,8 @@ impl Model {
             return;
         }
         let has_id = self.shares.contains_key(&Place::Cpu(to));
+        let own = self.rules == Rules::KeptPerCpu;
+        let can_have = if own { self.person(token).may_use } else { self.nr_allowed() };
         let is_welcome = match self.rules {
             Rules::Lowest | Rules::TaskOwned => return,
             Rules::KeptPerCpu => !has_id,
@@ -284,7 +295,7 @@ impl Model {
             self.shares.insert(Place::Cpu(to), Share { id, holder: None, unused: false, asked: false });
             self.recent.insert(to, id);
             self.counts.moves += 1;
-        } else if self.users() < self.nr_allowed() {
+        } else if self.users() < can_have {
             self.free(Place::Cpu(from));
             self.counts.freed_by_moves += 1;
         } else {
