@@ -64,7 +64,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         bail!("a look every {} seconds; 0.05 to 3600 are possible", args.every);
     }
     let every = Duration::from_secs_f64(args.every);
-    let which = choose(args.process.as_deref(), observe::list())?;
+    let which = choose(args.process.as_deref(), args.json, observe::list())?;
     if args.json {
         println!("{}", checked(&ask(&which)?)?);
         return Ok(());
@@ -87,7 +87,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The one that is meant.
-fn choose(said: Option<&str>, found: Vec<Observable>) -> anyhow::Result<Observable> {
+fn choose(said: Option<&str>, is_json: bool, found: Vec<Observable>) -> anyhow::Result<Observable> {
     let Some(said) = said else {
         return match found.len() {
             0 => bail!("no process here can be watched\n\n{HOW}\n{}", looked_in()),
@@ -99,7 +99,9 @@ fn choose(said: Option<&str>, found: Vec<Observable>) -> anyhow::Result<Observab
     };
     let (pid, runtime) = said.split_once('.').unwrap_or((said, "1"));
     let (Ok(pid), Ok(runtime)) = (pid.parse::<u32>(), runtime.parse::<u32>()) else {
-        bail!("`{said}` is no process; say its number, as in `warmcore top 1234`");
+        // Of the other commands it takes a file.
+        let json = if is_json { "; `--json` takes no file here, and prints on standard output" } else { "" };
+        bail!("`{said}` is no process; say its number, as in `warmcore top 1234`{json}");
     };
     let of_it: Vec<_> = found.into_iter().filter(|one| one.pid == pid).collect();
     if of_it.is_empty() {

@@ -268,6 +268,7 @@ fn who_can_t_be_watched_is_told_how_to() {
     }
     for (args, word) in [
         (&["--once", "orders"][..], "`orders` is no process"),
+        (&["--json", "out.json"], "`--json` takes no file here, and prints on standard output"),
         (&["--once", "--every", "0"], "0.05 to 3600"),
         (&["--once", "--json"], "cannot be used with"),
     ] {
