@@ -127,8 +127,9 @@ pub struct Ended {
 ///
 /// A client that sends no request is not kept for ever: [`head_timeout`](Server::head_timeout) and
 /// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer has been handed to hyper, and is not
-/// cut meanwhile, however long its handler takes; bound that with a layer of tower's. With HTTP/2 hyper takes an answer in one
-/// piece at once, so a client that reads it for longer than the bound is cut. An error of `accept` never ends the server: it goes on at once where
+/// cut meanwhile, however long its handler takes; bound that with a layer of tower's. What is left of the answer then may
+/// take any time to go, and with HTTP/2 what is left of the request's body to come, as long as it never stands still for the
+/// bound on idle connections. With HTTP/1 a request's body that goes on after its answer counts as the next request's head. An error of `accept` never ends the server: it goes on at once where
 /// the error was that connection's, and a tenth of a second later where it was the process's, such as no more descriptors.
 ///
 /// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).until(async { _ = tokio::signal::ctrl_c().await })`.
@@ -181,8 +182,8 @@ impl<L: Listener, S> Server<L, S> {
         Self { bounds: Bounds { head: timeout, ..self.bounds }, ..self }
     }
 
-    /// How long a connection is kept from the end of an answer to the next byte, and with HTTP/2 to the next request; then
-    /// it is closed. 30 s if nothing is said; `Duration::MAX` for ever.
+    /// How long a connection is kept from the end of an answer to the next byte, and with HTTP/2 to the next request or
+    /// byte of a body; then it is closed. 30 s if nothing is said; `Duration::MAX` for ever.
     pub fn idle_timeout(self, timeout: Duration) -> Self {
         Self { bounds: Bounds { idle: timeout, ..self.bounds }, ..self }
     }
@@ -414,7 +415,7 @@ async fn connection<L, S, B>(
 {
     let quiet = Arc::new(Quiet::new(clock::now()));
     let io = match L::adopt(socket) {
-        Ok(io) => TokioIo::new(Noticed { io, quiet: quiet.clone() }),
+        Ok(io) => TokioIo::new(Noticed::new(io, quiet.clone())),
         Err(error) => return tracing::warn!(%error, "no driver takes a connection"),
     };
     let mut builder = auto::Builder::new(executor);

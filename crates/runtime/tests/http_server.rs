@@ -7,17 +7,20 @@
 mod limit;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{get, post};
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes, Frame};
 use hyper_util::client::legacy::Client;
 use limit::{as_task, ends, with_workers};
 use std::collections::{BTreeSet, VecDeque};
+use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
+use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -133,6 +136,104 @@ fn a_connection_that_idles_is_closed_with_http1_and_http2() {
         // `send` is kept: it is the server that ends it.
         let _ = connection.await.unwrap();
         assert!(send.is_closed());
+    });
+}
+
+/// 4 MiB.
+const BIG: usize = 4 << 20;
+
+/// What is read or written at a time, and the pause after it: a body takes longer than the bound and a second's grace.
+const PIECE: usize = 16 << 10;
+const PAUSE: Duration = Duration::from_millis(18);
+
+/// A body of [`BIG`] that comes piece by piece.
+struct Slow {
+    left: usize,
+    pause: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Body for Slow {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        std::task::ready!(self.pause.as_mut().poll(cx));
+        self.left -= PIECE;
+        self.pause.set(tokio::time::sleep(PAUSE));
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; PIECE])))))
+    }
+}
+
+/// The handler's answer is a body in one piece, which hyper takes at once; and it answers at once, while the request's
+/// body still comes, which a task of its own reads.
+#[test]
+fn an_answer_that_is_read_slowly_and_a_request_that_is_answered_early_are_not_cut_with_http2() {
+    const IDLE: Duration = Duration::from_secs(2);
+    as_task(2, async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let upload = |body: axum::body::Body| async move {
+            spawn(async move { tell.send(body.collect().await.map(|all| all.to_bytes().len())).unwrap() });
+            "early"
+        };
+        let app = Router::new().route("/big", get(|| async { vec![7; BIG] })).route("/early", post(upload));
+        spawn(http::serve(listener, app).idle_timeout(IDLE).run());
+        let download = spawn(async move {
+            let stream = hyper_util::rt::TokioIo::new(TcpStream::connect(at).await.unwrap());
+            let mut builder = hyper::client::conn::http2::Builder::new(Executor::current());
+            builder
+                .initial_stream_window_size(4 * PIECE as u32)
+                .initial_connection_window_size(4 * PIECE as u32);
+            let (mut send, connection) = builder.handshake::<_, Empty<Bytes>>(stream).await.unwrap();
+            spawn(connection);
+            let request = hyper::Request::get(format!("http://{at}/big")).body(Empty::new()).unwrap();
+            let mut answer = send.send_request(request).await.unwrap().into_body();
+            let mut read = 0;
+            while let Some(frame) = answer.frame().await {
+                read += frame
+                    .map(|frame| frame.into_data().unwrap().len())
+                    .unwrap_or_else(|error| panic!("after {read} bytes: {error}"));
+                tokio::time::sleep(PAUSE).await;
+            }
+            read
+        });
+        let stream = hyper_util::rt::TokioIo::new(TcpStream::connect(at).await.unwrap());
+        let builder = hyper::client::conn::http2::Builder::new(Executor::current());
+        let (mut send, connection) = builder.handshake::<_, Slow>(stream).await.unwrap();
+        spawn(connection);
+        let body = Slow { left: BIG, pause: Box::pin(tokio::time::sleep(PAUSE)) };
+        let request = hyper::Request::post(format!("http://{at}/early")).body(body).unwrap();
+        let answer = send.send_request(request).await.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(answer.to_bytes(), "early");
+        assert_eq!(told.recv().await.unwrap().expect("all that was sent"), BIG);
+        assert_eq!(download.await.unwrap(), BIG);
+    });
+}
+
+#[test]
+fn a_client_of_http2_that_reads_nothing_of_its_answer_is_cut() {
+    as_task(2, async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let app = Router::new().route("/big", get(|| async { vec![7; BIG] }));
+        spawn(http::serve(listener, app).idle_timeout(SHORT).run());
+        let stream = hyper_util::rt::TokioIo::new(TcpStream::connect(at).await.unwrap());
+        let mut builder = hyper::client::conn::http2::Builder::new(Executor::current());
+        builder.initial_stream_window_size(PIECE as u32);
+        let (mut send, connection) = builder.handshake::<_, Empty<Bytes>>(stream).await.unwrap();
+        let connection = spawn(connection);
+        let request = hyper::Request::get(format!("http://{at}/big")).body(Empty::new()).unwrap();
+        let unread = send.send_request(request).await.unwrap();
+        // `send` and the answer are kept: it is the server that ends it.
+        let _ = connection.await.unwrap();
+        drop((send, unread));
     });
 }
 

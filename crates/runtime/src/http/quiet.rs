@@ -2,12 +2,14 @@
 //!
 //! Model.   A connection is *quiet* while none of its requests is under way: from its beginning, or the end of its last
 //!          answer, until the head of the next request is complete. It may be quiet for `idle`, and once a first byte
-//!          has come, or at its beginning, for `head`. Bytes of HTTP/2 that are no request (pings) prove nothing.
+//!          has come, or at its beginning, for `head`. Bytes of HTTP/2 that are no request (pings) prove nothing, but
+//!          bytes of bodies do: of an answer that hyper took in one piece and sends as fast as the client reads
+//!          (`CountedData`), and of a request that was answered before all of it had come (`Frames`).
 //!          The connection's timer rings when the bound would end and is set again if something happened meanwhile, so
 //!          a request costs two or three reads of the clock and no timer.
 //! Writers. The connection's task, and with HTTP/2 the tasks of its streams, which end requests.
 
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 use hyper::{Method, Request, Response, Version};
 use pin_project_lite::pin_project;
 use std::io::{self, IoSlice};
@@ -87,6 +89,13 @@ impl Quiet {
         }
     }
 
+    /// A part of a body of HTTP/2 went or came: what is left of an answer, or of a request that was answered already.
+    fn moved(&self, now: impl FnOnce() -> Nanos) {
+        if self.is_idle.load(Relaxed) && self.requests.load(Relaxed) == 0 {
+            self.since.store(now().0, Relaxed);
+        }
+    }
+
     fn counts_bytes(&self) -> bool {
         self.requests.load(Relaxed) == 0 && !self.is_http2.load(Relaxed)
     }
@@ -107,7 +116,7 @@ impl Quiet {
 pub(super) enum Ring {
     /// A connection of HTTP/2 was quiet for too long: it is to say goodbye.
     Close,
-    /// Another one was, or it did not close when it was asked to: drop it.
+    /// Another one was, or it was asked to close and nothing has moved since: drop it.
     Cut,
 }
 
@@ -147,7 +156,7 @@ impl Future for Alarm {
             let (now, was_asked) = (clock::now(), *this.has_rung);
             match until {
                 // Only HTTP/2 has a word for it.
-                Some(until) if was_asked || until.0 <= now.0 && !this.quiet.is_http2.load(Relaxed) => {
+                Some(until) if until.0 <= now.0 && (was_asked || !this.quiet.is_http2.load(Relaxed)) => {
                     return Poll::Ready(Ring::Cut);
                 }
                 Some(until) if until.0 <= now.0 => {
@@ -205,7 +214,7 @@ where
         let underway = Underway(self.quiet.clone());
         // A tunnel through a stream of HTTP/2 lives on when its answer is gone, and hyper does not say for how long.
         let is_tunnel = is_http2 && request.method() == Method::CONNECT;
-        Answering { future: self.service.call(request), underway: Some(underway), is_tunnel }
+        Answering { future: self.service.call(request), underway: Some(underway), is_http2, is_tunnel }
     }
 }
 
@@ -214,6 +223,7 @@ pin_project! {
         #[pin]
         future: F,
         underway: Option<Underway>,
+        is_http2: bool,
         is_tunnel: bool,
     }
 }
@@ -234,7 +244,8 @@ where
             // One request more, which is under way for as long as the connection lives.
             quiet.begin(true);
         }
-        Poll::Ready(Ok(answer.map(|body| CountedBody { body, _underway: underway })))
+        let counts_data = *this.is_http2;
+        Poll::Ready(Ok(answer.map(|body| CountedBody { body, underway, counts_data })))
     }
 }
 
@@ -243,19 +254,64 @@ pin_project! {
     pub(super) struct CountedBody<B> {
         #[pin]
         body: B,
-        _underway: Option<Underway>,
+        underway: Option<Underway>,
+        // With HTTP/1 the connection's bytes say as much.
+        counts_data: bool,
+    }
+}
+
+/// A part of a body. hyper advances it as it goes, which may be long after the body was dropped.
+pub(super) struct CountedData<D> {
+    data: D,
+    quiet: Option<Arc<Quiet>>,
+}
+
+impl<D> CountedData<D> {
+    fn went(&self) {
+        if let Some(quiet) = &self.quiet {
+            quiet.moved(clock::now);
+        }
+    }
+}
+
+impl<D: Buf> Buf for CountedData<D> {
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, to: &mut [IoSlice<'a>]) -> usize {
+        self.data.chunks_vectored(to)
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.data.advance(n);
+        self.went();
+    }
+
+    fn copy_to_bytes(&mut self, n: usize) -> Bytes {
+        self.went();
+        self.data.copy_to_bytes(n)
     }
 }
 
 impl<B: Body> Body for CountedBody<B> {
-    type Data = B::Data;
+    type Data = CountedData<B::Data>;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(cx));
+        let quiet =
+            || this.underway.as_ref().filter(|_| *this.counts_data).map(|Underway(quiet)| quiet.clone());
+        let counted = |frame: Frame<B::Data>| frame.map_data(|data| CountedData { data, quiet: quiet() });
+        Poll::Ready(frame.map(|frame| frame.map(counted)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -267,18 +323,82 @@ impl<B: Body> Body for CountedBody<B> {
     }
 }
 
+/// What every connection of HTTP/2 begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The frames of HTTP/2 that a client sends, as far as it must be known whether a byte is a body's.
+///
+/// A frame is 9 bytes of head, 3 of which are the length of the rest, and the fourth of which is its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frames {
+    /// So many bytes were as those of the preface.
+    Preface(usize),
+    /// It is no HTTP/2.
+    Other,
+    /// So many bytes of a head, of which the first four are kept.
+    Head(usize, [u8; 4]),
+    /// So many are left of a frame; whether they are a body's.
+    Rest(usize, bool),
+}
+
+impl Frames {
+    /// More bytes came. Whether some of them are a body's.
+    fn read(&mut self, mut bytes: &[u8]) -> bool {
+        let mut has_data = false;
+        while let Some((first, others)) = bytes.split_first() {
+            let mut next = others;
+            *self = match *self {
+                Self::Other => return has_data,
+                Self::Preface(n) if PREFACE[n] != *first => Self::Other,
+                Self::Preface(n) if n + 1 < PREFACE.len() => Self::Preface(n + 1),
+                Self::Preface(_) => Self::Head(0, [0; 4]),
+                Self::Head(n, mut kept) => {
+                    if let Some(byte) = kept.get_mut(n) {
+                        *byte = *first;
+                    }
+                    let length = u32::from_be_bytes([0, kept[0], kept[1], kept[2]]) as usize;
+                    match n {
+                        8 if length > 0 => Self::Rest(length, kept[3] == 0),
+                        8 => Self::Head(0, [0; 4]),
+                        _ => Self::Head(n + 1, kept),
+                    }
+                }
+                Self::Rest(length, is_data) => {
+                    let these = length.min(bytes.len());
+                    next = &bytes[these..];
+                    has_data |= is_data;
+                    if these == length { Self::Head(0, [0; 4]) } else { Self::Rest(length - these, is_data) }
+                }
+            };
+            bytes = next;
+        }
+        has_data
+    }
+}
+
 /// A connection whose bytes are noticed.
 pub(super) struct Noticed<I> {
-    pub(super) io: I,
-    pub(super) quiet: Arc<Quiet>,
+    io: I,
+    quiet: Arc<Quiet>,
+    frames: Frames,
+}
+
+impl<I> Noticed<I> {
+    pub(super) fn new(io: I, quiet: Arc<Quiet>) -> Self {
+        Self { io, quiet, frames: Frames::Preface(0) }
+    }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Noticed<I> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let (this, before) = (self.get_mut(), buf.filled().len());
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
+        let came = &buf.filled()[before..];
+        if !came.is_empty() {
             this.quiet.heard(clock::now);
+        }
+        if this.frames != Frames::Other && this.frames.read(came) {
+            this.quiet.moved(clock::now);
         }
         Poll::Ready(Ok(()))
     }
@@ -377,6 +497,54 @@ mod tests {
             quiet.said(|| Nanos(10 * i));
         });
         assert_eq!(until(&quiet), Some(1010));
+    }
+
+    #[test]
+    fn bodies_of_http2_that_still_move_keep_a_connection() {
+        let quiet = Arc::new(Quiet::new(Nanos(0)));
+        quiet.begin(true);
+        quiet.end(Nanos(10));
+        quiet.moved(|| Nanos(900));
+        assert_eq!(until(&quiet), Some(1900));
+        // Of an answer: the end of its body does not end it.
+        let mut part = CountedData { data: Bytes::from_static(b"warm"), quiet: Some(quiet.clone()) };
+        for n in [1, 3] {
+            quiet.since.store(0, Relaxed);
+            part.advance(n);
+            assert!(until(&quiet) > Some(1000));
+        }
+        assert_eq!(part.remaining(), 0);
+        // Before the first request nothing does.
+        let quiet = Quiet::new(Nanos(0));
+        quiet.moved(|| Nanos(90));
+        assert_eq!(until(&quiet), Some(100));
+    }
+
+    #[test]
+    fn bytes_of_a_body_are_told_from_others_wherever_reads_end() {
+        let frame = |kind: u8, rest: &[u8]| {
+            let length = (rest.len() as u32).to_be_bytes();
+            [&length[1..], &[kind, 0, 0, 0, 0, 1], rest].concat()
+        };
+        // What comes, and whether it is a body's bytes: settings, a ping that looks like one, an empty one, one.
+        let parts = [
+            (PREFACE.to_vec(), false),
+            (frame(4, &[]), false),
+            (frame(6, &[0; 8]), false),
+            (frame(0, &[]), false),
+            (frame(0, &[9; 300]), true),
+            (frame(6, &[0, 0, 1, 0, 0, 0, 0, 0]), false),
+            (frame(0, &[0]), true),
+        ];
+        for at_once in [1, 2, 7, 9, 10, 10_000] {
+            let mut frames = Frames::Preface(0);
+            for (bytes, is_data) in &parts {
+                let found = bytes.chunks(at_once).fold(false, |found, bytes| found | frames.read(bytes));
+                assert_eq!(found, *is_data, "{bytes:?}, {at_once} at once");
+            }
+        }
+        let mut frames = Frames::Preface(0);
+        assert!(!frames.read(b"PRI * HTTP/1.1\r\n") && frames == Frames::Other);
     }
 
     #[test]
