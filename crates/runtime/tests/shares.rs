@@ -157,13 +157,23 @@ fn run(case: Case, time: Duration) -> Seen {
     Seen { polls, moved, ran: [after[0] - before[0], after[1] - before[1]] }
 }
 
-/// What is wrong, if something is.
+/// Runs of a case that are outside before it is wrong. Where a case has some 100 polls a task, one burst of another process
+/// that hits one task's polls is a quarter of them; a rule that shares unequally does so each time.
+const RUNS: usize = 3;
+
+/// What is wrong, if something is: of the last of `RUNS` runs, if all were outside.
 fn judge(case: Case, time: Duration) -> Option<String> {
-    let seen = run(case, time);
-    let (spread, uneven) = (seen.spread(), seen.unevenness());
-    println!("{case:?}: {spread:.3}, workers {uneven:.3}, {:.3} % moved", seen.moved * 100.0);
-    (spread > BAND * uneven || seen.moved > MOVED_MAX)
-        .then(|| format!("{case:?}: {spread:.3}, workers {uneven:.3}: {seen:?}\n"))
+    let mut wrong = None;
+    for _ in 0..RUNS {
+        let seen = run(case, time);
+        let (spread, uneven) = (seen.spread(), seen.unevenness());
+        println!("{case:?}: {spread:.3}, workers {uneven:.3}, {:.3} % moved", seen.moved * 100.0);
+        if spread <= BAND * uneven && seen.moved <= MOVED_MAX {
+            return None;
+        }
+        wrong = Some(format!("{case:?}: {spread:.3}, workers {uneven:.3}: {seen:?}\n"));
+    }
+    wrong
 }
 
 fn judge_all(cases: impl IntoIterator<Item = Case>, time: impl Fn(Case) -> Duration) {
