@@ -483,5 +483,5 @@ fn quoted(text: &str) -> String {
     out
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests;
