@@ -126,6 +126,8 @@ impl Lag {
         let evens = ahead.saturating_sub(tasks * self.polls_there) / speed.max(1);
         let paid = (lag / POLLS_PER_REFILL) as u64;
         let come = match evens.min(their_tasks / 2) {
+            // The only task there has that CPU to itself: it shares this one only if its round becomes no longer by that.
+            0 if their_tasks == 1 && (tasks + 1) * self.polls_there > self.polls_here => 0,
             0 => u64::from(lag >= POLLS_PER_MOVE as i64),
             _ if paid == 0 => 0,
             // What both the queues and the speeds call for comes at once; what only the speeds do, as it is paid for:

@@ -312,3 +312,24 @@ fn moves_are_few_whatever_happens() {
         assert!(world.moved <= most, "seed {seed}: {} moved of {polls}, {most} may", world.moved);
     }
 }
+
+/// How many tasks come in so many looks at a neighbour that has one task, while this CPU has `tasks`; each does so many
+/// polls between two looks.
+fn only_tasks_that_come(tasks: u32, polls_here: u64, polls_there: u64) -> u32 {
+    let mut shares = Shares::default();
+    let pace = |polls, queued| Pace { polls, parks: 0, queued };
+    let look = |look: u64| {
+        let (here, there) = (pace(look * polls_here, tasks), pace(look * polls_there, 1));
+        shares.look(0, here, there, warmcore_place::Distance::Llc)
+    };
+    (0..10_000).map(look).sum()
+}
+
+#[test]
+fn the_only_task_of_a_cpu_stays_where_its_round_is_the_shorter_one() {
+    assert_eq!(only_tasks_that_come(1, 100, 90), 0, "two tasks on two CPUs: together they would get 50 each");
+    assert_eq!(only_tasks_that_come(1, 100, 51), 0);
+    assert_eq!(only_tasks_that_come(2, 100, 34), 0, "a third of 100");
+    assert!(only_tasks_that_come(1, 100, 40) > 0, "half of this CPU is more than all of that one");
+    assert!(only_tasks_that_come(1, 100, 0) > 0, "a CPU that does nothing");
+}
