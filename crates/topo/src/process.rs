@@ -58,6 +58,13 @@ impl Topology {
                 let fact = format!("shows CPUs {}, and this process may run on CPUs {hidden}", parts.online);
                 return Err(TopoError::contradiction(root.join("sys/devices/system/cpu/online"), fact));
             }
+            if parts.allowed.is_none() {
+                parts.notes = Vec::from_iter(parts.notes.into_iter().filter(|note| note != NO_STATUS));
+                parts.notes.push(format!(
+                    "proc/self/status is not there; by the scheduler's mask CPUs {allowed} are allowed"
+                ));
+                parts.allowed = Some(allowed.clone());
+            }
             parts.assemble()
         });
         let mut topology = whole.or_else(|error| {
@@ -80,10 +87,12 @@ impl Topology {
     }
 }
 
+const NO_STATUS: &str = "proc/self/status is not there; all online CPUs are taken as allowed";
+
 fn read_allowed(root: &Path, parts: &mut Parts) -> Result<(), TopoError> {
     let file = root.join("proc/self/status");
     let Some(text) = files::read(&file)? else {
-        parts.notes.push("proc/self/status is not there; all online CPUs are taken as allowed".into());
+        parts.notes.push(NO_STATUS.into());
         return Ok(());
     };
     let Some(list) = text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")) else {

@@ -108,6 +108,18 @@ fn a_process_starts_flat_where_the_machine_is_not_to_be_understood() {
 }
 
 #[test]
+fn without_proc_the_schedulers_mask_says_what_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Topology::from_sysfs(&captured()).unwrap();
+    crate::write_sysfs::write(&machine, &dir.path().join("sys"), Default::default());
+    let t = Topology::of_process(dir.path(), &cpus("1")).unwrap();
+    assert_eq!((t.online(), t.usable(), t.allowed.clone()), (cpus("0-1"), cpus("1"), Some(cpus("1"))));
+    assert_eq!((t.llcs[0].level, t.is_flat), (3, false), "the machine is kept");
+    assert!(t.notes.iter().any(|note| note.contains("by the scheduler's mask CPUs 1 ")), "{:?}", t.notes);
+    assert!(!t.notes.iter().any(|note| note.contains("taken as allowed")), "{:?}", t.notes);
+}
+
+#[test]
 fn a_quota_that_cannot_be_read_is_noted_and_none() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Topology::from_sysfs(&captured()).unwrap();
