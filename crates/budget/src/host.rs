@@ -63,6 +63,7 @@ pub(crate) fn word() -> &'static Accounts<Word> {
     fn begin() -> &'static Accounts<Word> {
         // The mode is chosen here at the latest, so that CPUs can be told without a call.
         let _ = warmcore_percpu::try_mode();
+        set_up_unbilled();
         WORD.get_or_init(|| Accounts::new(Word::new(affinity::cpu_numbers_end() as u32)))
     }
     WORD.get().unwrap_or_else(begin)
@@ -74,11 +75,17 @@ pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     fn begin() -> &'static Accounts<Rseq> {
         // Sections run from here on, if they run at all, also where a kind was asked for by name.
         let _ = warmcore_percpu::try_mode();
+        set_up_unbilled();
         // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
         // tables; where sections are not enabled, every charge goes up the tree.
         RSEQ.get_or_init(|| Accounts::new(unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }))
     }
     RSEQ.get().unwrap_or_else(begin)
+}
+
+/// The slots of counters serve the whole process: no account pays for them because its scope was the first to add.
+fn set_up_unbilled() {
+    warmcore_percpu::set_up_within(|act| unbilled(act));
 }
 
 /// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have

@@ -17,7 +17,8 @@ use std::fmt;
 /// The first add gives it its slots, under a lock, and chooses the process's [`mode`](crate::mode())
 /// if nothing has yet. A program that cannot afford these 5 to 50 ms there calls `mode` in `main`; so does one
 /// whose first add is in a hot loop, since that loop may stay on the slow path to its end.
-/// Not in a global allocator: the first add allocates, and would wait for itself.
+/// A global allocator may count in one: adds that come back while its slots are reserved are counted aside. But not
+/// while it holds a lock of its own that the first add's allocations need; call `mode` and add 0 before there is one.
 ///
 /// After that an add is safe in signal handlers on the `rseq` backend, in threads that have an area
 /// (all of glibc ≥ 2.35's), and in a child of fork, which may also drain; a snapshot there may wait for

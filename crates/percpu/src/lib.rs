@@ -8,6 +8,7 @@ mod mode;
 mod per;
 #[cfg_attr(loom, allow(dead_code))]
 mod pool;
+mod set_up;
 mod sum;
 mod sync;
 mod words;
@@ -21,3 +22,4 @@ pub use mode::{Mode, ModeError, VARIABLE, mode, register_thread, try_mode};
 pub use per::{Field, HoldsCid, IdSource, Local, Own, PerCid, PerCpu};
 #[cfg(not(loom))]
 pub use pool::Pool;
+pub use set_up::{Within, set_up_within};

@@ -7,6 +7,7 @@
 //! Source.  ClickHouse#117700: rseq "was never used in release binaries", and nobody saw it.
 //!          Hence a mode that everybody can ask for and print.
 
+use crate::set_up::set_up;
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -83,14 +84,14 @@ impl std::error::Error for ModeError {}
 /// say so in its own words asks here before it makes its first counter.
 pub fn try_mode() -> Result<&'static Mode, &'static ModeError> {
     static MODE: OnceLock<Result<Mode, ModeError>> = OnceLock::new();
-    MODE.get_or_init(|| {
+    let chosen = || {
         let mode = choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref());
         // ORDERING: Relaxed; data gets its slots after `MODE` was set, and a thread that finds slots synchronises with
         // the one that gave them.
         LOCKS.store(!matches!(mode, Ok(Mode::Rseq(_))), Relaxed);
         mode
-    })
-    .as_ref()
+    };
+    MODE.get().unwrap_or_else(|| set_up(|| MODE.get_or_init(chosen))).as_ref()
 }
 
 /// The mode of this process. Panics where [`try_mode`] is an error, with its text.

@@ -9,6 +9,7 @@
 //! Writers. The chunk list: under its lock. The blocks' bytes: their users.
 //! Source.  Linux percpu allocator (`mm/percpu.c`): units of one page, holes filled first-fit.
 
+use crate::set_up::set_up;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -80,7 +81,8 @@ impl Pool {
             Ids::Cpu => 0,
             Ids::Cid => 1,
         }];
-        pool.get_or_init(|| Self::with_slots(affinity::cpu_numbers_end()))
+        pool.get()
+            .unwrap_or_else(|| set_up(|| pool.get_or_init(|| Self::with_slots(affinity::cpu_numbers_end()))))
     }
 
     /// A pool of its own, for any number of slots. Costs nothing until something is in it.
@@ -100,6 +102,10 @@ impl Pool {
 
     /// `bytes` per slot, aligned to `align`, at most a pair of lines. Panics without address space.
     pub(crate) fn block(&self, bytes: usize, align: usize) -> Block {
+        set_up(|| self.find_or_make(bytes, align))
+    }
+
+    fn find_or_make(&self, bytes: usize, align: usize) -> Block {
         assert!(align <= PAIR, "a slot aligned to {align} bytes; the pool aligns to {PAIR} at most");
         let whole = |stride| Chunk {
             region: reserve(self.slots, stride),

@@ -20,15 +20,19 @@
 //! Writers. `active`: the first add and snapshots, under `rest`. `words`: the first add, under `rest`. Words: sections of the slot's holder, or locked
 //!          adds by anyone; they are never reset. `rest`: under its lock.
 
+use crate::set_up::set_up;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
 use crate::words::Words;
 #[cfg(not(loom))]
 use crate::{
     mode::{locks, mode},
     pool::{Pool, SHIFT},
+    set_up::is_setting_up,
     words::probable_slot,
 };
 use std::sync::OnceLock;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
 use warmcore_line::{Line, Padded};
 #[cfg(not(loom))]
 use warmcore_sys::{
@@ -55,6 +59,11 @@ pub(crate) struct Sum {
     /// Empty before the first add.
     #[line(read_mostly)]
     words: OnceLock<Words>,
+    /// Added before there were slots, while some counter was set up, by a global allocator perhaps: see `set_up`. Only
+    /// read after that.
+    #[cfg(not(loom))]
+    #[line(read_mostly)]
+    early: AtomicU64,
     #[line(contended)]
     rest: Padded<Mutex<Rest>>,
 }
@@ -74,6 +83,7 @@ impl Sum {
         Self {
             active: AtomicPtr::new(std::ptr::null_mut()),
             words: OnceLock::new(),
+            early: AtomicU64::new(0),
             rest: Padded::new(Mutex::new(Rest { direct: 0, drained: 0 })),
         }
     }
@@ -129,9 +139,29 @@ impl Sum {
         Words::new(Pool::of(Ids::Cid), BANKS)
     }
 
+    /// As `add_directly`, without slots while a thread sets something up: any lock of this crate may be held for as long as
+    /// this add takes. Says whether that is so.
+    ///
+    /// A reader that finds no slots reads this one word and `direct`, whose lock it has: one moment. A reader that finds
+    /// some reads all adds that returned before it began, as this word only grows.
+    fn add_early(&self, n: u64) -> bool {
+        let is_early = self.words.get().is_none() && is_setting_up();
+        if is_early {
+            // ORDERING: Release; pairs with the Acquire in `direct`.
+            self.early.fetch_add(n, Release);
+        }
+        is_early
+    }
+
+    /// What was added without a slot.
+    fn direct(&self, rest: &Rest) -> u64 {
+        // ORDERING: Acquire; pairs with the Release in `add_early`: what came before an add that is seen is seen.
+        rest.direct.wrapping_add(self.early.load(Acquire))
+    }
+
     /// All that was ever added, at one moment between all adds.
     fn exact(&self, rest: &Rest) -> u64 {
-        let Some(words) = self.words.get() else { return rest.direct };
+        let Some(words) = self.words.get() else { return self.direct(rest) };
         if locks() {
             return self.exact_with_locked_adds(words, rest);
         }
@@ -146,7 +176,7 @@ impl Sum {
         // (`a_fence_leaves_no_section_behind`), `section/aarch64/reactivate.litmus` the order.
         self.active.store(other, Release);
         membarrier::fence_rseq();
-        rest.direct.wrapping_add(settled).wrapping_add(self.bank(live))
+        self.direct(rest).wrapping_add(settled).wrapping_add(self.bank(live))
     }
 }
 
@@ -155,6 +185,15 @@ impl Sum {
     /// Two slots are enough for a model.
     fn words() -> Words {
         Words::for_model(2, BANKS)
+    }
+
+    /// A model has no allocator.
+    fn add_early(&self, _: u64) -> bool {
+        false
+    }
+
+    fn direct(&self, rest: &Rest) -> u64 {
+        rest.direct
     }
 }
 
@@ -193,6 +232,9 @@ impl Sum {
     /// Under the lock. The first such add gives the sum its slots.
     #[cold]
     fn add_directly(&self, n: u64) {
+        if self.add_early(n) {
+            return;
+        }
         let mut rest = lock(&self.rest);
         self.bind(&rest);
         rest.direct = rest.direct.wrapping_add(n);
@@ -203,7 +245,7 @@ impl Sum {
     /// Loom: `sum/loom.rs::first_adds_are_counted_once`.
     fn bind(&self, _: &Rest) {
         if self.words.get().is_none() {
-            let base = self.words.get_or_init(Self::words).base();
+            let base = set_up(|| self.words.get_or_init(Self::words)).base();
             // ORDERING: Release; pairs with the loads in `add_at` and `add_slowly`.
             self.active.store(base, Release);
         }
@@ -217,7 +259,7 @@ impl Sum {
         seq_cst();
         // ORDERING: SeqCst; pairs with the add in `add_at`.
         let words = words.column(0).map(|word| word.load(SeqCst));
-        let total = words.fold(rest.direct, u64::wrapping_add);
+        let total = words.fold(self.direct(rest), u64::wrapping_add);
         // ORDERING: Release; pairs with the load in `add_at`: it only lets adders in again.
         self.active.store(active, Release);
         total
@@ -225,7 +267,7 @@ impl Sum {
 
     /// All that was ever added, each word read at a moment of its own.
     fn rough(&self, rest: &Rest) -> u64 {
-        (0..BANKS).map(|bank| self.bank(bank)).fold(rest.direct, u64::wrapping_add)
+        (0..BANKS).map(|bank| self.bank(bank)).fold(self.direct(rest), u64::wrapping_add)
     }
 
     fn bank(&self, bank: usize) -> u64 {

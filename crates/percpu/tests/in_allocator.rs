@@ -1,0 +1,64 @@
+//! A global allocator that counts its calls in static counters, from a process's first allocation on: alone in its file.
+#![cfg(target_os = "linux")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use warmcore_percpu::{Counter, Gauge, PerCpu};
+
+static CALLS: Counter = Counter::new();
+static BYTES: Gauge = Gauge::new();
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static CALLS_BESIDE: AtomicU64 = AtomicU64::new(0);
+static BYTES_BESIDE: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+fn count(bytes: i64, calls: u64) {
+    if IS_COUNTING.load(SeqCst) {
+        CALLS.add(calls);
+        BYTES.add(bytes);
+        CALLS_BESIDE.fetch_add(calls, SeqCst);
+        BYTES_BESIDE.fetch_add(bytes as u64, SeqCst);
+    }
+}
+
+// SAFETY: `System`'s, and counted.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64, 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(-(layout.size() as i64), 0);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOC: Counting = Counting;
+
+#[test]
+fn an_allocator_counts_in_counters_from_its_first_call_on() {
+    // A hang would be in the allocator: nothing that allocates could tell of it.
+    // SAFETY: no memory; `SIGALRM` ends the process.
+    unsafe { libc::alarm(60) };
+    IS_COUNTING.store(true, SeqCst);
+    // The first use of all counters is within an allocation, or within what makes something else's slots.
+    let slots: Vec<PerCpu<u64>> = (0..300).map(|_| PerCpu::new()).collect();
+    let threads: Vec<_> = (0..4).map(|n| std::thread::spawn(move || vec![n; 1000].len())).collect();
+    let allocated: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    drop(slots);
+    IS_COUNTING.store(false, SeqCst);
+    assert_eq!(allocated, 4000);
+    assert!(CALLS.sum() > 10);
+    assert_eq!((CALLS.sum(), CALLS.snapshot()), (CALLS_BESIDE.load(SeqCst), CALLS_BESIDE.load(SeqCst)));
+    assert_eq!(
+        (BYTES.sum() as u64, BYTES.snapshot() as u64),
+        (BYTES_BESIDE.load(SeqCst), BYTES_BESIDE.load(SeqCst))
+    );
+    // SAFETY: as above.
+    unsafe { libc::alarm(0) };
+}
