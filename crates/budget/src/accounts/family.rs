@@ -91,6 +91,8 @@ impl<S: Stocks> Accounts<S> {
         // ORDERING: SeqCst; as `Refusing::new`.
         node.refusing.fetch_add(1, SeqCst);
         node.set_state(ORPHAN, true);
+        // ORDERING: Relaxed; the node is another account's only through the locks below.
+        node.ended.fetch_add(1, Relaxed);
         self.give_guarantee_up(node);
         lock(&self.family).orphans.push(node.key);
         self.reap();

@@ -26,6 +26,10 @@ pub struct Node {
     /// Where its stocks stand.
     #[line(read_mostly)]
     pub(crate) place: Place,
+    /// How many accounts had this node and lost their last handle: what remembers an account without a handle finds out
+    /// that it ended. Beside `place`, which is read with it.
+    #[line(read_mostly)]
+    pub(super) ended: AtomicU32,
     /// Null for a root. Set while nobody else knows the account.
     #[line(read_mostly)]
     pub(super) parent: AtomicPtr<Node>,
@@ -118,6 +122,7 @@ impl Node {
         Self {
             key: place.key,
             place,
+            ended: AtomicU32::new(0),
             parent: AtomicPtr::new(std::ptr::null_mut()),
             limit: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),
@@ -146,6 +151,13 @@ impl Node {
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key
+    }
+
+    /// How many accounts on this node have ended: another number than before, another account.
+    #[inline(always)]
+    pub(crate) fn ended(&self) -> u32 {
+        // ORDERING: Relaxed; a thread that learned of a later account on this node learned of this before.
+        self.ended.load(Relaxed)
     }
 
     /// The account above.

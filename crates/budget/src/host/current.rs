@@ -1,8 +1,10 @@
 //! Current: the account to which this thread's memory is charged.
 //!
-//! Model.   A word per thread, which scopes set and restore. It needs no destructor and is there from a
-//!          thread's first instruction to its last, so that an allocator may read it.
-//! Number.  Three loads and two stores a scope.
+//! Model.   Two words per thread, which scopes set and restore: the account's node, and how many accounts that node had
+//!          before. A scope that is forgotten therefore ends with its account, and never charges the next one there.
+//!          They need no destructor and are there from a thread's first instruction to its last, so that an
+//!          allocator may read them.
+//! Number.  A comparison an allocation, with a word beside the one that the charge reads anyway.
 
 use super::{Account, Site};
 use std::cell::Cell;
@@ -12,13 +14,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 thread_local! {
-    static CURRENT: Cell<Option<Site>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<Payer>> = const { Cell::new(None) };
 }
 
-/// The account that pays for this thread's memory now.
+/// An account, without a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Payer {
+    site: Site,
+    /// `Node::ended` while the account lives.
+    ended: u32,
+}
+
+/// The account that pays for this thread's memory now: none if its scope was forgotten and the account has ended.
 #[inline(always)]
 pub(super) fn payer() -> Option<Site> {
-    CURRENT.get()
+    let payer = CURRENT.get()?;
+    (payer.site.node().ended() == payer.ended).then_some(payer.site)
 }
 
 /// Runs `act`; what it allocates is charged to nobody: memory that serves all accounts, though one of them makes it
@@ -26,7 +37,7 @@ pub(super) fn payer() -> Option<Site> {
 ///
 /// **Touches** the thread's word for who pays.
 pub fn unbilled<R>(act: impl FnOnce() -> R) -> R {
-    struct Restore(Option<Site>);
+    struct Restore(Option<Payer>);
     impl Drop for Restore {
         fn drop(&mut self) {
             CURRENT.set(self.0);
@@ -39,8 +50,8 @@ pub fn unbilled<R>(act: impl FnOnce() -> R) -> R {
 /// As long as it lives, this thread's memory is charged to an account: [`enter`].
 #[must_use = "the account is left when this is dropped"]
 pub struct Current<'a> {
-    mine: Site,
-    before: Option<Site>,
+    mine: Payer,
+    before: Option<Payer>,
     account: PhantomData<&'a Account>,
     not_send: PhantomData<*const ()>,
 }
@@ -50,12 +61,13 @@ pub struct Current<'a> {
 ///
 /// It is dropped on its thread, and before the account's handle. So guards are dropped in the opposite order,
 /// and never forgotten: one that finds another account than its own when it is dropped leaves nobody, since
-/// who was before may be gone. In a future, [`within`] enters at each poll; a guard that is held across an
+/// who was before may be gone. A scope that is forgotten charges until its account ends, and then nobody. In a future, [`within`] enters at each poll; a guard that is held across an
 /// `await` would meet others'.
 #[inline]
 pub fn enter(account: &Account) -> Current<'_> {
-    let before = CURRENT.replace(Some(account.site));
-    Current { mine: account.site, before, account: PhantomData, not_send: PhantomData }
+    let mine = Payer { site: account.site, ended: account.site.node().ended() };
+    let before = CURRENT.replace(Some(mine));
+    Current { mine, before, account: PhantomData, not_send: PhantomData }
 }
 
 impl Drop for Current<'_> {

@@ -1,0 +1,61 @@
+//! Scopes that are forgotten: what their thread allocates is charged to their account until that ends, and to no later one.
+
+#[allow(dead_code)]
+#[path = "alloc/kit.rs"]
+mod kit;
+
+use kit::{bytes, on_each_kind, used};
+use std::alloc::System;
+use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_budget::{Account, Kind};
+use warmcore_percpu::Counter;
+
+#[global_allocator]
+static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);
+
+#[test]
+fn a_forgotten_scope_ends_with_its_account() {
+    on_each_kind(|kind| {
+        let account = Account::root("forgetful").kind(kind).build();
+        std::mem::forget(enter(&account));
+        let held = bytes(5000);
+        assert!(used(&account) >= 5000, "{kind}: it is current while the account lives");
+        drop(held);
+        assert_eq!(used(&account), 0);
+        drop(account);
+        Account::tidy_all();
+        // One of them has the node of the one that is gone.
+        let later: Vec<Account> = (0..50).map(|_| Account::root("later").kind(kind).build()).collect();
+        let held = bytes(1 << 20);
+        for account in &later {
+            assert_eq!(used(account), 0, "{kind}: charged to an account that this thread never entered");
+        }
+        drop(held);
+        // A scope that is kept is as ever, and leaves nobody behind.
+        {
+            let _current = enter(&later[0]);
+            let held = bytes(5000);
+            assert!(used(&later[0]) >= 5000);
+            drop(held);
+        }
+        let held = bytes(5000);
+        later.iter().for_each(|account| assert_eq!(used(account), 0));
+        drop(held);
+    });
+}
+
+#[test]
+fn the_slots_of_a_counter_are_not_of_who_adds_first() {
+    // One chunk has room for 256 of them: whoever makes the next chunk would pay for it.
+    static COUNTERS: [[Counter; 600]; 2] = [const { [const { Counter::new() }; 600] }; 2];
+    on_each_kind(|kind| {
+        let counters = &COUNTERS[usize::from(kind == Kind::Word)];
+        let account = Account::root("adds").kind(kind).build();
+        {
+            let _current = enter(&account);
+            counters.iter().for_each(|counter| counter.add(1));
+        }
+        Account::tidy_all();
+        assert_eq!(used(&account), 0, "{kind}: it pays for what all counters share");
+    });
+}
