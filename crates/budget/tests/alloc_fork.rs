@@ -41,6 +41,9 @@ fn child_ends(account: &Account) -> bool {
     // SAFETY: the child allocates, and calls `_exit`; what else it may call is the test's subject.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // A child that hangs ends all the same where its parent was killed meanwhile.
+        // SAFETY: no memory; `SIGALRM` ends the process.
+        unsafe { libc::alarm(3 * HANGS_AFTER.as_secs() as u32) };
         allocate(account, 100);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(0) };
