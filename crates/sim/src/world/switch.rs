@@ -489,8 +489,14 @@ impl<P: Policy, O: Observer> World<P, O> {
         }
     }
 
-    fn change_speed(&mut self, cpu: u32, speed: u32) {
-        if self.scene.cpus[cpu as usize].speed == speed {
+    pub(super) fn change_speed(&mut self, cpu: u32, speed: u32) {
+        let at = &mut self.scene.cpus[cpu as usize];
+        if at.speed == speed {
+            return;
+        }
+        if at.searches {
+            // It waits for lines, which come no sooner: its end stays, and so does where each part of it ends.
+            at.speed = speed;
             return;
         }
         self.settle(cpu);

@@ -447,6 +447,37 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
     assert_eq!(world.scene.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
 }
 
+/// CPU 0 searches its core, its LLC and then the other socket, which its sibling's begin or end does not change.
+#[test]
+fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
+    let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 32\nsmt = 2\n";
+    let topology = Topology::from_machine(text, "drawn").unwrap();
+    let mut world = still(&topology, Settings::kernel(), Kernel::default());
+    for i in 0..128 {
+        world.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
+    }
+    for (i, cpu) in topology.cpus.iter().filter(|cpu| cpu.socket.0 == 1).take(3).enumerate() {
+        let kept = Program::new(format!("kept {i}")).on(Allowed::Cpu(cpu.id));
+        world.spawn(&kept.daemon().forever(|p| p.run(9_000_000))).unwrap();
+    }
+    world.run(Nanos(1_000_000)).unwrap();
+    let now = world.scene.now;
+    world.scene.cpus[0].is_newly_idle = true;
+    world.ask_pull(0);
+    let parts = world.scene.cpus[0].parts;
+    assert!(parts[1] > 0 && parts[2] > 0 && parts[5] > 10_000, "{parts:?}");
+    let ends = now + parts.iter().map(|part| u64::from(*part)).sum::<u64>();
+    let at = &mut world.scene.cpus[0];
+    (at.since, at.ends_at, at.searches) = (now, ends, true);
+    world.scene.now += 1_000;
+    for speed in [1000, 620] {
+        world.change_speed(0, speed);
+        assert_eq!((world.scene.cpus[0].ends_at, world.scene.cpus[0].speed), (ends, speed));
+    }
+    world.cut_search(0);
+    assert_eq!(world.scene.cpus[0].ends_at, now + u64::from(parts[1]) + u64::from(parts[2]), "its LLC alone");
+}
+
 #[test]
 fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
     let topology = drawn(1, 2, 1);
