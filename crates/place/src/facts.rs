@@ -33,8 +33,9 @@ pub trait View {
     fn refill_there(&self, cpu: CpuId) -> Nanos;
     /// Until when the CPU is kept for a task that sleeps shortly.
     fn hot_until(&self, cpu: CpuId) -> Nanos;
-    /// How many tasks wait in the queue that the CPUs of one LLC share, and that belong to none of them yet.
-    fn waiting_in(&self, shard: usize) -> u32;
+    /// How many tasks wait in a queue that CPUs of one LLC share: those that belong to none of them yet, and those that
+    /// are entered besides ([`Policy::enters`](crate::Policy::enters)).
+    fn waiting_in(&self, queue: usize) -> u32;
     /// How many CPUs of the shard are idle: those that are not offline. If this says 0, nobody is looked for
     /// there.
     fn idle_in(&self, shard: usize) -> u32;
@@ -49,9 +50,9 @@ pub trait View {
         true
     }
 
-    /// Whether any of those that wait in the queue of `shard` may run on `me`. A host whose shared queues hold only
-    /// tasks that may run anywhere says yes.
-    fn may_take_in(&self, _me: CpuId, _shard: usize) -> bool {
+    /// Whether the first task of a shared queue may run on `me`: a pull takes no other one. A host whose shared queues
+    /// hold only tasks that may run anywhere says yes.
+    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
         true
     }
 
@@ -99,7 +100,8 @@ pub trait View {
         Nanos(u64::MAX)
     }
     /// What it costs `cpu` at most to search all that are at most `within` from it for a task, as was seen until
-    /// now: the one domain, without those inside it.
+    /// now: the one domain, without those inside it. [`Distance::Same`]: what it costs to look into the shared queues, and
+    /// to take a task from one.
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
@@ -150,6 +152,21 @@ pub struct Wakee {
     pub woken_from: Option<CpuId>,
     /// Where it may run.
     pub allowed: Allowed,
+}
+
+/// Why a task is put on a CPU's run queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Enqueued {
+    /// It was woken, and the CPU is the one on which it ran last.
+    WokenAtHome,
+    /// It was woken, and sent to another CPU.
+    WokenElsewhere,
+    /// It is new.
+    New,
+    /// It was taken from another CPU's run queue.
+    Moved,
+    /// It ran on the CPU and waits again: it was preempted, or yielded.
+    PutBack,
 }
 
 /// Who wakes.
@@ -208,7 +225,8 @@ impl Placed {
 /// What a CPU does that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pull {
-    /// Take from the queue of a shard.
+    /// Take from a shared queue: that of a shard, or as the policy numbers them
+    /// ([`Policy::queues`](crate::Policy::queues)).
     Shard(usize),
     /// Take up to so many that wait on another CPU.
     From {

@@ -46,13 +46,14 @@ impl Sleeps {
         self.average = Nanos(if average == 0 { slept } else { average - average / 8 + slept / 8 }.max(1));
     }
 
-    /// It wakes, as [`wake`](Self::wake), by the rule of SIS_CACHE's code: versions 1 and 2 are alike in it.
-    pub fn wake_as_posted(&mut self, now: Nanos) {
+    /// It wakes, as [`wake`](Self::wake), by the rule of SIS_CACHE's code: versions 1 and 2 are alike in it. A sleep of
+    /// `migration_cost` is a long one.
+    pub fn wake_as_posted(&mut self, now: Nanos, migration_cost: Nanos) {
         if self.since.0 == 0 || now <= self.since {
             return;
         }
         let (slept, average) = (now.0 - self.since.0, self.average.0);
-        self.average = Nanos(match slept < MIGRATION_COST.0 {
+        self.average = Nanos(match slept < migration_cost.0 {
             // Towards 0, as a division of a difference with a sign.
             true if slept >= average => average + (slept - average) / 8,
             true => average - (average - slept) / 8,

@@ -6,7 +6,7 @@ mod machine;
 pub mod policy;
 pub mod shares;
 
-pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
+pub use facts::{Allowed, Enqueued, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
 pub use hot::Sleeps;
 pub use machine::{Distance, Machine};
 pub use policy::{

@@ -24,7 +24,8 @@ pub use prev_cpu::PrevCpu;
 pub use shared_queue::SharedQueue;
 pub use work_steal::WorkSteal;
 
-use crate::{Machine, Placed, Pull, Sleeps, Turn, View, Wake, Whom};
+use crate::hot::MIGRATION_COST;
+use crate::{Allowed, Enqueued, Machine, Placed, Pull, Sleeps, Turn, View, Wake, Whom};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
@@ -32,17 +33,28 @@ pub trait Policy {
     /// Where a wakee goes.
     fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed;
 
-    /// The shard in whose shared wake queue the wakee is entered, *besides* waiting on the CPU where it was placed.
-    /// It leaves that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and
-    /// [`Pull::Shard`] takes the first of them, off its CPU. `None`: it just waits where it was placed.
-    fn enters(&self, machine: &Machine, wake: &Wake, placed: &Placed) -> Option<usize> {
-        let _ = (machine, wake, placed);
+    /// How many shared queues the host keeps. One per shard, unless the policy numbers them in its own way.
+    fn queues(&self, machine: &Machine) -> usize {
+        machine.shards()
+    }
+
+    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. It leaves
+    /// that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and [`Pull::Shard`] takes the first
+    /// of them, off its CPU. `None`: it just waits where it was put.
+    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
+        let _ = (machine, cpu, allowed, why);
         None
     }
 
     /// What is learned of a task's sleep when it wakes. Called once per sleep.
     fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
         sleeps.wake(now);
+    }
+
+    /// What a migration counts as at least: it bounds for how long a CPU is taken to idle
+    /// ([`AverageIdle`](kernel::AverageIdle)).
+    fn migration_cost(&self) -> Nanos {
+        MIGRATION_COST
     }
 
     /// What a CPU does that has nothing to do.

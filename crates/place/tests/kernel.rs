@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use warmcore_place::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
 use warmcore_place::policy::may;
 use warmcore_place::{
-    Allowed, Distance, Kernel, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker,
+    Allowed, Distance, Enqueued, Kernel, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker,
 };
 use warmcore_terms::{CpuId, Nanos};
 
@@ -34,6 +34,8 @@ struct World {
     average_idle: Nanos,
     /// Per CPU searched.
     cost: u64,
+    /// What a look into the shared queues costs.
+    look: Nanos,
     last_ran: Vec<Nanos>,
     newly: bool,
     failed: u32,
@@ -54,6 +56,7 @@ impl World {
             is_wide: false,
             average_idle: Nanos(1_000_000),
             cost: 1_000,
+            look: Nanos(0),
             last_ran: vec![Nanos(0); machine.cpus()],
             newly: true,
             failed: 0,
@@ -76,6 +79,13 @@ impl World {
 
     fn hot(mut self, cpus: &[u32]) -> Self {
         cpus.iter().for_each(|cpu| self.facts.cpus[*cpu as usize].hot_until = Nanos(NOW.0 + 1));
+        self
+    }
+
+    /// So many tasks wait in a shared queue, of which there are as many as the policy says.
+    fn entered(mut self, kernel: Kernel, queue: usize, tasks: u32) -> Self {
+        self.facts.waiting = vec![0; kernel.queues(&self.machine)];
+        self.facts.waiting[queue] = tasks;
         self
     }
 
@@ -138,10 +148,10 @@ impl View for World {
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.facts.hot_until(cpu)
     }
-    fn waiting_in(&self, shard: usize) -> u32 {
-        self.facts.waiting_in(shard)
+    fn waiting_in(&self, queue: usize) -> u32 {
+        self.facts.waiting_in(queue)
     }
-    fn may_take_in(&self, _me: CpuId, _shard: usize) -> bool {
+    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
         !self.shut_out
     }
     fn idle_in(&self, shard: usize) -> u32 {
@@ -173,7 +183,10 @@ impl View for World {
         self.average_idle
     }
     fn newidle_cost(&self, cpu: CpuId, within: Distance) -> Nanos {
-        Nanos(self.cost * self.machine.within(cpu, within).len() as u64)
+        match within {
+            Distance::Same => self.look,
+            _ => Nanos(self.cost * self.machine.within(cpu, within).len() as u64),
+        }
     }
     fn is_newly_idle(&self, _: CpuId) -> bool {
         self.newly
@@ -422,23 +435,74 @@ fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
     assert_eq!(world.pull(on, 0), Pull::Nothing);
 }
 
+const EVERY: [Enqueued; 5] =
+    [Enqueued::WokenAtHome, Enqueued::WokenElsewhere, Enqueued::New, Enqueued::Moved, Enqueued::PutBack];
+
+/// v1: `swqueue_enqueue` of 13 June 2023. v3: `shared_runq_enqueue_task`, called from `__enqueue_entity`.
 #[test]
-fn a_wake_enters_the_wake_queue_only_where_it_was_and_if_it_may_go() {
+fn a_task_enters_the_wake_queue_where_it_was_woken_and_in_v3_at_every_enqueue() {
     let (world, on) = (World::drawn(TWO_LLCS), Kernel { wake_queue: true, ..LINUX });
-    let enters = |kernel: Kernel, waker, home: Option<u32>, allowed| {
-        let wake = wake(Waker::Cpu(CpuId(waker)), home.map(CpuId), allowed);
-        kernel.enters(&world.machine, &wake, &kernel.wake(&world.machine, &world, &wake))
+    let enters = |kernel: Kernel, allowed| {
+        EVERY.map(|why| kernel.enters(&world.machine, CpuId(9), allowed, why).is_some())
     };
-    assert_eq!(enters(on, 9, Some(9), Allowed::Anywhere), Some(1));
-    assert_eq!(enters(LINUX, 9, Some(9), Allowed::Anywhere), None);
-    assert_eq!(enters(on, 9, Some(9), Allowed::Cpu(CpuId(9))), None, "pinned");
-    assert_eq!(enters(on, 9, None, Allowed::Anywhere), None, "new");
-    assert_eq!(enters(on, 0, Some(9), Allowed::Anywhere), None, "sent to its waker's");
-    for queue_rule in [QueueRule::V3, QueueRule::V3Checked] {
-        let every = Kernel { queue_rule, ..on };
-        assert!(enters(every, 9, None, Allowed::Anywhere).is_some(), "new");
-        assert_eq!(enters(every, 9, Some(9), Allowed::Cpu(CpuId(9))), None, "pinned");
+    assert_eq!(enters(on, Allowed::Anywhere), [true, false, false, false, false]);
+    for kernel in
+        [on, Kernel { queue_rule: QueueRule::V3, ..on }, Kernel { queue_rule: QueueRule::V3Checked, ..on }]
+    {
+        let is_v3 = kernel.queue_rule != QueueRule::V1;
+        assert_eq!(enters(kernel, Allowed::Anywhere), [true, is_v3, is_v3, is_v3, is_v3]);
+        assert_eq!(enters(kernel, Allowed::Cpu(CpuId(9))), [false; 5], "pinned");
+        assert_eq!(enters(Kernel { wake_queue: false, ..kernel }, Allowed::Anywhere), [false; 5]);
     }
+}
+
+/// `shared_runq_reassign_domains`, `shared_runq_shard_idx`, `shared_runq_pick_next_task` of v3, 7/7: a queue per six CPUs,
+/// `(cpu >> 1) % queues`, and a CPU looks into all of its LLC's, its own first.
+#[test]
+fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
+    for (name, machine) in all_machines() {
+        for queue_rule in [QueueRule::V1, QueueRule::V3] {
+            let kernel = Kernel { wake_queue: true, queue_rule, newidle: Newidle::Off, ..LINUX };
+            let of = |cpu: CpuId| {
+                kernel
+                    .enters(&machine, cpu, Allowed::Anywhere, Enqueued::WokenAtHome)
+                    .expect("it is not pinned")
+            };
+            let mut owners = vec![None; kernel.queues(&machine)];
+            let all = || (0..machine.cpus() as u32).map(CpuId);
+            for cpu in all() {
+                let llc = machine.llc_of(cpu);
+                assert_eq!(*owners[of(cpu)].get_or_insert(llc), llc, "{name}: a queue of two LLCs");
+            }
+            for cpu in all().step_by(7) {
+                let within = machine.within(cpu, Distance::Llc);
+                let mut queues: Vec<usize> = within.iter().map(|cpu| of(*cpu)).collect();
+                queues.sort_unstable();
+                queues.dedup();
+                let shards = if queue_rule == QueueRule::V1 { 1 } else { within.len().div_ceil(6) };
+                assert!(queues.len() <= shards, "{name}: {queues:?}");
+                let index = |cpu: CpuId| (machine.kernel_cpu(cpu).0 >> 1) as usize % shards;
+                let first = of(cpu) - index(cpu);
+                assert!(within.iter().all(|near| of(*near) == first + index(*near)), "{name}: {queues:?}");
+                for queue in queues {
+                    let world = World::busy(machine.clone()).idle(&[cpu.0]).entered(kernel, queue, 1);
+                    assert_eq!(world.pull(kernel, cpu.0), Pull::Shard(queue), "{name}");
+                }
+            }
+        }
+    }
+    // 16 CPUs in numbers of two eights: threads of a core, 0 and 128, are not of one queue.
+    let machine =
+        &all_machines().into_iter().find(|(name, _)| name == "zen3_256cpu_2p").expect("it is in the file").1;
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    let of = |cpu| v3.enters(machine, CpuId(cpu), Allowed::Anywhere, Enqueued::New).unwrap();
+    let queues: Vec<usize> = machine.within(CpuId(0), Distance::Llc).iter().map(|cpu| of(cpu.0)).collect();
+    assert_eq!(queues.len(), 16);
+    let numbers: Vec<u32> =
+        machine.within(CpuId(0), Distance::Llc).iter().map(|cpu| machine.kernel_cpu(*cpu).0).collect();
+    let expected: Vec<usize> = numbers.iter().map(|number| (number / 2 % 3) as usize).collect();
+    assert_eq!(queues, expected);
+    assert_eq!((of(0), of(128)), (0, 1));
 }
 
 #[test]
@@ -452,17 +516,75 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
     assert_eq!(world.pull(LINUX, 1), Pull::Nothing);
 }
 
+/// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
+/// innermost.
 #[test]
-fn behind_the_check_the_wake_queue_is_asked_only_where_a_search_would_begin() {
+fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_worth_it() {
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    // A search costs 8 µs within the LLC and 16 more on the node.
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
+    for (average, linux, after) in
+        [(7_999, Pull::Nothing, Pull::Nothing), (8_000, from(5), Pull::Nothing), (16_000, from(5), from(5))]
+    {
+        world.average_idle = Nanos(average);
+        assert_eq!((world.pull(LINUX, 1), world.pull(v3, 1)), (linux, after), "{average} ns");
+    }
+    // The look into the queues is the begin of the search.
+    (world.average_idle, world.look) = (Nanos(24_000), Nanos(0));
+    assert_eq!(world.pull(v3, 9), from(5));
+    world.look = Nanos(1);
+    assert_eq!((world.pull(v3, 9), world.pull(LINUX, 9)), (Pull::Nothing, from(5)));
+    // A called CPU is not asked for how long it idles.
+    (world.newly, world.average_idle) = (false, Nanos(0));
+    assert_eq!(world.pull(v3, 1), from(5));
+}
+
+/// The experiment of September 2023: the check of the average idle time before the queues, that of overload behind them.
+#[test]
+fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
-    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
-    world.facts.waiting[0] = 1;
-    world.cost = 1_000;
-    assert_eq!((world.pull(v3, 1), world.pull(checked, 1)), (Pull::Shard(0), Pull::Shard(0)));
-    // It idles for less than searching its innermost domain costs.
-    world.average_idle = Nanos(0);
-    assert_eq!((world.pull(v3, 1), world.pull(checked, 1)), (Pull::Shard(0), Pull::Nothing));
+    let both = |world: &World| (world.pull(v3, 1), world.pull(checked, 1));
+    // Cores of two threads, whose domain is the innermost: 2 µs. The LLC's: 16 µs.
+    let mut world = World::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
+    assert_eq!(both(&world), (Pull::Shard(0), Pull::Shard(0)), "no CPU has more than one task");
+    world = world.waiting(5, 3);
+    for (average, behind) in [(16_000, Pull::Shard(0)), (15_999, Pull::Nothing), (2_000, Pull::Nothing)] {
+        world.average_idle = Nanos(average);
+        assert_eq!(both(&world), (Pull::Shard(0), behind), "{average} ns");
+    }
+    (world.average_idle, world.look) = (Nanos(16_000), Nanos(16_001));
+    assert_eq!(
+        both(&world),
+        (Pull::Shard(0), Pull::Nothing),
+        "looks into the queues have cost more than a search"
+    );
+    // It does not search either, where Linux would.
+    let mut world = world.entered(v3, 0, 0);
+    world.average_idle = Nanos(2_000);
+    assert_eq!((world.pull(LINUX, 17), world.pull(checked, 17)), (Pull::Nothing, Pull::Nothing));
+    world.newly = false;
+    assert_eq!(world.pull(checked, 1), from(5), "a called CPU searches all the same");
+}
+
+#[test]
+fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_sleeps_are_short() {
+    let kernel = Kernel { migration_cost: Nanos(50_000), ..LINUX };
+    assert_eq!((kernel.migration_cost(), LINUX.migration_cost()), (Nanos(50_000), Nanos(500_000)));
+    let mut idle = AverageIdle::new(kernel.migration_cost());
+    assert_eq!(idle.average(), Nanos(100_000));
+    let night = |idle: &mut AverageIdle, costliest| {
+        idle.idle(Nanos(0));
+        idle.wake(Nanos(1_000_000_000), Nanos(costliest), kernel.migration_cost());
+        idle.average().0
+    };
+    assert_eq!((night(&mut idle, 7), night(&mut idle, 70_000)), (100_000, 140_000));
+    // SIS_CACHE halves the average after a sleep of a migration's cost, and learns shorter ones.
+    for (slept, average) in [(49_999, 41_249), (50_000, 20_000)] {
+        let mut sleeps = warmcore_place::Sleeps { since: Nanos(1), average: Nanos(40_000) };
+        kernel.learn_sleep(&mut sleeps, Nanos(1 + slept));
+        assert_eq!(sleeps.average, Nanos(average), "{slept} ns");
+    }
 }
 
 #[test]
@@ -478,18 +600,18 @@ fn the_average_of_idling_forgets_and_is_bounded() {
     assert_eq!(idle.average(), Nanos(1_000_000));
     for round in 0..100u64 {
         idle.idle(Nanos(round * 1_000_000));
-        idle.wake(Nanos(round * 1_000_000 + 30_000), Nanos(0));
+        idle.wake(Nanos(round * 1_000_000 + 30_000), Nanos(0), LINUX.migration_cost);
     }
     assert!((30_000..30_010).contains(&idle.average().0), "{idle:?}");
     idle.idle(Nanos(0));
     idle.pulled();
-    idle.wake(Nanos(u64::MAX), Nanos(0));
+    idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
     assert!(idle.average() < Nanos(30_010), "who pulled did not idle");
     idle.idle(Nanos(0));
-    idle.wake(Nanos(u64::MAX), Nanos(0));
+    idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
     assert_eq!(idle.average(), Nanos(1_000_000));
     idle.idle(Nanos(0));
-    idle.wake(Nanos(u64::MAX), Nanos(700_000));
+    idle.wake(Nanos(u64::MAX), Nanos(700_000), LINUX.migration_cost);
     assert_eq!(idle.average(), Nanos(1_400_000));
 }
 
@@ -545,15 +667,16 @@ prop_compose! {
 prop_compose! {
     fn world()(which in 0..MACHINES.len())
               (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
-               waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], MACHINES[which].1.shards()),
+               // As many as v3 has.
+               waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], 3 * MACHINES[which].1.shards()),
                last_ran in prop::collection::vec(nanos(), MACHINES[which].1.cpus()),
                (sleeps_next, is_wide, newly) in any::<(bool, bool, bool)>(),
                was_on in prop::option::of(0..MACHINES[which].1.cpus()),
-               (average_idle, failed, cost) in (nanos(), 0..4u32, 0..5_000u64)) -> World {
+               (average_idle, failed, cost, look) in (nanos(), 0..4u32, 0..5_000u64, nanos())) -> World {
         let world = World::busy(MACHINES[which].1.clone());
         let facts = Facts { cpus, waiting, ..world.facts.clone() };
         let was_on = was_on.map(|cpu| CpuId(cpu as u32));
-        World { facts, last_ran, sleeps_next, is_wide, newly, was_on, average_idle, failed, cost, ..world }
+        World { facts, last_ran, sleeps_next, is_wide, newly, was_on, average_idle, failed, cost, look, ..world }
     }
 }
 
@@ -589,7 +712,10 @@ proptest! {
         prop_assert_eq!(placed.kick, world.is_idle(cpu).then_some(cpu));
         prop_assert!(!placed.hot_broken || (kernel.hot_windows && world.hot_until(cpu) > NOW));
         prop_assert!(kernel.hot_windows || placed.hot_kept == 0);
-        prop_assert!(kernel.enters(machine, &wake, &placed).is_none_or(|shard| kernel.wake_queue && shard == machine.shard_of(cpu)));
+        for why in EVERY {
+            let queue = kernel.enters(machine, cpu, wake.wakee.allowed, why);
+            prop_assert!(queue.is_none_or(|queue| kernel.wake_queue && queue < kernel.queues(machine)));
+        }
     }
 
     /// Half of the target's LLC is idle, so three tenths of it and more are looked at, from the target on.
@@ -637,9 +763,10 @@ proptest! {
         let me = CpuId(me.index(machine.cpus()) as u32);
         let pull = kernel.pull(machine, &world, me, NOW);
         match pull {
-            Pull::Shard(shard) => {
-                prop_assert!(kernel.wake_queue && world.waiting_in(shard) > 0);
-                prop_assert_eq!(machine.llc_of(machine.cpus_of(shard)[0]), machine.llc_of(me));
+            Pull::Shard(queue) => {
+                prop_assert!(kernel.wake_queue && world.waiting_in(queue) > 0);
+                let per_shard = kernel.queues(machine) / machine.shards();
+                prop_assert_eq!(machine.llc_of(machine.cpus_of(queue / per_shard)[0]), machine.llc_of(me));
             }
             Pull::From { cpu, at_most } => {
                 prop_assert!(at_most == 1 && cpu != me && world.backlog(cpu) > 0 && world.runs(cpu) > 1);
@@ -648,13 +775,15 @@ proptest! {
             Pull::Nothing => {}
             Pull::Until(_) => prop_assert!(false, "it has no patience"),
         }
-        let own = machine.shard_of(me);
-        let asks = kernel.wake_queue && kernel.queue_rule != QueueRule::V3Checked;
-        prop_assert!(!asks || world.waiting_in(own) == 0 || matches!(pull, Pull::Shard(_)));
+        let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenAtHome);
+        let asks = kernel.queue_rule != QueueRule::V3Checked;
+        prop_assert!(!asks || own.is_none_or(|own| world.waiting_in(own) == 0) || matches!(pull, Pull::Shard(_)));
         // What the gate lets pass, its absence does too.
         let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &world, me, NOW);
         let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &world, me, NOW);
-        prop_assert!(gated == Pull::Nothing || gated == always);
+        // A called CPU searches where the check keeps it from the queues.
+        let is_called = kernel.queue_rule == QueueRule::V3Checked && !world.newly;
+        prop_assert!(gated == Pull::Nothing || gated == always || is_called);
     }
 
     #[test]
@@ -688,7 +817,8 @@ proptest! {
             let placed = kernel.wake(&world.machine, &world, &wake);
             let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
             queues[cpu.index()].push(task);
-            if let Some(shard) = kernel.enters(&world.machine, &wake, &placed) {
+            let why = if cpu.0 == *home { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
+            if let Some(shard) = kernel.enters(&world.machine, cpu, Allowed::Anywhere, why) {
                 entered[shard].push(task);
             }
             if *ends < 4 {

@@ -6,7 +6,7 @@ use common::{Cpu, Facts, all_machines};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use warmcore_place::policy::kernel::{AverageIdle, Flips, Newidle, NewidleCost};
-use warmcore_place::{Allowed, Kernel, Policy, PolicyKind, Sleeps, Wake, Wakee, Waker};
+use warmcore_place::{Allowed, Enqueued, Kernel, Policy, PolicyKind, Sleeps, Wake, Wakee, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
 struct Counting;
@@ -88,7 +88,8 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                         let wake = Wake { now: Nanos(100_000), wakee, waker };
                         std::hint::black_box(policy.wake(&machine, &facts, &wake));
                         let placed = std::hint::black_box(linux.wake(&machine, &facts, &wake));
-                        std::hint::black_box(linux.enters(&machine, &wake, &placed));
+                        std::hint::black_box(placed);
+                        std::hint::black_box(linux.enters(&machine, b, allowed, Enqueued::PutBack));
                     }
                 }
                 std::hint::black_box(policy.pull(&machine, &facts, a, Nanos(100_000)));
@@ -100,7 +101,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
             sleeps.wake(Nanos(100));
             let (mut idle, mut flips) = (AverageIdle::default(), Flips::default());
             idle.idle(Nanos(1));
-            idle.wake(Nanos(100), Nanos(7));
+            idle.wake(Nanos(100), Nanos(7), Nanos(9));
             flips.wakes(7, Nanos(1));
             NewidleCost::default().searched(Nanos(7), Nanos(1));
         }

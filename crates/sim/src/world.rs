@@ -92,7 +92,7 @@ pub struct World<P, O = ()> {
     settings: Settings,
     times: Times,
     memory: Memory,
-    /// Of each shard's queue: its lock and its list's head.
+    /// Of each shared queue: its lock and its list's head.
     queue_lines: Vec<LineId>,
     random: Random,
     events: Events<Target>,
@@ -142,9 +142,10 @@ impl<P: Policy, O: Observer> World<P, O> {
         let core_of: Vec<u32> = topology.cpus.iter().map(|cpu| cpu.core.0).collect();
         let cpus = kernel_cpus.len() as u32;
         let mut memory = Memory::new(costs, topology);
-        let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();
+        let queues = policy.queues(&machine);
+        let queue_lines = (0..queues).map(|_| memory.line()).collect();
         Self {
-            scene: Scene::new(machine, &core_of, settings.order, settings.long_run),
+            scene: Scene::new(machine, &core_of, &settings, queues, policy.migration_cost()),
             policy,
             observer,
             times: Times::new(costs, &settings),

@@ -6,7 +6,7 @@
 //! Writers. The world.
 
 use super::queue::{List, RunQueue};
-use super::settings::Order;
+use super::settings::{Order, Settings};
 use super::task::{NONE, Task};
 use super::usage::Usage;
 use std::cell::{Cell, RefCell};
@@ -102,7 +102,8 @@ pub(crate) struct Cpu {
 
     pub(crate) counts: CpuCounts,
     pub(crate) lopsided: u32,
-    /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last.
+    /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last. The first is of
+    /// looking into the shared queues.
     pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
@@ -112,7 +113,7 @@ pub(crate) struct Cpu {
 const V_BEGIN: u64 = 1 << 40;
 
 impl Cpu {
-    fn new(core: u32, shard: u32, kernel: CpuId) -> Self {
+    fn new(core: u32, shard: u32, kernel: CpuId, migration_cost: Nanos) -> Self {
         Self {
             state: State::Idle,
             looks: false,
@@ -133,7 +134,7 @@ impl Cpu {
             state_since: 0,
             hot_until: 0,
             average_run: 0,
-            average_idle: AverageIdle::default(),
+            average_idle: AverageIdle::new(migration_cost),
             newidle: [NewidleCost::default(); 6],
             balanced_at: [0; 6],
             failed: [0; 6],
@@ -172,8 +173,6 @@ pub(crate) struct Shard {
     pub(crate) backlog: u32,
     /// Its CPUs that have more tasks than the one that runs or is about to.
     pub(crate) crowded: u32,
-    /// Tasks that belong to none of them yet, or that any of them may take.
-    pub(crate) shelf: List<1>,
     /// Cores all of whose CPUs idle.
     pub(crate) idle_cores: u32,
     /// How much its CPUs have run lately.
@@ -204,6 +203,9 @@ pub(crate) struct Scene {
     glances: Vec<Glance>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) shards: Vec<Shard>,
+    /// The shared queues: tasks that belong to no CPU yet, or that any CPU of a cache may take. As many as the policy
+    /// says, numbered by it.
+    pub(crate) shelves: Vec<List<1>>,
     pub(crate) cores: Vec<Core>,
     /// The CPUs of the cores, one core's after the other's.
     of_cores: Vec<u32>,
@@ -230,10 +232,17 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) fn new(machine: Machine, core_of: &[u32], order: Order, long_run: Option<Nanos>) -> Self {
+    /// `queues`: how many shared queues there are.
+    pub(crate) fn new(
+        machine: Machine,
+        core_of: &[u32],
+        settings: &Settings,
+        queues: usize,
+        migration_cost: Nanos,
+    ) -> Self {
         let cpu = |(i, core): (usize, &u32)| {
             let id = CpuId(i as u32);
-            Cpu::new(*core, machine.shard_of(id) as u32, machine.kernel_cpu(id))
+            Cpu::new(*core, machine.shard_of(id) as u32, machine.kernel_cpu(id), migration_cost)
         };
         let cpus: Vec<Cpu> = core_of.iter().enumerate().map(cpu).collect();
         let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
@@ -254,8 +263,8 @@ impl Scene {
         Self {
             machine,
             now: 0,
-            order,
-            long_run,
+            order: settings.order,
+            long_run: settings.long_run,
             idle: cpus.len() as u32,
             glances: vec![
                 Glance { state: State::Idle, searched: Cell::new(0), runs: 0, movable: 0 };
@@ -264,6 +273,7 @@ impl Scene {
             cpus,
             tasks: Vec::new(),
             shards,
+            shelves: vec![List::default(); queues],
             cores,
             of_cores,
             looking: 0,
@@ -389,7 +399,7 @@ impl Scene {
         self.waiting = self.waiting.wrapping_add(by);
     }
 
-    /// A task waits on a CPU from now on, and in the queue of a shard besides if that is named.
+    /// A task waits on a CPU from now on, and in a shared queue besides if that is named.
     pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_next: bool, enters: Option<usize>) {
         self.count_waiting(cpu, id, true);
         self.tasks[id as usize].queued_on = cpu;
@@ -399,29 +409,43 @@ impl Scene {
         } else {
             queue.push(&mut self.tasks, id, self.order);
         }
-        if let Some(shard) = enters {
-            self.shelved += 1;
-            self.tasks[id as usize].shelf = shard as u32;
-            self.shards[shard].shelf.push(&mut self.tasks, id);
+        if let Some(queue) = enters {
+            self.enter(id, queue);
         }
     }
 
-    /// A task waits on no CPU, but in the queue of a shard.
-    pub(crate) fn shelve(&mut self, shard: usize, id: u32) {
-        self.tasks[id as usize].shelf = shard as u32;
-        self.shards[shard].shelf.push(&mut self.tasks, id);
-        self.waiting += 1;
+    /// A task that waits on a CPU waits in a shared queue besides.
+    pub(crate) fn enter(&mut self, id: u32, queue: usize) {
         self.shelved += 1;
+        self.tasks[id as usize].shelf = queue as u32;
+        self.shelves[queue].push(&mut self.tasks, id);
     }
 
-    /// A task waits no longer, wherever it did.
-    pub(crate) fn unqueue(&mut self, id: u32) {
+    /// A task waits on no CPU, but in a shared queue.
+    pub(crate) fn shelve(&mut self, queue: usize, id: u32) {
+        self.enter(id, queue);
+        self.waiting += 1;
+    }
+
+    /// The first task that waits on a CPU and is to enter a shared queue now that the CPU is awake, and that queue.
+    pub(crate) fn enters_late(&mut self, cpu: u32) -> Option<(u32, usize)> {
+        let all = self.cpus[cpu as usize].queue.all(&self.tasks);
+        let mut all = all.map(|id| (id, self.tasks[id as usize].enters));
+        let (id, queue) = all.find(|(_, queue)| *queue != NONE)?;
+        drop(all);
+        self.tasks[id as usize].enters = NONE;
+        Some((id, queue as usize))
+    }
+
+    /// A task waits no longer, wherever it did. The shared queue that it was in.
+    pub(crate) fn unqueue(&mut self, id: u32) -> Option<usize> {
         let task = &mut self.tasks[id as usize];
         let cpu = std::mem::replace(&mut task.queued_on, NONE);
         let shelf = std::mem::replace(&mut task.shelf, NONE);
+        task.enters = NONE;
         if shelf != NONE {
             self.shelved -= 1;
-            self.shards[shelf as usize].shelf.remove(&mut self.tasks, id);
+            self.shelves[shelf as usize].remove(&mut self.tasks, id);
         }
         if cpu == NONE {
             self.waiting -= 1;
@@ -429,28 +453,26 @@ impl Scene {
             self.cpus[cpu as usize].queue.remove(&mut self.tasks, id);
             self.count_waiting(cpu, id, false);
         }
+        (shelf != NONE).then_some(shelf as usize)
     }
 
-    /// The next one to run there, and the shard in whose queue it was besides; it waits no longer.
+    /// The next one to run there, and the shared queue in which it was besides; it waits no longer.
     pub(crate) fn dequeue(
         &mut self,
         cpu: u32,
         chain_max: impl Fn(Nanos) -> u32,
         turn: impl Fn(Nanos) -> warmcore_place::Turn,
-    ) -> Option<(u32, Option<u32>)> {
+    ) -> Option<(u32, Option<usize>)> {
         let at = &mut self.cpus[cpu as usize];
         let average = Nanos(at.average_run);
         let id = at.queue.choose(&mut self.tasks, || chain_max(average), || turn(average))?;
-        let shelf = self.tasks[id as usize].shelf;
-        self.unqueue(id);
-        Some((id, (shelf != NONE).then_some(shelf)))
+        Some((id, self.unqueue(id)))
     }
 
-    /// Takes one that may run on `me` from another CPU's queue.
-    pub(crate) fn take(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
+    /// Takes one that may run on `me` from another CPU's queue, and from the shared queue that it was in besides: both.
+    pub(crate) fn take(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<(u32, Option<usize>)> {
         let id = self.spare(me, from, whom)?;
-        self.unqueue(id);
-        Some(id)
+        Some((id, self.unqueue(id)))
     }
 
     fn spare(&self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
@@ -458,14 +480,17 @@ impl Scene {
         self.cpus[from.index()].queue.spare(&self.tasks, self.order, whom, may)
     }
 
-    /// The first in a shard's queue that may run on `me`, off its CPU if it waits on one: which.
-    pub(crate) fn unshelve(&mut self, shard: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
-        let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
-        let id = all.find(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))?;
-        drop(all);
+    /// The first in a shared queue if it may run on `me`, off its CPU if it waits on one: which.
+    pub(crate) fn unshelve(&mut self, queue: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
+        let id = self.first_for(queue, me)?;
         let on = self.tasks[id as usize].queued_on;
         self.unqueue(id);
         Some((id, (on != NONE).then_some(CpuId(on))))
+    }
+
+    fn first_for(&self, queue: usize, me: CpuId) -> Option<u32> {
+        let first = self.shelves[queue].first();
+        first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
     }
 
     /// A task that has run on one CPU is to be compared with those of another.
@@ -553,11 +578,11 @@ impl View for Scene {
     }
 
     #[inline]
-    fn waiting_in(&self, shard: usize) -> u32 {
+    fn waiting_in(&self, queue: usize) -> u32 {
         if self.searches.get().is_some() {
-            self.asked.borrow_mut().push(shard as u32);
+            self.asked.borrow_mut().push(queue as u32);
         }
-        self.shards[shard].shelf.len
+        self.shelves[queue].len
     }
 
     #[inline]
@@ -580,9 +605,8 @@ impl View for Scene {
         queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
     }
 
-    fn may_take_in(&self, me: CpuId, shard: usize) -> bool {
-        let mut all = self.shards[shard].shelf.walk(&self.tasks, false);
-        all.any(|id| self.machine.allows(self.tasks[id as usize].allowed, me))
+    fn may_take_in(&self, me: CpuId, queue: usize) -> bool {
+        self.first_for(queue, me).is_some()
     }
 
     fn sleeps_next(&self, cpu: CpuId) -> bool {

@@ -18,7 +18,7 @@ use super::task::{Life, NONE};
 use super::{Target, World, kind};
 use crate::program::TaskId;
 use crate::random::{Purpose, below};
-use warmcore_place::{Policy, Pull};
+use warmcore_place::{Enqueued, Policy, Pull};
 use warmcore_terms::{CpuId, Nanos};
 
 /// Tries in a row to pull, each of which brings something unless a policy is wrong.
@@ -44,6 +44,16 @@ enum Next {
     Idles,
 }
 
+impl Next {
+    /// The same, after so much longer.
+    fn after(self, ns: u64) -> Self {
+        match self {
+            Self::Runs(id, taking) => Self::Runs(id, taking + ns),
+            other => other,
+        }
+    }
+}
+
 impl<P: Policy, O: Observer> World<P, O> {
     /// A step has ended, if its event is right about that. Whether it was not.
     pub(super) fn step_ends(&mut self, cpu: u32) -> bool {
@@ -61,11 +71,17 @@ impl<P: Policy, O: Observer> World<P, O> {
 
     /// A CPU is awake, or its search has ended.
     pub(super) fn arrives(&mut self, cpu: u32) {
+        let mut entering = 0;
+        while let Some((id, queue)) = self.scene.enters_late(cpu) {
+            entering += self.queue_locked(cpu, queue);
+            self.scene.enter(id, queue);
+        }
         let next = match self.scene.cpus[cpu as usize].searches {
             true => self.searched(cpu),
             false => self.next(cpu, None, false),
         };
-        self.begin(cpu, None, next, 0);
+        let next = next.after(entering);
+        self.begin(cpu, None, next);
         if matches!(next, Next::Runs(..)) && self.settings.help_at_once {
             // Who looked and found something sees to it that the next one looks: now that it looks no longer itself.
             self.help(cpu);
@@ -80,6 +96,7 @@ impl<P: Policy, O: Observer> World<P, O> {
                 Goes::Leaves(left) => {
                     let prev = self.put_off(cpu, left);
                     let next = self.next(cpu, Some(prev), left == Left::Waits);
+                    let next = self.put_back(cpu, prev, next);
                     if left == Left::Ended {
                         self.bury(prev);
                     }
@@ -97,9 +114,17 @@ impl<P: Policy, O: Observer> World<P, O> {
     }
 
     /// The CPU begins with whom it found.
-    fn begin(&mut self, cpu: u32, prev: Option<(u32, Left)>, next: Next, cost: u64) {
-        if let Some(own) = self.hand(cpu, prev, next) {
-            self.go_on(cpu, cost + own);
+    fn begin(&mut self, cpu: u32, prev: Option<(u32, Left)>, next: Next) {
+        if let Some(cost) = self.hand(cpu, prev, next) {
+            self.go_on(cpu, cost);
+        }
+    }
+
+    /// A task that lost the CPU to another one and waits is in a shared queue again: what entering it took.
+    fn put_back(&mut self, cpu: u32, prev: u32, next: Next) -> Next {
+        match self.scene.tasks[prev as usize].shelf {
+            NONE => next,
+            queue => next.after(self.queue_locked(cpu, queue as usize)),
         }
     }
 
@@ -208,7 +233,9 @@ impl<P: Policy, O: Observer> World<P, O> {
             Left::Waits => {
                 task.life = Life::Queued;
                 task.queued_at = now;
-                self.scene.enqueue(cpu, id, false, None);
+                let (machine, allowed) = (&self.scene.machine, task.allowed);
+                let queue = self.policy.enters(machine, CpuId(cpu), allowed, Enqueued::PutBack);
+                self.scene.enqueue(cpu, id, false, queue);
             }
             Left::Ended => {}
         }
@@ -232,7 +259,7 @@ impl<P: Policy, O: Observer> World<P, O> {
 
     /// Who is to have the CPU next. `had`: who had it.
     fn next(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Next {
-        if let Some(next) = self.own(cpu) {
+        if let Some(next) = self.own(cpu, had) {
             return next;
         }
         let (now, has_surplus) = (Nanos(self.scene.now), self.scene.has_surplus());
@@ -252,53 +279,57 @@ impl<P: Policy, O: Observer> World<P, O> {
         self.search(cpu)
     }
 
-    /// The first that waits here, or in the shard's queue and on no CPU.
-    fn own(&mut self, cpu: u32) -> Option<Next> {
+    /// The first that waits here, or in the shard's queue and on no CPU. `had`: the task that had the CPU.
+    fn own(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
         let shard = self.scene.cpus[cpu as usize].shard as usize;
         let mut cost = 0;
         if self.waits_for_nobody(shard) {
             // One at a time: a share of several, as the runtime takes, spares it a lock.
             cost = self.unshelve(CpuId(cpu), shard).unwrap_or(0);
         }
-        self.dequeue(cpu, cost)
+        self.dequeue(cpu, cost, had)
     }
 
-    /// Whether somebody in the shard's queue waits on no CPU.
+    /// Whether a task in the shard's queue waits on no CPU. Tasks that are entered besides wait in the order of their CPUs.
     fn waits_for_nobody(&self, shard: usize) -> bool {
-        let shelf = &self.scene.shards[shard].shelf;
-        match self.settings.order {
-            Order::Rounds => shelf.len > 0,
-            // Those that are entered besides wait in the fair order of their CPUs.
-            Order::Fair => shelf.first().is_some_and(|id| self.scene.tasks[id as usize].queued_on == NONE),
-        }
+        let first = self.scene.shelves[shard].first();
+        first.is_some_and(|id| self.scene.tasks[id as usize].queued_on == NONE)
     }
 
-    /// The next one that waits here, for `cost` and what leaving the shard's queue costs if it is there as well.
-    fn dequeue(&mut self, cpu: u32, cost: u64) -> Option<Next> {
+    /// The next one that waits here, for `cost` and what leaving a shared queue costs if it is there as well. A task that
+    /// keeps the CPU did not enter one.
+    fn dequeue(&mut self, cpu: u32, cost: u64, had: Option<u32>) -> Option<Next> {
         let (scene, policy) = (&mut self.scene, &self.policy);
         let (id, shelf) =
             scene.dequeue(cpu, |average| policy.chain_max(average), |average| policy.turn(average))?;
-        let leaving = shelf.map_or(0, |shard| self.queue_locked(cpu, shard as usize));
+        let left = shelf.filter(|_| had != Some(id));
+        let leaving = left.map_or(0, |queue| self.queue_locked(cpu, queue));
         Some(Next::Runs(id, cost + leaving))
     }
 
-    /// A CPU takes the lock of a shard's queue: for how long.
-    pub(super) fn queue_locked(&mut self, cpu: u32, shard: usize) -> u64 {
+    /// A CPU takes the lock of a shared queue: for how long.
+    pub(super) fn queue_locked(&mut self, cpu: u32, queue: usize) -> u64 {
         let kernel = self.scene.cpus[cpu as usize].kernel;
-        self.memory.write_line(kernel, self.queue_lines[shard], Nanos(self.scene.now)).0
+        self.memory.write_line(kernel, self.queue_lines[queue], Nanos(self.scene.now)).0
     }
 
-    /// The first in a shard's queue waits here now. For how long that takes; `None`: there is none.
-    fn unshelve(&mut self, me: CpuId, shard: usize) -> Option<u64> {
-        let (id, on) = self.scene.unshelve(shard, me)?;
+    /// The first in a shared queue waits here now. For how long that takes; `None`: there is none.
+    fn unshelve(&mut self, me: CpuId, queue: usize) -> Option<u64> {
+        let (id, on) = self.scene.unshelve(queue, me)?;
         if on.is_none() && self.settings.order == Order::Fair {
             // It was put on no CPU when it woke: its credit is limited now.
             self.scene.carry_v(id, me.0, self.settings.sleeper_credit.0);
         }
         let from = on.or(self.scene.tasks[id as usize].home());
-        let cost = self.queue_locked(me.0, shard) + from.map_or(0, |from| self.taking(me, from));
-        self.keep(me.0, id);
-        Some(cost)
+        let cost = self.queue_locked(me.0, queue) + from.map_or(0, |from| self.taking(me, from));
+        Some(cost + self.keep(me.0, id))
+    }
+
+    /// Takes a task from another CPU's queue. For how long that takes; `None`: there is none.
+    fn take(&mut self, me: CpuId, from: CpuId) -> Option<u64> {
+        let (id, left) = self.scene.take(me, from, self.policy.whom())?;
+        let leaving = left.map_or(0, |queue| self.queue_locked(me.0, queue));
+        Some(self.taking(me, from) + leaving + self.keep(me.0, id))
     }
 
     /// What it takes to have a task come from another CPU's queue.
@@ -306,11 +337,14 @@ impl<P: Policy, O: Observer> World<P, O> {
         (self.times.take[self.scene.machine.distance(me, from) as usize] + 500) / 1000
     }
 
-    /// A task that waited elsewhere waits here now.
-    fn keep(&mut self, cpu: u32, id: u32) {
+    /// A task that waited elsewhere waits here now. What entering a shared queue takes.
+    fn keep(&mut self, cpu: u32, id: u32) -> u64 {
         self.scene.carry_v(id, cpu, u64::MAX);
-        self.scene.enqueue(cpu, id, false, None);
+        let allowed = self.scene.tasks[id as usize].allowed;
+        let queue = self.policy.enters(&self.scene.machine, CpuId(cpu), allowed, Enqueued::Moved);
+        self.scene.enqueue(cpu, id, false, queue);
         self.scene.cpus[cpu as usize].counts.pulled += 1;
+        queue.map_or(0, |queue| self.queue_locked(cpu, queue))
     }
 
     /// Nothing waits here: the policy says from where to take, and finding that out takes time.
@@ -343,7 +377,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         at.counts.search_ns += now - at.state_since;
         at.state_since = now;
         let found = at.found;
-        self.own(cpu).or_else(|| self.carry_out(cpu, found)).unwrap_or_else(|| self.search(cpu))
+        self.own(cpu, None).or_else(|| self.carry_out(cpu, found)).unwrap_or_else(|| self.search(cpu))
     }
 
     /// A task is woken on a CPU that searches: it looks no farther than it does now.
@@ -369,15 +403,18 @@ impl<P: Policy, O: Observer> World<P, O> {
     fn carry_out(&mut self, cpu: u32, pull: Pull) -> Option<Next> {
         let (me, now) = (CpuId(cpu), self.scene.now);
         let cost = match pull {
-            Pull::Shard(shard) => self.unshelve(me, shard),
-            Pull::From { cpu: from, at_most } => {
-                let mut came = 0;
-                while came < at_most.clamp(1, 256) {
-                    let Some(id) = self.scene.take(me, from, self.policy.whom()) else { break };
-                    self.keep(cpu, id);
-                    came += 1;
+            Pull::Shard(queue) => {
+                let cost = self.unshelve(me, queue);
+                let at = &mut self.scene.cpus[cpu as usize];
+                let looked = u64::from(at.parts[0]);
+                if let Some(cost) = cost {
+                    at.newidle[0].searched(Nanos(looked + cost), Nanos(now));
                 }
-                (came > 0).then(|| u64::from(came) * self.taking(me, from))
+                cost
+            }
+            Pull::From { cpu: from, at_most } => {
+                let costs = (0..at_most.clamp(1, 256)).map_while(|_| self.take(me, from));
+                costs.reduce(|sum, cost| sum + cost)
             }
             Pull::Until(at) => {
                 self.looks_at(cpu, at.0.max(now + 1));
@@ -386,7 +423,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             Pull::Nothing => return Some(Next::Idles),
         };
         if let Some(cost) = cost {
-            return self.dequeue(cpu, cost).or(Some(Next::Idles));
+            return self.dequeue(cpu, cost, None).or(Some(Next::Idles));
         }
         let at = &mut self.scene.cpus[cpu as usize];
         at.tries += 1;
@@ -423,13 +460,15 @@ impl<P: Policy, O: Observer> World<P, O> {
                 at.failed[distance] = if is_vain { at.failed[distance].saturating_add(1) } else { 0 };
             }
         }
-        // Whether a shard's queue is empty stands beside its lock.
-        for shard in self.scene.asked.get_mut() {
-            let line = self.queue_lines[*shard as usize];
+        // Whether a shared queue is empty stands beside its lock.
+        for queue in self.scene.asked.get_mut() {
+            let line = self.queue_lines[*queue as usize];
             let took = self.memory.read_line(kernel, line, now);
             let at = &mut self.scene.cpus[cpu as usize];
             at.parts[0] = at.parts[0].saturating_add(u32::try_from(took.0).unwrap_or(u32::MAX));
         }
+        let at = &mut self.scene.cpus[cpu as usize];
+        at.newidle[0].searched(Nanos(at.parts[0].into()), now);
         pull
     }
 
@@ -613,11 +652,7 @@ impl<P: Policy, O: Observer> World<P, O> {
             return cost;
         }
         at.lopsided = 0;
-        for _ in 0..come {
-            let Some(id) = self.scene.take(me, other, self.policy.whom()) else { break };
-            self.keep(cpu, id);
-            cost += self.taking(me, other);
-        }
+        cost += (0..come).map_while(|_| self.take(me, other)).sum::<u64>();
         cost
     }
 
@@ -640,10 +675,11 @@ impl<P: Policy, O: Observer> World<P, O> {
         task.left = left;
         let prev = self.put_off(cpu, Left::Waits);
         let next = self.next(cpu, Some(prev), true);
+        let next = self.put_back(cpu, prev, next);
         if !matches!(next, Next::Runs(id, _) if id == prev) {
             self.scene.task(prev).counts.preemptions += 1;
         }
-        self.begin(cpu, Some((prev, Left::Waits)), next, 0);
+        self.begin(cpu, Some((prev, Left::Waits)), next);
     }
 
     /// Whoever is gone leaves its process, and its place if it was forked.

@@ -94,6 +94,8 @@ pub(crate) struct Task {
     /// On which CPU it waits, and in which shard's queue.
     pub(crate) queued_on: u32,
     pub(crate) shelf: u32,
+    /// Which shared queue it enters once the CPU where it waits is awake.
+    pub(crate) enters: u32,
     /// Where it was when it was woken the last time.
     pub(crate) was_on: u32,
     pub(crate) woken_from: u32,
@@ -152,6 +154,7 @@ impl Task {
             list: 0,
             queued_on: NONE,
             shelf: NONE,
+            enters: NONE,
             last_ran: 0,
             was_on: NONE,
             flips: Flips::default(),

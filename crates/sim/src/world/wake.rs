@@ -15,7 +15,7 @@ use super::task::{For, Life, NONE};
 use super::{Target, World, kind};
 use crate::program::TaskId;
 use warmcore_place::policy::kernel::Flips;
-use warmcore_place::{Policy, To, Wake, Wakee, Waker};
+use warmcore_place::{Enqueued, Policy, To, Wake, Wakee, Waker};
 use warmcore_terms::{CpuId, Nanos};
 
 impl<P: Policy, O: Observer> World<P, O> {
@@ -96,7 +96,12 @@ impl<P: Policy, O: Observer> World<P, O> {
         let wake = Wake { now, wakee, waker };
         let placed = self.policy.wake(&self.scene.machine, &self.scene, &wake);
         let looks = u64::from(self.scene.looks.get());
-        let enters = self.policy.enters(&self.scene.machine, &wake, &placed);
+        let is_new = home.is_none();
+        let why = match placed.to {
+            _ if is_new => Enqueued::New,
+            To::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenAtHome,
+            _ => Enqueued::WokenElsewhere,
+        };
         let task = &mut self.scene.tasks[id as usize];
         task.was_on = task.home;
         task.debt = placed.debt;
@@ -106,12 +111,20 @@ impl<P: Policy, O: Observer> World<P, O> {
         };
         task.counts.wakes += 1;
         self.observer.queued(now, TaskId(id), placed.to);
-        let queue = enters.or(match placed.to {
+        let mut queue = match placed.to {
             To::Shard(shard) => Some(shard),
-            To::Cpu(_) => None,
-        });
+            To::Cpu(cpu) => self.policy.enters(&self.scene.machine, cpu, wakee.allowed, why),
+        };
+        if let To::Cpu(cpu) = placed.to
+            && !is_new
+            && from != cpu.0
+            && self.scene.cpu(cpu).state != State::Running
+        {
+            // An idle CPU puts it on its run queue itself, when it is awake (`ttwu_queue_wakelist`).
+            self.scene.task(id).enters = queue.take().map_or(NONE, |queue| queue as u32);
+        }
         let entering = match queue {
-            Some(shard) if from != NONE => self.queue_locked(from, shard),
+            Some(queue) if from != NONE => self.queue_locked(from, queue),
             _ => 0,
         };
         match placed.to {
@@ -120,7 +133,7 @@ impl<P: Policy, O: Observer> World<P, O> {
                     let distance = self.scene.machine.distance(home, cpu);
                     self.scene.task(id).counts.wakes_by_distance[distance as usize] += 1;
                 }
-                self.put(cpu.0, id, from, by_task, enters, delay);
+                self.put(cpu.0, id, from, by_task, queue, delay);
             }
             To::Shard(shard) => {
                 self.scene.shelve(shard, id);
@@ -189,7 +202,7 @@ impl<P: Policy, O: Observer> World<P, O> {
         let now = Nanos(self.scene.now);
         let at = &mut self.scene.cpus[cpu as usize];
         let costliest = at.newidle.iter().map(|cost| cost.most().0).sum();
-        at.average_idle.wake(now, Nanos(costliest));
+        at.average_idle.wake(now, Nanos(costliest), self.policy.migration_cost());
     }
 
     /// Ends a CPU's sleep.

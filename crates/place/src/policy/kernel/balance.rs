@@ -56,14 +56,16 @@ fn nobody_waits(machine: &Machine, view: &impl View, me: CpuId) -> bool {
 }
 
 impl Kernel {
-    /// Whether a free CPU looks into the shared queue before it searches: in v3 behind the check, where
-    /// `newidle_balance` would not end at once.
-    pub(super) fn pulls(&self, machine: &Machine, view: &impl View, me: CpuId) -> bool {
-        if self.queue_rule != QueueRule::V3Checked {
+    /// Whether a free CPU looks into the shared queues before it searches: behind the check, if it usually idles for longer
+    /// than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
+    pub(super) fn queues_are_worth_a_look(&self, machine: &Machine, view: &impl View, me: CpuId) -> bool {
+        if self.queue_rule != QueueRule::V3Checked || self.newidle == Newidle::Always {
             return true;
         }
-        let innermost = domains(machine, me).next().map_or(0, |(domain, _)| view.newidle_cost(me, domain).0);
-        !nobody_waits(machine, view, me) && view.average_idle(me).0 >= innermost
+        let within =
+            domains(machine, me).map(|(domain, _)| domain).take_while(|domain| *domain <= Distance::Llc);
+        let llc = within.last().map_or(Nanos(0), |domain| view.newidle_cost(me, domain));
+        view.average_idle(me) >= llc.max(view.newidle_cost(me, Distance::Same))
     }
 
     /// `newidle_balance`; for one that was called, `rebalance_domains`.
@@ -74,6 +76,19 @@ impl Kernel {
         }
         let is_gated = newly && self.newidle == Newidle::Gated;
         let mut cost = 0u64;
+        if self.wake_queue && self.queue_rule != QueueRule::V1 {
+            let mut beyond =
+                domains(machine, me).map(|(domain, _)| domain).filter(|domain| *domain > Distance::Llc);
+            if is_gated
+                && self.queue_rule == QueueRule::V3
+                && let Some(domain) = beyond.next()
+                && view.average_idle(me) < view.newidle_cost(me, domain)
+            {
+                return Pull::Nothing;
+            }
+            // It began with the look into the queues.
+            cost = view.newidle_cost(me, Distance::Same).0;
+        }
         for (domain, inner) in domains(machine, me) {
             cost = cost.saturating_add(view.newidle_cost(me, domain).0);
             if is_gated && view.average_idle(me).0 < cost {

@@ -2,17 +2,14 @@
 //!
 //! Model.   Per CPU: for how long it idles, on average; per CPU and domain: what a search has cost at most; per
 //!          task: how often it wakes another task than the last time.
-//! Number.  Weight 1/8; an average of at most 1 ms, so that one long night says no more than two searches'
-//!          cost.
+//! Number.  Weight 1/8; an average of at most twice what a search costs, which counts as the cost of a migration at
+//!          least: 1 ms with Linux's 500 µs. One long night says no more than that.
 //! Writers. The host: a CPU's average by whoever ends its idling; a CPU's costs by that CPU; a task's flips by
 //!          that task.
 //! Source.  Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
 
 use crate::hot::MIGRATION_COST;
 use warmcore_terms::Nanos;
-
-/// The average is at most twice what a search costs, and that counts as the cost of a migration, 500 µs, at least.
-pub const IDLE_AVERAGE_MAX: Nanos = Nanos(2 * MIGRATION_COST.0);
 
 /// A second, after which the costs seen fade and half of the flips are forgotten.
 const SECOND: u64 = 1_000_000_000;
@@ -25,13 +22,18 @@ pub struct AverageIdle {
 }
 
 impl Default for AverageIdle {
-    /// A CPU of which nothing is known idles long.
+    /// With Linux's default cost of a migration.
     fn default() -> Self {
-        Self { since: None, average: IDLE_AVERAGE_MAX }
+        Self::new(MIGRATION_COST)
     }
 }
 
 impl AverageIdle {
+    /// A CPU of which nothing is known idles for as long as the average can say.
+    pub fn new(migration_cost: Nanos) -> Self {
+        Self { since: None, average: Nanos(migration_cost.0.saturating_mul(2)) }
+    }
+
     /// It has run out of work. The search counts as idling.
     pub fn idle(&mut self, now: Nanos) {
         self.since = Some(now);
@@ -42,8 +44,8 @@ impl AverageIdle {
         self.since = None;
     }
 
-    /// Somebody is woken there. `costliest`: what searching all domains cost it at most.
-    pub fn wake(&mut self, now: Nanos, costliest: Nanos) {
+    /// A task is woken there. `costliest`: what searching all domains cost the CPU at most.
+    pub fn wake(&mut self, now: Nanos, costliest: Nanos, migration_cost: Nanos) {
         if let Some(since) = self.since.take() {
             let (idled, average) = (now.0.saturating_sub(since.0), self.average.0);
             let average = if idled < average {
@@ -51,7 +53,7 @@ impl AverageIdle {
             } else {
                 average + (idled - average) / 8
             };
-            self.average = Nanos(average.min(2 * costliest.0.max(MIGRATION_COST.0)));
+            self.average = Nanos(average.min(costliest.max(migration_cost).0.saturating_mul(2)));
         }
     }
 
