@@ -179,7 +179,11 @@ fn what_is_claimed_is_met_and_what_is_only_predicted_may_miss() {
     }
     // Without an effect of ids all three columns are alike: the rows by CPU and the cache-local ones say nothing.
     let [(met, of), (null, of_null)] = table.tally();
-    assert!(of == of_null && null < met, "{met} of {of}, a model without an effect {null} of {of_null}");
+    // It says something of the rows whose threads change areas: the others are as it has them.
+    assert!(
+        0 < of_null && of_null < of && null < met,
+        "{met} of {of}, a model without an effect {null} of {of_null}"
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@
 //!          variation is above 15 % nothing is claimed. What was said before the first run stands in `predictions.toml`
 //!          and is printed where it did not come out.
 //! Number.  8, 11 and 11 loads, each with Linux and one or two settings and five seeds: 330 simulations.
-//! Source.  linux-kernel: SIS_CACHE v1, 26 September 2023; `swqueue` v1, 10 July 2023; `shared_runq` v3, 27 September
-//!          2023. The rows in `fixtures/published.toml`.
+//! Source.  linux-kernel: SIS_CACHE v1, 26 September 2023; `swqueue` v1, 10 July 2023; `shared_runq` v3 of 9 August 2023,
+//!          measured 27 September. The rows in `fixtures/published.toml`.
 
 use super::hot_windows::{SEEDS_MAX, Shape, Trips, Windows, pairs};
 use super::{Options, Row, Table};
@@ -160,8 +160,8 @@ pub fn wake_queue(options: &Options) -> Table {
     )
 }
 
-/// Its third version, in which every wake goes through the queue, without and with a look at the average idle time first:
-/// was newidle balancing merely stopped too early?
+/// Its third version, in which every enqueue goes through the queue, without and with a look at the average idle time
+/// first: was newidle balancing merely stopped too early?
 ///
 /// # Panics
 ///
@@ -182,7 +182,7 @@ pub fn wake_queue_v3(options: &Options) -> Table {
         Plan {
             name: "wake_queue_v3_by_load",
             machine,
-            source: "linux-kernel, 27 September 2023, on [PATCH v3] sched: Implement shared runqueue in fair.c: tbench",
+            source: "linux-kernel, 27 September 2023, on [PATCH v3 0/7] sched: Implement shared runqueue in CFS (9 August): tbench",
             load: TBENCH,
             settings: vec![
                 ("every wake in the queue", queue(QueueRule::V3)),

@@ -151,7 +151,7 @@ pub fn table(options: &Options) -> Table {
     rows.extend(local_operations(&machine, &stock.local_cycles, &published));
     rows.extend(other_counts(options, &machine, all));
     rows.extend(growth(options));
-    let mut notes = notes(&machine, all);
+    let mut notes = notes(&machine, &rows, &counts, is_published, &stock.local_cycles);
     if is_published {
         notes.extend(changed(&rows));
     }
@@ -239,7 +239,9 @@ fn with_both_given(
             let name = format!("{}, {}", cpus(count.cpus), WAYS[way].1);
             ends[way].push(numbers.clone());
             let row = Row::of(name, "cycles", numbers).against(published(beside), "drain.cycles");
-            rows.push(row.with_inputs(&GIVEN).beside_null(null));
+            let row = row.with_inputs(&GIVEN);
+            // Of queueing that model says what the row says.
+            rows.push(if way == 0 { row } else { row.beside_null(null) });
         }
         let beside = published(100.0 * (count.patched / count.upstream - 1.0));
         let row = Row::of(format!("{}, saved", cpus(count.cpus)), "percent", saved).with_inputs(&GIVEN);
@@ -368,10 +370,18 @@ fn growth(options: &Options) -> Vec<Row> {
     rows
 }
 
-fn notes(machine: &Machine, all: usize) -> Vec<String> {
+/// What to know of the rows. What they say is taken from them: it is another thing on another machine.
+fn notes(
+    machine: &Machine,
+    rows: &[Row],
+    counts: &[Cycles],
+    is_published: bool,
+    local: &[Local],
+) -> Vec<String> {
+    let all = counts.last().map_or(1, |count| count.cpus);
     let plain = Case::plain(all);
     let (queued, ours) = (machine.drain(&plain, Way::Upstream, 0), machine.drain(&plain, Way::Ours, 0));
-    vec![
+    let mut notes = vec![
         format!(
             "Queueing work takes {QUEUE_LINES} lines from its CPU, one after the other: counted in the source, by \
              somebody who knew the published ratio of 5.9. What other counts would give is printed."
@@ -380,20 +390,61 @@ fn notes(machine: &Machine, all: usize) -> Vec<String> {
             "A drain that queues interrupts {} CPUs with everybody's stock filled; one from afar {}.",
             queued.interrupted, ours.interrupted
         ),
-        "With nothing given the saving at all CPUs is near the published one already; what is too high is the level, by \
-         1.4 where all is read and by 1.9 to 2.4 where 128 CPUs are emptied."
-            .to_owned(),
         "Held locks met by drains between the loops are 0 by construction, and the calls, drains and hours are those \
          that were published. What says something are the rows after it, which nothing published answers."
             .to_owned(),
-        "At 1 CPU the published ways differ by 2.4 us, six times what one more CPU costs them: something that is done \
-         once and is not in the model, so that 12 % there do not come out."
-            .to_owned(),
         "Warmcore's own drain reads only CPUs that may have a stock; the kernel's, both of them, read all.".to_owned(),
         format!("A lock is taken to be held for {HELD_CYCLES} cycles, the whole of a local operation."),
-        "Local operations (+2 to 13 cycles) are not claimed: an uncontended locked instruction is nothing that lines \
-         tell; `warmcore run budget` measures consume and refill on real threads. The three that account for objects \
-         have no counterpart in `budget`. mmap and munmap are not claimed (drain.system_calls)."
+        "Local operations are not claimed: an uncontended locked instruction is nothing that lines tell; `warmcore run \
+         budget` measures consume and refill on real threads. The three that account for objects have no counterpart in \
+         `budget`. mmap and munmap are not claimed (drain.system_calls)."
             .to_owned(),
-    ]
+    ];
+    if is_published {
+        notes.extend(against_published(rows, counts, local, &machine.costs));
+    }
+    notes
+}
+
+/// What the rows say beside the published numbers.
+fn against_published(rows: &[Row], counts: &[Cycles], local: &[Local], costs: &Costs) -> Vec<String> {
+    let of = |name: String| rows.iter().find(|row| row.name == name);
+    let mut notes = Vec::new();
+    let levels = counts.iter().filter_map(|count| {
+        let ratios = WAYS.map(|(_, what)| {
+            let row = of(format!("nothing given, {}, {what}", cpus(count.cpus)))?;
+            Some(row.simulated / row.published?)
+        });
+        let [Some(queued), Some(remote)] = ratios else { return None };
+        let saved = of(format!("nothing given, {}, saved", cpus(count.cpus)))?;
+        Some(format!(
+            "at {} queueing takes {queued:.1} times the published cycles, collecting from afar {remote:.1} times, and {:.0} % \
+             are saved of {:.0}",
+            cpus(count.cpus),
+            -saved.simulated,
+            -saved.published?
+        ))
+    });
+    let levels: Vec<String> = levels.collect();
+    if !levels.is_empty() {
+        notes.push(format!("With nothing given: {}.", levels.join("; ")));
+    }
+    let one = counts.first().filter(|count| count.cpus == 1);
+    if let (Some(one), Some(row)) = (one, of(format!("{}, saved", cpus(1)))) {
+        let us = (one.upstream - one.patched) / costs.ps("base_mhz") as f64 * 1e3;
+        notes.push(format!(
+            "At 1 CPU the published ways differ by {us:.1} us, {:.0} %, and the simulated ones by {:.0} %.",
+            100.0 * (one.patched / one.upstream - 1.0),
+            row.simulated
+        ));
+    }
+    let more = local.iter().map(|local| local.patched - local.upstream);
+    let (least, most) =
+        more.fold((f64::MAX, f64::MIN), |(least, most), more| (least.min(more), most.max(more)));
+    if least <= most {
+        notes.push(format!(
+            "A lock in the stock was published to add {least:.0} to {most:.0} cycles to a local operation."
+        ));
+    }
+    notes
 }

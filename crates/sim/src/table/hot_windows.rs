@@ -264,6 +264,7 @@ pub fn table(options: &Options) -> Table {
         }
         rows.push(row);
     }
+    let notes = notes(&rows);
     rows.extend(regimes(&shapes, &by_run, is_published.then_some(&measured_regimes)));
     if let Some((_, load, gain, unsettled)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
         let row = Row::of(format!("the most gained, at {load} %"), "percent", gain);
@@ -278,7 +279,7 @@ pub fn table(options: &Options) -> Table {
         machine,
         source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()",
         rows,
-        notes: notes(),
+        notes,
     }
 }
 
@@ -348,7 +349,9 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
             Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
         });
         let made = |row: Row| row.with_inputs(&[KNEW, CHOSEN]).transient(transients(trips));
-        let speed = made(speed).beside_null(null);
+        let speed = made(speed);
+        // Of the storm that model says what the row says.
+        let speed = if name == "storm" { speed } else { speed.beside_null(null) };
         let moved =
             Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
         let moved = made(moved);
@@ -357,7 +360,35 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
     rows.flatten().collect()
 }
 
-fn notes() -> Vec<String> {
+/// What to know of the rows. What they say is taken from them.
+fn notes(rows: &[Row]) -> Vec<String> {
+    let of = |name: String| rows.iter().find(|row| row.name == name);
+    let gains = |carried: &str| {
+        let said = [85, 100].map(|load| {
+            let row = of(format!("{load} %{carried}, gain"))?;
+            let transient = if row.transient > 0 { " (transient)" } else { "" };
+            Some(format!("{:+.1} % at {load} %{transient}", row.simulated))
+        });
+        said.into_iter().flatten().collect::<Vec<String>>().join(", ")
+    };
+    let mut notes = vec![format!(
+        "By load, in pairs per CPU, hot windows change round trips by {}; with nothing to carry by {}.",
+        gains(""),
+        gains(", nothing to carry")
+    )];
+    if let Some(row) = of("100 %, Linux, migrating".to_owned())
+        && let Some(published) = row.published
+    {
+        notes.push(format!(
+            "At a pair per CPU {:.0} % of the wakes migrate here under Linux; {published:.0} % were published.",
+            row.simulated
+        ));
+    }
+    notes.extend(estimates());
+    notes
+}
+
+fn estimates() -> Vec<String> {
     vec![
         format!(
             "{} µs a turn on a core of its own, {DATA_KIB} KiB of data a side, {AFTER_WAKE} % of a turn after the wake: \
@@ -366,10 +397,6 @@ fn notes() -> Vec<String> {
         ),
         "Hot windows by v2's code; the rates of the two regimes were published for v1. 15 to 70 % is v2's range over \
          loads; v1's table has +120 % at a pair per CPU."
-            .to_owned(),
-        "Whether there is a window depends on the data carried: with none hot windows gain nothing, with 64 \
-         KiB a side the window lies at a pair per CPU. At that load Linux was published deep in the storm, and is half \
-         settled here."
             .to_owned(),
         format!(
             "At most {SEEDS_MAX} seeds. A window is as long as all before it; a run ends when round trips per second of two \

@@ -66,8 +66,8 @@ struct Built {
     cpu_percent: f64,
     /// Of the searches of CPUs that ran out of work, those that the gate ended, in percent.
     gated_percent: f64,
-    /// Those searches together, in thousandths of a percent of all CPUs' time.
-    search_millipercent: f64,
+    /// Those searches together, in millionths of all CPUs' time.
+    search_ppm: f64,
 }
 
 /// The build of one machine.
@@ -83,7 +83,7 @@ fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_pe
         seconds: ns / 1e9,
         cpu_percent: sum(|cpu| cpu.busy_ns) / ns * 100.0,
         gated_percent: sum(|cpu| cpu.gated) / sum(|cpu| cpu.searches).max(1.0) * 100.0,
-        search_millipercent: sum(|cpu| cpu.search_ns) / ns / f64::from(cpus) * 1e5,
+        search_ppm: sum(|cpu| cpu.search_ns) / ns / f64::from(cpus) * 1e6,
     }
 }
 
@@ -187,11 +187,15 @@ fn machine_rows(machine: &Machine, published: Option<&Published>, options: &Opti
     );
     let base = base.with_inputs(&[GRAPH]);
     rows.push(Row { published: published.map(|of| of.rows[0].cpu_percent / cpus), ..base });
-    for (what, of) in [
-        ("newidle searches that the gate ended", (|run, _| run.gated_percent) as fn(Built, Built) -> f64),
-        ("CPU time in newidle searches, thousandths", |run, _| run.search_millipercent),
+    for (what, unit, of) in [
+        (
+            "newidle searches that the gate ended",
+            "percent",
+            (|run, _| run.gated_percent) as fn(Built, Built) -> f64,
+        ),
+        ("newidle searches, of all CPUs' time", "ppm", |run, _| run.search_ppm),
     ] {
-        let row = Row::of(format!("{name}, none, {what}"), "percent", numbers(0, &of));
+        let row = Row::of(format!("{name}, none, {what}"), unit, numbers(0, &of));
         rows.push(row.with_inputs(&[GRAPH]));
     }
     for (at, (setting, _)) in settings.iter().enumerate().skip(1) {

@@ -92,18 +92,21 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// A time that is compared. `null`: if a CPU's own area cost no less than another one, it would be this.
+    /// A time that is compared. `null`: if a CPU's own area cost no less than another one, it would be this. Where a
+    /// thread stays on its own area that model says what the row says, which is nothing.
     fn time(
         &mut self,
         what: &str,
-        (outcome, null): (&Outcome, &Outcome),
+        (outcome, null): (&Outcome, Option<&Outcome>),
         of: fn(&Measured) -> f64,
         inputs: &[&'static str],
     ) {
         self.add(what, "ns", outcome.burst_ns, inputs);
         let tolerance = if self.setup.delay_ms == 200 { "cid.200_ms" } else { "cid.10_ms" };
         self.against(self.published.as_ref().map(of), tolerance);
-        self.amend(|row| row.beside_null(null.burst_ns));
+        if let Some(null) = null {
+            self.amend(|row| row.beside_null(null.burst_ns));
+        }
     }
 
     /// The last row, otherwise.
@@ -145,9 +148,9 @@ impl<'a> Part<'a> {
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..self.setup });
         let kept = self.run(self.blind, Setup { index: self.columns.kept, ..self.setup });
         let local = self.run(self.blind, Setup { index: self.columns.local, ..self.setup });
-        self.time("per_cpu", (&cpu, &cpu), |row| row.per_cpu_ns, &[]);
-        self.time("kept", (&kept, &cpu), |row| row.kept_ns, &[]);
-        self.time("cachelocal", (&local, &cpu), |row| row.cachelocal_ns, &[]);
+        self.time("per_cpu", (&cpu, None), |row| row.per_cpu_ns, &[]);
+        self.time("kept", (&kept, Some(&cpu)), |row| row.kept_ns, &[]);
+        self.time("cachelocal", (&local, None), |row| row.cachelocal_ns, &[]);
         self.gain("kept / cachelocal", &kept, &local, &[]);
         // Who sleeps less than it takes loses nothing.
         let never = u64::from(self.setup.threads) * self.setup.delay_ms < 100;
@@ -176,9 +179,9 @@ impl<'a> Part<'a> {
         let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..setup });
         let kept = self.run(self.blind, Setup { index: self.columns.kept, ..setup });
         let local = self.run(self.blind, Setup { index: self.columns.local, ..setup });
-        self.time("per_cpu, probed", (&cpu, &cpu), |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
-        self.time("kept, probed", (&kept, &cpu), |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
-        self.time("cachelocal, probed", (&local, &cpu), |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
+        self.time("per_cpu, probed", (&cpu, None), |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
+        self.time("kept, probed", (&kept, Some(&cpu)), |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
+        self.time("cachelocal, probed", (&local, None), |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
         if self.setup.delay_ms == 200 {
             self.fitted(setup, &cpu, &local);
         }
@@ -193,7 +196,7 @@ impl<'a> Part<'a> {
         let faulting = faulting.expect("every machine has faults");
         let inputs = [OWN_AFTER_SLEEP, TICKS, CLOCKS, which];
         let kept = self.run(&faulting, Setup { index: self.columns.kept, ..setup });
-        self.time("kept, fitted", (&kept, cpu), |row| row.kept_ns, &inputs);
+        self.time("kept, fitted", (&kept, Some(cpu)), |row| row.kept_ns, &inputs);
         self.gain("kept / cachelocal, fitted", &kept, local, &inputs);
         let touched = self.run(&faulting, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;

@@ -9,7 +9,14 @@ fn whatever_came_out_of_turns_of_a_chosen_length_says_so() {
         assert_eq!((row.inputs[0], row.mark()), (KNEW, Mark::Fitted), "{row:?}");
         let chooses = row.name.contains(", at ");
         assert_eq!(row.inputs.contains(&CHOSEN), chooses, "{row:?}");
+        assert!(
+            row.null.is_none_or(|null| null != row.simulated || !row.name.starts_with("storm")),
+            "{row:?}"
+        );
     }
+    // What the notes say of the rows is what the rows say.
+    let gain = table.rows.iter().find(|row| row.name == "85 %, gain").unwrap();
+    assert!(table.notes[0].contains(&format!("by {:+.1} % at 85 %", gain.simulated)), "{:?}", table.notes);
 }
 
 fn few(windows: Windows) -> Trips {
