@@ -154,6 +154,7 @@ impl Node {
     }
 
     /// How many accounts on this node have ended: another number than before, another account.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn ended(&self) -> u32 {
         // ORDERING: Relaxed; a thread that learned of a later account on this node learned of this before.
