@@ -63,7 +63,8 @@ fn an_account_above_is_not_held_up_for_ever() {
         forget_a_wait(&child, 5);
         let flag = Arc::<Flag>::default();
         let waker = Waker::from(flag.clone());
-        let mut waits = pin!(root.charge(5));
+        // There is no room for both.
+        let mut waits = pin!(root.charge(6));
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(held);
         // As long as the child has a handle its charge is first, for all that budget knows.

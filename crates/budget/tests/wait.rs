@@ -180,6 +180,45 @@ fn who_came_first_is_served_first() {
     }
 }
 
+/// The first may be polled late: room for it and for those behind it is not left unused meanwhile.
+#[test]
+fn all_that_fit_are_woken_and_served_without_the_first() {
+    let _alone = alone();
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let leaves = [root.child("a").build(), root.child("b").build()];
+        let mut held = leaves[0].try_hold(1000).unwrap();
+        let mut waiters: Vec<Waiter> = (0..20).map(|i| Waiter::new(&leaves[i % 2], 10)).collect();
+        held.shrink(100);
+        let last = waiters.split_off(10);
+        waiters.iter().for_each(Waiter::expect_wake);
+        assert!(last.iter().all(|waiter| !waiter.is_woken()), "there is no room for it");
+        // Polled from the last to the first.
+        let served: Vec<Charge> = waiters.into_iter().rev().map(Waiter::take).collect();
+        assert_eq!((waiting(&root), root.usage().charged), (10, 1000));
+        drop((last, held, served));
+        assert_eq!(root.exact_usage(), 0);
+    }
+}
+
+#[test]
+fn one_behind_leaves_room_for_those_before_it() {
+    let _alone = alone();
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let mut held = root.try_hold(1000).unwrap();
+        let large = Waiter::new(&root, 500);
+        let (fits, mut does_not) = (Waiter::new(&root, 60), Waiter::new(&root, 60));
+        held.shrink(600);
+        let fits = fits.take();
+        assert!(!does_not.is_woken() && does_not.poll().is_none(), "it would take the first one's room");
+        let large = large.take();
+        held.shrink(100);
+        drop((does_not.take(), fits, large, held));
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
 #[test]
 fn a_large_request_is_not_starved_by_small_ones() {
     let _alone = alone();

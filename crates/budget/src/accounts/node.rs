@@ -234,6 +234,12 @@ impl Node {
         (before & FLOAT_UNITS == 0 && before == after).then_some((usage, found))
     }
 
+    /// Units that fit here at this moment, if none lies in stocks that could be given back.
+    pub fn free(&self) -> u64 {
+        // ORDERING: Relaxed; the lock of the queue in which the caller looked before is given back after what was charged.
+        self.limit.load(Relaxed).saturating_sub(self.usage.load(Relaxed))
+    }
+
     /// Adds to usage if that stays within the limit. `Err` is what it is.
     pub(super) fn add_usage(&self, n: u64) -> Result<u64, u64> {
         let limit = self.limit.load(Relaxed);

@@ -23,7 +23,7 @@ pub const TIDY_PERIOD: Duration = Duration::from_millis(100);
 const SETTLE_PERIOD: Duration = Duration::from_millis(5);
 
 static RUNS: Mutex<bool> = Mutex::new(false);
-/// Told when somebody begins to wait, and when memory came back for which somebody waits.
+/// Told when a first charge begins to wait in an account of the fast kind, and when memory came back for which one waits.
 static CHANGED: Condvar = Condvar::new();
 
 /// Whether this process was forked from one that had accounts.
@@ -58,7 +58,7 @@ pub(super) fn ensure() {
     }
 }
 
-/// Somebody begins to wait for room, or there is some. Takes no lock; who comes in the moment before the
+/// A first charge begins to wait for room, or there is some. Takes no lock; who comes in the moment before the
 /// thread sleeps is seen at the next round.
 pub(super) fn hurry() {
     CHANGED.notify_all();

@@ -3,8 +3,10 @@
 //! Model.   Who does not fit stands in the queue of the account that is full, in the order in which they
 //!          asked. While a queue is not empty, the stocks below are closed, so that all that comes back
 //!          comes by; and nobody else is charged there, so that the first, however large, is not overtaken
-//!          for ever. What comes back wakes the first; the first that fits wakes the next. One that is full
-//!          elsewhere by then moves there, and keeps its place by the order of asking.
+//!          for ever. What comes back wakes the first and those behind it that fit besides; the first that fits
+//!          wakes the next. One behind the first is charged where all before it would still fit afterwards, so room
+//!          is not left unused until the first is polled. One that is full elsewhere by then moves there, and keeps
+//!          its place by the order of asking.
 //! Number.  A wait that need not wait is a `try_charge`.
 //! Protocol. Who waits is in the queue and counted in the account (`begin_waiting`) before it looks at usage
 //!          for the last time; who gives back lowers usage and then looks at the count. So either the one
@@ -26,9 +28,14 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
+/// So many of those that wait in one queue are woken, and looked at, at once.
+const AT_ONCE: usize = 64;
+
 /// A charge that waits.
 struct Waiting {
     waker: Waker,
+    /// How many units it asks for.
+    n: u64,
     /// Whose charge it is: the account where it waits, or one below.
     by: Site,
 }
@@ -39,6 +46,9 @@ type Queues = HashMap<Site, BTreeMap<u64, Waiting>>;
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 /// How many wait. Raised after a charge has entered `QUEUES` and lowered after it has left, without the lock.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
+/// Held while a charge that is not the first in its queue is made, so that two of them don't both take the room that is
+/// left beside those before them.
+static BEHIND: Mutex<()> = Mutex::new(());
 /// How many asked so far.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
@@ -65,16 +75,26 @@ pub(super) fn settle() {
     }
 }
 
-/// Wakes the first of every queue.
+/// Wakes the first of every queue, and those behind it for which there is room besides.
 #[cold]
 pub(super) fn wake_heads() {
     if !is_awaited() {
         return;
     }
-    // One that panics, when it is cloned, called or dropped, keeps no other from being woken.
-    let first = |queue: &BTreeMap<_, Waiting>| Some(queue.first_key_value()?.1.waker.clone());
-    let heads: Vec<Waker> =
-        unbilled(|| queues().values().filter_map(|queue| contain(|| first(queue)).flatten()).collect());
+    let mut heads = Vec::new();
+    unbilled(|| {
+        for (at, queue) in queues().iter() {
+            let mut free = at.node().free();
+            for (i, waiting) in queue.values().take(AT_ONCE).enumerate() {
+                if i > 0 && waiting.n > free {
+                    break;
+                }
+                free = free.saturating_sub(waiting.n);
+                // One that panics, when it is cloned, called or dropped, keeps no other from being woken.
+                heads.extend(contain(|| waiting.waker.clone()));
+            }
+        }
+    });
     for waker in heads {
         contain(|| waker.wake_by_ref());
         unbilled(|| contain(|| drop(waker)));
@@ -99,7 +119,7 @@ pub(super) fn let_lost_go() {
         lost
     });
     let were_some = !lost.is_empty();
-    for (at, Waiting { waker, by }) in lost {
+    for (at, Waiting { waker, by, .. }) in lost {
         WAITERS.fetch_sub(1, Relaxed);
         on_site!(at, |accounts, node| accounts.end_waiting(node, by.node()));
         unbilled(|| contain(|| drop(waker)));
@@ -109,16 +129,47 @@ pub(super) fn let_lost_go() {
     }
 }
 
-/// Whether nobody who waits at `node`, which is on the path of `site`, asked before `ticket`.
-fn is_before_all(site: Site, node: &Node, ticket: u64) -> bool {
+/// Where a charge is in a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    First,
+    /// Those before it ask for so many units together.
+    Behind(u64),
+    /// Too many are before it.
+    Far,
+}
+
+impl Turn {
+    fn of(queue: Option<&BTreeMap<u64, Waiting>>, ticket: u64) -> Self {
+        let before = queue.into_iter().flat_map(|queue| queue.range(..ticket)).take(AT_ONCE);
+        match before.fold((0, 0u64), |(i, sum), (_, waiting)| (i + 1, sum.saturating_add(waiting.n))) {
+            (0, _) => Self::First,
+            (AT_ONCE, _) => Self::Far,
+            (_, units) => Self::Behind(units),
+        }
+    }
+
+    /// Whether a charge of `n` units leaves room at `node` for all that are before it.
+    fn has_room(self, node: &Node, n: u64) -> bool {
+        match self {
+            Self::First => true,
+            // Those before may be charged meanwhile, and count twice then: asked later, it may have come true.
+            Self::Behind(units) => units.saturating_add(n) <= node.free(),
+            Self::Far => false,
+        }
+    }
+}
+
+/// Whether a charge of `n` units comes before all that wait at `node`, which is on the path of `site`, and asked before
+/// `ticket`, or leaves room for them.
+fn has_turn(site: Site, node: &Node, ticket: u64, n: u64) -> bool {
     let node = site.node().path().find(|a| std::ptr::eq(*a, node)).expect("it is on the path");
-    let queues = queues();
-    let first = queues.get(&Site::new(node, site.kind())).and_then(|queue| queue.first_key_value());
-    first.is_none_or(|(first, _)| ticket <= *first)
+    let turn = Turn::of(queues().get(&Site::new(node, site.kind())), ticket);
+    turn.has_room(node, n)
 }
 
 /// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more. One that is forgotten
-/// ([`std::mem::forget`]) keeps its place, and all behind it waiting, until its account has no handle and no child.
+/// ([`std::mem::forget`]) keeps its place, and all behind it waiting for which there is no room besides, until its account has no handle and no child.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct Charging<'a> {
@@ -131,8 +182,8 @@ pub struct Charging<'a> {
 }
 
 impl Account {
-    /// Charges `n` units as soon as there is room: first come, first served, on any executor. An error only
-    /// if it can never fit. What was granted and not taken up, because the future was dropped, is given back.
+    /// Charges `n` units as soon as there is room: first come, first served, on any executor. Where there is room for
+    /// those before it and for itself it does not wait until they are polled. An error only if it can never fit. What was granted and not taken up, because the future was dropped, is given back.
     pub fn charge(&self, n: u64) -> Charging<'_> {
         Charging { account: self, n, ticket: None, at: None }
     }
@@ -145,15 +196,21 @@ impl Charging<'_> {
         let kind = self.account.kind();
         let node = self.account.site.node().path().find(|node| node.key() == over.0.key);
         let at = Site::new(node.expect("what was full is on the path"), kind);
-        let (waker, by) = (waker.clone(), self.account.site);
-        unbilled(|| {
-            queues().entry(at).or_default().insert(ticket, Waiting { waker, by });
+        let (waker, n, by) = (waker.clone(), self.n, self.account.site);
+        let is_settled_for = unbilled(|| {
+            let mut queues = queues();
+            let is_settled_for = kind.is_strict() || queues.keys().any(|site| !site.kind().is_strict());
+            queues.entry(at).or_default().insert(ticket, Waiting { waker, n, by });
+            is_settled_for
         });
         WAITERS.fetch_add(1, Relaxed);
         self.at = Some(at);
         on_site!(at, |accounts, node| accounts.begin_waiting(node, by.node()));
         at.pass_on();
-        tidy::hurry();
+        // The thread that tidies looks often from now on, if it does not already. It is not woken for each that waits.
+        if !is_settled_for {
+            tidy::hurry();
+        }
     }
 
     /// Leaves the queue it is in; who is first now is woken, as there may be room.
@@ -179,19 +236,40 @@ impl Charging<'_> {
         drop(mine);
     }
 
-    /// Whether it is first where it waits. Its waker is in place from now on.
-    fn is_first(&self, at: Site, waker: &Waker) -> bool {
+    /// Its turn where it waits. Its waker is in place from now on.
+    fn turn(&self, at: Site, waker: &Waker) -> Turn {
         let ticket = self.ticket.expect("who waits has a ticket");
-        let (is_first, before) = unbilled(|| {
+        let (turn, before) = unbilled(|| {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
-            let is_first = queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
+            let turn = Turn::of(Some(queue), ticket);
             let place = &mut queue.get_mut(&ticket).expect("it is in its queue").waker;
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
-            (is_first, before)
+            (turn, before)
         });
         drop(before);
-        is_first
+        turn
+    }
+
+    /// Charges what it waits for at `at`, if it is its turn there.
+    fn charge_in_turn(&self, at: Site, waker: &Waker) -> Option<Result<(), OverBudget>> {
+        let (site, n) = (self.account.site, self.n);
+        let turn = self.turn(at, waker);
+        let _behind = match turn {
+            Turn::First => None,
+            _ if !turn.has_room(at.node(), n) => return None,
+            // Another one is charged that is behind the first: it may be the listener that this is called by. The first
+            // wakes this one when it is the next.
+            _ => Some(BEHIND.try_lock().ok()?),
+        };
+        let ticket = self.ticket.expect("who waits has a ticket");
+        // By order of asking wherever somebody waits: were it by the place in one queue, two who need room in both could
+        // send each other from one to the other for ever.
+        let has_turn = |node: &Node| has_turn(site, node, ticket, n);
+        let cpu = current_cpu();
+        let result = on_site!(site, |accounts, node| accounts.charge_slowly(node, cpu, n, Some(&has_turn)));
+        site.pass_on();
+        Some(result)
     }
 }
 
@@ -203,22 +281,10 @@ impl Future for Charging<'_> {
         loop {
             let result = match self.at {
                 None => account.try_charge(n),
-                Some(at) if !self.is_first(at, cx.waker()) => return Poll::Pending,
-                Some(_) => {
-                    let (site, cpu) = (account.site, current_cpu());
-                    let ticket = self.ticket.expect("who waits has a ticket");
-                    // By order of asking wherever somebody waits: were it by the place in one queue, two
-                    // who need room in both could send each other from one to the other for ever.
-                    let is_first = |node: &Node| is_before_all(site, node, ticket);
-                    let result = on_site!(site, |accounts, node| accounts.charge_slowly(
-                        node,
-                        cpu,
-                        n,
-                        Some(&is_first)
-                    ));
-                    site.pass_on();
-                    result
-                }
+                Some(at) => match self.charge_in_turn(at, cx.waker()) {
+                    Some(result) => result,
+                    None => return Poll::Pending,
+                },
             };
             match result {
                 Ok(()) => {
