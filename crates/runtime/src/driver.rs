@@ -240,6 +240,10 @@ impl Host for Tokio {
         clock::now()
     }
 
+    fn thread_cpu(&self) -> Option<Nanos> {
+        Some(ThreadCpu::current().read())
+    }
+
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
         let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((timer, until)) = timer.as_ref().zip(until)

@@ -22,6 +22,11 @@ pub(crate) trait Host: Send + Sync {
     /// The time.
     fn now(&self) -> Nanos;
 
+    /// What the calling thread has run so far, without what other threads had of its CPU. `None`: not known.
+    fn thread_cpu(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Sleeps until `is_awake`, or until the time given; serves what the worker's driver drives meanwhile.
     /// May come back early. Only the worker's own thread sleeps here.
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod block;
+mod claims;
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 #[path = "../tests/common/mod.rs"]
 mod common;

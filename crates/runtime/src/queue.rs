@@ -1,6 +1,7 @@
 //! Queue: what waits at one worker, in the order in which it will run.
 //!
-//! Model.   A class per tenant, served by weighted virtual time: who has had least comes next. In a class,
+//! Model.   A class per tenant, served by weighted virtual time, which counts on all workers together (`claims.rs`):
+//!          the tenant that has had least comes next. In a class,
 //!          rounds: what is pushed during a round runs in the next one. The policy says in which direction a
 //!          round goes; back again, the tasks that ran last find their data in the cache. The slot `next` holds
 //!          the task that the running one woke: it runs at once, so that what two tasks say to each other stays
@@ -8,8 +9,10 @@
 //! Number.  With one tenant a push is a comparison and a store, a pop a load and two comparisons.
 //! Writers. Under the worker's lock: the worker, and who pulls.
 
+use crate::claims::{BATCH, Claim, Claims, virtual_time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_place::{Turn, Whom};
 use warmcore_terms::Nanos;
@@ -33,24 +36,18 @@ pub(crate) trait Entry {
     fn waits_since(&self) -> Nanos;
 }
 
-/// Virtual time: nanoseconds × this / weight.
-const WEIGHT_UNIT: u64 = 100;
-
 /// Classes that nobody waits in are forgotten above so many.
 const CLASSES_KEPT: usize = 64;
 
 /// Tasks that a worker looks at until it finds one that may go elsewhere.
 const LOTS_MAX: usize = 64;
 
-/// So many polls are measured after tasks of several tenants waited: who comes seldom is to find what the others
-/// used meanwhile on their account.
-const MEASURED: u32 = 1024;
-
 #[derive(Debug)]
 struct Class<T> {
     share: Share,
-    /// Used so far.
-    vtime: u64,
+    claim: Arc<Claim>,
+    /// Virtual time that was measured here, and is not added to the claim yet.
+    not_added: u64,
     turn: Turn,
     /// This round's.
     now: VecDeque<T>,
@@ -62,6 +59,11 @@ impl<T: Entry> Class<T> {
     #[inline]
     fn len(&self) -> usize {
         self.now.len() + self.later.len()
+    }
+
+    /// The tenant's virtual time, without what other workers have not added yet. It never falls.
+    fn had(&self) -> u64 {
+        self.claim.had() + self.not_added
     }
 
     #[cold]
@@ -119,16 +121,13 @@ pub(crate) struct Queue<T> {
     pinned: u32,
     /// Classes in which somebody waits.
     busy: u32,
-    /// The most that anybody had when he was served.
-    vtime: u64,
-    /// Polls that are still measured since tasks of several tenants waited.
-    measured: u32,
+    claims: Arc<Claims>,
 }
 
 type ClassId = usize;
 
 impl<T: Entry> Queue<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(claims: Arc<Claims>) -> Self {
         Self {
             only: None,
             next: None,
@@ -139,9 +138,13 @@ impl<T: Entry> Queue<T> {
             len: 0,
             pinned: 0,
             busy: 0,
-            vtime: 0,
-            measured: 0,
+            claims,
         }
+    }
+
+    /// What the tenants have had on all workers together.
+    pub(crate) fn claims(&self) -> &Arc<Claims> {
+        &self.claims
     }
 
     /// How many wait, the next one too.
@@ -159,9 +162,13 @@ impl<T: Entry> Queue<T> {
         self.pinned
     }
 
-    /// Whether tasks of several tenants wait, or did lately: then what each uses is to be measured.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.measured > 0 || self.busy > 1
+    /// The least virtual time of a tenant that has tasks waiting here; `u64::MAX` if no task waits.
+    pub(crate) fn least_had(&mut self) -> u64 {
+        let alone =
+            self.only.as_ref().or(self.next.as_ref()).map(Entry::share).map(|share| self.class(share));
+        let waiting =
+            self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
+        waiting.map(|(_, class)| class.had()).min().unwrap_or(u64::MAX)
     }
 
     /// Behind all others of its tenant.
@@ -251,10 +258,12 @@ impl<T: Entry> Queue<T> {
         let empty = || self.classes.iter().position(|class| class.len() == 0);
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
         let (now, later) = (VecDeque::new(), VecDeque::new());
-        let class = Class { share, vtime: 0, turn: Turn::Forth, now, later };
+        let claim = self.claims.of(share.tenant);
+        let class = Class { share, claim, not_added: 0, turn: Turn::Forth, now, later };
         match reused {
             Some(id) => {
                 let before = std::mem::replace(&mut self.classes[id], class);
+                before.claim.add(before.not_added);
                 self.by_tenant.remove(&before.share.tenant);
                 self.by_tenant.insert(share.tenant, id);
                 id
@@ -267,26 +276,26 @@ impl<T: Entry> Queue<T> {
         }
     }
 
-    /// Who did not wait has saved nothing up.
+    /// A tenant that had no task waiting here keeps a slice of what it is behind, and no more.
     #[inline(never)]
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
             unbilled(|| self.waiting.reserve(self.classes.len() + 1));
         }
-        let class = &mut self.classes[id];
-        class.vtime = class.vtime.max(self.vtime);
+        let class = &self.classes[id];
+        self.claims.come_back(&class.claim, class.not_added);
         if self.busy == 2 {
             // The one that was alone until now: who comes new is before it where both had as much.
             self.waiting.clear();
             let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
             if let Some(alone) = alone {
-                self.classes[alone].vtime = self.classes[alone].vtime.max(self.vtime) + 1;
+                self.classes[alone].not_added += 1;
             }
             let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-            self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime, id))));
+            self.waiting.extend(busy.map(|(id, class)| Reverse((class.had(), id))));
         } else if self.busy > 2 {
-            self.waiting.push(Reverse((class.vtime, id)));
+            self.waiting.push(Reverse((class.had(), id)));
             if self.waiting.len() > 4 * self.classes.len() {
                 self.forget_stale();
             }
@@ -297,7 +306,7 @@ impl<T: Entry> Queue<T> {
     #[cold]
     fn forget_stale(&mut self) {
         let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.waiting = busy.map(|(id, class)| Reverse((class.vtime, id))).collect();
+        self.waiting = busy.map(|(id, class)| Reverse((class.had(), id))).collect();
     }
 
     /// The next one to run.
@@ -312,7 +321,6 @@ impl<T: Entry> Queue<T> {
     fn pop_any(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
         if let Some(only) = self.only.take() {
             self.len = 0;
-            self.measured = self.measured.saturating_sub(1);
             return Some(only);
         }
         let mut behind = None;
@@ -336,19 +344,12 @@ impl<T: Entry> Queue<T> {
         if self.len == 0 {
             return None;
         }
-        if self.busy > 1 {
-            self.measured = MEASURED;
-        } else if self.measured > 0 {
-            self.measured -= 1;
-        }
         let id = self.pick();
         let class = &mut self.classes[id];
         let item = class.pop(turn)?;
-        self.vtime = self.vtime.max(class.vtime);
-        let vtime = class.vtime;
         self.left(id);
         if self.busy > 1 && self.classes[id].len() > 0 {
-            self.waiting.push(Reverse((vtime, id)));
+            self.waiting.push(Reverse((self.classes[id].had(), id)));
         }
         if let Some(behind) = behind {
             self.push_back_in_class(behind);
@@ -380,14 +381,16 @@ impl<T: Entry> Queue<T> {
             return alone.expect("somebody waits");
         }
         loop {
-            let Reverse((vtime, id)) = *self.waiting.peek().expect("several classes wait");
+            let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
             let class = &self.classes[id];
-            if class.len() > 0 && class.vtime <= vtime {
+            // Other workers may have added to it, and may be adding.
+            let now = class.had();
+            if class.len() > 0 && now <= had {
                 return id;
             }
             self.waiting.pop();
             if class.len() > 0 {
-                self.waiting.push(Reverse((class.vtime, id)));
+                self.waiting.push(Reverse((now, id)));
             }
         }
     }
@@ -405,7 +408,11 @@ impl<T: Entry> Queue<T> {
     pub(crate) fn charge(&mut self, share: Share, ns: u64) {
         let id = self.class(share);
         let class = &mut self.classes[id];
-        class.vtime += ns * WEIGHT_UNIT / u64::from(class.share.weight.max(1));
+        self.claims.ran(class.had());
+        class.not_added += virtual_time(ns, class.share.weight);
+        if class.not_added >= BATCH {
+            class.claim.add(std::mem::take(&mut class.not_added));
+        }
     }
 
     /// Since when the task waits that [`take`](Queue::take) would take for [`Whom::Oldest`]. `None`: no task could
@@ -481,7 +488,8 @@ impl<T: Entry> Queue<T> {
         let mut order: Vec<ClassId> = Vec::new();
         if self.busy > 1 {
             order.extend((0..self.classes.len()).filter(|id| self.classes[*id].len() > 0));
-            order.sort_by_key(|id| self.classes[*id].vtime);
+            // Cached: other workers add to it meanwhile.
+            order.sort_by_cached_key(|id| self.classes[*id].had());
         } else {
             order.extend(self.classes.iter().position(|class| class.len() > 0));
         }

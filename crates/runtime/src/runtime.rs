@@ -8,6 +8,7 @@
 //! Writers. Said there.
 
 use crate::block;
+use crate::claims::Claims;
 use crate::context;
 use crate::driver::Tokio;
 use crate::error::BuildError;
@@ -182,10 +183,10 @@ impl Builder {
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = Machine::new(&topology, &kernel_cpus);
         let blocking = (self.blocking_threads_max / count).max(1);
-        let mut desks = Vec::new();
+        let (mut desks, claims) = (Vec::new(), Arc::default());
         for _ in 0..count {
             let host = Tokio::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
-            desks.push(desk(Box::new(host)));
+            desks.push(desk(Box::new(host), &claims));
         }
         let pin_to = match is_pinned {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
@@ -214,10 +215,11 @@ fn quota_cpus(cpus: f64) -> usize {
     (cpus.ceil() as usize).max(1)
 }
 
-pub(crate) fn desk(host: Box<dyn Host>) -> Desk {
+/// One worker's. `claims` are those of all workers of its runtime.
+pub(crate) fn desk(host: Box<dyn Host>, claims: &Arc<Claims>) -> Desk {
     Desk {
         inbox: Padded::new(Inbox::new()),
-        queue: Padded::new(Mutex::new(Queue::new())),
+        queue: Padded::new(Mutex::new(Queue::new(claims.clone()))),
         says: Padded::new(Says::default()),
         is_stuck: Padded::new(AtomicBool::new(false)),
         stats: Padded::new(Stats::default()),

@@ -456,6 +456,24 @@ impl Shared {
         (came, had_run)
     }
 
+    /// Takes one task of a tenant that had less than `below`, in virtual time, of those that wait at `from`. Returns
+    /// whether one came.
+    pub(crate) fn fetch_owed(&self, me: CpuId, from: CpuId, below: u64, now: Nanos) -> bool {
+        let desk = self.desk(from);
+        let may = |waiting: &Waiting| self.machine.allows(waiting.ready.metadata().allowed, me);
+        let mut queue = lock(&desk.queue);
+        if queue.least_had() >= below {
+            return false;
+        }
+        let taken = queue.take(self.policy.whom(), may);
+        self.say(desk, &mut queue, Nanos(desk.says.since.load(Relaxed)));
+        drop(queue);
+        let came = taken.is_some();
+        desk.stats.pulled_away.fetch_add(came.into(), Relaxed);
+        self.keep(me, taken, now);
+        came
+    }
+
     /// What a worker has done so far. Late by what it did since its last stores.
     pub(crate) fn pace(&self, cpu: CpuId) -> Pace {
         let desk = self.desk(cpu);

@@ -92,7 +92,7 @@ impl Spawner {
         self
     }
 
-    /// Whose it is: its polls run with the tenant's ids and account, and share the worker by its weight.
+    /// Whose it is: its polls run with the tenant's ids and account, and share the workers by its weight.
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
         // SAFETY: the task's anchor keeps the runtime, and with it the tally, for longer than the task counts.
         let member = unsafe { self.anchor.shared.tally.member(tenant) };

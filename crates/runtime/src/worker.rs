@@ -7,6 +7,7 @@
 //! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
 //! Writers. `Local`: its thread.
 
+use crate::claims::{Claims, OWED_MIN};
 use crate::context;
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
@@ -29,6 +30,9 @@ const TURN_EVERY: Nanos = Nanos(200_000);
 /// However short polls are, the driver is asked after so many. To ask it takes 0.5 µs, as long as six polls of tasks
 /// that only wake each other.
 const POLLS_MAX: u32 = 512;
+
+/// A poll of a tenant's that took longer is looked at: other threads may have had the CPU meanwhile.
+const LONG_CHARGE: Nanos = Nanos(500_000);
 
 /// One poll of 16 is measured, on average.
 pub(crate) const SAMPLE_MASK: u32 = 31;
@@ -98,6 +102,9 @@ pub(crate) struct Local {
     longest_sleeper: Cell<u32>,
     /// Until when tasks that went to sleep before that usually do, by the clock as it was last read then.
     window: Cell<Nanos>,
+    claims: Arc<Claims>,
+    /// Time awake and time on its CPU, in ns, when the two were compared last.
+    on_cpu: Cell<(u64, u64)>,
     /// Its shard's, in `shared`.
     shelf: NonNull<Shelf>,
 }
@@ -108,6 +115,7 @@ impl Local {
         let now = shared.desk(me).host.now();
         let polls = shared.desk(me).says.polls.load(Relaxed);
         let chain_max = Cell::new(shared.policy.chain_max(Nanos(0)));
+        let claims = lock(&shared.desk(me).queue).claims().clone();
         let shelf = NonNull::from(&shared.shelves[shared.machine.shard_of(me)]);
         Self {
             desk: NonNull::from(shared.desk(me)),
@@ -135,6 +143,8 @@ impl Local {
             budget,
             balance_at: Cell::new(now),
             shares: RefCell::default(),
+            claims,
+            on_cpu: Cell::new((u64::MAX, 0)),
             sleeper: Cell::new(0),
             longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
@@ -373,12 +383,12 @@ impl Local {
         }
     }
 
-    /// The next task; and whether tasks of several tenants wait, so that what each uses is to be measured.
+    /// The next task; and whether tasks of several tenants are about, so that what each uses is to be measured.
     #[inline]
     fn next(&self) -> Option<(Waiting, bool)> {
         let desk = self.desk();
         let mut queue = lock(&desk.queue);
-        let is_shared = queue.is_shared();
+        let is_shared = self.claims.are_several();
         let waiting = queue.pop(self.chain_max.get(), || self.shared.turn_of(desk))?;
         self.shared.say(desk, &mut queue, self.now());
         Some((waiting, is_shared))
@@ -409,7 +419,10 @@ impl Local {
             self.longest_sleeper.set(self.sleeper.get());
         }
         if let Some((share, since)) = share {
-            let ran = self.read_clock().0.saturating_sub(since.0);
+            let mut ran = self.read_clock().0.saturating_sub(since.0);
+            if ran >= LONG_CHARGE.0 {
+                ran = ran.saturating_sub(self.lost_since()).max(1);
+            }
             lock(&desk.queue).charge(share, ran);
         }
         let left = self.left.get() - 1;
@@ -445,6 +458,17 @@ impl Local {
         if until > says.hot_until.load(Relaxed) {
             says.hot_until.store(until, Relaxed);
         }
+    }
+
+    /// What other threads had of this worker's CPU since this was asked last. A tenant is not to pay for that: after
+    /// such a pause the CPU is the worker's for a while, so that those that run then would pay for none.
+    #[cold]
+    fn lost_since(&self) -> u64 {
+        let desk = self.desk();
+        let Some(cpu) = desk.host.thread_cpu() else { return 0 };
+        let now = (self.now().0.saturating_sub(desk.stats.parked_ns.load(Relaxed)), cpu.0);
+        let before = self.on_cpu.replace(now);
+        now.0.saturating_sub(before.0).saturating_sub(now.1.saturating_sub(before.1))
     }
 
     #[cold]
@@ -498,6 +522,9 @@ impl Local {
         if now >= self.balance_at.get() {
             self.balance(now);
         }
+        if self.claims.are_several() {
+            self.fetch_owed(now);
+        }
     }
 
     /// Looks at one of its neighbours, by chance: if the tasks there get fewer polls than those here, some come.
@@ -518,6 +545,25 @@ impl Local {
             let (came, had_run) = shared.fetch(self.me, other, come, now, || self.throw());
             shares.moved(had_run);
             Stats::add(&desk.stats.balanced, came.into());
+        }
+    }
+
+    /// Looks at one of its neighbours, by chance: if a task waits there of a tenant that is behind all those whose tasks
+    /// wait here, it comes.
+    #[cold]
+    fn fetch_owed(&self, now: Nanos) {
+        let (desk, shared) = (self.desk(), &self.shared);
+        let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near == 0 || !shared.policy.shares() {
+            return;
+        }
+        let least = lock(&desk.queue).least_had();
+        // A worker where no task waits takes one by itself before it sleeps.
+        let Some(below) = least.checked_sub(OWED_MIN).filter(|_| least < u64::MAX) else { return };
+        let which = self.throw() as usize % near;
+        let Some(other) = shared.machine.others(self.me).nth(which) else { return };
+        if shared.fetch_owed(self.me, other, below, now) {
+            Stats::add(&desk.stats.balanced, 1);
         }
     }
 

@@ -78,7 +78,11 @@ impl Builder {
         Self { account: Some(account.clone()), ..self }
     }
 
-    /// How much of a worker it gets where several tenants' tasks wait: twice as much as one of half the weight.
+    /// How much of a runtime's time it gets, on all workers together, while tasks of several tenants have work: twice as
+    /// much as one of half the weight, whatever their polls take and however many tasks each has. What it does not use
+    /// goes to the others: with fewer busy tasks than workers, or while they wait for room in its budget for longer than
+    /// some milliseconds. It counts beside tenants of the same runtime; tasks without a tenant are one of weight 100.
+    ///
     /// 100 if nothing is said. [`build`](Self::build) panics at 0 and above 10 000.
     pub fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }

@@ -49,7 +49,8 @@ pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared
     let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
     let machine = Machine::new(&topology, &cpus);
     let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
-    let desks = mocks.iter().map(|mock| desk(Box::new(mock.clone()))).collect();
+    let claims = Arc::default();
+    let desks = mocks.iter().map(|mock| desk(Box::new(mock.clone()), &claims)).collect();
     let pin_to = vec![CpuSet::default(); workers];
     let shared = shared("mock".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
     (mocks, shared)

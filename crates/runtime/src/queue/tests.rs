@@ -1,6 +1,7 @@
 //! What a queue keeps, and what it forgets.
 
 use super::*;
+use crate::claims::SLICE;
 
 /// Of this tenant. Above 1000 it is pinned.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -54,7 +55,7 @@ fn round(queue: &mut Queue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
 
 #[test]
 fn forth_is_first_come_first_served() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, Turn::Forth, true), [0, 1, 2, 3, 4]);
     assert_eq!(round(&mut queue, Turn::Forth, false), [0, 1, 2, 3, 4]);
@@ -63,7 +64,7 @@ fn forth_is_first_come_first_served() {
 
 #[test]
 fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
     assert_eq!(round(&mut queue, Turn::Back, true), [0, 1, 2, 3, 4]);
@@ -73,7 +74,7 @@ fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
 #[test]
 fn who_pulls_gets_the_one_that_would_run_last() {
     for (turn, last) in [(Turn::Forth, 4), (Turn::Back, 3)] {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
@@ -87,7 +88,7 @@ fn who_pulls_gets_the_one_that_would_run_last() {
 #[test]
 fn the_oldest_task_is_taken_first_whatever_the_turn() {
     for turn in [Turn::Forth, Turn::Back] {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         let ran = queue.pop(0, || turn).unwrap().0;
         queue.push(Alike(4));
@@ -120,7 +121,7 @@ impl Entry for Of {
 
 #[test]
 fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     [Of(1, 1), Of(2, 2), Of(1, 3), Of(1, 4), Of(2, 5), Of(2, 6)].into_iter().for_each(|of| queue.push(of));
     queue.charge(Share { tenant: 2, weight: 100 }, 1_000_000);
     let mut order = Vec::new();
@@ -137,7 +138,7 @@ fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
 #[test]
 fn a_chain_is_served_first_so_often_and_no_more() {
     for turn in [Turn::Forth, Turn::Back] {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(Arc::default());
         queue.push(Alike(0));
         let mut order = Vec::new();
         for i in 1..=6 {
@@ -150,7 +151,7 @@ fn a_chain_is_served_first_so_often_and_no_more() {
 
 #[test]
 fn a_chain_does_not_go_before_another_tenant() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     let mut order = Vec::new();
     for i in 1..=6 {
         queue.push_next(Item(1));
@@ -167,7 +168,7 @@ fn a_chain_does_not_go_before_another_tenant() {
 
 #[test]
 fn the_next_one_is_taken_when_nobody_else_waits() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     queue.push(Alike(0));
     queue.push_next(Alike(1));
     assert_eq!(queue.take(Whom::Last, |_| true).unwrap().0, 0);
@@ -179,12 +180,12 @@ fn the_next_one_is_taken_when_nobody_else_waits() {
 
 #[test]
 fn what_tenants_use_is_as_their_weights() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     (0..8).for_each(|i| queue.push(Item(if i % 2 == 0 { 1 } else { 3 })));
     let mut used = std::collections::BTreeMap::new();
     for _ in 0..4000 {
         let item = queue.pop(0, || Turn::Forth).unwrap();
-        assert!(queue.is_shared());
+        assert!(queue.claims().are_several());
         *used.entry(item.0).or_insert(0u64) += 20_000;
         queue.charge(item.share(), 20_000);
         queue.push(item);
@@ -194,7 +195,7 @@ fn what_tenants_use_is_as_their_weights() {
 
 #[test]
 fn who_comes_seldom_comes_first() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     (0..64).for_each(|_| queue.push(Item(1)));
     for i in 0..1000 {
         if i % 10 == 0 {
@@ -202,7 +203,7 @@ fn who_comes_seldom_comes_first() {
         }
         let item = queue.pop(0, || Turn::Forth).unwrap();
         assert_eq!(item, Item(if i % 10 == 0 { 2 } else { 1 }), "poll {i}");
-        if queue.is_shared() {
+        if queue.claims().are_several() {
             queue.charge(item.share(), if item.0 == 2 { 1_000 } else { 200_000 });
         }
         if item.0 == 1 {
@@ -213,7 +214,7 @@ fn who_comes_seldom_comes_first() {
 
 #[test]
 fn many_tenants_are_told_apart_and_forgotten() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     for round in 0..3 {
         (0..500).for_each(|tenant| queue.push(Item(tenant)));
         let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || Turn::Forth).unwrap().0).collect();
@@ -230,7 +231,7 @@ fn many_tenants_are_told_apart_and_forgotten() {
 
 #[test]
 fn what_is_pinned_is_not_movable() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     assert_eq!((queue.len(), queue.movable()), (4, 2));
     assert!(queue.take(Whom::Last, |item| !item.is_pinned()).is_some());
@@ -242,7 +243,7 @@ fn what_is_pinned_is_not_movable() {
 /// Four tenants wait; one of them comes and is pulled away again, for ever.
 #[test]
 fn a_class_that_others_empty_leaves_nothing_behind() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
@@ -261,7 +262,7 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
 fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
     let mut taken = Vec::new();
     for lot in 0..5 {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(Arc::default());
         (0..6).for_each(|i| queue.push(Alike(i)));
         // 0 runs; 5 comes for the next round.
         assert_eq!(queue.pop(0, || Turn::Forth).unwrap().0, 0);
@@ -276,7 +277,7 @@ fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
 
 #[test]
 fn by_lot_a_pinned_task_stays() {
-    let mut queue = Queue::new();
+    let mut queue = Queue::new(Arc::default());
     [1001, 1, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     for lot in 0..3 {
         let item = queue.take_by_lot(lot, |item| !item.is_pinned()).unwrap();
@@ -287,4 +288,159 @@ fn by_lot_a_pinned_task_stays() {
     queue.push_next(Item(2));
     assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(1)));
     assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(2)));
+}
+
+/// A task of a tenant with a weight.
+#[derive(Debug, Clone, Copy)]
+struct Weighed {
+    tenant: u64,
+    weight: u32,
+}
+
+impl Entry for Weighed {
+    fn share(&self) -> Share {
+        Share { tenant: self.tenant, weight: self.weight }
+    }
+
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
+    fn waits_since(&self) -> Nanos {
+        Nanos(0)
+    }
+}
+
+/// Workers on a scripted clock: each runs what its queue says for as long as a poll takes, charges it, and puts the task
+/// back. What the tenants ran is counted exactly.
+struct Workers {
+    queues: Vec<Queue<Weighed>>,
+    /// What each worker polls, when that ends, and how long it takes.
+    polls: Vec<(u64, Weighed, u64)>,
+    /// By tenant, polls that have ended.
+    ran: Vec<u64>,
+    dice: u64,
+    poll_ns: (u64, u64),
+}
+
+impl Workers {
+    /// `tasks` of each tenant on each worker, with polls of so many ns.
+    fn new(workers: usize, weights: &[u32], tasks: usize, poll_ns: (u64, u64)) -> Self {
+        let claims = Arc::<Claims>::default();
+        let mut queues: Vec<_> = (0..workers).map(|_| Queue::new(claims.clone())).collect();
+        for queue in &mut queues {
+            for (tenant, weight) in weights.iter().enumerate() {
+                (0..tasks).for_each(|_| queue.push(Weighed { tenant: tenant as u64, weight: *weight }));
+            }
+        }
+        let mut all = Self { queues, polls: vec![], ran: vec![0; weights.len()], dice: 7, poll_ns };
+        for worker in 0..workers {
+            let (task, takes) = all.begin(worker);
+            all.polls.push((takes, task, takes));
+        }
+        all
+    }
+
+    fn begin(&mut self, worker: usize) -> (Weighed, u64) {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        let (least, most) = self.poll_ns;
+        let task = self.queues[worker].pop(0, || Turn::Forth).expect("tasks wait");
+        (task, least + (self.dice >> 11) % (most - least + 1))
+    }
+
+    /// The next poll ends.
+    fn step(&mut self) {
+        let worker = (0..self.polls.len()).min_by_key(|worker| self.polls[*worker].0).unwrap();
+        let (now, task, took) = self.polls[worker];
+        self.ran[task.tenant as usize] += took;
+        assert!(self.queues[worker].claims().are_several(), "several tenants: it is measured");
+        self.queues[worker].charge(task.share(), took);
+        self.queues[worker].push(task);
+        let (task, takes) = self.begin(worker);
+        self.polls[worker] = (now + takes, task, takes);
+    }
+}
+
+/// What each tenant ran over its weight is, between any two of them and at any time, alike but for the polls that are
+/// under way on each worker and what each has not added up yet.
+#[test]
+fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
+    let lengths = [(2_000, 2_000), (20_000, 20_000), (200_000, 200_000), (2_000, 200_000)];
+    for (workers, poll_ns) in
+        [1, 2, 5].into_iter().flat_map(|workers| lengths.map(|poll_ns| (workers, poll_ns)))
+    {
+        for weights in [&[300, 100][..], &[1000, 100], &[100, 100, 100], &[10_000, 700, 30, 1]] {
+            let mut all = Workers::new(workers, weights, 2, poll_ns);
+            let virtual_time = |ran: u64, weight: u32| ran as i64 * 100 / i64::from(weight);
+            for _ in 0..20_000 {
+                all.step();
+                for (f, g) in (0..weights.len()).flat_map(|f| (0..weights.len()).map(move |g| (f, g))) {
+                    let (had, other) =
+                        (virtual_time(all.ran[f], weights[f]), virtual_time(all.ran[g], weights[g]));
+                    let slice =
+                        virtual_time(poll_ns.1, weights[f]) + if workers > 1 { BATCH as i64 } else { 0 };
+                    // One that has just begun is not behind for what it did not want before.
+                    let most = (2 * workers as i64 - 1) * slice + 2 * BATCH as i64;
+                    assert!(
+                        had - other <= most,
+                        "{workers} workers, {poll_ns:?} ns, weights {weights:?}: {f} leads {g} by {} of {most}",
+                        had - other
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A tenant that had nothing to run saves up a slice, and no more.
+#[test]
+fn who_comes_back_catches_up_a_slice_and_no_more() {
+    let claims = Arc::<Claims>::default();
+    let mut queue = Queue::new(claims.clone());
+    let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
+    (0..2).for_each(|_| queue.push(new));
+    (0..2).for_each(|_| queue.push(old));
+    (0..2).for_each(|_| assert!(queue.take_by_lot(0, |task| task.tenant == 2).is_some()));
+    for _ in 0..1000 {
+        let task = queue.pop(0, || Turn::Forth).unwrap();
+        queue.charge(task.share(), 100_000);
+        queue.push(task);
+    }
+    (0..2).for_each(|_| queue.push(new));
+    let mut in_a_row = 0;
+    while let task = queue.pop(0, || Turn::Forth).unwrap()
+        && task.tenant == 2
+    {
+        in_a_row += 1;
+        queue.charge(task.share(), 100_000);
+        queue.push(task);
+    }
+    let slice = SLICE / 100_000;
+    assert!((slice - 1..=slice + 2).contains(&in_a_row), "{in_a_row} polls of 100 µs in a row");
+}
+
+/// The only task at a worker runs without a class, and its time counts all the same.
+#[test]
+fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
+    let claims = Arc::<Claims>::default();
+    let mut queues = [Queue::new(claims.clone()), Queue::new(claims.clone())];
+    let (alone, absent) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
+    [alone, absent].into_iter().for_each(|task| queues[0].push(task));
+    (0..2).for_each(|_| assert!(queues[0].take_by_lot(0, |_| true).is_some()));
+    for _ in 0..1000 {
+        queues[1].push(alone);
+        let task = queues[1].pop(0, || Turn::Forth).unwrap();
+        queues[1].charge(task.share(), 100_000);
+    }
+    [alone, alone, absent].into_iter().for_each(|task| queues[0].push(task));
+    let mut polls = 0;
+    while queues[0].least_had() < 1000 * 100_000 {
+        let task = queues[0].pop(0, || Turn::Forth).unwrap();
+        polls += u64::from(task.tenant == 2);
+        queues[0].charge(task.share(), 100_000);
+        queues[0].push(task);
+    }
+    assert!((SLICE / 100_000 - 2..=SLICE / 100_000 + 2).contains(&polls), "{polls} polls of 100 µs");
 }

@@ -127,7 +127,8 @@ impl Model {
             Arc::new(Bed { clock: clock.clone(), alarms, state, bell })
         };
         let beds: Vec<Arc<Bed>> = (0..workers).map(bed).collect();
-        let desks = beds.iter().map(|bed| desk(Box::new(bed.clone()))).collect();
+        let claims = Arc::default();
+        let desks = beds.iter().map(|bed| desk(Box::new(bed.clone()), &claims)).collect();
         let machine = Machine::new(&topology, &cpus);
         let mut shared = shared("model".into(), desks, machine, policy, Duration::ZERO, Vec::new());
         // On which CPU the real thread runs is not to matter.

@@ -53,7 +53,8 @@ impl World {
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let machine = Machine::new(&topology, &cpus);
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
-        let desks = (0..2).map(|_| desk(Box::new(script.clone()))).collect();
+        let claims = Arc::default();
+        let desks = (0..2).map(|_| desk(Box::new(script.clone()), &claims)).collect();
         let pin_to = vec![CpuSet::default(); 2];
         let shared =
             shared("test".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);

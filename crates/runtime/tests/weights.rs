@@ -1,0 +1,190 @@
+//! Tenants get a runtime's time as their weights are, whatever their polls take, with budgets and without.
+//!
+//! Tasks do the same work in each poll, and yield; counted are polls, and nothing is timed. A case runs until the process
+//! has had so much CPU time, so that other processes make it take longer, and no more. The bands are the ones promised.
+//!
+//! Other processes may still be felt: a worker's thread that they keep from its CPU holds what its tenants' tasks have of
+//! a budget. A case that is outside of its band fails at once if the workers had their CPUs for themselves: their CPU time
+//! is nearly the time that went by. Otherwise it runs again, and fails if it is outside [`TRIES`] times: where nothing can
+//! be decided, the test fails.
+//!
+//! `cargo test --release -p warmcore-runtime --test weights -- --ignored` runs all combinations, in about a minute.
+#![cfg(target_os = "linux")]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use warmcore_budget::Account;
+use warmcore_runtime::{Runtime, yield_now};
+use warmcore_tenant::Tenant;
+
+/// So often a case is tried that other processes disturb.
+const TRIES: u32 = 5;
+
+/// A case is undisturbed if its workers, which never idle, had so much of the time on their CPUs.
+const ON_CPU_MIN: f64 = 0.95;
+
+/// What a request takes of its tenant's budget, which has room for half of its tasks.
+const REQUEST: u64 = 1 << 20;
+
+/// Work that takes the same number of instructions each time.
+fn work(steps: u64) {
+    let mut x = steps;
+    for _ in 0..steps {
+        x = black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
+    }
+    black_box(x);
+}
+
+/// Steps that take about a microsecond here.
+fn steps_per_us() -> u64 {
+    static STEPS: OnceLock<u64> = OnceLock::new();
+    *STEPS.get_or_init(|| {
+        let round = || {
+            let began = Instant::now();
+            work(100_000);
+            began.elapsed().as_nanos().max(1) as u64
+        };
+        (100_000 * 1000 / (0..20).map(|_| round()).min().unwrap()).max(1)
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    weights: [u32; 2],
+    /// Of each tenant.
+    tasks: usize,
+    poll_us: u64,
+    workers: usize,
+    has_budgets: bool,
+}
+
+/// Counts its polls that work. With a budget each request waits for room, works, lets others have their turn while it has
+/// its room, works again, and gives the room back.
+async fn spin(polls: Arc<AtomicU64>, steps: u64, account: Option<Account>, stop: Arc<AtomicBool>) {
+    let poll = || {
+        work(steps);
+        polls.fetch_add(1, Relaxed);
+    };
+    while !stop.load(Relaxed) {
+        if let Some(account) = &account {
+            let _room = account.charge(REQUEST).await.expect("a request fits");
+            poll();
+            yield_now().await;
+            poll();
+        } else {
+            poll();
+        }
+        yield_now().await;
+    }
+}
+
+/// The CPU time of this process, in ns.
+fn used() -> u64 {
+    warmcore_sys::clock::process_cpu().0
+}
+
+/// Polls of the first tenant over those of the second, while the workers ran for so long together; and which part of the
+/// time each was on its CPU.
+fn ratio(case: Case, time: Duration) -> (f64, f64) {
+    let runtime = Runtime::builder().workers(case.workers).build().unwrap();
+    let root = Account::root("root").build();
+    let (stop, steps) = (Arc::new(AtomicBool::new(false)), steps_per_us() * case.poll_us);
+    let mut all = Vec::new();
+    let polls = case.weights.map(|weight| {
+        let room = (case.tasks / 2).max(case.workers) as u64;
+        let account = root.child("tenant").limit(room * REQUEST).build();
+        let tenant = Tenant::builder().name("tenant").weight(weight).account(&account).build();
+        let polls = Arc::<AtomicU64>::default();
+        for _ in 0..case.tasks {
+            let account = case.has_budgets.then(|| account.clone());
+            all.push(runtime.spawn_in(&tenant, spin(polls.clone(), steps, account, stop.clone())));
+        }
+        polls
+    });
+    let wait = |time: Duration| {
+        let (before, began) = (used(), Instant::now());
+        while used() - before < time.as_nanos() as u64 {
+            assert!(began.elapsed() < Duration::from_secs(120), "the workers don't run");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        polls.each_ref().map(|polls| polls.load(Relaxed))
+    };
+    // Both have begun, and run everywhere.
+    let before = wait(time / 4);
+    let began = Instant::now();
+    let after = wait(time);
+    let on_cpu = time.as_secs_f64() / began.elapsed().as_secs_f64() / case.workers as f64;
+    stop.store(true, Relaxed);
+    all.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    ((after[0] - before[0]) as f64 / (after[1] - before[1]).max(1) as f64, on_cpu)
+}
+
+/// What is wrong, if something is.
+fn judge(case: Case, time: Duration) -> Option<String> {
+    let due = f64::from(case.weights[0]) / f64::from(case.weights[1]);
+    let mut wrong = String::new();
+    for _ in 0..TRIES {
+        let (ratio, on_cpu) = ratio(case, time);
+        println!("{case:?}: {ratio:.2} to 1, on CPU {on_cpu:.2}");
+        // 2.4 to 3.6 for 3, 8 to 12 for 10.
+        if (due * 0.8..=due * 1.2).contains(&ratio) {
+            return None;
+        }
+        wrong += &format!("{case:?}: {ratio:.2} to 1, {due} are due; on CPU {on_cpu:.2}\n");
+        if on_cpu >= ON_CPU_MIN {
+            break;
+        }
+    }
+    Some(wrong)
+}
+
+fn judge_all(cases: impl IntoIterator<Item = Case>) {
+    // One at a time: each wants all CPUs.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let wrong: String = cases.into_iter().filter_map(|case| judge(case, Duration::from_secs(1))).collect();
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+const THREE: [u32; 2] = [300, 100];
+const TEN: [u32; 2] = [1000, 100];
+
+#[test]
+fn weights_hold_on_one_worker() {
+    let case = |weights, poll_us, has_budgets| Case { weights, tasks: 16, poll_us, workers: 1, has_budgets };
+    judge_all([case(TEN, 2, false), case(THREE, 200, false), case(THREE, 20, true)]);
+}
+
+#[test]
+fn weights_hold_over_two_workers() {
+    let case = |weights, poll_us| Case { weights, tasks: 16, poll_us, workers: 2, has_budgets: false };
+    judge_all([case(THREE, 2), case(TEN, 20), case(TEN, 200)]);
+}
+
+#[test]
+fn weights_hold_over_two_workers_where_tasks_wait_for_room() {
+    let case = |weights, poll_us| Case { weights, tasks: 16, poll_us, workers: 2, has_budgets: true };
+    judge_all([case(THREE, 20), case(TEN, 200)]);
+}
+
+#[test]
+fn weights_hold_with_as_many_tasks_as_workers() {
+    let case = |weights, poll_us| Case { weights, tasks: 2, poll_us, workers: 2, has_budgets: false };
+    judge_all([case(THREE, 20), case(TEN, 200)]);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn all_combinations() {
+    let mut cases = Vec::new();
+    for (tasks, workers, has_budgets) in
+        [(16, 1, false), (16, 2, false), (2, 2, false), (16, 1, true), (16, 2, true)]
+    {
+        for (poll_us, weights) in [2, 20, 200].into_iter().flat_map(|us| [(us, THREE), (us, TEN)]) {
+            cases.push(Case { weights, tasks, poll_us, workers, has_budgets });
+        }
+    }
+    judge_all(cases);
+}
