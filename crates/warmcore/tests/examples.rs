@@ -1,6 +1,6 @@
 //! The examples as a reader runs them: each program, and what it prints.
 //!
-//! `tenants_runtime`, `prometheus` and `hello_http` have tests of their own beside this file.
+//! `tenants_runtime` (besides), `prometheus` and `hello_http` have tests of their own beside this file.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -170,5 +170,23 @@ fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
     for line in &ended {
         let [used, peak] = numbers(line)[..] else { panic!("{line}") };
         assert!(used == 0 && peak > 0, "{line}");
+    }
+}
+
+/// Gold's weight is three times bronze's, and both always have work. Requests do the same work.
+#[test]
+fn tenants_runtime_prints_requests_as_the_weights_are() {
+    let text = output("tenants_runtime");
+    let of = |name: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        numbers(line.unwrap_or_else(|| panic!("no line of {name} in\n{text}")))
+    };
+    let (gold, bronze) = (of("gold"), of("bronze"));
+    assert!((5_000..6_000).contains(&gold[0]), "{text}");
+    let ratio = gold[0] as f64 / bronze[0] as f64;
+    assert!((2.4..=3.6).contains(&ratio), "{ratio:.2} to 1:\n{text}");
+    for numbers in [gold, bronze] {
+        let [requests, mib, peak, limit, ids, left] = numbers[..] else { panic!("{text}") };
+        assert!(mib == (requests * 32) >> 10 && peak <= 2 * limit && ids > 0 && left == 0, "{text}");
     }
 }

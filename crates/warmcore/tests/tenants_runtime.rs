@@ -5,7 +5,7 @@ mod tenants_runtime;
 
 use tenants_runtime::{Report, run};
 
-const ENOUGH: u64 = 4_000;
+const ENOUGH: u64 = 2_000;
 
 #[warmcore::test]
 async fn the_heavier_tenant_gets_more_and_neither_has_anything_left() {
