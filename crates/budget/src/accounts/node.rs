@@ -235,6 +235,7 @@ impl Node {
     }
 
     /// Units that fit here at this moment, if none lies in stocks that could be given back.
+    #[cfg(not(loom))]
     pub fn free(&self) -> u64 {
         // ORDERING: Relaxed; the lock of the queue in which the caller looked before is given back after what was charged.
         self.limit.load(Relaxed).saturating_sub(self.usage.load(Relaxed))
