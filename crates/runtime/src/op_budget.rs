@@ -9,8 +9,11 @@
 //! # When it is renewed
 //!
 //! To renew it costs about 60 instructions, and a poll does few operations, so [`POLLS`] polls in a row share a budget.
-//! A poll that finds it used up yields, which a task notices only by one poll more; that happens at most once in 127
-//! operations. After a poll whose task woke itself, which is how a poll ends that used the budget up, each of the next
+//! No poll begins with none: if it is used up it is renewed, so what asks a channel once, first in its poll and by a waker
+//! that nothing hears (`now_or_never`, a `select!` that is biased), never takes a full one for empty. The second
+//! operation of a poll and those behind it may find the budget used up, at most once in 127 operations of the worker's
+//! polls: the task is woken and polled once more, and what asks only once sees `Pending` there, as with tokio after 128.
+//! After a poll whose task woke itself, which is how a poll mostly ends that used the budget up, each of the next
 //! [`POLLS_EACH`] polls has a budget of its own: no task is stopped again and again by what the task before it does.
 //!
 //! # Cost
@@ -22,7 +25,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Builder;
-use tokio::task::coop::{RestoreOnPending, poll_proceed};
+use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
 
 /// So many polls share a budget: 16 operations for each of them.
 const POLLS: u32 = 8;
@@ -48,12 +51,12 @@ impl OpBudget {
         Self { full: Cell::new(full.ok()), left: Cell::new(0), each: Cell::new(0) }
     }
 
-    /// A poll begins. Together with at most [`POLLS`] less one before it, it may do 127 operations.
+    /// A poll begins. It may do at least one operation, and together with at most [`POLLS`] less one before it 127.
     #[inline]
     pub(crate) fn begin_poll(&self) {
         match self.left.get() {
-            0 => self.renew(),
-            left => self.left.set(left - 1),
+            left if left > 0 && has_budget_remaining() => self.left.set(left - 1),
+            _ => self.renew(),
         }
     }
 

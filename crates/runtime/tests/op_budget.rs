@@ -11,6 +11,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use tokio::task::coop::has_budget_remaining;
 use warmcore_runtime::{block_in_place, spawn, yield_now};
 
 /// Two tasks in turn, neither of which ever wakes itself.
@@ -104,6 +105,40 @@ fn a_poll_that_others_left_no_budget_is_stopped_once_and_not_again_and_again() {
             polls += task.await.unwrap();
         }
         assert!((2 * TURNS..=2 * TURNS + 2).contains(&polls), "{polls} polls in {} turns", 2 * TURNS);
+    });
+}
+
+/// What is asked once, by a waker that nothing hears, takes `Pending` for an empty channel: the poll before it has used
+/// the budget up to the last operation, and did not wake itself.
+#[test]
+fn a_poll_after_one_that_used_the_budget_up_finds_what_is_ready() {
+    const TURNS: usize = 64;
+    as_task(1, async {
+        let turns = Arc::new(Turns::default());
+        let (theirs, ours) = (turns.clone(), turns);
+        let uses = spawn(async move {
+            let (say, mut hear) = tokio::sync::mpsc::unbounded_channel();
+            for _ in 0..TURNS {
+                theirs.wait(0).await;
+                while has_budget_remaining() {
+                    say.send(()).unwrap();
+                    hear.recv().await.unwrap();
+                }
+                theirs.end(0);
+            }
+        });
+        let asks = spawn(async move {
+            let (say, mut hear) = tokio::sync::mpsc::unbounded_channel();
+            for turn in 0..TURNS {
+                ours.wait(1).await;
+                say.send(turn).unwrap();
+                let found = hear.poll_recv(&mut Context::from_waker(Waker::noop()));
+                assert_eq!(found, Poll::Ready(Some(turn)));
+                ours.end(1);
+            }
+        });
+        asks.await.unwrap();
+        uses.await.unwrap();
     });
 }
 
