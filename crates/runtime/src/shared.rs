@@ -76,6 +76,10 @@ pub(crate) struct Says {
     pub(crate) asleep_since: AtomicU64,
     /// It takes no more work.
     pub(crate) is_gone: AtomicBool,
+    /// Until when no long poll is told with its task, and how many were not since the last one that was. Kept here: they
+    /// outlive the thread that is the worker.
+    pub(crate) untold_until: AtomicU64,
+    pub(crate) untold: AtomicU64,
 }
 
 /// From a shelf so many are taken at once, at most.

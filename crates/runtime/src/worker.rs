@@ -84,9 +84,6 @@ pub(crate) struct Local {
     stands_for: Cell<u32>,
     /// Until when it is 0.
     all_measured_until: Cell<Nanos>,
-    /// Until when no long poll is told with its task, and how many were not since the last one that was.
-    untold_until: Cell<Nanos>,
-    untold: Cell<u64>,
     /// Long polls until then are counted, of so many polls.
     judged_at: Cell<Nanos>,
     judged_polls: Cell<u64>,
@@ -136,8 +133,6 @@ impl Local {
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
             all_measured_until: Cell::new(now),
-            untold_until: Cell::new(now),
-            untold: Cell::new(0),
             judged_at: Cell::new(now),
             judged_polls: Cell::new(polls / 2),
             budget,
@@ -319,14 +314,14 @@ impl Local {
         self.until_sample.set(0);
         self.stands_for.set(2);
         if header.is_some() {
-            if now < self.untold_until.get() {
-                return self.untold.set(self.untold.get() + 1);
+            if now.0 < desk.says.untold_until.load(Relaxed) {
+                return Stats::add(&desk.says.untold, 1);
             }
-            self.untold_until.set(Nanos(now.0 + NAMED_EVERY.0));
+            desk.says.untold_until.store(now.0 + NAMED_EVERY.0, Relaxed);
         }
         let worker = self.me.0;
         let limit_ms = self.shared.long_poll.0 / 1_000_000;
-        let untold = if header.is_some() { self.untold.take() } else { 0 };
+        let untold = if header.is_some() { desk.says.untold.swap(0, Relaxed) } else { 0 };
         // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
         let _ = catch_unwind(AssertUnwindSafe(|| match header.map(Header::name) {
             Some(Some(task)) => {

@@ -237,6 +237,37 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
     end_all(&world, [task]);
 }
 
+/// As a worker does whose tasks call `block_in_place`: what it said, and what it left untold, outlives its thread.
+#[test]
+fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() {
+    let mut world = World::new();
+    let script = world.script.clone();
+    let being = context::be(&world.local);
+    let task = Spawner::of(&world.local.shared).name("honest").spawn(async move {
+        loop {
+            script.clock.fetch_add(2_000 * US, Relaxed);
+            crate::yield_now().await;
+        }
+    });
+    drop(being);
+    let told = Told::default();
+    heard(told.clone(), || {
+        for _ in 0..900 {
+            let being = context::be(&world.local);
+            assert!(world.step());
+            drop(being);
+            world.local = Local::new(world.local.shared.clone(), CpuId(0), Rc::new(OpBudget::new()));
+        }
+    });
+    let told = lock(&told.0).clone();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (told, untold) in told.iter().zip([0, 499]) {
+        assert!(told.ends_with(&format!(" untold={untold}")), "{told}");
+    }
+    let _being = context::be(&world.local);
+    end_all(&world, [task]);
+}
+
 #[test]
 fn a_round_of_one_poll_is_never_two() {
     let world = World::new();
