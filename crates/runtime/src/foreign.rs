@@ -55,8 +55,7 @@ impl Foreign {
         match self.looker.load(Relaxed) {
             TOLD => {}
             looker @ (NOBODY | WANTED) => self.appoint(shared, me, looker),
-            // The one that looks comes back from its own wait, to look: what it finds decides whether it goes on.
-            looker if looker == me.0 => {}
+            // Also the one that looks: if it never sleeps again it never looks, and another is to take its place.
             looker if n % CHECK_EVERY < 2 => self.appoint(shared, me, looker),
             _ => {}
         }
@@ -65,13 +64,15 @@ impl Foreign {
     #[cold]
     fn appoint(&self, shared: &Shared, me: CpuId, looker: u32) {
         let host = &shared.desk(me).host;
+        let is_set = ![NOBODY, WANTED].contains(&looker);
+        // The time first: one that looks comes back from its waits to look, and asks its driver nothing.
+        if is_set && host.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
+            return;
+        }
         if host.foreign_tasks() == 0 || shared.desks.len() == 1 {
             return;
         }
         let now = host.now();
-        if ![NOBODY, WANTED].contains(&looker) && now.0 < self.at.load(Relaxed) + OVERDUE.0 {
-            return;
-        }
         let is_idle = |cpu: &CpuId| {
             let desk = shared.desk(*cpu);
             desk.inbox.is_asleep() && desk.host.driven().is_multiple_of(2)
@@ -160,6 +161,19 @@ mod tests {
         (0..10_000).for_each(|n| shared.foreign.begin(&shared, looks, n));
         assert_eq!([mocks[0].asked.load(Relaxed), mocks[1].asked.load(Relaxed)], [0, 1]);
         assert!(shared.foreign.look_at(looks).is_some());
+    }
+
+    #[test]
+    fn the_worker_that_looks_and_never_sleeps_again_is_replaced_by_its_own_driver() {
+        let (mocks, shared) = workers(2, 2);
+        let (busy, idle) = (CpuId(0), CpuId(1));
+        mocks[0].foreign.store(4, Relaxed);
+        shared.foreign.looker.store(busy.0, Relaxed);
+        assert!(shared.desk(idle).inbox.sleep());
+        // By the clock of these hosts it was to look a second ago.
+        shared.foreign.at.store(0, Relaxed);
+        (1..=CHECK_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
+        assert_eq!([busy, idle].map(|cpu| shared.foreign.look_at(cpu).is_some()), [false, true]);
     }
 
     #[test]
