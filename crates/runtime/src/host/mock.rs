@@ -15,6 +15,8 @@ pub(crate) struct Mock {
     /// What `foreign_tasks` answers, and how often it did.
     pub(crate) foreign: AtomicUsize,
     pub(crate) asked: AtomicUsize,
+    /// How often `used` was asked.
+    pub(crate) used: AtomicUsize,
     /// `used` answers while no test holds it.
     pub(crate) gate: Mutex<()>,
 }
@@ -35,6 +37,7 @@ impl Host for Arc<Mock> {
         self.foreign.load(Relaxed)
     }
     fn used(&self) -> Used {
+        self.used.fetch_add(1, Relaxed);
         drop(self.gate.lock().expect("no test panics with it"));
         Used::default()
     }

@@ -311,6 +311,9 @@ fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     let observer = Observer::new(&[base.path().to_owned()], Arc::new(shared)).unwrap();
     let is_over = Arc::downgrade(&observer.is_over);
     let client = local::connect(&observer.path).unwrap();
+    while mocks[0].used.load(Relaxed) == 0 {
+        std::thread::yield_now();
+    }
     let tasks = runtime("drops");
     in_time(move || tasks.block_on(tasks.spawn(async move { drop(observer) })).unwrap());
     // The thread has it still, and ends behind the task.
