@@ -146,8 +146,9 @@ pub(crate) fn measured<T, E>(
     poll: impl FnOnce() -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
     let is_sampled = with_worker(|worker| worker.is_some_and(Local::is_sampled));
-    let measured = match is_sampled | header.member().is_some() {
-        true => begin_measured(header, is_sampled),
+    let is_long = header.member().is_some_and(|member| begin_of(member, header));
+    let measured = match is_sampled | is_long {
+        true => begin_measured(is_sampled, is_long),
         false => NOT_MEASURED,
     };
     let result = poll();
@@ -177,22 +178,26 @@ struct Measured {
 
 const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 
-/// Of most polls nothing is measured; this is outside of their way. A tenant's poll is counted here.
+/// A poll of a tenant's task begins, which is counted. Whether it is measured because the task's polls are long.
+///
+/// Not inlined: a task without a tenant is not to carry the code.
+#[inline(never)]
+fn begin_of(member: &Member, header: &Header) -> bool {
+    member.count_poll();
+    // Of a task whose polls were never measured: what this worker's run for on average.
+    let usual = || with_worker(|worker| worker.map_or(0, |local| local.desk().says.poll_ns.load(Relaxed)));
+    header.poll_ns().unwrap_or_else(usual) >= tally::LONG_NS
+}
+
+/// A poll begins that is measured: of most nothing is, and this is outside of their way.
 #[cold]
-fn begin_measured(header: &Header, is_sampled: bool) -> Measured {
+fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {
-        let member = header.member();
-        member.into_iter().for_each(Member::count_poll);
         let Some(local) = worker else { return NOT_MEASURED };
         // Drawn and decided before the poll: none is counted for more because it was long.
         let stands_for = if is_sampled { local.draw_sample() } else { 0 };
-        let is_long = member.is_some() && {
-            // Of a task that nobody knows yet: what this worker's run for on average.
-            let poll_ns = header.poll_ns().unwrap_or_else(|| local.desk().says.poll_ns.load(Relaxed));
-            poll_ns >= tally::LONG_NS
-        };
         let stands_for = if is_long { 2 } else { stands_for };
-        if stands_for == 0 { NOT_MEASURED } else { Measured { since: local.desk().host.now(), stands_for } }
+        Measured { since: local.desk().host.now(), stands_for }
     })
 }
 
