@@ -273,7 +273,7 @@ pub(crate) fn shared(
 /// task, of this runtime or of another, it does not wait: all ends behind it.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped after the workers have ended.
+    /// Dropped after the workers have ended, or, where the runtime is dropped in a task, while they still may run.
     observer: Option<observe::Observer>,
 }
 

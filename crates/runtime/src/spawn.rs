@@ -69,7 +69,7 @@ pub struct Spawner {
     anchor: Arc<Anchor>,
     rare: Option<Box<Rare>>,
     placement: Placement,
-    /// It begins on the worker with the least to do of these, where it may run.
+    /// It begins on the worker with fewer tasks of two of these, where it may run.
     begins_among: Option<Allowed>,
 }
 

@@ -109,7 +109,7 @@ pub struct PerLlc {
 }
 
 /// Binds one listening socket per last-level cache of the runtime that this thread is in, all to one address. Each is
-/// accepted from in its own cache, and its connections begin there, on the worker that has the least to do.
+/// accepted from in its own cache, and its connections begin there, on the worker with fewer tasks of two.
 ///
 /// This is for servers to which connections come faster than one task accepts them: one socket has one lock in the
 /// kernel, and [`serve`](super::serve) accepts from it in one task. For others a `tokio::net::TcpListener` is better, since

@@ -5,6 +5,8 @@
 //!          has come, or at its beginning, for `head`. Bytes of HTTP/2 that are no request (pings) prove nothing, but
 //!          bytes of bodies do: of an answer that hyper took in one piece and sends as fast as the client reads
 //!          (`CountedData`), and of a request that was answered before all of it had come (`Frames`).
+//!          Frames are not looked up by their streams: a client that keeps sending a byte of a body, on a stream that is
+//!          closed even, keeps its connection, until h2 has refused 1024 of them and ends it.
 //!          The connection's timer rings when the bound would end and is set again if something happened meanwhile, so
 //!          a request costs two or three reads of the clock and no timer.
 //! Writers. The connection's task, and with HTTP/2 the tasks of its streams, which end requests.

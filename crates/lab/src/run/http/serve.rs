@@ -84,7 +84,7 @@ impl Spawn for OnOurs {
     }
 }
 
-/// On the worker with the fewest tasks.
+/// On the worker with fewer tasks of two.
 #[derive(Clone, Copy)]
 struct OnOursSpread;
 
