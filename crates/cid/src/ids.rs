@@ -49,6 +49,8 @@ pub struct User {
     rest: Rest,
     /// On how many CPUs it may run itself.
     nr_cpus_allowed: u32,
+    /// `Shared::mask_changes` when that was asked for.
+    mask_changes: u32,
     /// Guards beyond the first.
     nested: u32,
     /// How many of them nobody keeps: `leave_unguarded` gives those back.
@@ -131,6 +133,8 @@ struct Shared {
     overflow: Bits,
     /// Every CPU that any user was ever allowed on.
     allowed: Bits,
+    /// How often users were told that a mask changed.
+    mask_changes: u32,
     /// Numbers of users whose ids are their own.
     tasks: Bits,
     owner: Owner,
@@ -148,6 +152,7 @@ impl<S: Seats> Ids<S> {
         let shared = Shared {
             overflow: Bits::new(overflow),
             allowed: Bits::new(cpus),
+            mask_changes: 0,
             tasks: Bits::new(tasks),
             owner: Owner::Cpu,
             counts: Stats::default(),
@@ -186,6 +191,7 @@ impl<S: Seats> Ids<S> {
             seat: NOWHERE,
             rest: Rest::default(),
             nr_cpus_allowed,
+            mask_changes: shared.mask_changes,
             nested: 0,
             unguarded: 0,
             overflow: None,
@@ -218,13 +224,26 @@ impl<S: Seats> Ids<S> {
         self.settle_owner(&mut shared);
     }
 
-    /// Whether `user` moved to a CPU that no user was allowed on so far: its mask was changed, and the host should read
-    /// it again for [`allow_user`](Ids::allow_user). Without that, the entry adds this one CPU to the tenant's set.
+    /// Has each user that moves from now on read its mask again, once: [`is_beyond_masks`](Ids::is_beyond_masks) is true
+    /// then. For a host that finds another number of CPUs in the mask of a thread that is not the one it runs on.
+    pub fn say_masks_changed(&self) {
+        let shared = &mut *lock(&self.shared);
+        shared.mask_changes = shared.mask_changes.wrapping_add(1);
+    }
+
+    /// Whether `user` moved to a CPU that no user was allowed on so far, or moved after a mask was
+    /// [changed](Ids::say_masks_changed): the host should read its mask again for [`allow_user`](Ids::allow_user). Without
+    /// that, the entry adds this one CPU to the tenant's set. It is asked before the mask is read, so that a change
+    /// behind the reading is asked for at the next move.
     ///
     /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as the entry does then.
-    pub fn is_beyond_masks(&self, cpu: CpuId, user: &User) -> bool {
-        let was_here = user.cpu == cpu.0 || user.own_cpu == cpu.0;
-        !was_here && !lock(&self.shared).allowed.contains(cpu.0)
+    pub fn is_beyond_masks(&self, cpu: CpuId, user: &mut User) -> bool {
+        if user.cpu == cpu.0 || user.own_cpu == cpu.0 {
+            return false;
+        }
+        let shared = lock(&self.shared);
+        let seen = std::mem::replace(&mut user.mask_changes, shared.mask_changes);
+        seen != shared.mask_changes || !shared.allowed.contains(cpu.0)
     }
 
     /// Whether a CPU was counted in: a user was allowed on it, or came to it.

@@ -41,9 +41,10 @@ pub(crate) struct Inner {
     weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<CpuSeats>,
-    /// The numbers of the threads that are its users. Written by a thread that joins or ends; the compactor locks it ten
-    /// times a second to read their masks, which is rare enough to stand beside what each poll reads.
-    threads: Mutex<Vec<u32>>,
+    /// The threads that are its users, by their numbers, with how many CPUs each was found to be allowed on last. Written by
+    /// a thread that joins or ends; the compactor locks it twenty times a second, for no system call, which is rare
+    /// enough to stand beside what each poll reads.
+    threads: Mutex<BTreeMap<u32, usize>>,
     /// Who pays for what its threads allocate.
     pub(crate) account: Option<Account>,
     /// Whether the compactor is to look at it: see `registry`.
@@ -114,7 +115,7 @@ impl Builder {
             space,
             account: self.account,
             ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
-            threads: Mutex::new(Vec::new()),
+            threads: Mutex::new(BTreeMap::new()),
             is_busy,
         });
         Tenant { inner }
@@ -224,7 +225,11 @@ impl Inner {
                 // SAFETY: as in `enter`.
                 let user = unsafe { &mut *user };
                 if self.ids.is_beyond_masks(cpu, user) {
-                    self.ids.allow_user(user, &mask());
+                    let allowed = mask();
+                    self.ids.allow_user(user, &allowed);
+                    if let Some(known) = self.threads().get_mut(&affinity::this_thread()) {
+                        *known = allowed.len();
+                    }
                 }
                 self.ids.enter(cpu, user)
             }
@@ -252,30 +257,49 @@ impl Inner {
         thread::join(self.serial, |token| {
             let user = self.ids.add_user(token, &allowed);
             // Until `part`.
-            self.threads().push(affinity::this_thread());
+            self.threads().insert(affinity::this_thread(), allowed.len());
             user
         })
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn threads(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This thread ends: its mask says nothing any more.
     pub(crate) fn part(&self) {
-        let (this, mut threads) = (affinity::this_thread(), self.threads());
-        if let Some(at) = threads.iter().position(|thread| *thread == this) {
-            threads.swap_remove(at);
-        }
+        self.threads().remove(&affinity::this_thread());
     }
 
-    /// Adds what its threads may run on by now: `sched_setaffinity` and a changed cpuset tell no one.
-    fn follow_masks(&self, masks: &mut Masks) {
-        let mut all = CpuSet::new();
-        for thread in self.threads().iter() {
-            all = all.union(masks.of(*thread));
+    /// Adds what its threads may run on by now, and has a thread whose number of CPUs changed read its mask again when it
+    /// moves next: `sched_setaffinity` and a changed cpuset send no notice. `read`: what the thread with this number may
+    /// run on.
+    ///
+    /// A thread joins and ends without waiting for a system call here, and no lock is held during one if the process
+    /// forks in that moment.
+    fn follow_masks(&self, masks: &mut Masks, read: impl Fn(u32) -> CpuSet) {
+        let Masks { numbers, masks } = masks;
+        numbers.clear();
+        numbers.extend(self.threads().keys());
+        for number in &*numbers {
+            masks.entry(*number).or_insert_with(|| read(*number));
         }
-        self.ids.allow(&all);
+        let mut is_changed = false;
+        let mut threads = self.threads();
+        numbers.retain(|number| {
+            // A thread that ended meanwhile may have lent its number to another process.
+            let Some(known) = threads.get_mut(number) else { return false };
+            // 0: the kernel does not say.
+            let now = masks[number].len();
+            is_changed |= now > 0 && std::mem::replace(known, now) != now;
+            true
+        });
+        // Under the lock: after `part` nothing is said of a thread's mask.
+        if is_changed {
+            self.ids.say_masks_changed();
+        }
+        drop(threads);
+        self.ids.allow(&numbers.iter().flat_map(|number| masks[number].iter()).collect());
     }
 
     #[cold]
@@ -291,7 +315,7 @@ impl Inner {
     /// Follows its threads' masks and compacts. Says that it is not busy any more, then looks once more: who got an id
     /// before that is seen here, and who gets one later sees that it has to say so.
     pub(crate) fn compact(&self, masks: &mut Masks) {
-        self.follow_masks(masks);
+        self.follow_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
         if self.ids.compact() > 0 {
             return;
         }
@@ -308,15 +332,13 @@ fn read_mask() -> CpuSet {
     affinity::allowed().unwrap_or_default()
 }
 
-/// The masks of threads, each read once for all tenants that a pass looks at.
+/// The masks of threads, each read once for all tenants that a pass looks at. If a thread ends within the pass and another
+/// gets its number, the new one counts with the old one's mask until the next pass.
 #[derive(Default)]
-pub(crate) struct Masks(BTreeMap<u32, CpuSet>);
-
-impl Masks {
-    /// What a thread may run on now; nothing if it has ended.
-    fn of(&mut self, thread: u32) -> &CpuSet {
-        self.0.entry(thread).or_insert_with(|| affinity::allowed_to(thread).unwrap_or_default())
-    }
+pub(crate) struct Masks {
+    masks: BTreeMap<u32, CpuSet>,
+    /// The threads of the tenant that is looked at.
+    numbers: Vec<u32>,
 }
 
 impl Drop for Inner {
@@ -353,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_where_no_thread_was_allowed_reads_its_mask_again_and_only_then() {
+    fn a_thread_on_a_cpu_where_none_was_allowed_reads_its_mask_again_and_only_then() {
         let tenant = Tenant::builder().cpus(1024).build();
         let (inner, reads) = (&*tenant.inner, std::cell::Cell::new(0));
         let enter = |cpu: u32, mask: CpuSet| {
@@ -370,6 +392,8 @@ mod tests {
         let more = |mine: usize| (real.len() + mine) as u32;
         let joined = real.union(&set([fresh[0]]));
         assert_eq!(enter(fresh[0], joined), (1, more(1)), "it joins");
+        // From here on the compactor does not compare its masks with the real one.
+        inner.part();
         assert_eq!(enter(fresh[0], set(fresh.clone())), (1, more(1)), "where it was");
         assert_eq!(enter(fresh[3], set(fresh[2..6].iter().copied())), (2, more(5)), "all of its new mask");
         assert_eq!(enter(fresh[5], set(fresh.clone())), (2, more(5)), "where it is known to be allowed");
@@ -383,7 +407,7 @@ mod tests {
             let tenant = &tenant;
             let ends = move || {
                 let guard = tenant.enter();
-                let threads = tenant.inner.threads().clone();
+                let threads: Vec<u32> = tenant.inner.threads().keys().copied().collect();
                 if leaks {
                     std::mem::forget(guard);
                 }
@@ -397,5 +421,64 @@ mod tests {
         // The guard's user stays for ever, but the thread's number may be another process's thread's.
         ends(true);
         ends(false);
+    }
+
+    #[test]
+    fn a_thread_whose_mask_was_widened_reads_it_again_where_another_thread_may_run() {
+        let tenant = Tenant::builder().policy(&warmcore_cid::KeptPerCpu).cpus(1024).build();
+        let inner = &*tenant.inner;
+        let reads = std::cell::Cell::new(0);
+        let enter = |cpu: u32, mask: CpuSet| {
+            let read = || {
+                reads.set(reads.get() + 1);
+                mask.clone()
+            };
+            drop(Guard::new(inner, inner.enter_slowly(CpuId(cpu), read)));
+            reads.get()
+        };
+        let wide = set(0..4);
+        assert_eq!(enter(0, set([0])), 1, "it joins");
+        inner.follow_masks(&mut Masks::default(), |_| wide.clone());
+        // It is no user any more for the compactor, whose own pass finds its real mask.
+        inner.part();
+        assert!(tenant.stats().nr_cpus_allowed >= 4);
+        assert_eq!(enter(0, wide.clone()), 1, "where it was, no mask counts");
+        assert_eq!(enter(2, wide.clone()), 2, "it moves");
+        assert_eq!([enter(3, wide.clone()), enter(0, wide.clone())], [2; 2], "it was read once");
+        inner.follow_masks(&mut Masks::default(), |_| unreachable!("it has no threads"));
+        assert_eq!(enter(1, wide.clone()), 2);
+    }
+
+    #[test]
+    fn a_thread_joins_and_ends_while_masks_are_read() {
+        let tenant = Tenant::builder().build();
+        let _here = tenant.enter();
+        let (tell, told) = std::sync::mpsc::channel();
+        tenant.inner.follow_masks(&mut Masks::default(), |_| {
+            let (tenant, tell) = (tenant.clone(), tell.clone());
+            let thread = std::thread::spawn(move || {
+                drop(tenant.enter());
+                tell.send(()).unwrap();
+            });
+            told.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits to join");
+            thread.join().unwrap();
+            read_mask()
+        });
+        assert_eq!(tenant.inner.threads().len(), 1, "this thread");
+    }
+
+    #[test]
+    fn the_mask_of_a_thread_that_ended_meanwhile_does_not_count() {
+        let tenant = Tenant::builder().cpus(1024).build();
+        let beyond = (0..1024).find(|cpu| !read_mask().contains(CpuId(*cpu))).unwrap();
+        let join = || tenant.inner.enter_slowly(CpuId(0), read_mask);
+        drop(Guard::new(&tenant.inner, join()));
+        let before = tenant.stats().nr_cpus_allowed;
+        // As when its number is another process's thread's by then.
+        tenant.inner.follow_masks(&mut Masks::default(), |_| {
+            tenant.inner.part();
+            set([beyond])
+        });
+        assert_eq!(tenant.stats().nr_cpus_allowed, before);
     }
 }

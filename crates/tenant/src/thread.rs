@@ -5,7 +5,7 @@
 //!          Serials are handed out in turn, so sixteen neighbours have a home each. The others
 //!          are in a map, and whoever is looked for there comes home in exchange for whoever was.
 //!          A thread becomes a tenant's user at its first entry and ceases to be at its end.
-//! Number.  48 bytes at home, about 70 in the map for each tenant that still lives.
+//! Number.  64 bytes at home, about 75 in the map for each tenant that still lives.
 //! Writers. This thread. No other ever sees it.
 
 use crate::registry;

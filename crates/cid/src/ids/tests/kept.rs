@@ -152,11 +152,11 @@ fn a_mask_that_changes_counts_for_its_user_at_once_and_for_the_tenant_if_it_is_n
     let ids = ids(Rules::KeptPerCpu, 8, 0);
     let (mut a, mut b) = (ids.add_user(0, &set([0])), ids.add_user(1, &set([1])));
     assert_eq!([visit(&ids, 0, &mut a), visit(&ids, 1, &mut b)], [0, 1]);
-    assert!(!ids.is_beyond_masks(CpuId(0), &a), "where it was");
-    assert!(!ids.is_beyond_masks(CpuId(1), &a), "where another may run");
-    assert!(ids.is_beyond_masks(CpuId(5), &a));
+    assert!(!ids.is_beyond_masks(CpuId(0), &mut a), "where it was");
+    assert!(!ids.is_beyond_masks(CpuId(1), &mut a), "where another may run");
+    assert!(ids.is_beyond_masks(CpuId(5), &mut a));
     ids.allow_user(&mut a, &set([1, 5, 6, 99]));
-    assert!(!ids.is_beyond_masks(CpuId(5), &a));
+    assert!(!ids.is_beyond_masks(CpuId(5), &mut a));
     assert_eq!(ids.stats().nr_cpus_allowed, 4, "0, 1, 5 and 6; there is no 99");
     ids.migrate(&a, CpuId(1));
     assert_eq!((ids.at(CpuId(0)), ids.stats().freed_by_moves), (None, 1), "2 users, 3 CPUs in its mask");
@@ -168,8 +168,29 @@ fn a_mask_that_changes_counts_for_its_user_at_once_and_for_the_tenant_if_it_is_n
 }
 
 #[test]
+fn a_mask_that_changed_is_asked_for_at_the_next_move_of_each_user_and_once() {
+    let ids = ids(Rules::KeptPerCpu, 8, 0);
+    let (mut a, mut b) = (ids.add_user(0, &set([0])), ids.add_user(1, &set([1])));
+    assert_eq!([visit(&ids, 0, &mut a), visit(&ids, 1, &mut b)], [0, 1]);
+    // As a host that reads masks does: the tenant's set has the CPU before the user comes to it.
+    ids.allow(&set([0, 1, 2]));
+    assert!(!ids.is_beyond_masks(CpuId(1), &mut a));
+    ids.say_masks_changed();
+    assert!(!ids.is_beyond_masks(CpuId(0), &mut a), "where it was");
+    assert!(ids.is_beyond_masks(CpuId(1), &mut a));
+    ids.allow_user(&mut a, &set([0, 1, 2]));
+    assert!(!ids.is_beyond_masks(CpuId(1), &mut a), "asked for once");
+    ids.migrate(&a, CpuId(1));
+    assert_eq!((ids.at(CpuId(0)), ids.stats().freed_by_moves), (None, 1), "2 users, 3 CPUs in its mask");
+    assert!(ids.is_beyond_masks(CpuId(0), &mut b), "it was told too");
+    let mut later = ids.add_user(2, &set([0]));
+    assert!(!ids.is_beyond_masks(CpuId(0), &mut later), "its mask is new");
+    [a, b, later].into_iter().for_each(|user| ids.remove_user(user));
+}
+
+#[test]
 fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
-    // Whoever holds an id that is in no seat yet, as when two enter at once.
+    // A user holds an id that is in no seat yet, as when two enter at once.
     let used = SharedBits::new(8);
     (0..2).for_each(|cid| _ = used.insert(cid));
     let facts = Facts { users: 2, nr_cpus_allowed: 2, max_nr_cid: 2, in_use: 2, cpus: 8 };
