@@ -306,6 +306,16 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
+/// An error of a file that does not take an access control list: EINVAL, say, where the list names a user that a user
+/// namespace does not have. A full disk stays one.
+fn as_refusal(error: io::Error) -> io::Error {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => error,
+        _ => io::Error::new(PermissionDenied, error),
+    }
+}
+
 /// A new file in the place of `old`. An error leaves what was there.
 fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
     // A temporary file is private to its owner unless told otherwise; the umask applies to what it is told.
@@ -320,8 +330,9 @@ fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8])
                 "the new file would have another owner",
             ));
         }
+        // The list first: the group's part of the mode is the list's mask, and without the list the group's own right.
+        files::copy_acl(path, file.as_file()).map_err(as_refusal)?;
         file.as_file().set_permissions(old.permissions())?;
-        files::copy_acl(path, file.as_file())?;
     }
     file.persist(path)?;
     Ok(())

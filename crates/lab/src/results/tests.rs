@@ -209,6 +209,13 @@ fn a_file_keeps_its_access_control_list_and_gets_none_from_its_folder() {
 }
 
 #[test]
+fn a_list_that_the_new_file_does_not_take_has_the_old_one_written_through() {
+    let is_written_through = |errno| is_refusal(&as_refusal(io::Error::from_raw_os_error(errno)));
+    assert!([libc::EINVAL, libc::EPERM, libc::EIO].into_iter().all(is_written_through));
+    assert!(![libc::ENOSPC, libc::EDQUOT].into_iter().any(is_written_through), "what is there would be lost");
+}
+
+#[test]
 fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
