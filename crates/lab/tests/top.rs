@@ -102,7 +102,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
                 return Some(text);
             }
             most = f64::max(most, (process_ns() - used_before) as f64 / at.elapsed().as_nanos() as f64);
-            assert!(most < 0.9, "{what} does not tell it of a worker that had {most:.2} CPUs: {text}");
+            // Of more than half a CPU over the whole look, a quarter fell into the part that is compared.
+            assert!(most < 0.5, "{what} does not tell it of a worker that had {most:.2} CPUs: {text}");
         }
         eprintln!("not judged: other processes left the workers {most:.2} CPUs");
         None
