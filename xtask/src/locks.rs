@@ -1,7 +1,7 @@
 //! Locks: whether each lock file says what its manifests ask for.
 //!
 //! The workspaces beside the main one (`fuzz`, `peers` and so on) are built seldom, and depend on crates of the main
-//! one by path: a new dependency there makes their lock files stale, and `--locked` fails for whoever builds them.
+//! one by path: a new dependency there makes their lock files stale, and a build of them with `--locked` fails.
 //! Cargo reads the index for it and downloads no crate.
 
 use crate::cargo;
@@ -19,9 +19,21 @@ enum Lock {
     Current,
     /// It would be changed.
     Stale,
-    /// Cargo could not tell, and said why: without a network it may have no index.
+    /// Cargo could not tell without a network and the index, and said why.
     Unknown(String),
+    /// Cargo could not tell for another reason: a manifest that cannot be read, say.
+    Failed(String),
 }
+
+/// What cargo says where the network or the index is missing.
+const AWAY: [&str; 6] = [
+    "--offline",
+    "failed to download",
+    "download of ",
+    "spurious network error",
+    "failed to query replaced source",
+    "Unable to update registry",
+];
 
 impl Lock {
     /// From how `cargo update --workspace --locked` ended.
@@ -33,13 +45,14 @@ impl Lock {
             return Self::Stale;
         }
         let why = errors.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed");
-        Self::Unknown(why.to_owned())
+        let why = why.to_owned();
+        if AWAY.iter().any(|text| errors.contains(text)) { Self::Unknown(why) } else { Self::Failed(why) }
     }
 }
 
-/// Prints a line; says whether no lock file is stale.
+/// Prints a line; says whether no lock file is stale and no manifest is wrong.
 pub fn check(root: &Path) -> anyhow::Result<bool> {
-    let mut stale = Vec::new();
+    let mut all = Vec::new();
     for folder in WORKSPACES {
         let manifest = Path::new(folder).join("Cargo.toml");
         let mut update = cargo(root);
@@ -47,20 +60,43 @@ pub fn check(root: &Path) -> anyhow::Result<bool> {
         // Without a network it is known at once.
         let Output { status, stderr, .. } =
             update.env("CARGO_NET_RETRY", "0").output().context("can't run cargo")?;
-        match Lock::of(status.success(), &String::from_utf8_lossy(&stderr)) {
-            Lock::Current => {}
-            Lock::Stale => stale.push(folder),
-            Lock::Unknown(why) => println!("skip  {:<22} {folder}: {why}", "lock files"),
+        all.push((folder, Lock::of(status.success(), &String::from_utf8_lossy(&stderr))));
+    }
+    let (lines, is_well) = report(&all);
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(is_well)
+}
+
+/// What is printed about the lock files of these folders, and whether the step passes. It is `ok` only if one was compared.
+fn report(all: &[(&str, Lock)]) -> (Vec<String>, bool) {
+    let mut lines = Vec::new();
+    for (folder, lock) in all {
+        if let Lock::Unknown(why) = lock {
+            lines.push(format!("skip  {:<22} {folder}: {why}", "lock files"));
         }
     }
-    println!("{}  lock files", if stale.is_empty() { "ok  " } else { "FAIL" });
-    for folder in &stale {
-        println!(
-            "{folder}/Cargo.lock is not what its manifests ask for: \
-             cargo update --workspace --manifest-path {folder}/Cargo.toml"
-        );
+    let is_well = !all.iter().any(|(_, lock)| matches!(lock, Lock::Stale | Lock::Failed(_)));
+    match is_well {
+        true if all.iter().any(|(_, lock)| *lock == Lock::Current) => {
+            lines.push("ok    lock files".to_owned())
+        }
+        true => {}
+        false => lines.push("FAIL  lock files".to_owned()),
     }
-    Ok(stale.is_empty())
+    for (folder, lock) in all {
+        match lock {
+            Lock::Current | Lock::Unknown(_) => {}
+            Lock::Stale => lines.push(format!(
+                "{folder}/Cargo.lock is not what its manifests ask for: \
+                 cargo update --workspace --manifest-path {folder}/Cargo.toml"
+            )),
+            Lock::Failed(why) => lines.push(format!(
+                "{folder}/Cargo.lock was not compared: {why}: \
+                 cargo update --workspace --locked --manifest-path {folder}/Cargo.toml"
+            )),
+        }
+    }
+    (lines, is_well)
 }
 
 #[cfg(test)]
@@ -79,6 +115,31 @@ mod tests {
             Lock::of(false, away),
             Lock::Unknown("error: failed to get `anyhow` as a dependency".into())
         );
+        let offline = "error: no matching package named `anyhow` found\nAs a reminder, you're using offline mode (--offline)";
+        assert!(matches!(Lock::of(false, offline), Lock::Unknown(_)));
+        let wrong = "error: failed to load manifest for dependency `none`\n\nCaused by:\n  failed to read `none/Cargo.toml`";
+        assert_eq!(
+            Lock::of(false, wrong),
+            Lock::Failed("error: failed to load manifest for dependency `none`".into())
+        );
+    }
+
+    #[test]
+    fn the_step_is_ok_only_if_a_lock_file_was_compared_and_none_is_wrong() {
+        let away = || Lock::Unknown("error: away".into());
+        let said = |locks: [Lock; 2]| {
+            let [a, b] = locks;
+            let (lines, is_well) = report(&[("a", a), ("b", b)]);
+            let is_ok = lines.iter().any(|line| line.starts_with("ok "));
+            let is_fail = lines.iter().any(|line| line.starts_with("FAIL "));
+            assert_eq!(is_fail, !is_well);
+            (is_ok, is_well)
+        };
+        assert_eq!(said([Lock::Current, Lock::Current]), (true, true));
+        assert_eq!(said([Lock::Current, away()]), (true, true));
+        assert_eq!(said([away(), away()]), (false, true), "skipped");
+        assert_eq!(said([Lock::Current, Lock::Stale]), (false, false));
+        assert_eq!(said([away(), Lock::Failed("error: wrong".into())]), (false, false));
     }
 
     #[test]
