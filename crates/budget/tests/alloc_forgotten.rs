@@ -31,7 +31,7 @@ fn a_forgotten_scope_ends_with_its_account() {
             assert_eq!(used(account), 0, "{kind}: charged to an account that this thread never entered");
         }
         drop(held);
-        // A scope that is kept is as ever, and leaves nobody behind.
+        // A scope that is kept is as ever, and leaves no account behind.
         {
             let _current = enter(&later[0]);
             let held = bytes(5000);
@@ -45,8 +45,8 @@ fn a_forgotten_scope_ends_with_its_account() {
 }
 
 #[test]
-fn the_slots_of_a_counter_are_not_of_who_adds_first() {
-    // One chunk has room for 256 of them: whoever makes the next chunk would pay for it.
+fn the_slots_of_a_counter_are_not_of_the_account_that_adds_first() {
+    // One chunk has room for 256 of them: the account that makes the next chunk would pay for it.
     static COUNTERS: [[Counter; 600]; 2] = [const { [const { Counter::new() }; 600] }; 2];
     on_each_kind(|kind| {
         let counters = &COUNTERS[usize::from(kind == Kind::Word)];

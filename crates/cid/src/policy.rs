@@ -166,7 +166,7 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
     }
 
     /// Every id that it picks is below this, if there is one to be had. No seat without an id finds them all in use:
-    /// every CPU that has one counts as allowed. So it matters only while an id is in nobody's seat yet.
+    /// every CPU that has one counts as allowed. So it matters only while an id is in no seat yet.
     fn end(&self, facts: &Facts) -> u32 {
         facts.nr_cpus_allowed
     }

@@ -2,8 +2,9 @@
 //!
 //! Model.   The first add of a counter chooses the backend and reserves slots, under locks. Both allocate. A global
 //!          allocator that adds to a counter comes back here in the midst of that, or in a thread that this one waits
-//!          for; a count of the process tells it so, and an add to a counter without slots takes no lock then. A host that charges what threads allocate sets
-//!          [`set_up_within`]: what is allocated here serves the whole process, whoever happens to be first.
+//!          for; a count of the process tells it so, and an add to a counter without slots takes no lock then. A host that
+//!          charges what threads allocate sets [`set_up_within`]: what is allocated here serves the whole process, not only
+//!          the account of the thread that is first.
 //! Writers. The count: threads in `set_up`. The host's function: the host, once.
 
 use std::sync::OnceLock;

@@ -60,9 +60,9 @@ pub struct Current<'a> {
 /// Guards nest. It needs a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator to mean anything.
 ///
 /// It is dropped on its thread, and before the account's handle. So guards are dropped in the opposite order,
-/// and never forgotten: one that finds another account than its own when it is dropped leaves nobody, since
-/// who was before may be gone. A scope that is forgotten charges until its account ends, and then nobody. In a future, [`within`] enters at each poll; a guard that is held across an
-/// `await` would meet others'.
+/// and never forgotten: one that finds another account than its own when it is dropped leaves none, since
+/// the one before may be gone. A scope that is forgotten charges until its account ends, and then no account. In a
+/// future, [`within`] enters at each poll; a guard that is held across an `await` would meet those of other tasks.
 #[inline]
 pub fn enter(account: &Account) -> Current<'_> {
     let mine = Payer { site: account.site, ended: account.site.node().ended() };

@@ -378,7 +378,7 @@ impl<T: Item> Default for FreeList<T> {
 }
 
 impl<T: Item> Drop for FreeList<T> {
-    /// Nobody pushes or pops any more, so nothing is fenced, moved away from or allocated.
+    /// No thread pushes or pops any more, so nothing is fenced, moved away from or allocated.
     fn drop(&mut self) {
         let Some(stacks) = self.stacks.get() else { return };
         let words = &stacks.words;
@@ -390,7 +390,7 @@ impl<T: Item> Drop for FreeList<T> {
     }
 }
 
-/// Words of items that are nobody else's: dropped all, also where one of them panics.
+/// Words of items that only this holds: all are dropped, also where the drop of one panics.
 struct Items<I: Iterator<Item = u64>, T: Item>(I, PhantomData<T>);
 
 impl<I: Iterator<Item = u64>, T: Item> Items<I, T> {
