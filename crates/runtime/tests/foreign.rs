@@ -1,8 +1,6 @@
 //! Tasks of `tokio::spawn` that keep one worker busy while another idles are told once; other loads are not, and what
 //! looks for them ends. The subscriber is the whole process's: no other test here may be told of.
 #![cfg(target_os = "linux")]
-// That clock counts polls: ten looks a second would be some in millions of polls.
-#![cfg(not(feature = "counted-clock"))]
 
 mod common;
 
@@ -47,6 +45,10 @@ fn compute(for_us: u64) {
 }
 
 #[test]
+#[cfg_attr(
+    feature = "counted-clock",
+    ignore = "by that clock ten looks a second are one in millions of polls"
+)]
 fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
     listen(Warnings);
     static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -119,6 +121,10 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
 }
 
 #[test]
+#[cfg_attr(
+    feature = "counted-clock",
+    ignore = "by that clock ten looks a second are one in millions of polls"
+)]
 fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
     let runtime = Runtime::builder().workers(2).name("waits").observe(false).build().unwrap();
     let began = Instant::now();

@@ -659,6 +659,7 @@ fn enter_takes_a_closure() {
     });
 }
 
+#[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 #[test]
 fn a_long_poll_is_seen_and_told() {
     with_workers(2, |runtime| {

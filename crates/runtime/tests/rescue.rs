@@ -134,6 +134,7 @@ fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_ov
 }
 
 #[test]
+#[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn a_long_poll_that_begins_while_all_sleep_is_watched() {
     with_workers(2, |runtime| {
         for _ in 0..5 {
@@ -197,6 +198,7 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
 }
 
 #[test]
+#[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
     // It runs inside the driver, which nobody else can serve meanwhile: sockets and timers there do wait. Tasks
     // that wait for the worker alone must not.
@@ -496,6 +498,7 @@ fn each_long_poll_is_counted(workers: usize, times: u64) {
 }
 
 #[test]
+#[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn each_long_poll_is_counted_where_no_worker_is_idle() {
     each_long_poll_is_counted(1, 20);
 }

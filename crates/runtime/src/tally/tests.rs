@@ -61,6 +61,7 @@ fn a_task_counts_as_living_until_its_future_is_gone_also_if_it_is_aborted_or_pan
 }
 
 #[test]
+#[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn of_long_polls_all_that_they_ran_for_is_counted() {
     let runtime = runtime();
     let tenant = Tenant::builder().name("slow").build();
