@@ -215,6 +215,41 @@ fn a_list_that_the_new_file_does_not_take_has_the_old_one_written_through() {
     assert!(![libc::ENOSPC, libc::EDQUOT].into_iter().any(is_written_through), "what is there would be lost");
 }
 
+/// In the environment of a process in a user namespace of its own: what it writes.
+const WRITES: &str = "WARMCORE_TEST_WRITES";
+
+/// Not a test: what that process runs. Elsewhere it does nothing.
+#[test]
+fn process_in_a_user_namespace() {
+    let Some(path) = std::env::var_os(WRITES) else { return };
+    write_whole(Path::new(&path), b"new").unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_list_with_a_user_that_its_user_namespace_lacks_does_not_keep_the_file_from_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("listed");
+    std::fs::write(&path, "old").unwrap();
+    // Only this user is in the namespace.
+    let unshare = || {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["--user", "--map-root-user"]);
+        unshare
+    };
+    let is_possible = unshare().arg("true").output().is_ok_and(|output| output.status.success());
+    if !is_possible || !set_list(&path, c"system.posix_acl_access") {
+        return println!("skipped: no user namespace or no access control list to be had");
+    }
+    let before = list_of(&path).unwrap();
+    let mut writer = unshare();
+    writer.arg(std::env::current_exe().unwrap());
+    writer.args(["--exact", "results::tests::process_in_a_user_namespace", "--nocapture"]);
+    let output = writer.env(WRITES, &path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((std::fs::read(&path).unwrap(), list_of(&path)), (b"new".to_vec(), Some(before)));
+}
+
 #[test]
 fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
