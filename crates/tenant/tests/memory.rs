@@ -8,6 +8,8 @@ use warmcore_tenant::Tenant;
 const TENANTS: usize = 10_000;
 /// Before they touch data.
 const BYTES_EACH_MAX: usize = 4096;
+/// Of these, each of four times so many tenants, memory grows in all only where something is not given back.
+const WINDOWS: usize = 5;
 
 #[derive(Zeroable)]
 struct Numbers {
@@ -54,21 +56,28 @@ fn cost(cpus: u32) {
     assert!(are < were / 8, "{are} of {were} bytes of data each stayed when the data were gone");
     drop(alive);
 
-    // The same again and again is no more: what they had went back. The heap may keep some of it
-    // the first times.
+    // The same again and again is no more: what they had went back. The heap settles at a size that depends on which thread
+    // gave back what, in some jumps; what is not given back grows in every window.
     (0..3).for_each(|_| drop(tenants(cpus)));
-    let once = resident_bytes();
-    (0..4).for_each(|_| drop(tenants(cpus)));
-    let grown = || resident_bytes().saturating_sub(once) / (4 * TENANTS);
-    // The compactor may hold the last ones for as long as it looks at them.
-    for _ in 0..100 {
-        if grown() < BYTES_EACH_MAX / 32 {
-            break;
+    let grown = |_| {
+        let before = resident_bytes();
+        (0..4).for_each(|_| drop(tenants(cpus)));
+        let grown = || resident_bytes().saturating_sub(before) / (4 * TENANTS);
+        // The compactor may hold the last ones for as long as it looks at them.
+        for _ in 0..20 {
+            if grown() < BYTES_EACH_MAX / 32 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    let grown = grown();
-    assert!(grown < BYTES_EACH_MAX / 32, "{grown} bytes each were not given back on {cpus} CPUs");
+        grown()
+    };
+    let least = (0..WINDOWS).map(grown).find(|grown| *grown < BYTES_EACH_MAX / 32);
+    assert!(
+        least.is_some(),
+        "{} bytes each and more were not given back on {cpus} CPUs",
+        BYTES_EACH_MAX / 32
+    );
 }
 
 #[test]
