@@ -77,9 +77,14 @@ impl Claims {
         claim
     }
 
-    /// A tenant that had no task waiting at a worker has one again; that worker has not added all of its time yet.
-    pub(crate) fn come_back(&self, claim: &Claim, not_added: u64) {
-        let least = self.floor.load(Relaxed).saturating_sub(SLICE + not_added);
+    /// A tenant that had no task waiting at a worker has one again; that worker has not added all of its time yet, and
+    /// of the tenants whose tasks wait there the one that had least had `there`. Where tasks can't move that may be far
+    /// behind the tenants elsewhere, and the one that comes is not to wait until it has caught up with those. One that
+    /// never ran was never behind.
+    pub(crate) fn come_back(&self, claim: &Claim, not_added: u64, there: Option<u64>) {
+        let floor = self.floor.load(Relaxed);
+        let kept = if claim.had() + not_added == 0 { 0 } else { SLICE };
+        let least = there.map_or(floor, |there| there.min(floor)).saturating_sub(kept + not_added);
         if claim.had() < least {
             claim.0.fetch_max(least, Relaxed);
         }
@@ -103,7 +108,9 @@ impl Claim {
     }
 }
 
-/// What so many nanoseconds are to a tenant of a weight.
-pub(crate) fn virtual_time(ns: u64, weight: u32) -> u64 {
-    ns * WEIGHT_UNIT / u64::from(weight.max(1))
+/// What so many nanoseconds are to a tenant of a weight; `rest` is what was too little to count before, and now.
+pub(crate) fn virtual_time(ns: u64, weight: u32, rest: &mut u64) -> u64 {
+    let (units, weight) = (ns * WEIGHT_UNIT + *rest, u64::from(weight.max(1)));
+    *rest = units % weight;
+    units / weight
 }

@@ -240,8 +240,8 @@ impl Host for Tokio {
         clock::now()
     }
 
-    fn thread_cpu(&self) -> Option<Nanos> {
-        Some(ThreadCpu::current().read())
+    fn thread_cpu(&self) -> Option<(Nanos, u64)> {
+        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {

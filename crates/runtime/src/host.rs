@@ -22,8 +22,9 @@ pub(crate) trait Host: Send + Sync {
     /// The time.
     fn now(&self) -> Nanos;
 
-    /// What the calling thread has run so far, without what other threads had of its CPU. `None`: not known.
-    fn thread_cpu(&self) -> Option<Nanos> {
+    /// What the calling thread has run so far, without what other threads had of its CPU; and how often it was taken off
+    /// its CPU though it could have run on. `None`: not known.
+    fn thread_cpu(&self) -> Option<(Nanos, u64)> {
         None
     }
 

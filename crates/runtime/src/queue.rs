@@ -39,6 +39,11 @@ pub(crate) trait Entry {
 /// Classes that nobody waits in are forgotten above so many.
 const CLASSES_KEPT: usize = 64;
 
+/// Of so many picks among several tenants one goes in turn, whatever they had: where tasks can't move, a tenant that is
+/// served elsewhere may be ahead of all others here for as long as it is, and its tasks here are to run at some time. More
+/// than the largest weight over the least, which is not to be bent by it.
+const IN_TURN: u32 = 1 << 16;
+
 /// Tasks that a worker looks at until it finds one that may go elsewhere.
 const LOTS_MAX: usize = 64;
 
@@ -48,6 +53,8 @@ struct Class<T> {
     claim: Arc<Claim>,
     /// Virtual time that was measured here, and is not added to the claim yet.
     not_added: u64,
+    /// What was too little to count, in ns × 100.
+    rest: u64,
     turn: Turn,
     /// This round's.
     now: VecDeque<T>,
@@ -121,6 +128,8 @@ pub(crate) struct Queue<T> {
     pinned: u32,
     /// Classes in which somebody waits.
     busy: u32,
+    /// Picks among several classes so far.
+    picks: u32,
     claims: Arc<Claims>,
 }
 
@@ -138,6 +147,7 @@ impl<T: Entry> Queue<T> {
             len: 0,
             pinned: 0,
             busy: 0,
+            picks: 0,
             claims,
         }
     }
@@ -169,6 +179,12 @@ impl<T: Entry> Queue<T> {
         let waiting =
             self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
         waiting.map(|(_, class)| class.had()).min().unwrap_or(u64::MAX)
+    }
+
+    /// The tenants with tasks waiting here that had less virtual time than `below`.
+    pub(crate) fn owed(&self, below: u64) -> Vec<u64> {
+        let waiting = self.classes.iter().filter(|class| class.len() > 0 && class.had() < below);
+        waiting.map(|class| class.share.tenant).collect()
     }
 
     /// Behind all others of its tenant.
@@ -259,7 +275,7 @@ impl<T: Entry> Queue<T> {
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
         let (now, later) = (VecDeque::new(), VecDeque::new());
         let claim = self.claims.of(share.tenant);
-        let class = Class { share, claim, not_added: 0, turn: Turn::Forth, now, later };
+        let class = Class { share, claim, not_added: 0, rest: 0, turn: Turn::Forth, now, later };
         match reused {
             Some(id) => {
                 let before = std::mem::replace(&mut self.classes[id], class);
@@ -283,8 +299,10 @@ impl<T: Entry> Queue<T> {
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
             unbilled(|| self.waiting.reserve(self.classes.len() + 1));
         }
+        let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
+        let least = others.map(|(_, class)| class.had()).min();
         let class = &self.classes[id];
-        self.claims.come_back(&class.claim, class.not_added);
+        self.claims.come_back(&class.claim, class.not_added, least);
         if self.busy == 2 {
             // The one that was alone until now: who comes new is before it where both had as much.
             self.waiting.clear();
@@ -360,10 +378,26 @@ impl<T: Entry> Queue<T> {
     /// The class that had least, of those in which somebody waits. It is taken out of those that wait.
     #[inline]
     fn pick(&mut self) -> ClassId {
+        if self.busy > 1 {
+            self.picks = self.picks.wrapping_add(1);
+            if self.picks.is_multiple_of(IN_TURN) {
+                return self.pick_in_turn();
+            }
+        }
         let id = self.first_class();
         if self.busy > 1 {
             self.waiting.pop();
         }
+        id
+    }
+
+    /// The next class behind the one that was picked so before.
+    #[cold]
+    fn pick_in_turn(&mut self) -> ClassId {
+        let (all, at) = (self.classes.len(), (self.picks / IN_TURN) as usize);
+        let id =
+            (at..at + all).map(|i| i % all).find(|id| self.classes[*id].len() > 0).expect("somebody waits");
+        self.waiting.retain(|Reverse((_, other))| *other != id);
         id
     }
 
@@ -409,7 +443,7 @@ impl<T: Entry> Queue<T> {
         let id = self.class(share);
         let class = &mut self.classes[id];
         self.claims.ran(class.had());
-        class.not_added += virtual_time(ns, class.share.weight);
+        class.not_added += virtual_time(ns, class.share.weight, &mut class.rest);
         if class.not_added >= BATCH {
             class.claim.add(std::mem::take(&mut class.not_added));
         }

@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::living::Living;
 use crate::metrics::Stats;
-use crate::queue::Queue;
+use crate::queue::{Entry, Queue};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use crate::task::{Header, Ready, Waiting};
 use std::collections::VecDeque;
@@ -464,11 +464,15 @@ impl Shared {
     /// whether one came.
     pub(crate) fn fetch_owed(&self, me: CpuId, from: CpuId, below: u64, now: Nanos) -> bool {
         let desk = self.desk(from);
-        let may = |waiting: &Waiting| self.machine.allows(waiting.ready.metadata().allowed, me);
         let mut queue = lock(&desk.queue);
-        if queue.least_had() >= below {
+        let owed = queue.owed(below);
+        if owed.is_empty() {
             return false;
         }
+        let may = |waiting: &Waiting| {
+            owed.contains(&Entry::share(waiting).tenant)
+                && self.machine.allows(waiting.ready.metadata().allowed, me)
+        };
         let taken = queue.take(self.policy.whom(), may);
         self.say(desk, &mut queue, Nanos(desk.says.since.load(Relaxed)));
         drop(queue);

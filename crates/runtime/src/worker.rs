@@ -100,8 +100,8 @@ pub(crate) struct Local {
     /// Until when tasks that went to sleep before that usually do, by the clock as it was last read then.
     window: Cell<Nanos>,
     claims: Arc<Claims>,
-    /// Time awake and time on its CPU, in ns, when the two were compared last.
-    on_cpu: Cell<(u64, u64)>,
+    /// Time awake and time on its CPU, in ns, and how often it was taken off it, when they were compared last.
+    on_cpu: Cell<(u64, u64, u64)>,
     /// Its shard's, in `shared`.
     shelf: NonNull<Shelf>,
 }
@@ -139,7 +139,7 @@ impl Local {
             balance_at: Cell::new(now),
             shares: RefCell::default(),
             claims,
-            on_cpu: Cell::new((u64::MAX, 0)),
+            on_cpu: Cell::new((u64::MAX, 0, 0)),
             sleeper: Cell::new(0),
             longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
@@ -456,13 +456,17 @@ impl Local {
     }
 
     /// What other threads had of this worker's CPU since this was asked last. A tenant is not to pay for that: after
-    /// such a pause the CPU is the worker's for a while, so that those that run then would pay for none.
+    /// such a pause the CPU is the worker's for a while, so that those that run then would pay for none. A poll that
+    /// waits by itself, in a system call or for a lock, pays: where nothing was taken from the thread nothing is lost.
     #[cold]
     fn lost_since(&self) -> u64 {
         let desk = self.desk();
-        let Some(cpu) = desk.host.thread_cpu() else { return 0 };
-        let now = (self.now().0.saturating_sub(desk.stats.parked_ns.load(Relaxed)), cpu.0);
+        let Some((cpu, taken_off)) = desk.host.thread_cpu() else { return 0 };
+        let now = (self.now().0.saturating_sub(desk.stats.parked_ns.load(Relaxed)), cpu.0, taken_off);
         let before = self.on_cpu.replace(now);
+        if now.2 == before.2 {
+            return 0;
+        }
         now.0.saturating_sub(before.0).saturating_sub(now.1.saturating_sub(before.1))
     }
 

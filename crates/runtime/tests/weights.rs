@@ -175,6 +175,40 @@ fn weights_hold_with_as_many_tasks_as_workers() {
     judge_all([case(THREE, 20), case(TEN, 200)]);
 }
 
+/// A poll that waits by itself, here for the time, has the worker for as long as it takes.
+#[test]
+fn polls_that_wait_by_themselves_are_paid_for() {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let polls = [Arc::<AtomicU64>::default(), Arc::default()];
+    let steps = steps_per_us() * 2000;
+    let all = [true, false].map(|sleeps| {
+        let tenant = Tenant::builder().name("tenant").weight(100).build();
+        let (polls, stop) = (polls[usize::from(sleeps)].clone(), stop.clone());
+        runtime.spawn_in(&tenant, async move {
+            while !stop.load(Relaxed) {
+                if sleeps {
+                    std::thread::sleep(Duration::from_millis(2))
+                } else {
+                    work(steps)
+                }
+                polls.fetch_add(1, Relaxed);
+                yield_now().await;
+            }
+        })
+    });
+    let began = Instant::now();
+    while polls[0].load(Relaxed) < 200 {
+        assert!(began.elapsed() < Duration::from_secs(120), "the one that works has no turn: {polls:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let slept = polls[1].load(Relaxed);
+    stop.store(true, Relaxed);
+    all.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    // As many as those that work, where nothing else has the CPU; forty times as many where they are free.
+    assert!(slept < 200 * 5, "{slept} polls that slept beside 200 that worked");
+}
+
 #[test]
 #[ignore = "takes a minute"]
 fn all_combinations() {

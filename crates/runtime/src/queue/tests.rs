@@ -402,6 +402,7 @@ fn who_comes_back_catches_up_a_slice_and_no_more() {
     let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     (0..2).for_each(|_| queue.push(new));
     (0..2).for_each(|_| queue.push(old));
+    queue.charge(new.share(), 1_000);
     (0..2).for_each(|_| assert!(queue.take_by_lot(0, |task| task.tenant == 2).is_some()));
     for _ in 0..1000 {
         let task = queue.pop(0, || Turn::Forth).unwrap();
@@ -428,6 +429,7 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     let mut queues = [Queue::new(claims.clone()), Queue::new(claims.clone())];
     let (alone, absent) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     [alone, absent].into_iter().for_each(|task| queues[0].push(task));
+    queues[0].charge(absent.share(), 1_000);
     (0..2).for_each(|_| assert!(queues[0].take_by_lot(0, |_| true).is_some()));
     for _ in 0..1000 {
         queues[1].push(alone);
@@ -443,4 +445,91 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
         queues[0].push(task);
     }
     assert!((SLICE / 100_000 - 2..=SLICE / 100_000 + 2).contains(&polls), "{polls} polls of 100 µs");
+}
+
+/// Runs the next task for so long and puts it back. Returns whose it was.
+fn serve(queue: &mut Queue<Weighed>, ns: u64) -> u64 {
+    let task = queue.pop(0, || Turn::Forth).unwrap();
+    queue.charge(task.share(), ns);
+    queue.push(task);
+    task.tenant
+}
+
+/// Tenants that come and go, one for each connection, are not before one that stays.
+#[test]
+fn tenants_that_never_ran_are_behind_no_other() {
+    let mut queue = Queue::new(Arc::<Claims>::default());
+    let weight = 100;
+    queue.push(Weighed { tenant: 1, weight });
+    queue.push(Weighed { tenant: 2, weight });
+    (0..1000).for_each(|_| _ = serve(&mut queue, 100_000));
+    let mut of_the_first = 0;
+    for tenant in 3..50 {
+        queue.push(Weighed { tenant, weight });
+        (0..3).for_each(|_| of_the_first += u32::from(serve(&mut queue, 100_000) == 1));
+        assert!(queue.take_by_lot(0, |task| task.tenant == tenant).is_some());
+    }
+    assert!(of_the_first >= 30, "{of_the_first} of {} polls", 3 * 47);
+}
+
+/// Where tasks can't move, tenants elsewhere may be far ahead of all that wait at a worker.
+#[test]
+fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere() {
+    let claims = Arc::<Claims>::default();
+    let (mut here, mut elsewhere) = (Queue::new(claims.clone()), Queue::new(claims));
+    let (stays, comes) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
+    (0..2).for_each(|_| here.push(stays));
+    here.charge(comes.share(), 1_000);
+    (0..2).for_each(|_| elsewhere.push(Weighed { tenant: 3, weight: 1 }));
+    (0..1000).for_each(|_| _ = serve(&mut elsewhere, 100_000));
+    for round in 0..100 {
+        serve(&mut here, 100_000);
+        here.push(comes);
+        let came = (0..1000).find(|_| {
+            let task = here.pop(0, || Turn::Forth).unwrap();
+            here.charge(task.share(), 100_000);
+            if task.tenant == 1 {
+                here.push(task);
+            }
+            task.tenant == 2
+        });
+        assert!(came.is_some_and(|polls| polls <= 3), "round {round}: after {came:?} polls");
+    }
+}
+
+/// A tenant that other workers serve, and whose task here can't go there, is not left out for ever.
+#[test]
+fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
+    let claims = Arc::<Claims>::default();
+    let (mut here, mut elsewhere) = (Queue::new(claims.clone()), Queue::new(claims));
+    let (light, heavy) = (Weighed { tenant: 1, weight: 1 }, Weighed { tenant: 2, weight: 10_000 });
+    [light, heavy].into_iter().for_each(|task| here.push(task));
+    elsewhere.push(light);
+    let of_the_light = (0..4 * IN_TURN).filter(|_| {
+        serve(&mut elsewhere, 20_000);
+        serve(&mut here, 20_000) == 1
+    });
+    // Before it is ahead it runs once.
+    assert!((2..=4).contains(&of_the_light.count()));
+}
+
+#[test]
+fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
+    let mut queue = Queue::new(Arc::<Claims>::default());
+    let [heavy, _] = [10_000, 100].map(|weight| {
+        let task = Weighed { tenant: u64::from(weight), weight };
+        queue.push(task);
+        task
+    });
+    (0..1000).for_each(|_| queue.charge(heavy.share(), 50));
+    // And one, since the other came later.
+    assert!(!queue.owed(501).contains(&10_000) && queue.owed(502).contains(&10_000), "50 000 ns ÷ 100");
+}
+
+#[test]
+fn a_tenant_is_owed_where_it_had_less() {
+    let mut queue = Queue::new(Arc::<Claims>::default());
+    [1, 2].into_iter().for_each(|tenant| queue.push(Weighed { tenant, weight: 100 }));
+    queue.charge(Weighed { tenant: 1, weight: 100 }.share(), 1_000_000);
+    assert_eq!((queue.owed(1), queue.owed(2_000_000).len()), (vec![2], 2));
 }
