@@ -220,6 +220,74 @@ fn one_behind_leaves_room_for_those_before_it() {
 }
 
 #[test]
+fn one_behind_leaves_room_in_the_accounts_below_that_it_shares() {
+    let _alone = alone();
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let (shared, other) =
+            (root.child("shared").limit(500).build(), root.child("other").limit(100).build());
+        let mut held = root.try_hold(1000).unwrap();
+        let large = Waiter::new(&shared, 500);
+        let (mut beside, elsewhere) = (Waiter::new(&shared, 30), Waiter::new(&other, 30));
+        assert_eq!((waiting(&root), waiting(&shared)), (3, 0));
+        held.shrink(560);
+        assert!(beside.poll().is_none(), "it would take the first one's room in the account they share");
+        // The others before it do not need its account.
+        let elsewhere = elsewhere.take();
+        let large = large.take();
+        beside.expect_wake();
+        assert!(beside.poll().is_none());
+        assert_eq!((waiting(&root), waiting(&shared)), (0, 1));
+        drop(large);
+        drop((beside.take(), elsewhere, held));
+        assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
+    }
+}
+
+/// Each is the first in the queue of its own account, and behind the large one in the root's: there is room for one of
+/// them beside it.
+#[test]
+fn two_behind_do_not_both_take_the_room_of_one() {
+    let _alone = alone();
+    for kind in KINDS {
+        let root = root(kind, 1000);
+        let leaves = [root.child("a").limit(30).build(), root.child("b").limit(30).build()];
+        let arrived = AtomicU64::new(0);
+        for round in 1..=CHARGES / 10 {
+            let mut held = root.try_hold(940).unwrap();
+            let full = leaves.each_ref().map(|leaf| leaf.try_hold(30).unwrap());
+            let mut large = Box::pin(root.charge(500));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(large.as_mut().poll(&mut context).is_pending());
+            let mut small = leaves.each_ref().map(|leaf| Box::pin(leaf.charge(30)));
+            assert!(small.iter_mut().all(|small| small.as_mut().poll(&mut context).is_pending()));
+            assert_eq!(leaves.each_ref().map(waiting), [1, 1]);
+            drop(full);
+            held.shrink(470);
+            let charges = std::thread::scope(|scope| {
+                let threads = small.each_mut().map(|small| {
+                    let arrived = &arrived;
+                    scope.spawn(move || {
+                        arrived.fetch_add(1, SeqCst);
+                        while arrived.load(SeqCst) < 2 * round {
+                            std::thread::yield_now();
+                        }
+                        match small.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                            Poll::Ready(charge) => Some(charge.unwrap()),
+                            Poll::Pending => None,
+                        }
+                    })
+                });
+                threads.map(|thread| thread.join().unwrap())
+            });
+            let served = charges.iter().flatten().count();
+            assert!(served <= 1, "both are charged, and overtake the large one");
+            assert!(large.as_mut().poll(&mut context).is_ready(), "{}", root.explain());
+        }
+    }
+}
+
+#[test]
 fn a_large_request_is_not_starved_by_small_ones() {
     let _alone = alone();
     for kind in KINDS {

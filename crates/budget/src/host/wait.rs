@@ -4,9 +4,9 @@
 //!          asked. While a queue is not empty, the stocks below are closed, so that all that comes back
 //!          comes by; and nobody else is charged there, so that the first, however large, is not overtaken
 //!          for ever. What comes back wakes the first and those behind it that fit besides; the first that fits
-//!          wakes the next. One behind the first is charged where all before it would still fit afterwards, so room
-//!          is not left unused until the first is polled. One that is full elsewhere by then moves there, and keeps
-//!          its place by the order of asking.
+//!          wakes the next. One behind the first is charged where all before it would still fit afterwards, here and
+//!          in the accounts below that they share with it, so room is not left unused until the first is polled. One
+//!          that is full elsewhere by then moves there, and keeps its place by the order of asking.
 //! Number.  A wait that need not wait is a `try_charge`.
 //! Protocol. Who waits is in the queue and counted in the account (`begin_waiting`) before it looks at usage
 //!          for the last time; who gives back lowers usage and then looks at the count. So either the one
@@ -20,11 +20,12 @@ use super::{Account, Charge, Site, current::unbilled, on_site, tidy};
 use crate::accounts::Node;
 use crate::contain::contain;
 use crate::outcome::OverBudget;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
@@ -46,8 +47,8 @@ type Queues = HashMap<Site, BTreeMap<u64, Waiting>>;
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
 /// How many wait. Raised after a charge has entered `QUEUES` and lowered after it has left, without the lock.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
-/// Held while a charge that is not the first in its queue is made, so that two of them don't both take the room that is
-/// left beside those before them.
+/// Held while a charge that is behind others in a queue on its path is made, so that two of them don't both take the room
+/// that is left beside those before them.
 static BEHIND: Mutex<()> = Mutex::new(());
 /// How many asked so far.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -133,39 +134,64 @@ pub(super) fn let_lost_go() {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     First,
-    /// Those before it ask for so many units together.
-    Behind(u64),
-    /// Too many are before it.
-    Far,
+    /// Behind others, with room for them and for itself.
+    Beside,
+    /// Behind others that need the room, or too many to look at.
+    Later,
 }
 
 impl Turn {
-    fn of(queue: Option<&BTreeMap<u64, Waiting>>, ticket: u64) -> Self {
-        let before = queue.into_iter().flat_map(|queue| queue.range(..ticket)).take(AT_ONCE);
-        match before.fold((0, 0u64), |(i, sum), (_, waiting)| (i + 1, sum.saturating_add(waiting.n))) {
-            (0, _) => Self::First,
-            (AT_ONCE, _) => Self::Far,
-            (_, units) => Self::Behind(units),
+    /// The turn at `at` of a charge of `n` units to `by` that asked at `ticket`.
+    fn of(at: &Node, queue: Option<&BTreeMap<u64, Waiting>>, ticket: u64, by: Site, n: u64) -> Self {
+        let before =
+            || queue.into_iter().flat_map(|queue| queue.range(..ticket)).map(|(_, w)| w).take(AT_ONCE);
+        let (count, units) = before().fold((0, n), |(i, sum), w| (i + 1, sum.saturating_add(w.n)));
+        match count {
+            0 => return Self::First,
+            AT_ONCE => return Self::Later,
+            _ => {}
         }
-    }
-
-    /// Whether a charge of `n` units leaves room at `node` for all that are before it.
-    fn has_room(self, node: &Node, n: u64) -> bool {
-        match self {
-            Self::First => true,
-            // Those before may be charged meanwhile, and count twice then: asked later, it may have come true.
-            Self::Behind(units) => units.saturating_add(n) <= node.free(),
-            Self::Far => false,
-        }
+        // Those before may be charged meanwhile, and count twice then: asked later, it may have come true.
+        let needs = |waiting: &Waiting, a: &Node| waiting.by.node().path().any(|b| std::ptr::eq(a, b));
+        let shared = |a: &Node| before().filter(|w| needs(w, a)).fold(n, |sum, w| sum.saturating_add(w.n));
+        // The stocks below `at` are closed, so what is free there is seen; above, the charge itself finds out.
+        let mut below = by.node().path().take_while(|a| !std::ptr::eq(*a, at));
+        let has_room = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
+        if has_room { Self::Beside } else { Self::Later }
     }
 }
 
-/// Whether a charge of `n` units comes before all that wait at `node`, which is on the path of `site`, and asked before
-/// `ticket`, or leaves room for them.
-fn has_turn(site: Site, node: &Node, ticket: u64, n: u64) -> bool {
+/// [`BEHIND`], where no other charge holds it.
+fn try_behind() -> Option<MutexGuard<'static, ()>> {
+    match BEHIND.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Whether a charge of `n` units to `site` comes before all that wait at `node`, which is on its path, and asked before
+/// `ticket`, or leaves room for them. In the latter case `behind` holds [`BEHIND`] from before the look on.
+fn has_turn(
+    site: Site,
+    node: &Node,
+    ticket: u64,
+    n: u64,
+    behind: &RefCell<Option<MutexGuard<'static, ()>>>,
+) -> bool {
     let node = site.node().path().find(|a| std::ptr::eq(*a, node)).expect("it is on the path");
-    let turn = Turn::of(queues().get(&Site::new(node, site.kind())), ticket);
-    turn.has_room(node, n)
+    let turn = || Turn::of(node, queues().get(&Site::new(node, site.kind())), ticket, site, n);
+    match turn() {
+        Turn::First => true,
+        Turn::Later => false,
+        Turn::Beside if behind.borrow().is_some() => true,
+        Turn::Beside => {
+            // Held elsewhere, by a charge whose listener may have called this: this one stays in the queue, and is
+            // woken when it is the first, or by the next round of the thread that tidies.
+            *behind.borrow_mut() = try_behind();
+            behind.borrow().is_some() && turn() != Turn::Later
+        }
+    }
 }
 
 /// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more. One that is forgotten
@@ -242,7 +268,7 @@ impl Charging<'_> {
         let (turn, before) = unbilled(|| {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
-            let turn = Turn::of(Some(queue), ticket);
+            let turn = Turn::of(at.node(), Some(queue), ticket, self.account.site, self.n);
             let place = &mut queue.get_mut(&ticket).expect("it is in its queue").waker;
             let before = (!place.will_wake(waker)).then(|| std::mem::replace(place, waker.clone()));
             (turn, before)
@@ -254,20 +280,18 @@ impl Charging<'_> {
     /// Charges what it waits for at `at`, if it is its turn there.
     fn charge_in_turn(&self, at: Site, waker: &Waker) -> Option<Result<(), OverBudget>> {
         let (site, n) = (self.account.site, self.n);
-        let turn = self.turn(at, waker);
-        let _behind = match turn {
-            Turn::First => None,
-            _ if !turn.has_room(at.node(), n) => return None,
-            // Another one is charged that is behind the first: it may be the listener that this is called by. The first
-            // wakes this one when it is the next.
-            _ => Some(BEHIND.try_lock().ok()?),
-        };
+        if self.turn(at, waker) == Turn::Later {
+            return None;
+        }
         let ticket = self.ticket.expect("who waits has a ticket");
+        let behind = RefCell::new(None);
         // By order of asking wherever somebody waits: were it by the place in one queue, two who need room in both could
         // send each other from one to the other for ever.
-        let has_turn = |node: &Node| has_turn(site, node, ticket, n);
+        let has_turn = |node: &Node| has_turn(site, node, ticket, n, &behind);
         let cpu = current_cpu();
         let result = on_site!(site, |accounts, node| accounts.charge_slowly(node, cpu, n, Some(&has_turn)));
+        // Before others are woken, which may be behind too.
+        drop(behind);
         site.pass_on();
         Some(result)
     }
@@ -310,5 +334,23 @@ impl Future for Charging<'_> {
 impl Drop for Charging<'_> {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_one_behind_is_charged_keeps_no_other_from_it() {
+        let panics = std::thread::spawn(|| {
+            let _behind = BEHIND.lock();
+            panic!("while it is held");
+        });
+        assert!(panics.join().is_err() && BEHIND.is_poisoned());
+        // Another test of this process may hold it for a moment.
+        while try_behind().is_none() {
+            std::thread::yield_now();
+        }
     }
 }
