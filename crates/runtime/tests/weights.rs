@@ -13,7 +13,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use warmcore_budget::Account;
 use warmcore_runtime::{Runtime, yield_now};
@@ -140,10 +140,14 @@ fn judge(case: Case, time: Duration) -> Option<String> {
     Some(wrong)
 }
 
-fn judge_all(cases: impl IntoIterator<Item = Case>) {
-    // One at a time: each wants all CPUs.
+/// One at a time: each wants all CPUs.
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn judge_all(cases: impl IntoIterator<Item = Case>) {
+    let _alone = alone();
     let wrong: String = cases.into_iter().filter_map(|case| judge(case, Duration::from_secs(1))).collect();
     assert!(wrong.is_empty(), "\n{wrong}");
 }
@@ -178,6 +182,7 @@ fn weights_hold_with_as_many_tasks_as_workers() {
 /// A poll that waits by itself, here for the time, has the worker for as long as it takes.
 #[test]
 fn polls_that_wait_by_themselves_are_paid_for() {
+    let _alone = alone();
     let runtime = Runtime::builder().workers(1).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let polls = [Arc::<AtomicU64>::default(), Arc::default()];
