@@ -115,7 +115,7 @@ impl Spawner {
     }
 
     /// It begins on the worker with fewer tasks of two, the next one in turn and one by chance, of those where it may run
-    /// and that are in no long poll, instead of near who spawns it. Tasks of `tokio::spawn` count too. For
+    /// and that are in no long poll, instead of near the task that spawns it. Tasks of `tokio::spawn` count too. For
     /// tasks that live long and have sockets of their own: a socket is driven by the worker on which it was made,
     /// and a connection that is made inside its task (`TcpStream::from_std`) is driven where that task begins.
     pub fn spread(mut self) -> Self {

@@ -8,9 +8,11 @@
 //! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations: 40 minutes where each
 //! is within its band at once, up to three times that where they are run again.
 
-use std::hint::black_box;
+mod common;
+
+use common::{steps_per_us, work};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use warmcore_place::PolicyKind;
 use warmcore_runtime::{Runtime, yield_now};
@@ -26,28 +28,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Work that takes the same number of instructions each time.
-fn work(steps: u64) {
-    let mut x = steps;
-    for _ in 0..steps {
-        x = black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
-    }
-    black_box(x);
-}
-
-/// Steps that take about a microsecond here.
-fn steps_per_us() -> u64 {
-    static STEPS: OnceLock<u64> = OnceLock::new();
-    *STEPS.get_or_init(|| {
-        let round = || {
-            let began = Instant::now();
-            work(100_000);
-            began.elapsed().as_nanos().max(1) as u64
-        };
-        (100_000 * 1000 / (0..20).map(|_| round()).min().unwrap()).max(1)
-    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,9 +11,11 @@
 //! `cargo test --release -p warmcore-runtime --test weights -- --ignored` runs all combinations, in about a minute.
 #![cfg(target_os = "linux")]
 
-use std::hint::black_box;
+mod common;
+
+use common::{steps_per_us, work};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use warmcore_budget::Account;
 use warmcore_runtime::{Runtime, yield_now};
@@ -27,28 +29,6 @@ const ON_CPU_MIN: f64 = 0.95;
 
 /// What a request takes of its tenant's budget, which has room for half of its tasks.
 const REQUEST: u64 = 1 << 20;
-
-/// Work that takes the same number of instructions each time.
-fn work(steps: u64) {
-    let mut x = steps;
-    for _ in 0..steps {
-        x = black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
-    }
-    black_box(x);
-}
-
-/// Steps that take about a microsecond here.
-fn steps_per_us() -> u64 {
-    static STEPS: OnceLock<u64> = OnceLock::new();
-    *STEPS.get_or_init(|| {
-        let round = || {
-            let began = Instant::now();
-            work(100_000);
-            began.elapsed().as_nanos().max(1) as u64
-        };
-        (100_000 * 1000 / (0..20).map(|_| round()).min().unwrap()).max(1)
-    })
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Case {

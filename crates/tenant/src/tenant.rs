@@ -312,8 +312,8 @@ impl Inner {
         thread::count_out_late();
     }
 
-    /// Follows its threads' masks and compacts. Says that it is not busy any more, then looks once more: who got an id
-    /// before that is seen here, and who gets one later sees that it has to say so.
+    /// Follows its threads' masks and compacts. Says that it is not busy any more, then looks once more: a thread that got an
+    /// id before that is seen here, and one that gets an id later sees that it has to say that it is busy.
     pub(crate) fn compact(&self, masks: &mut Masks) {
         self.follow_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
         if self.ids.compact() > 0 {

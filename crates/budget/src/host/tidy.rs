@@ -58,8 +58,8 @@ pub(super) fn ensure() {
     }
 }
 
-/// A first charge begins to wait for room, or there is some. Takes no lock; who comes in the moment before the
-/// thread sleeps is seen at the next round.
+/// A first charge begins to wait for room, or there is some. Takes no lock; a charge that comes in the moment
+/// before the thread sleeps is seen at the next round.
 pub(super) fn hurry() {
     CHANGED.notify_all();
 }

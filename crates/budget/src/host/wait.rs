@@ -264,7 +264,7 @@ impl Charging<'_> {
 
     /// Its turn where it waits. Its waker is in place from now on.
     fn turn(&self, at: Site, waker: &Waker) -> Turn {
-        let ticket = self.ticket.expect("who waits has a ticket");
+        let ticket = self.ticket.expect("a charge that waits has a ticket");
         let (turn, before) = unbilled(|| {
             let mut queues = queues();
             let queue = queues.get_mut(&at).expect("its queue is there while it is in it");
@@ -283,10 +283,10 @@ impl Charging<'_> {
         if self.turn(at, waker) == Turn::Later {
             return None;
         }
-        let ticket = self.ticket.expect("who waits has a ticket");
+        let ticket = self.ticket.expect("a charge that waits has a ticket");
         let behind = RefCell::new(None);
-        // By order of asking wherever somebody waits: were it by the place in one queue, two who need room in both could
-        // send each other from one to the other for ever.
+        // By order of asking in every queue: were it by the place in one queue, two charges that need room in both could send
+        // each other from one to the other for ever.
         let has_turn = |node: &Node| has_turn(site, node, ticket, n, &behind);
         let cpu = current_cpu();
         let result = on_site!(site, |accounts, node| accounts.charge_slowly(node, cpu, n, Some(&has_turn)));

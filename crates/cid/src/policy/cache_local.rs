@@ -11,7 +11,7 @@
 //!          bound, and a recent id is taken only below the count. Below the bound here: when users left and came again,
 //!          the count has fallen to the fewest, and a CPU whose id lies between the two has it back.
 //!          Compaction takes ids above how many are in use in both; here above the bound, so that an id in daily
-//!          use is not lost to somebody else's pause.
+//!          use is not lost to another CPU's pause.
 
 use super::*;
 

@@ -7,8 +7,11 @@
 
 use std::fmt::{Debug, Write as _};
 use std::future::poll_fn;
+use std::hint::black_box;
 use std::pin::pin;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -23,6 +26,28 @@ pub async fn polls_of(future: impl Future<Output = ()>) -> u32 {
     })
     .await;
     polls
+}
+
+/// Work that takes the same number of instructions each time.
+pub fn work(steps: u64) {
+    let mut x = steps;
+    for _ in 0..steps {
+        x = black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
+    }
+    black_box(x);
+}
+
+/// Steps that take about a microsecond here.
+pub fn steps_per_us() -> u64 {
+    static STEPS: OnceLock<u64> = OnceLock::new();
+    *STEPS.get_or_init(|| {
+        let round = || {
+            let began = Instant::now();
+            work(100_000);
+            began.elapsed().as_nanos().max(1) as u64
+        };
+        (100_000 * 1000 / (0..20).map(|_| round()).min().unwrap()).max(1)
+    })
 }
 
 /// What a test hears of `tracing`.
