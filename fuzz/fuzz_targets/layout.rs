@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    warmcore_lab::hostile::layout(bytes);
+    warmcore_cli::hostile::layout(bytes);
 });

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use warmcore_budget::host::default_kind;
 use warmcore_budget::{Account, Kind};
+use warmcore_cli::measure::{Measured, Variant};
+use warmcore_cli::results::{Bound, Row};
+use warmcore_cli::run::Ask;
 use warmcore_datafusion::BudgetPool;
-use warmcore_lab::measure::{Measured, Variant};
-use warmcore_lab::results::{Bound, Row};
-use warmcore_lab::run::Ask;
 use warmcore_line::Padded;
 
 /// DataFusion's default.

@@ -17,11 +17,11 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_lab::measure::{Effort, INTERRUPTED, Measured};
-use warmcore_lab::report;
-use warmcore_lab::results::{Row, write_whole};
-use warmcore_lab::run::{Case, percpu, run_cases};
-use warmcore_lab::signals;
+use warmcore_cli::measure::{Effort, INTERRUPTED, Measured};
+use warmcore_cli::report;
+use warmcore_cli::results::{Row, write_whole};
+use warmcore_cli::run::{Case, percpu, run_cases};
+use warmcore_cli::signals;
 
 /// Times Warmcore's counter, free list and budgets beside named peers
 #[derive(Parser)]

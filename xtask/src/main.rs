@@ -131,7 +131,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
         ..step("shuttle models", "test --release -p warmcore-runtime --lib --features shuttle -- shuttle")
     },
-    step("results as Parquet", "test --release -p warmcore-lab --lib --features parquet -- sim::"),
+    step("results as Parquet", "test --release -p warmcore-cli --lib --features parquet -- sim::"),
     step("without the runtime", "check -p warmcore --no-default-features"),
     Step {
         env: &[("RUSTDOCFLAGS", "-D warnings")],

@@ -131,7 +131,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     if nightly.has_miri && nightly.has_std_sources {
         // Which CPUs there are is asked of the system.
         let env = &[("MIRIFLAGS", "-Zmiri-disable-isolation"), ("CARGO_TARGET_DIR", "target/miri")];
-        let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-place".to_owned();
+        let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-sched".to_owned();
         steps.push(Ok(made(MIRI, env, lib)));
         let stock = "miri test --lib -p warmcore-budget -- stock::word".to_owned();
         steps.push(Ok(made(MIRI_STOCK, env, stock)));

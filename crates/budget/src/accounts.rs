@@ -33,7 +33,7 @@ pub(crate) use refill::STOCKED_MAX;
 use refuse::{FAST_TRIES, Refusing};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// All accounts whose stocks stand in the same tables.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use warmcore_sys::affinity;
 use warmcore_sys::rseq::{Here, Ids, cpu_hint, current_cpu};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
 static RSEQ: OnceLock<Accounts<Rseq>> = OnceLock::new();

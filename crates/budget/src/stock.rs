@@ -34,7 +34,7 @@ pub(crate) use {
 
 #[doc(hidden)]
 pub use table::Place;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Which account, as a stock knows it: below 2^24, and 0 is nobody.
 pub type Key = u32;

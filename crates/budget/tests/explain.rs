@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 use warmcore_budget::{Account, Explain, Kind, Level, OnCpu};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 fn level(account: &str, charged: u64, limit: u64) -> Level {
     Level {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use warmcore_budget::stock::Locked;
 use warmcore_budget::{Account, Accounts, Kind, Plan};
 use warmcore_sys::{affinity, rseq};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Wakes of the high thread.
 const WAKES: u64 = if cfg!(debug_assertions) { 1000 } else { 10_000 };
@@ -140,7 +140,7 @@ fn contend(
             }
         }
     });
-    let all: warmcore_terms::CpuSet = cpus.into_iter().collect();
+    let all: warmcore_types::CpuSet = cpus.into_iter().collect();
     affinity::set_allowed(&all).unwrap();
     if may.into_inner() < 2 {
         println!("skipped: no real-time threads for this user; needs CAP_SYS_NICE or `ulimit -r 2`");

@@ -97,7 +97,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
             std::thread::sleep(EVERY);
             for (i, (pthread, tid)) in handles.lock().unwrap().iter().enumerate() {
                 let cpu = cpus[(i + round) % cpus.len()];
-                let mask: warmcore_terms::CpuSet = [cpu].into_iter().collect();
+                let mask: warmcore_types::CpuSet = [cpu].into_iter().collect();
                 let bytes = mask.words().len() * 8;
                 // SAFETY: a thread in the list lives, and the list is locked; the mask's own length.
                 unsafe {

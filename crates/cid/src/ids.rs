@@ -24,7 +24,7 @@ use crate::policy::{Owner, Pick, Policy, Used};
 use crate::seat::{CID_END, Rest, Seat, Seats, State, Token};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
 use warmcore_line::{Line, Padded};
-use warmcore_terms::{Cid, CpuId, CpuSet};
+use warmcore_types::{Cid, CpuId, CpuSet};
 
 mod look;
 mod take;

@@ -22,7 +22,7 @@ pub use without::{Rule, Without};
 
 use crate::bits::SharedBits;
 use std::fmt;
-use warmcore_terms::Cid;
+use warmcore_types::Cid;
 
 /// What a policy knows of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub enum LeftBehind {
 ///     fn pick(
 ///         &self,
 ///         _: &warmcore_cid::policy::Facts,
-///         _: Option<warmcore_terms::Cid>,
+///         _: Option<warmcore_types::Cid>,
 ///         _: &warmcore_cid::policy::Used,
 ///     ) -> Option<warmcore_cid::policy::Pick> { None }
 ///     fn left_behind(

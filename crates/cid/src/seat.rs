@@ -11,7 +11,7 @@
 //!          empty; the lock's holder, by CAS. `rest`: the lock's holder.
 
 use crate::sync::{AtomicU32, Ordering::*};
-use warmcore_terms::Cid;
+use warmcore_types::Cid;
 
 /// One CPU's share of one tenant's state. All zeros is the seat of a CPU that the tenant never
 /// ran on.

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, TaskOwned, User, seats};
-use warmcore_terms::{CpuId, CpuSet};
+use warmcore_types::{CpuId, CpuSet};
 
 struct Counting;
 

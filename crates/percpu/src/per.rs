@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use warmcore_line::PAIR;
 use warmcore_sys::rseq::{Here, Ids, section};
-use warmcore_terms::{Cid, CpuId};
+use warmcore_types::{Cid, CpuId};
 
 /// A number in a slot, which [`PerCid::add`] adds to without a locked instruction.
 #[repr(transparent)]

@@ -74,7 +74,7 @@ fn disturbed_once(work: &(impl Fn(u64) + Sync)) {
             std::thread::sleep(EVERY);
             for (i, (pthread, tid)) in handles.lock().unwrap().iter().enumerate() {
                 let cpu = cpus[(i + round) % cpus.len()];
-                let mask: warmcore_terms::CpuSet = [cpu].into_iter().collect();
+                let mask: warmcore_types::CpuSet = [cpu].into_iter().collect();
                 // SAFETY: a thread in the list lives, and the list is locked; the mask's own length.
                 unsafe {
                     libc::syscall(

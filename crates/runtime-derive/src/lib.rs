@@ -13,7 +13,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote};
 
-/// What a policy is called, and its variant of `warmcore_place::PolicyKind`.
+/// What a policy is called, and its variant of `warmcore_sched::PolicyKind`.
 const POLICIES: [(&str, &str); 5] = [
     ("home", "Home"),
     ("shared-queue", "SharedQueue"),
@@ -307,7 +307,7 @@ fn build(kind: Kind, args: &Args, function: ItemFn) -> TokenStream {
 #[cfg(test)]
 mod tests {
     use super::POLICIES;
-    use warmcore_place::PolicyKind;
+    use warmcore_sched::PolicyKind;
 
     #[test]
     fn every_policy_has_its_name_and_its_variant() {

@@ -15,7 +15,7 @@ use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::task::Poll;
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos};
 
 #[cfg(shuttle)]
 use shuttle::thread_local as local;

@@ -10,7 +10,7 @@
 use crate::context;
 use crate::sync::Ordering::*;
 use std::sync::atomic::AtomicU64;
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 /// A poll with its wake, without what the future does, takes 80 to 200 ns where `benches/poll.rs` was run.
 const POLL_NS: u64 = 200;

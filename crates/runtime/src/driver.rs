@@ -28,7 +28,7 @@ use warmcore_line::{Line, Padded};
 use warmcore_sys::affinity;
 use warmcore_sys::clock::ThreadCpu;
 use warmcore_sys::timer::Timer;
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 #[derive(Line)]
 #[line(pair)]

@@ -13,7 +13,7 @@
 
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos};
 
 /// Between two looks.
 const EVERY: Nanos = Nanos(100_000_000);

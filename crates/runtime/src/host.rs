@@ -6,7 +6,7 @@
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 pub(crate) mod mock;
 
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 /// The CPU time of a worker.
 #[derive(Debug, Default, Clone, Copy)]

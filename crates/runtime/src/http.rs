@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tower_service::Service;
 use warmcore_sys::clock;
 use warmcore_tenant::Tenant;
-use warmcore_terms::LlcId;
+use warmcore_types::LlcId;
 
 /// What an error of a service or a body must become.
 type BoxError = Box<dyn Error + Send + Sync>;

@@ -46,4 +46,4 @@ pub use scope::{Scope, scope};
 pub use spawn::{Placement, Spawner, spawn, spawn_in, task, yield_now};
 pub use tally::TenantMetrics;
 pub use task::{AbortHandle, JoinHandle};
-pub use warmcore_place::PolicyKind;
+pub use warmcore_sched::PolicyKind;

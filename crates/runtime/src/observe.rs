@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use warmcore_sys::{local, signals};
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 2;

@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
-use warmcore_place::{Turn, Whom};
-use warmcore_terms::Nanos;
+use warmcore_sched::{Turn, Whom};
+use warmcore_types::Nanos;
 
 #[cfg(test)]
 mod tests;

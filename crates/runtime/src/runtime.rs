@@ -31,11 +31,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use warmcore_line::Padded;
-use warmcore_place::{Machine, Policy, PolicyKind, View, Whom};
+use warmcore_sched::{Machine, Policy, PolicyKind, View, Whom};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
-use warmcore_terms::{CpuId, CpuSet, Nanos};
 use warmcore_topo::Topology;
+use warmcore_types::{CpuId, CpuSet, Nanos};
 
 #[cfg(all(test, shuttle))]
 mod shuttle;

@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;
 use warmcore_line::{Line, Padded};
-use warmcore_place::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_sched::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
+use warmcore_types::{CpuId, Nanos};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
 /// references writes no line that all share.
@@ -139,7 +139,7 @@ pub(crate) struct Shared {
     #[line(contended = "outside wakes")]
     pub(crate) outside_wakes: Padded<AtomicU64>,
     /// Which CPUs each worker's thread may use.
-    pub(crate) pin_to: Box<[warmcore_terms::CpuSet]>,
+    pub(crate) pin_to: Box<[warmcore_types::CpuSet]>,
 }
 
 impl Shared {
@@ -603,7 +603,7 @@ impl View for Shared {
 mod tests {
     use super::*;
     use crate::host::mock::{Mock, workers};
-    use warmcore_terms::LlcId;
+    use warmcore_types::LlcId;
 
     /// Where so many connections begin that all stay, and how often a worker was looked at.
     fn place(mocks: &[Arc<Mock>], shared: &Shared, many: usize, among: Allowed) -> (Vec<usize>, usize) {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use warmcore_line::Line;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// See the head of this file.
 #[derive(Line)]

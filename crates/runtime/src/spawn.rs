@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
-use warmcore_place::Allowed;
+use warmcore_sched::Allowed;
 use warmcore_tenant::Tenant;
-use warmcore_terms::{CpuId, LlcId, NodeId};
+use warmcore_types::{CpuId, LlcId, NodeId};
 
 /// Panics where a call needs a runtime and this thread is in none.
 #[track_caller]

@@ -24,8 +24,8 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use warmcore_place::{Allowed, Sleeps, Wakee};
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_sched::{Allowed, Sleeps, Wakee};
+use warmcore_types::{CpuId, Nanos};
 
 /// Not run yet.
 const NOWHERE: u32 = u32::MAX;

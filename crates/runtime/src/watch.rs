@@ -13,7 +13,7 @@
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use warmcore_line::Line;
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos};
 
 /// Between two looks where polls were long lately.
 const OFTEN: Nanos = Nanos(250_000);

@@ -20,9 +20,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use warmcore_place::shares::NEIGHBOURS;
-use warmcore_place::{Distance, Policy, Shares, To, Waker};
-use warmcore_terms::{CpuId, Nanos};
+use warmcore_sched::shares::NEIGHBOURS;
+use warmcore_sched::{Distance, Policy, Shares, To, Waker};
+use warmcore_types::{CpuId, Nanos};
 
 /// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
 const TURN_EVERY: Nanos = Nanos(200_000);
@@ -714,7 +714,7 @@ impl Local {
 
     /// Whatever is left.
     fn pop_any(&self) -> Option<Ready> {
-        let waiting = lock(&self.desk().queue).pop(u32::MAX, || warmcore_place::Turn::Forth);
+        let waiting = lock(&self.desk().queue).pop(u32::MAX, || warmcore_sched::Turn::Forth);
         waiting.map(|waiting| waiting.ready)
     }
 

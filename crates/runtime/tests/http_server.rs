@@ -27,8 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use warmcore_runtime::http::{self, Executor, Listener, PerLlc};
 use warmcore_runtime::{Handle, Runtime, spawn};
-use warmcore_terms::LlcId;
 use warmcore_topo::{Llc, Topology};
+use warmcore_types::LlcId;
 
 /// A bound that clients exceed.
 const SHORT: Duration = Duration::from_millis(100);

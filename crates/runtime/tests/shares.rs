@@ -14,8 +14,8 @@ use common::{steps_per_us, work};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use warmcore_place::PolicyKind;
 use warmcore_runtime::{Runtime, yield_now};
+use warmcore_sched::PolicyKind;
 
 /// Largest ÷ smallest, as promised.
 const BAND: f64 = 1.25;

@@ -7,7 +7,7 @@
 use std::io;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
-use warmcore_terms::{CpuId, CpuSet};
+use warmcore_types::{CpuId, CpuSet};
 
 /// The CPUs this thread may run on.
 #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 /// Where the time comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Where the fields of the area stand, in bytes. `section` and `own` use them in asm.
 pub(crate) mod field {

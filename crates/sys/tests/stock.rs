@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use warmcore_sys::map::Region;
 use warmcore_sys::rseq::{Here, Ids, aborts, register_thread, section::*, support};
 use warmcore_sys::{affinity, affinity::cpu_numbers_end};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// A pair of lines per CPU.
 const SHIFT: u32 = 7;

@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use warmcore_budget::host::{self, Current};
 use warmcore_cid::Held;
 use warmcore_percpu::{HoldsCid, IdSource};
-use warmcore_terms::Cid;
+use warmcore_types::Cid;
 
 /// Holds an id of a tenant on this thread: [`Tenant::enter`](crate::Tenant::enter).
 ///

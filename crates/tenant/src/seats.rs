@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use warmcore_budget::host::unbilled;
 use warmcore_cid::{Policy, Seat, Seats};
 use warmcore_percpu::{PerCpu, Pool};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// So many overflow ids has a tenant: threads that lost their CPU while they held an id.
 pub(crate) const OVERFLOW_IDS: u32 = 4096;

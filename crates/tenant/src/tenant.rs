@@ -21,7 +21,7 @@ use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
 use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
-use warmcore_terms::{Cid, CpuId, CpuSet};
+use warmcore_types::{Cid, CpuId, CpuSet};
 
 /// A group of tasks that share data. Cheap to clone: every clone is the same tenant.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use warmcore_percpu::{Local, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
-use warmcore_terms::CpuSet;
+use warmcore_types::CpuSet;
 
 #[derive(Zeroable)]
 struct Numbers {

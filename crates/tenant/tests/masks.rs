@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
-use warmcore_terms::CpuSet;
+use warmcore_types::CpuSet;
 
 fn becomes(tenant: &Tenant, nr_cpus_allowed: usize) {
     let began = Instant::now();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use warmcore_percpu::{Local, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Entries of the default policy. Debug builds take a tenth: there each costs many times more.
 const ENTRIES: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 100_000_000 };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use warmcore_percpu::{Local, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::{CacheLocal, Guard, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
-use warmcore_terms::{Cid, CpuId, CpuSet};
+use warmcore_types::{Cid, CpuId, CpuSet};
 
 const POLICIES: [&dyn Policy; 4] = [&Lowest, &KeptPerCpu, &CacheLocal, &TaskOwned];
 

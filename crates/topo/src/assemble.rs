@@ -8,7 +8,7 @@
 
 use crate::{Core, Cpu, Llc, Node, Quota, Socket, TopoError, Topology};
 use std::collections::BTreeMap;
-use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
 /// What a reader found. Ids of cores and LLCs are given by [`Parts::assemble`].
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use crate::TopoError;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use warmcore_terms::{CpuId, CpuSet};
+use warmcore_types::{CpuId, CpuSet};
 
 /// Masks longer than this are a broken file: 32768 words name CPUs beyond one million.
 const MASK_WORDS_MAX: usize = 32_768;

@@ -18,7 +18,7 @@ use crate::{CPU_MAX, Node, TopoError, Topology, files};
 use roxmltree::{Document, Node as Element, ParsingOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
-use warmcore_terms::{CpuId, CpuSet, NodeId};
+use warmcore_types::{CpuId, CpuSet, NodeId};
 
 #[cfg(test)]
 mod tests;

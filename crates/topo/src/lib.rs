@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use warmcore_topo::{Distance, MACHINES, Topology};
-//! use warmcore_terms::CpuId;
+//! use warmcore_types::CpuId;
 //!
 //! let genoa = Topology::from_machine(MACHINES, "epyc9654_2p")?;
 //! assert_eq!((genoa.cpus.len(), genoa.llcs.len()), (384, 24));

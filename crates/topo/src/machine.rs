@@ -18,7 +18,7 @@ use crate::assemble::{Parts, core, llc};
 use crate::{Node, TopoError, Topology};
 use serde::Deserialize;
 use toml::{Table, Value};
-use warmcore_terms::{CpuId, CpuSet, NodeId};
+use warmcore_types::{CpuId, CpuSet, NodeId};
 
 #[cfg(test)]
 mod tests;

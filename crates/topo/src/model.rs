@@ -13,7 +13,7 @@ use crate::serial;
 #[cfg(feature = "serde")]
 use serde::Serialize;
 use std::path::PathBuf;
-use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
 #[cfg(test)]
 mod tests;

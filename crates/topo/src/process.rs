@@ -10,7 +10,7 @@ use crate::assemble::Parts;
 use crate::{TopoError, Topology, cgroup, files, sysfs};
 use std::path::Path;
 use warmcore_sys::affinity;
-use warmcore_terms::CpuSet;
+use warmcore_types::CpuSet;
 
 #[cfg(test)]
 mod tests;

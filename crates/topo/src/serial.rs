@@ -4,7 +4,7 @@
 //!          the fields of the model name these functions.
 
 use serde::{Serialize, Serializer, ser::SerializeSeq};
-use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
+use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
 /// An id as the number in it.
 pub(crate) trait Number {

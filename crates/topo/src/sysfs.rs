@@ -17,7 +17,7 @@ use crate::{CPU_MAX, Node, TopoError, Topology};
 use caches::Caches;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use warmcore_terms::{CpuId, CpuSet, NodeId};
+use warmcore_types::{CpuId, CpuSet, NodeId};
 
 mod caches;
 #[cfg(test)]

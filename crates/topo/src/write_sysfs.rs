@@ -7,7 +7,7 @@
 use crate::Topology;
 use std::fs;
 use std::path::Path;
-use warmcore_terms::CpuSet;
+use warmcore_types::CpuSet;
 
 /// What a kernel may do in one way or the other.
 #[derive(Debug, Clone, Copy, Default)]

@@ -43,7 +43,7 @@
 //! Features: `runtime`, on by default; `http` adds [`runtime`](mod@runtime)'s module of this name, and `metrics` its
 //! module `export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!
-//! The command `warmcore` (crate `warmcore-lab`) measures what it is worth on a machine.
+//! The command `warmcore` (crate `warmcore-cli`) measures what it is worth on a machine.
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
@@ -51,8 +51,8 @@ pub use warmcore_percpu as percpu;
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime as runtime;
 pub use warmcore_tenant as tenant;
-pub use warmcore_terms as terms;
 pub use warmcore_topo as topo;
+pub use warmcore_types as types;
 
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime::{
@@ -108,8 +108,8 @@ pub mod prelude {
     #[cfg(feature = "runtime")]
     pub use warmcore_runtime::{Handle, JoinHandle, Placement, Runtime};
     pub use warmcore_tenant::Tenant;
-    pub use warmcore_terms::{Cid, CpuId, CpuSet, LlcId, NodeId};
     pub use warmcore_topo::Topology;
+    pub use warmcore_types::{Cid, CpuId, CpuSet, LlcId, NodeId};
 }
 
 /// The README's code compiles and runs.

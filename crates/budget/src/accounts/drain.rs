@@ -13,7 +13,7 @@ use super::{Accounts, Drained, Stocks};
 use crate::outcome::Event;
 use crate::stock::{Look, Lower};
 use crate::sync::Ordering::*;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 impl<S: Stocks> Accounts<S> {
     /// Empties the stocks of an account and of all below it, and closes them until they are used again.

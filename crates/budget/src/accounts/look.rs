@@ -6,7 +6,7 @@ use super::{Accounts, Stocks};
 use crate::sync::Ordering::*;
 use std::fmt;
 use std::sync::Arc;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// How much is charged to an account, its children's included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

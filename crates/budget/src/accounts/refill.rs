@@ -15,7 +15,7 @@ use crate::outcome::{Missing, OverBudget, OverUncharge};
 use crate::room::{Facts, room_log2, share};
 use crate::stock::{Look, Lower, ROOM_LOG2_MAX, room};
 use crate::sync::Ordering::*;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Larger charges pass by the stocks.
 pub(crate) const STOCKED_MAX: u64 = 1 << (ROOM_LOG2_MAX - 1);

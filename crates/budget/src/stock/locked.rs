@@ -11,7 +11,7 @@ use super::table::{Place, Table};
 use super::word::look;
 use super::{Key, Look, Lower, Stocks, Tag, mark_of};
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// A lock in every stock: what was published, and why it is not what users get.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ pub(crate) use sections::{charge_at, uncharge_at};
 use super::table::{Place, Table};
 use super::{Key, LEAVING, Look, Lower, Stocks, Tag, mark_of};
 use crate::sync::Ordering::*;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// Restartable sections on the CPU's own word: fast, and in debt for a moment now and then.
 #[derive(Debug)]

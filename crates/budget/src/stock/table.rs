@@ -5,7 +5,7 @@ use super::Key;
 use crate::sync::AtomicU64;
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 #[cfg(not(loom))]
 use {std::ptr::NonNull, warmcore_sys::map::Region};
 

@@ -9,7 +9,7 @@
 use super::table::{Place, Table};
 use super::{Key, Look, Lower, Stocks, Tag, mark_of};
 use crate::sync::{AtomicU64, Ordering::*};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// One atomic word per stock: strict, and portable.
 #[derive(Debug)]

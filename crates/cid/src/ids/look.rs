@@ -8,7 +8,7 @@ use crate::policy::Facts;
 use crate::seat::{Seats, State};
 use crate::sync::{Ordering::*, lock};
 use std::ops::Range;
-use warmcore_terms::{Cid, CpuId};
+use warmcore_types::{Cid, CpuId};
 
 /// What happened so far, and what is now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

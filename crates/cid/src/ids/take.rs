@@ -11,7 +11,7 @@ use super::{Ids, NOWHERE, Shared, User};
 use crate::policy::{Destination, LeftBehind, Owner};
 use crate::seat::{Rest, Seats, State};
 use crate::sync::{Ordering::Relaxed, lock};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 impl<S: Seats> Ids<S> {
     /// Moves the ids of a user that moved to another CPU, before it enters there. `enter` does so

@@ -6,7 +6,7 @@
 
 use super::{Ids, User};
 use crate::seat::Seats;
-use warmcore_terms::{Cid, CpuId};
+use warmcore_types::{Cid, CpuId};
 
 impl<S: Seats> Ids<S> {
     /// As [`enter`](Ids::enter), without a guard: the id goes back through

@@ -34,7 +34,7 @@ impl Rule {
 /// ```
 /// use warmcore_cid::policy::{Rule, Without};
 /// use warmcore_cid::{CacheLocal, Ids, seats};
-/// use warmcore_terms::{CpuId, CpuSet};
+/// use warmcore_types::{CpuId, CpuSet};
 ///
 /// const FORGETS: Without = Without::new(&CacheLocal, Rule::Recent);
 /// let back_after_a_pause = |ids: Ids<_>| {

@@ -6,9 +6,9 @@ use crate::shared::Shared;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use warmcore_place::{Machine, PolicyKind};
-use warmcore_terms::{CpuId, CpuSet, Nanos};
+use warmcore_sched::{Machine, PolicyKind};
 use warmcore_topo::Topology;
+use warmcore_types::{CpuId, CpuSet, Nanos};
 
 #[derive(Default)]
 pub(crate) struct Mock {

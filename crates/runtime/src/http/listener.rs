@@ -8,7 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, unix};
-use warmcore_terms::{CpuId, LlcId};
+use warmcore_types::{CpuId, LlcId};
 
 /// How many connections the kernel keeps that were not accepted yet, for each socket of [`bind`]. It is also bounded by
 /// `net.core.somaxconn`.

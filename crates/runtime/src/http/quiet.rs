@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use warmcore_sys::clock;
-use warmcore_terms::Nanos;
+use warmcore_types::Nanos;
 
 /// After so long a connection that was asked to close is cut.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);

@@ -11,10 +11,10 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 use tracing::{Level, Metadata};
-use warmcore_place::{Machine, PolicyKind};
+use warmcore_sched::{Machine, PolicyKind};
 use warmcore_tenant::Tenant;
-use warmcore_terms::CpuSet;
 use warmcore_topo::Topology;
+use warmcore_types::CpuSet;
 
 const US: u64 = 1_000;
 

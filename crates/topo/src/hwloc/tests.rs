@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use warmcore_terms::{CpuId, NodeId};
+use warmcore_types::{CpuId, NodeId};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hwloc")

@@ -1,6 +1,6 @@
 use crate::{Distance, MACHINES, TopoError, Topology, machines};
 use proptest::prelude::*;
-use warmcore_terms::{CpuId, NodeId};
+use warmcore_types::{CpuId, NodeId};
 
 fn built_in(name: &str) -> Topology {
     Topology::from_machine(MACHINES, name).unwrap()

@@ -1,5 +1,5 @@
 use crate::{Distance, MACHINES, Topology};
-use warmcore_terms::{CoreId, CpuId, CpuSet, LlcId, NodeId};
+use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId};
 
 fn ryzen() -> Topology {
     Topology::from_machine(MACHINES, "ryzen7950x").unwrap()

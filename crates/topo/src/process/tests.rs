@@ -1,7 +1,7 @@
 use crate::Topology;
 use std::fs;
 use std::path::Path;
-use warmcore_terms::CpuSet;
+use warmcore_types::CpuSet;
 
 fn captured() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sysfs/zen4-vm-2cpu")
@@ -63,7 +63,7 @@ fn cpus(list: &str) -> CpuSet {
 fn a_container_whose_online_counts_from_0_has_its_cpus_where_they_are() {
     let t = Topology::of_process(&fixture("lxcfs-online-counts-from-0"), &cpus("4-5")).unwrap();
     assert_eq!((t.usable().to_string(), t.cpus.len(), t.llcs.len()), ("4-5".into(), 8, 2));
-    assert_eq!(t.llc_of(warmcore_terms::CpuId(4)).unwrap().size_kib, Some(16384));
+    assert_eq!(t.llc_of(warmcore_types::CpuId(4)).unwrap().size_kib, Some(16384));
     let captured = Topology::from_root(&fixture("lxcfs-online-counts-from-0")).unwrap();
     assert_eq!(captured.allowed, Some(cpus("4-5")));
 }

@@ -15,7 +15,7 @@ use crate::assemble::llc;
 use crate::files::{self, SetText};
 use std::collections::BTreeMap;
 use std::path::Path;
-use warmcore_terms::{CpuId, CpuSet};
+use warmcore_types::{CpuId, CpuSet};
 
 /// Every cache that holds data, and which CPUs use it.
 #[derive(Default)]

@@ -3,7 +3,7 @@ use crate::{Distance, MACHINES, TopoError, Topology, assemble, machines};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use warmcore_terms::{CpuId, CpuSet, LlcId, NodeId};
+use warmcore_types::{CpuId, CpuSet, LlcId, NodeId};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sysfs")

@@ -3,7 +3,7 @@
 use super::super::table::{Place, SHIFT, Table};
 use super::{Key, Rseq};
 use warmcore_sys::rseq::{self, Here, Ids, section};
-use warmcore_terms::CpuId;
+use warmcore_types::CpuId;
 
 /// How often an aborted section is tried again before it counts as hopeless (a debugger that
 /// single-steps aborts every one).

@@ -1,0 +1,309 @@
+//! Machine: what a host's CPUs share with each other.
+//!
+//! Model.   The host's CPUs sorted by (socket, node, LLC, core): what is near is an interval. An LLC with more
+//!          CPUs than a shard should serve is cut into shards of whole cores. The victims of a CPU are its own
+//!          shard, then the shards of the intervals around it from the inside to the outside, each begun behind
+//!          the CPU itself and entered at its own rank, so that neighbours don't all begin with the same one.
+//!          Where caches, nodes and sockets cut across each other, an LLC counts whole as being on the node
+//!          and socket of its first CPU: what shares a cache stays together.
+//! Number.  1024 CPUs: 48 KiB. The first ten victims: ten loads, whatever the machine.
+//! Writers. None after `new`.
+
+use std::ops::Range;
+use warmcore_topo::{Cpu, Topology};
+use warmcore_types::{CoreId, CpuId, LlcId, NodeId, SocketId};
+
+/// A shard serves at most so many CPUs.
+pub const SHARD_CPUS_MAX: usize = 16;
+
+/// How far one CPU is from another: what they share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Distance {
+    /// It is the same.
+    Same,
+    /// A core: SMT siblings.
+    Core,
+    /// A last-level cache.
+    Llc,
+    /// A NUMA node.
+    Node,
+    /// A socket.
+    Socket,
+    /// Nothing nearer than the machine.
+    Machine,
+}
+
+#[derive(Debug, Clone)]
+struct Spot {
+    kernel_cpu: CpuId,
+    core: CoreId,
+    llc: LlcId,
+    node: NodeId,
+    shard: u32,
+    /// Where it stands in `sorted`.
+    at: u32,
+    /// The interval of its core in `sorted`.
+    core_at: (u32, u32),
+    /// Where it stands in `numbered`.
+    number_at: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Shard {
+    /// Its CPUs, in `sorted`.
+    cpus: Range<usize>,
+    /// Intervals of shards, each within the next: the shard itself; those of its core, where a core has more
+    /// workers than a shard serves; of its LLC; of its node; of its socket; all.
+    rings: [Range<usize>; 6],
+}
+
+/// What a host's CPUs share with each other.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    spots: Vec<Spot>,
+    sorted: Vec<CpuId>,
+    /// As `sorted`, and within an LLC by the kernel's numbers.
+    numbered: Vec<CpuId>,
+    shards: Vec<Shard>,
+}
+
+impl Machine {
+    /// CPU `i` of the host is the kernel's `kernel_cpus[i]`; several may be the same one. One that the
+    /// topology doesn't know counts as that of its first CPU.
+    pub fn new(topology: &Topology, kernel_cpus: &[CpuId]) -> Self {
+        let cpu_of = |id: CpuId| topology.cpus.iter().find(|cpu| cpu.id == id).unwrap_or(&topology.cpus[0]);
+        let found: Vec<&Cpu> = kernel_cpus.iter().map(|id| cpu_of(*id)).collect();
+        // Where an LLC counts as being.
+        let lead = |llc: LlcId| -> (SocketId, NodeId) {
+            let first = topology.cpus.iter().find(|cpu| cpu.llc == llc).unwrap_or(&topology.cpus[0]);
+            (first.socket, first.node)
+        };
+        let keys: Vec<_> = found.iter().map(|cpu| (lead(cpu.llc), cpu.llc, cpu.core)).collect();
+        let mut sorted: Vec<CpuId> = (0..found.len() as u32).map(CpuId).collect();
+        sorted.sort_by_key(|cpu| (keys[cpu.index()], *cpu));
+        let key = |at: usize| keys[sorted[at].index()];
+
+        let mut shards: Vec<Shard> = Vec::new();
+        for llc in runs(0..sorted.len(), |at| key(at).1) {
+            for cpus in cut(llc, |at| key(at).2) {
+                shards.push(Shard { cpus, rings: [const { 0..0 }; 6] });
+            }
+        }
+        let firsts: Vec<_> = shards.iter().map(|shard| key(shard.cpus.start)).collect();
+        for i in 0..shards.len() {
+            let around = |is_near: &dyn Fn(usize) -> bool| {
+                let begin = (0..i).rev().take_while(|at| is_near(*at)).last().unwrap_or(i);
+                let end = (i + 1..firsts.len()).take_while(|at| is_near(*at)).last().unwrap_or(i) + 1;
+                begin..end
+            };
+            let ((socket, node), llc, core) = firsts[i];
+            shards[i].rings = [
+                i..i + 1,
+                around(&|at| firsts[at].2 == core),
+                around(&|at| firsts[at].1 == llc),
+                around(&|at| firsts[at].0 == (socket, node)),
+                around(&|at| firsts[at].0.0 == socket),
+                0..firsts.len(),
+            ];
+        }
+        let mut spots: Vec<Spot> = found
+            .iter()
+            .zip(kernel_cpus)
+            .map(|(cpu, kernel_cpu)| Spot {
+                kernel_cpu: *kernel_cpu,
+                core: cpu.core,
+                llc: cpu.llc,
+                node: cpu.node,
+                shard: 0,
+                at: 0,
+                core_at: (0, 0),
+                number_at: 0,
+            })
+            .collect();
+        let mut numbered = sorted.clone();
+        for llc in runs(0..sorted.len(), |at| key(at).1) {
+            numbered[llc.clone()].sort_by_key(|cpu| (spots[cpu.index()].kernel_cpu, *cpu));
+            llc.for_each(|at| spots[numbered[at].index()].number_at = at as u32);
+        }
+        for core in runs(0..sorted.len(), |at| key(at).2) {
+            for at in core.clone() {
+                let spot = &mut spots[sorted[at].index()];
+                (spot.at, spot.core_at) = (at as u32, (core.start as u32, core.end as u32));
+            }
+        }
+        for (shard, Shard { cpus, .. }) in shards.iter().enumerate() {
+            cpus.clone().for_each(|at| spots[sorted[at].index()].shard = shard as u32);
+        }
+        Self { spots, sorted, numbered, shards }
+    }
+
+    /// How many CPUs the host has.
+    pub fn cpus(&self) -> usize {
+        self.spots.len()
+    }
+
+    /// How many shared queues there are: one per LLC, more for big ones.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard that serves a CPU.
+    #[inline]
+    pub fn shard_of(&self, cpu: CpuId) -> usize {
+        self.spots[cpu.index()].shard as usize
+    }
+
+    /// The CPUs of a shard.
+    #[inline]
+    pub fn cpus_of(&self, shard: usize) -> &[CpuId] {
+        &self.sorted[self.shards[shard].cpus.clone()]
+    }
+
+    /// The kernel's number of a CPU.
+    pub fn kernel_cpu(&self, cpu: CpuId) -> CpuId {
+        self.spots[cpu.index()].kernel_cpu
+    }
+
+    /// The LLC of a CPU.
+    #[inline]
+    pub fn llc_of(&self, cpu: CpuId) -> LlcId {
+        self.spots[cpu.index()].llc
+    }
+
+    /// The node of a CPU.
+    #[inline]
+    pub fn node_of(&self, cpu: CpuId) -> NodeId {
+        self.spots[cpu.index()].node
+    }
+
+    /// Whether a task that is `allowed` so much may run there.
+    #[inline]
+    pub fn allows(&self, allowed: crate::Allowed, cpu: CpuId) -> bool {
+        crate::policy::may(self, allowed, cpu)
+    }
+
+    /// How far `b` is from `a`.
+    #[inline]
+    pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
+        let (near, far, same) = (&self.spots[a.index()], &self.spots[b.index()], a == b);
+        let [.., node, socket, _] = &self.shards[near.shard as usize].rings;
+        let there = far.shard as usize;
+        match () {
+            () if same => Distance::Same,
+            () if near.core == far.core => Distance::Core,
+            () if near.llc == far.llc => Distance::Llc,
+            () if node.contains(&there) => Distance::Node,
+            () if socket.contains(&there) => Distance::Socket,
+            () => Distance::Machine,
+        }
+    }
+
+    /// Those that are at most so far from it, itself included. What is nearer lies within what is farther.
+    #[inline]
+    pub fn within(&self, cpu: CpuId, distance: Distance) -> &[CpuId] {
+        let spot = &self.spots[cpu.index()];
+        let [_, _, llc, node, socket, all] = &self.shards[spot.shard as usize].rings;
+        let ring = match distance {
+            Distance::Same => return &self.sorted[spot.at as usize..=spot.at as usize],
+            Distance::Core => return &self.sorted[spot.core_at.0 as usize..spot.core_at.1 as usize],
+            Distance::Llc => llc,
+            Distance::Node => node,
+            Distance::Socket => socket,
+            Distance::Machine => all,
+        };
+        &self.sorted[self.shards[ring.start].cpus.start..self.shards[ring.end - 1].cpus.end]
+    }
+
+    /// The CPUs of its LLC by the kernel's numbers: from the next one on and round, itself last.
+    pub fn behind(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let (at, llc) = self.number_in_llc(cpu);
+        let next = at as usize + 1;
+        (next..llc.end).chain(llc.start..next).map(|at| self.numbered[at])
+    }
+
+    /// How many [`behind`](Self::behind) `cpu` names before `other`, which is of the same LLC.
+    pub fn steps_behind(&self, cpu: CpuId, other: CpuId) -> usize {
+        let (at, llc) = self.number_in_llc(cpu);
+        let there = self.spots[other.index()].number_at as usize;
+        (there + llc.len() - at as usize - 1) % llc.len()
+    }
+
+    /// The first CPU, by the kernel's numbers, of each other LLC of its node: the next one's first.
+    pub fn other_llcs(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].rings;
+        let begins = |shard: &usize| self.shards[*shard].rings[2].start == *shard;
+        let others = (llc.end..node.end).chain(node.start..llc.start).filter(begins);
+        others.map(|shard| self.numbered[self.shards[shard].cpus.start])
+    }
+
+    /// Where it stands in `numbered`, and where its LLC does.
+    fn number_in_llc(&self, cpu: CpuId) -> (u32, Range<usize>) {
+        let spot = &self.spots[cpu.index()];
+        let llc = &self.shards[spot.shard as usize].rings[2];
+        (spot.number_at, self.shards[llc.start].cpus.start..self.shards[llc.end - 1].cpus.end)
+    }
+
+    /// All others, nearest first: SMT siblings, the shard, the LLC, the node, the socket, the machine.
+    pub fn others(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        self.shards_from(cpu).flat_map(move |shard| self.cpus_from(cpu, shard))
+    }
+
+    /// All shards, nearest first, beginning with the one that serves the CPU.
+    pub fn shards_from(&self, cpu: CpuId) -> impl Iterator<Item = usize> + '_ {
+        let own = self.shard_of(cpu);
+        let rings = &self.shards[own].rings;
+        let outward = rings.windows(2).flat_map(|pair| {
+            let (inner, outer) = (&pair[0], &pair[1]);
+            (inner.end..outer.end).chain(outer.start..inner.start)
+        });
+        std::iter::once(own).chain(outward)
+    }
+
+    /// The CPUs of a shard as another CPU goes through them: itself left out, its core first.
+    pub fn cpus_from(&self, cpu: CpuId, shard: usize) -> impl Iterator<Item = CpuId> + '_ {
+        let spot = &self.spots[cpu.index()];
+        let (at, all) = (spot.at as usize, self.shards[shard].cpus.clone());
+        let parts = if all.contains(&at) {
+            let core = all.start.max(spot.core_at.0 as usize)..all.end.min(spot.core_at.1 as usize);
+            [at + 1..core.end, core.start..at, core.end..all.end, all.start..core.start]
+        } else {
+            // At one's own rank.
+            let own = &self.shards[spot.shard as usize].cpus;
+            let middle = all.start + (at - own.start) % all.len();
+            [middle..all.end, all.start..middle, 0..0, 0..0]
+        };
+        parts.into_iter().flatten().map(|at| self.sorted[at])
+    }
+}
+
+/// The runs of equal keys.
+fn runs<K: PartialEq>(all: Range<usize>, key: impl Fn(usize) -> K) -> impl Iterator<Item = Range<usize>> {
+    let mut at = all.start;
+    std::iter::from_fn(move || {
+        let begin = at;
+        at = (begin..all.end).find(|i| key(*i) != key(begin)).unwrap_or(all.end);
+        (begin < at).then_some(begin..at)
+    })
+}
+
+/// Cuts an LLC into shards about equally big, of whole cores. A core too big for one (more workers than its
+/// threads) has shards of its own.
+fn cut(llc: Range<usize>, core: impl Fn(usize) -> CoreId) -> Vec<Range<usize>> {
+    let cores: Vec<Range<usize>> = runs(llc, core).collect();
+    let is_big = |core: &Range<usize>| core.len() > SHARD_CPUS_MAX;
+    let mut shards = Vec::new();
+    for stretch in cores.chunk_by(|a, b| !is_big(a) && !is_big(b)) {
+        let (mut at, end) = (stretch[0].start, stretch[stretch.len() - 1].end);
+        while at < end {
+            let pieces = (end - at).div_ceil(SHARD_CPUS_MAX);
+            let even = at + (end - at).div_ceil(pieces);
+            let borders = stretch.iter().map(|core| core.end);
+            let mut fits = borders.filter(|border| (at + 1..=at + SHARD_CPUS_MAX).contains(border));
+            // The first border behind the even cut, if the shard is not too big by then; or the last before.
+            let next = fits.clone().find(|border| *border >= even).or(fits.next_back()).unwrap_or(even);
+            shards.push(at..next);
+            at = next;
+        }
+    }
+    shards
+}

@@ -1,0 +1,39 @@
+//! GlobalFifo: one queue for all.
+//!
+//! Model.   Every wakee goes to the end of one queue, here that of shard 0, and one CPU that sleeps is kicked.
+//!          Whoever is free takes the first. No CPU idles while anybody waits, and nobody comes home but by
+//!          chance. A task that may not run everywhere goes where it may and the least is to do.
+//! Number.  On n CPUs (n − 1)/n of all polls run elsewhere than the last one.
+//! Source.  smol's executor, without its runners' own queues.
+
+use super::Policy;
+use super::near::{first_idle, origin, shared};
+use crate::{Allowed, Machine, Placed, Pull, View, Wake};
+use warmcore_types::{CpuId, Nanos};
+
+/// The shard whose queue is the one for all.
+const THE_QUEUE: usize = 0;
+
+/// One queue for all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GlobalFifo;
+
+impl Policy for GlobalFifo {
+    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+        let allowed = wake.wakee.allowed;
+        let near = origin(machine, view, wake.waker);
+        let placed = shared(machine, view, near, allowed, Some(THE_QUEUE));
+        if allowed != Allowed::Anywhere {
+            return placed;
+        }
+        Placed { kick: first_idle(machine, view, near), ..placed }
+    }
+
+    fn pull(&self, _machine: &Machine, view: &impl View, _me: CpuId, _now: Nanos) -> Pull {
+        if view.waiting_in(THE_QUEUE) > 0 { Pull::Shard(THE_QUEUE) } else { Pull::Nothing }
+    }
+
+    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+        first_idle(machine, view, at)
+    }
+}

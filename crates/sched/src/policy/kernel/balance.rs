@@ -1,0 +1,223 @@
+//! Balance: from where a CPU takes that has run out of work, or was called.
+//!
+//! Model.   Domain by domain from the inside to the outside: threads of the core, the LLC, the node, the socket, the
+//!          machine. In each the busiest group, if it is enough busier than one's own; in that the CPU with the
+//!          most tasks; from that the one that has not run for the longest time, unless it ran there so
+//!          lately that its data are still in the cache. A CPU that has just run out of work does not begin with a
+//!          domain if it usually idles for less than that domain and those before it cost; so it may idle on
+//!          beside a queue, which is what the shared wake queue was proposed against.
+//! Number.  A CPU that idles 30 µs at a time does not search 16 CPUs at 2 µs each.
+//! Source.  `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`,
+//!          `find_busiest_queue`, `task_hot`, `can_migrate_task`, `rebalance_domains`.
+
+use super::{Kernel, Newidle, QueueRule, domains, groups};
+use crate::{Distance, Machine, Pull, View};
+use warmcore_types::{CpuId, Nanos};
+
+/// A called CPU takes a cache-hot task after so many searches in vain, up to the node.
+pub const CACHE_NICE_TRIES: u32 = 1;
+/// And beyond it.
+pub const CACHE_NICE_TRIES_FAR: u32 = 2;
+
+/// A called CPU searches a domain once in so many nanoseconds per CPU of it.
+const INTERVAL_PER_CPU: u64 = 1_000_000;
+
+/// Between nodes a difference of so many is let pass while few run: a pair that talks.
+const NUMA_IMBALANCE_MIN: u64 = 2;
+
+/// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference counts for nothing while at most
+/// `imb_numa_nr` would run here with the one that comes: one per LLC, or an eighth of the node's CPUs.
+pub(super) fn is_small_across_nodes(
+    machine: &Machine,
+    at: CpuId,
+    domain: Distance,
+    runs: u64,
+    differ: u64,
+) -> bool {
+    if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
+        return false;
+    }
+    let node = machine.within(at, Distance::Node);
+    let llcs = groups(machine, node, Distance::Llc).count();
+    runs < (if llcs == 1 { node.len() / 8 } else { llcs }).max(1) as u64
+}
+
+/// By how many percent a group must be busier.
+pub(super) fn imbalance_pct(domain: Distance) -> u64 {
+    match domain {
+        Distance::Same | Distance::Core => 110,
+        _ => 117,
+    }
+}
+
+/// `rd->overload` is not set: nobody waits anywhere, and everybody knows that.
+fn nobody_waits(machine: &Machine, view: &impl View, me: CpuId) -> bool {
+    !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
+}
+
+impl Kernel {
+    /// Whether a free CPU looks into the shared queues before it searches: behind the check, if it usually idles for longer
+    /// than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
+    pub(super) fn queues_are_worth_a_look(&self, machine: &Machine, view: &impl View, me: CpuId) -> bool {
+        if self.queue_rule != QueueRule::V3Checked || self.newidle == Newidle::Always {
+            return true;
+        }
+        let within =
+            domains(machine, me).map(|(domain, _)| domain).take_while(|domain| *domain <= Distance::Llc);
+        let llc = within.last().map_or(Nanos(0), |domain| view.newidle_cost(me, domain));
+        view.average_idle(me) >= llc.max(view.newidle_cost(me, Distance::Same))
+    }
+
+    /// `newidle_balance`; for one that was called, `rebalance_domains`.
+    pub(super) fn search(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
+        let newly = view.is_newly_idle(me);
+        if (newly && self.newidle == Newidle::Off) || nobody_waits(machine, view, me) {
+            return Pull::Nothing;
+        }
+        let is_gated = newly && self.newidle == Newidle::Gated;
+        let mut cost = 0u64;
+        if self.wake_queue && self.queue_rule != QueueRule::V1 {
+            let mut beyond =
+                domains(machine, me).map(|(domain, _)| domain).filter(|domain| *domain > Distance::Llc);
+            if is_gated
+                && self.queue_rule == QueueRule::V3
+                && let Some(domain) = beyond.next()
+                && view.average_idle(me) < view.newidle_cost(me, domain)
+            {
+                return Pull::Nothing;
+            }
+            // It began with the look into the queues.
+            cost = view.newidle_cost(me, Distance::Same).0;
+        }
+        for (domain, inner) in domains(machine, me) {
+            cost = cost.saturating_add(view.newidle_cost(me, domain).0);
+            if is_gated && view.average_idle(me).0 < cost {
+                break;
+            }
+            let interval = machine.within(me, domain).len() as u64 * INTERVAL_PER_CPU;
+            if !newly && now.0 < view.balanced_at(me, domain).0.saturating_add(interval) {
+                continue;
+            }
+            if let Some(cpu) = self.busiest(machine, view, me, (domain, inner), now) {
+                return Pull::From { cpu, at_most: 1 };
+            }
+        }
+        Pull::Nothing
+    }
+}
+
+/// How busy a group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    HasSpare,
+    FullyBusy,
+    Overloaded,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    kind: Kind,
+    cpus: u64,
+    runs: u64,
+    idle: u64,
+}
+
+impl Group {
+    fn of(view: &impl View, cpus: &[CpuId], pct: u64) -> Self {
+        let (mut runs, mut idle, mut online) = (0, 0, 0);
+        for cpu in cpus.iter().filter(|cpu| !view.is_offline(**cpu)) {
+            let here = u64::from(view.runs(*cpu));
+            (runs, idle, online) = (runs + here, idle + u64::from(here == 0), online + 1);
+        }
+        let kind = match () {
+            () if runs > online && runs * 100 > online * pct => Kind::Overloaded,
+            () if runs < online => Kind::HasSpare,
+            () => Kind::FullyBusy,
+        };
+        Self { kind, cpus: online.max(1), runs, idle }
+    }
+
+    fn load(&self) -> u64 {
+        self.runs * 1024 / self.cpus
+    }
+
+    /// `update_sd_pick_busiest`.
+    fn is_busier(&self, than: &Self) -> bool {
+        let by_kind = self.kind.cmp(&than.kind);
+        by_kind
+            .then_with(|| match self.kind {
+                Kind::HasSpare => than.idle.cmp(&self.idle).then(self.runs.cmp(&than.runs)),
+                _ => self.load().cmp(&than.load()),
+            })
+            .is_gt()
+    }
+}
+
+impl Kernel {
+    /// The CPU to take one from, if the domain has one that is worth it.
+    fn busiest(
+        &self,
+        machine: &Machine,
+        view: &impl View,
+        me: CpuId,
+        (domain, inner): (Distance, Distance),
+        now: Nanos,
+    ) -> Option<CpuId> {
+        let pct = imbalance_pct(domain);
+        let own = machine.within(me, inner);
+        let local = Group::of(view, own, pct);
+        let mut found: Option<(Group, &[CpuId])> = None;
+        for cpus in groups(machine, machine.within(me, domain), inner).filter(|cpus| cpus[0] != own[0]) {
+            let group = Group::of(view, cpus, pct);
+            if group.runs > 0 && found.is_none_or(|(best, _)| group.is_busier(&best)) {
+                found = Some((group, cpus));
+            }
+        }
+        let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
+        debug_assert!(group.runs > 0);
+        if local.kind == Kind::HasSpare && group.kind != Kind::Overloaded {
+            let differ = group.runs.saturating_sub(local.runs);
+            if is_small_across_nodes(machine, me, domain, local.runs, differ) {
+                return None;
+            }
+        }
+        // Each queue is asked once; of equals the first.
+        let mut longest: Option<(u32, &CpuId)> = None;
+        for cpu in cpus {
+            let runs = view.runs(*cpu);
+            let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+            if is_one && longest.is_none_or(|(most, _)| runs > most) {
+                longest = Some((runs, cpu));
+            }
+        }
+        let (_, cpu) = longest?;
+        (!self.is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
+    }
+
+    /// `task_hot`: it ran there less than a migration's cost ago. Threads of a core share their caches, and who was
+    /// called in vain too often takes it all the same.
+    fn is_hot(&self, view: &impl View, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
+        let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
+        let ran = view.last_ran(cpu).0;
+        domain > Distance::Core
+            && ran > 0
+            && now.0.saturating_sub(ran) < self.migration_cost.0
+            && view.balances_failed(me, domain) <= tries
+    }
+}
+
+/// `find_busiest_group`, for a CPU that is idle.
+fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
+    if local.kind > busiest.kind {
+        return false;
+    }
+    if local.kind == Kind::Overloaded {
+        return 100 * busiest.load() > pct * local.load();
+    }
+    // SD_PREFER_SIBLING: what is too much in one group spills over into the next.
+    if local.kind == Kind::HasSpare && busiest.runs > local.runs + 1 {
+        return true;
+    }
+    busiest.kind == Kind::Overloaded
+        || (busiest.runs > 1 && (busiest.cpus == 1 || local.idle > busiest.idle + 1))
+}

@@ -1,0 +1,89 @@
+//! SharedQueue: Linux's wake-up placement, and a queue per LLC that idle CPUs pull from at once.
+//!
+//! Model.   A wakee goes to its previous CPU if that is idle, else to an idle one of its LLC, looked for as deep
+//!          as SIS_UTIL says, else to its previous CPU behind others. Unless it is pinned, any CPU of the LLC
+//!          that is about to idle takes whoever has waited longest, at once, before it looks anywhere else.
+//!          The published queue is a second list that the waiting tasks are in besides; here it is the view
+//!          of all backlogs in the LLC, oldest first (`View::waits_since`). A runtime's stamps are as late as its
+//!          workers' clocks: two tasks that came within a round of polls of each other may change places.
+//! Number.  An LLC of 16 CPUs with 8 busy is looked at 10 deep, the one that is the target aside.
+//! Source.  shared_runq, v1 to v4, 2023; Linux `select_idle_sibling`, `update_idle_cpu_scan`. Left out:
+//!          `wake_affine` (the wakee stays in its LLC), groups, and the price of a look beyond the LLC.
+
+use super::Policy;
+use super::near::{depth, find_idle, least_loaded, llc_shards, origin, settle, takes};
+use crate::{Allowed, Distance, Machine, Placed, Pull, View, Wake, Whom};
+use std::cmp::Reverse;
+use warmcore_types::{CpuId, Nanos};
+
+/// Linux with a queue per LLC.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SharedQueue;
+
+impl Policy for SharedQueue {
+    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+        let allowed = wake.wakee.allowed;
+        let Some(prev) = wake.wakee.home else {
+            // A new task is balanced over the machine, as by a fork.
+            let near = origin(machine, view, wake.waker);
+            let found = find_idle(machine, view, near, Nanos(u64::MAX), &wake.wakee).map(|found| found.cpu);
+            let cpu = found.unwrap_or_else(|| least_loaded(machine, view, near, allowed));
+            return Placed::on(cpu, view.is_idle(cpu));
+        };
+        let prev = settle(machine, view, prev, allowed);
+        let cpu = idle_sibling(machine, view, prev, allowed).unwrap_or(prev);
+        Placed::on(cpu, view.is_idle(cpu))
+    }
+
+    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, _now: Nanos) -> Pull {
+        let own = machine.shard_of(me);
+        if view.waiting_in(own) > 0 {
+            return Pull::Shard(own);
+        }
+        let waits = |cpu: &CpuId| view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+        let shards = || machine.shards_from(me).filter(|shard| view.has_backlog_in(*shard));
+        let victims = || shards().flat_map(|shard| machine.cpus_from(me, shard)).filter(waits);
+        let in_llc = victims().take_while(|cpu| machine.distance(me, *cpu) <= Distance::Llc);
+        let oldest = in_llc.min_by_key(|cpu| view.waits_since(me, *cpu));
+        let longest =
+            || victims().max_by_key(|cpu| (Reverse(machine.distance(me, *cpu)), view.backlog(*cpu)));
+        match oldest.or_else(longest) {
+            Some(cpu) => Pull::From { cpu, at_most: 1 },
+            None => machine
+                .shards_from(me)
+                .find(|shard| view.waiting_in(*shard) > 0)
+                .map_or(Pull::Nothing, Pull::Shard),
+        }
+    }
+
+    fn whom(&self) -> Whom {
+        Whom::Oldest
+    }
+
+    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+        // No search for a wakee, whose depth is limited: a CPU that is not called sleeps on beside the queue.
+        llc_cpus(machine, at).find(|cpu| is_idle(machine, view, *cpu, Allowed::Anywhere))
+    }
+
+    /// Linux balances by load besides what idle CPUs pull, too.
+    fn shares(&self) -> bool {
+        true
+    }
+}
+
+/// `target` if it is idle, else an idle CPU of its LLC, as deep as SIS_UTIL says.
+fn idle_sibling(machine: &Machine, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
+    // 0 where the LLC is overloaded: no CPU but the target is looked at.
+    let deep = depth(machine, view, target) as usize;
+    llc_cpus(machine, target).take(1 + deep).find(|cpu| is_idle(machine, view, *cpu, allowed))
+}
+
+fn is_idle(machine: &Machine, view: &impl View, cpu: CpuId, allowed: Allowed) -> bool {
+    view.is_idle(cpu) && takes(machine, view, allowed, cpu)
+}
+
+/// The CPUs of an LLC, beginning with `target`.
+fn llc_cpus(machine: &Machine, target: CpuId) -> impl Iterator<Item = CpuId> {
+    let others = llc_shards(machine, target).flat_map(move |shard| machine.cpus_from(target, shard));
+    std::iter::once(target).chain(others)
+}

@@ -1,0 +1,125 @@
+//! What the tests of this crate share: machines, and facts that are simply stated.
+#![allow(dead_code)] // Each test uses a part.
+
+pub mod model;
+
+use warmcore_sched::{Machine, View};
+use warmcore_topo::{MACHINES, Topology, machines};
+use warmcore_types::{CpuId, Nanos};
+
+/// Facts, stated one by one.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    pub cpus: Vec<Cpu>,
+    pub shard_of: Vec<usize>,
+    pub waiting: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cpu {
+    pub idle: bool,
+    pub offline: bool,
+    pub stuck: bool,
+    pub backlog: u32,
+    pub since: Nanos,
+    /// When the task began to wait that has waited longest, if that is not `since`.
+    pub oldest: Option<Nanos>,
+    pub refill: Nanos,
+    pub hot_until: Nanos,
+}
+
+impl Facts {
+    /// All run, and nobody waits.
+    pub fn busy(machine: &Machine) -> Self {
+        let shard_of = (0..machine.cpus() as u32).map(|cpu| machine.shard_of(CpuId(cpu))).collect();
+        Self { cpus: vec![Cpu::default(); machine.cpus()], shard_of, waiting: vec![0; machine.shards()] }
+    }
+}
+
+impl View for Facts {
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu.index()].idle
+    }
+    fn is_offline(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu.index()].offline
+    }
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu.index()].stuck
+    }
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        self.cpus[cpu.index()].backlog
+    }
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        self.cpus[cpu.index()].since
+    }
+    fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
+        let cpu = &self.cpus[cpu.index()];
+        cpu.oldest.unwrap_or(cpu.since)
+    }
+    fn refill_there(&self, cpu: CpuId) -> Nanos {
+        self.cpus[cpu.index()].refill
+    }
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        self.cpus[cpu.index()].hot_until
+    }
+    fn waiting_in(&self, shard: usize) -> u32 {
+        self.waiting[shard]
+    }
+    fn idle_in(&self, shard: usize) -> u32 {
+        let of_shard = self.cpus.iter().zip(&self.shard_of).filter(|(_, of)| **of == shard);
+        of_shard.filter(|(cpu, _)| cpu.idle && !cpu.offline).count() as u32
+    }
+    fn has_backlog_in(&self, shard: usize) -> bool {
+        self.cpus.iter().zip(&self.shard_of).any(|(cpu, of)| *of == shard && cpu.backlog > 0)
+    }
+}
+
+/// The host's CPUs are those of the topology, in its order.
+pub fn whole(topology: &Topology) -> Machine {
+    Machine::new(topology, &topology.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>())
+}
+
+/// A machine of so many sockets × LLCs × cores × threads.
+pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
+    let text = format!(
+        "[drawn]\nsockets = {sockets}\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {smt}\n"
+    );
+    Topology::from_machine(&text, "drawn").expect("the counts fit")
+}
+
+/// Every machine that is worth a try, by name.
+pub fn all_machines() -> Vec<(String, Machine)> {
+    let known = machines(MACHINES).expect("the file is right");
+    let mut all: Vec<_> = known
+        .into_iter()
+        .map(|name| {
+            let topology = Topology::from_machine(MACHINES, &name).expect("a machine");
+            (name, whole(&topology))
+        })
+        .collect();
+    for (name, [sockets, llcs, cores, smt]) in [
+        ("24 LLCs", [2, 12, 8, 2]),
+        ("11 LLCs", [1, 11, 8, 2]),
+        ("one LLC of 56 cores", [2, 1, 56, 2]),
+        ("cores of 8 threads", [1, 2, 6, 8]),
+        ("cores of 3 threads", [1, 1, 16, 3]),
+        ("SMT and nothing else", [1, 1, 1, 2]),
+        ("one CPU", [1, 1, 1, 1]),
+    ] {
+        all.push((name.into(), whole(&drawn(sockets, llcs, cores, smt))));
+    }
+    let two = drawn(1, 1, 2, 1);
+    let crowd: Vec<CpuId> = (0..1024).map(|i| CpuId(i % 2)).collect();
+    all.push(("1024 workers on 2 CPUs".into(), Machine::new(&two, &crowd)));
+    let lopsided: Vec<CpuId> = (0..100).map(|i| CpuId(u32::from(i > 60))).collect();
+    all.push(("61 and 39 workers on 2 CPUs".into(), Machine::new(&two, &lopsided)));
+    all.push(("a CPU that nobody knows".into(), Machine::new(&two, &[CpuId(0), CpuId(7000), CpuId(1)])));
+    let mut cut_across = drawn(2, 2, 4, 2);
+    for cpu in &mut cut_across.cpus {
+        // Nodes deal out the CPUs of each LLC, and sockets those of each node.
+        cpu.node.0 = cpu.id.0 % 2;
+        cpu.socket.0 = cpu.id.0 / 2 % 2;
+    }
+    all.push(("caches, nodes and sockets across each other".into(), whole(&cut_across)));
+    all
+}

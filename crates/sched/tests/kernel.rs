@@ -1,0 +1,856 @@
+//! What Linux does, rule by rule, and what each setting changes.
+
+mod common;
+
+use common::{Cpu, Facts, all_machines, drawn, whole};
+use proptest::prelude::*;
+use std::sync::LazyLock;
+use warmcore_sched::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
+use warmcore_sched::policy::may;
+use warmcore_sched::{
+    Allowed, Distance, Enqueued, Kernel, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker,
+};
+use warmcore_types::{CpuId, Nanos};
+
+const LINUX: Kernel = Kernel {
+    hot_windows: false,
+    hot_rule: HotRule::V2,
+    wake_queue: false,
+    sis_node: false,
+    newidle: Newidle::Gated,
+    queue_rule: QueueRule::V1,
+    migration_cost: Nanos(500_000),
+};
+const NOW: Nanos = Nanos(1_000_000_000);
+
+/// The facts of the other tests, and those that only the kernel asks for.
+#[derive(Debug, Clone)]
+struct World {
+    machine: Machine,
+    facts: Facts,
+    sleeps_next: bool,
+    was_on: Option<CpuId>,
+    is_wide: bool,
+    average_idle: Nanos,
+    /// Per CPU searched.
+    cost: u64,
+    /// What a look into the shared queues costs.
+    look: Nanos,
+    last_ran: Vec<Nanos>,
+    newly: bool,
+    failed: u32,
+    balanced_at: Nanos,
+    /// By CPU, if they are averages.
+    loads: Vec<u64>,
+    /// What waits in the shards' queues may not run here.
+    shut_out: bool,
+}
+
+impl World {
+    /// All run, and nobody waits.
+    fn busy(machine: Machine) -> Self {
+        Self {
+            facts: Facts::busy(&machine),
+            sleeps_next: false,
+            was_on: None,
+            is_wide: false,
+            average_idle: Nanos(1_000_000),
+            cost: 1_000,
+            look: Nanos(0),
+            last_ran: vec![Nanos(0); machine.cpus()],
+            newly: true,
+            failed: 0,
+            balanced_at: Nanos(0),
+            loads: Vec::new(),
+            shut_out: false,
+            machine,
+        }
+    }
+
+    fn drawn(counts: [u32; 4]) -> Self {
+        let [sockets, llcs, cores, smt] = counts;
+        Self::busy(whole(&drawn(sockets, llcs, cores, smt)))
+    }
+
+    fn idle(mut self, cpus: &[u32]) -> Self {
+        cpus.iter().for_each(|cpu| self.facts.cpus[*cpu as usize].idle = true);
+        self
+    }
+
+    fn hot(mut self, cpus: &[u32]) -> Self {
+        cpus.iter().for_each(|cpu| self.facts.cpus[*cpu as usize].hot_until = Nanos(NOW.0 + 1));
+        self
+    }
+
+    /// So many tasks wait in a shared queue, of which there are as many as the policy says.
+    fn entered(mut self, kernel: Kernel, queue: usize, tasks: u32) -> Self {
+        self.facts.waiting = vec![0; kernel.queues(&self.machine)];
+        self.facts.waiting[queue] = tasks;
+        self
+    }
+
+    fn waiting(mut self, cpu: u32, tasks: u32) -> Self {
+        self.facts.cpus[cpu as usize].backlog = tasks;
+        self
+    }
+
+    fn wake(&self, kernel: Kernel, waker: u32, home: u32) -> Placed {
+        kernel.wake(
+            &self.machine,
+            self,
+            &wake(Waker::Cpu(CpuId(waker)), Some(CpuId(home)), Allowed::Anywhere),
+        )
+    }
+
+    fn goes(&self, kernel: Kernel, waker: u32, home: u32) -> u32 {
+        let To::Cpu(cpu) = self.wake(kernel, waker, home).to else { panic!("to a shard") };
+        cpu.0
+    }
+
+    fn forks(&self, from: u32) -> u32 {
+        let to = LINUX.wake(&self.machine, self, &wake(Waker::Cpu(CpuId(from)), None, Allowed::Anywhere)).to;
+        let To::Cpu(cpu) = to else { panic!("to a shard") };
+        cpu.0
+    }
+
+    fn pull(&self, kernel: Kernel, me: u32) -> Pull {
+        kernel.pull(&self.machine, self, CpuId(me), NOW)
+    }
+}
+
+fn wake(waker: Waker, home: Option<CpuId>, allowed: Allowed) -> Wake {
+    Wake { now: NOW, wakee: Wakee { home, allowed, ..Wakee::default() }, waker }
+}
+
+fn from(cpu: u32) -> Pull {
+    Pull::From { cpu: CpuId(cpu), at_most: 1 }
+}
+
+impl View for World {
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.facts.is_idle(cpu)
+    }
+    fn is_offline(&self, cpu: CpuId) -> bool {
+        self.facts.is_offline(cpu)
+    }
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        self.facts.is_stuck(cpu)
+    }
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        self.facts.backlog(cpu)
+    }
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        self.facts.backlog_since(cpu)
+    }
+    fn refill_there(&self, cpu: CpuId) -> Nanos {
+        self.facts.refill_there(cpu)
+    }
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        self.facts.hot_until(cpu)
+    }
+    fn waiting_in(&self, queue: usize) -> u32 {
+        self.facts.waiting_in(queue)
+    }
+    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
+        !self.shut_out
+    }
+    fn idle_in(&self, shard: usize) -> u32 {
+        self.facts.idle_in(shard)
+    }
+    fn has_backlog_in(&self, shard: usize) -> bool {
+        self.facts.has_backlog_in(shard)
+    }
+    fn sleeps_next(&self, _: CpuId) -> bool {
+        self.sleeps_next
+    }
+    fn wakee_was_on(&self) -> Option<CpuId> {
+        self.was_on
+    }
+    fn wakes_wide(&self) -> bool {
+        self.is_wide
+    }
+    fn load(&self, cpu: CpuId) -> u64 {
+        self.loads.get(cpu.index()).copied().unwrap_or_else(|| u64::from(self.runs(cpu)) * 1024)
+    }
+    fn has_idle_core_in(&self, shard: usize) -> bool {
+        let free = |cpu: &CpuId| self.is_idle(*cpu) || self.is_offline(*cpu);
+        let core = |cpu: &CpuId| {
+            !self.is_offline(*cpu) && self.machine.within(*cpu, Distance::Core).iter().all(free)
+        };
+        self.machine.cpus_of(shard).iter().any(core)
+    }
+    fn average_idle(&self, _: CpuId) -> Nanos {
+        self.average_idle
+    }
+    fn newidle_cost(&self, cpu: CpuId, within: Distance) -> Nanos {
+        match within {
+            Distance::Same => self.look,
+            _ => Nanos(self.cost * self.machine.within(cpu, within).len() as u64),
+        }
+    }
+    fn is_newly_idle(&self, _: CpuId) -> bool {
+        self.newly
+    }
+    fn last_ran(&self, cpu: CpuId) -> Nanos {
+        self.last_ran[cpu.index()]
+    }
+    fn balanced_at(&self, _: CpuId, _: Distance) -> Nanos {
+        self.balanced_at
+    }
+    fn balances_failed(&self, _: CpuId, _: Distance) -> u32 {
+        self.failed
+    }
+}
+
+// Two LLCs of eight cores: cpu0–7 and cpu8–15.
+const TWO_LLCS: [u32; 4] = [1, 2, 8, 1];
+
+#[test]
+fn an_idle_previous_cpu_is_gone_back_to_whoever_wakes() {
+    let world = World::drawn(TWO_LLCS).idle(&[1, 3, 5, 9]);
+    assert_eq!(world.wake(LINUX, 0, 3), Placed::on(CpuId(3), true));
+    assert_eq!(world.goes(LINUX, 0, 9), 9, "also in the other LLC");
+    assert_eq!(world.goes(LINUX, 3, 3), 3, "an interrupt on it");
+}
+
+#[test]
+fn an_interrupt_on_an_idle_cpu_draws_the_task_there_unless_its_own_is_idle() {
+    let world = World::drawn(TWO_LLCS).idle(&[1]);
+    assert_eq!(world.goes(LINUX, 1, 3), 1);
+    assert_eq!(world.goes(LINUX, 1, 9), 1, "also from the other LLC: nothing weighs less");
+    let world = world.idle(&[3, 9]);
+    assert_eq!((world.goes(LINUX, 1, 3), world.goes(LINUX, 1, 9)), (3, 9));
+}
+
+#[test]
+fn a_synchronous_waker_draws_the_task_into_its_llc() {
+    let mut world = World::drawn(TWO_LLCS).idle(&[5, 6, 7]);
+    world.sleeps_next = true;
+    assert_eq!(world.goes(LINUX, 4, 9), 5, "an idle CPU beside the waker");
+    world.facts.cpus.iter_mut().for_each(|cpu| cpu.idle = false);
+    assert_eq!(world.wake(LINUX, 0, 9), Placed::on(CpuId(0), false), "or behind the waker itself");
+    world.is_wide = true;
+    assert_eq!(world.goes(LINUX, 0, 9), 9, "but not if many are woken from there");
+}
+
+#[test]
+fn by_weight_the_waker_wins_only_if_more_wait_at_the_previous_cpu() {
+    let world = World::drawn(TWO_LLCS);
+    assert_eq!(world.clone().waiting(9, 2).goes(LINUX, 0, 9), 0);
+    assert_eq!(world.clone().waiting(9, 1).waiting(0, 2).goes(LINUX, 0, 9), 9);
+    assert_eq!(world.goes(LINUX, 0, 9), 0, "of equals the waker, by 8 %");
+}
+
+#[test]
+fn the_cpu_before_the_previous_one_is_remembered() {
+    let mut world = World::drawn(TWO_LLCS).idle(&[4, 5, 6, 9]);
+    world.was_on = Some(CpuId(6));
+    assert_eq!(world.goes(LINUX, 3, 3), 6);
+    world.was_on = Some(CpuId(9));
+    assert_eq!(world.goes(LINUX, 3, 3), 4, "in another LLC it does not count: the search begins behind cpu3");
+}
+
+#[test]
+fn the_search_begins_behind_the_target_and_goes_round() {
+    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 5, 6]);
+    assert_eq!(world.goes(LINUX, 3, 3), 5);
+    assert_eq!(world.goes(LINUX, 7, 7), 1);
+}
+
+#[test]
+fn a_full_llc_is_not_searched() {
+    // Seven of eight used: 1 − (1.17 × 7/8)² < 0.
+    let world = World::drawn(TWO_LLCS).idle(&[5]);
+    assert_eq!(world.wake(LINUX, 3, 3), Placed::on(CpuId(3), false));
+    // Six of eight: 1 − 0.77 = 0.23; one of eight is looked at.
+    let world = World::drawn(TWO_LLCS).idle(&[5, 6]);
+    assert_eq!(world.goes(LINUX, 3, 3), 3);
+    assert_eq!(world.goes(LINUX, 4, 4), 5);
+}
+
+#[test]
+fn a_whole_idle_core_comes_before_an_idle_thread() {
+    // Cores of two threads: cpu0–7 and beside them cpu8–15.
+    let world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 4, 12, 5]);
+    assert_eq!(world.machine.within(CpuId(4), Distance::Core), [CpuId(4), CpuId(12)]);
+    assert_eq!(world.goes(LINUX, 0, 0), 4);
+    let mut world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 8]);
+    assert_eq!(world.goes(LINUX, 0, 0), 8, "no core is idle: the thread beside the previous CPU");
+    world.facts.cpus[8].idle = false;
+    assert_eq!(world.goes(LINUX, 0, 0), 1, "no thread either: the first that is idle");
+}
+
+#[test]
+fn a_core_with_a_thread_that_is_offline_is_idle_when_the_other_one_is() {
+    let mut world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 5]);
+    world.facts.cpus[13].offline = true;
+    assert_eq!(world.goes(LINUX, 0, 0), 5, "beside 13, which is none");
+}
+
+#[test]
+fn threads_of_a_core_have_less_of_a_bonus_than_cpus_of_an_llc() {
+    // The previous CPU has 1060 thousandths of what the waker's has: more than the 5 % among threads, less than 8.
+    let world = |home: u32| {
+        let mut world = World::drawn([1, 1, 8, 2]);
+        world.loads = vec![1000; 16];
+        world.loads[0] = 1000 * 106 / 100;
+        world.wake(LINUX, 0, home).to
+    };
+    assert_eq!((world(8), world(1)), (To::Cpu(CpuId(8)), To::Cpu(CpuId(0))));
+}
+
+#[test]
+fn only_with_sis_node_the_waker_searches_the_neighbours() {
+    let sis_node = Kernel { sis_node: true, ..LINUX };
+    let world = World::drawn(TWO_LLCS).idle(&[10, 11, 12, 13]);
+    assert_eq!(world.goes(LINUX, 3, 3), 3);
+    assert_eq!(world.goes(sis_node, 3, 3), 10);
+    let two_sockets = World::drawn([2, 1, 8, 1]).idle(&[10, 11, 12, 13]);
+    assert_eq!(two_sockets.goes(sis_node, 3, 3), 3, "not across nodes");
+}
+
+#[test]
+fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
+    let hot_windows = Kernel { hot_windows: true, ..LINUX };
+    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[4, 5]);
+    assert_eq!(world.goes(LINUX, 3, 3), 4);
+    let placed = world.wake(hot_windows, 3, 3);
+    assert_eq!(placed, Placed { hot_kept: 2, ..Placed::on(CpuId(6), true) });
+    // Five of eight idle: six are looked at, and three may be passed over.
+    let all = world.clone().hot(&[1, 2, 4, 5, 6]);
+    assert_eq!(
+        all.wake(hot_windows, 3, 3),
+        Placed { hot_kept: 3, hot_broken: true, ..Placed::on(CpuId(1), true) }
+    );
+}
+
+/// What the versions differ in, and what makes two that talk come together: the search that found only kept ones.
+#[test]
+fn who_found_only_kept_ones_goes_behind_his_waker_as_measured_or_takes_the_first_as_told() {
+    // Six of sixteen idle, half of them too far away: eight are looked at, and four may be passed over.
+    let world = World::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
+    let of = |hot_rule| world.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
+    assert_eq!(of(HotRule::V1), Placed::on(CpuId(3), false));
+    assert_eq!(of(HotRule::V2), Placed::on(CpuId(3), false));
+    assert_eq!(of(HotRule::Told), Placed { hot_kept: 2, hot_broken: true, ..Placed::on(CpuId(4), true) });
+    // Where more are idle than may be passed over, v2 takes the one behind those, v1 none, and the text the first.
+    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
+    let of = |hot_rule| world.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
+    assert_eq!((of(HotRule::V1), of(HotRule::V2), of(HotRule::Told)), (3, 1, 4));
+}
+
+#[test]
+fn nobody_is_kept_from_the_cpu_it_comes_from() {
+    let hot_windows = Kernel { hot_windows: true, ..LINUX };
+    let world = World::drawn(TWO_LLCS).idle(&[3, 5]).hot(&[3, 5]);
+    assert_eq!(world.goes(hot_windows, 0, 3), 3);
+}
+
+#[test]
+fn a_new_task_goes_where_the_most_are_idle_and_stays_if_here_is_as_good() {
+    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 9, 10, 11]);
+    assert_eq!(world.forks(0), 9);
+    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 9, 10]);
+    assert_eq!(world.forks(0), 1);
+    let world = World::drawn(TWO_LLCS).waiting(0, 9).waiting(1, 1).waiting(2, 1);
+    assert_eq!(world.forks(0), 8, "nobody is idle: where the least is to do");
+}
+
+#[test]
+fn a_new_task_stays_on_its_node_while_few_are_there() {
+    let many: Vec<u32> = (16..32).collect();
+    let world = World::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
+    assert_eq!(world.forks(0), 1, "one runs here, and an eighth of the node's CPUs may");
+    // Two of 32 an eighth of which are four: since 6.0 only a pair's difference is let pass.
+    let there: Vec<u32> = (32..64).collect();
+    let here = |busy: u32| World::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
+    assert_eq!((here(2).forks(0), here(3).forks(0)), (2, 32), "two run here, and three");
+    let world = World::drawn([2, 1, 16, 1]).idle(&many).idle(&(4..16).collect::<Vec<_>>());
+    assert_eq!(world.forks(0), 16);
+}
+
+#[test]
+fn who_idles_for_less_than_a_search_costs_does_not_search() {
+    // A search costs 8 µs within the LLC and 16 more on the node.
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3);
+    world.average_idle = Nanos(7_999);
+    let always = Kernel { newidle: Newidle::Always, ..LINUX };
+    let off = Kernel { newidle: Newidle::Off, ..LINUX };
+    let at = |world: &World, me: u32, kernel| world.clone().idle(&[me]).pull(kernel, me);
+    assert_eq!(at(&world, 1, LINUX), Pull::Nothing);
+    assert_eq!(at(&world, 1, always), from(5));
+    world.average_idle = Nanos(8_000);
+    assert_eq!(at(&world, 1, LINUX), from(5));
+    assert_eq!(at(&world, 9, LINUX), Pull::Nothing, "it stops before the next domain");
+    world.average_idle = Nanos(24_000);
+    assert_eq!(at(&world, 9, LINUX), from(5));
+    assert_eq!(at(&world, 9, off), Pull::Nothing);
+    world.newly = false;
+    assert_eq!(at(&world, 9, off), from(5), "who was called searches all the same");
+}
+
+#[test]
+fn a_called_cpu_searches_a_big_domain_seldom() {
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
+    (world.newly, world.balanced_at) = (false, Nanos(NOW.0 - 8_000_000));
+    assert_eq!(world.pull(LINUX, 1), from(5), "8 CPUs every 8 ms");
+    assert_eq!(world.pull(LINUX, 9), Pull::Nothing, "and 16 every 16 ms");
+}
+
+#[test]
+fn a_task_that_ran_just_now_is_left_where_its_data_are() {
+    let mut world = World::drawn([1, 1, 4, 2]).waiting(5, 2).idle(&[1, 2]);
+    world.last_ran[5] = Nanos(NOW.0 - 499_999);
+    assert_eq!(world.machine.within(CpuId(1), Distance::Core), [CpuId(1), CpuId(5)]);
+    assert_eq!(world.pull(LINUX, 2), Pull::Nothing);
+    assert_eq!(world.pull(LINUX, 1), from(5), "threads of a core share them");
+    world.failed = 2;
+    assert_eq!(world.pull(LINUX, 2), from(5), "after two searches in vain it moves");
+    (world.failed, world.last_ran[5]) = (0, Nanos(NOW.0 - 500_000));
+    assert_eq!(world.pull(LINUX, 2), from(5));
+}
+
+#[test]
+fn one_that_waits_for_a_cpu_to_wake_up_is_not_taken() {
+    let world = World::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
+    assert_eq!(world.pull(LINUX, 1), from(5));
+    assert_eq!(world.idle(&[5]).pull(LINUX, 1), Pull::Nothing, "only one is there");
+}
+
+#[test]
+fn the_nearest_domain_comes_first_and_in_it_the_longest_queue() {
+    let world = World::drawn(TWO_LLCS).waiting(9, 7).waiting(3, 1).waiting(5, 2).idle(&[1]);
+    assert_eq!(world.pull(LINUX, 1), from(5));
+}
+
+#[test]
+fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
+    let on = Kernel { wake_queue: true, ..LINUX };
+    let mut world = World::drawn(TWO_LLCS).idle(&[0]).waiting(1, 2);
+    world.facts.waiting[0] = 1;
+    assert_eq!(world.pull(on, 0), Pull::Shard(0));
+    world.shut_out = true;
+    assert_eq!(world.pull(on, 0), from(1));
+    world.facts.cpus[1].backlog = 0;
+    assert_eq!(world.pull(on, 0), Pull::Nothing);
+}
+
+const EVERY: [Enqueued; 5] =
+    [Enqueued::WokenAtHome, Enqueued::WokenElsewhere, Enqueued::New, Enqueued::Moved, Enqueued::PutBack];
+
+/// v1: `swqueue_enqueue` of 13 June 2023. v3: `shared_runq_enqueue_task`, called from `__enqueue_entity`.
+#[test]
+fn a_task_enters_the_wake_queue_where_it_was_woken_and_in_v3_at_every_enqueue() {
+    let (world, on) = (World::drawn(TWO_LLCS), Kernel { wake_queue: true, ..LINUX });
+    let enters = |kernel: Kernel, allowed| {
+        EVERY.map(|why| kernel.enters(&world.machine, CpuId(9), allowed, why).is_some())
+    };
+    assert_eq!(enters(on, Allowed::Anywhere), [true, false, false, false, false]);
+    for kernel in
+        [on, Kernel { queue_rule: QueueRule::V3, ..on }, Kernel { queue_rule: QueueRule::V3Checked, ..on }]
+    {
+        let is_v3 = kernel.queue_rule != QueueRule::V1;
+        assert_eq!(enters(kernel, Allowed::Anywhere), [true, is_v3, is_v3, is_v3, is_v3]);
+        assert_eq!(enters(kernel, Allowed::Cpu(CpuId(9))), [false; 5], "pinned");
+        assert_eq!(enters(Kernel { wake_queue: false, ..kernel }, Allowed::Anywhere), [false; 5]);
+    }
+}
+
+/// `shared_runq_reassign_domains`, `shared_runq_shard_idx`, `shared_runq_pick_next_task` of v3, 7/7: a queue per six CPUs,
+/// `(cpu >> 1) % queues`, and a CPU looks into all of its LLC's, its own first.
+#[test]
+fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
+    for (name, machine) in all_machines() {
+        for queue_rule in [QueueRule::V1, QueueRule::V3] {
+            let kernel = Kernel { wake_queue: true, queue_rule, newidle: Newidle::Off, ..LINUX };
+            let of = |cpu: CpuId| {
+                kernel
+                    .enters(&machine, cpu, Allowed::Anywhere, Enqueued::WokenAtHome)
+                    .expect("it is not pinned")
+            };
+            let mut owners = vec![None; kernel.queues(&machine)];
+            let all = || (0..machine.cpus() as u32).map(CpuId);
+            for cpu in all() {
+                let llc = machine.llc_of(cpu);
+                assert_eq!(*owners[of(cpu)].get_or_insert(llc), llc, "{name}: a queue of two LLCs");
+            }
+            for cpu in all().step_by(7) {
+                let within = machine.within(cpu, Distance::Llc);
+                let mut queues: Vec<usize> = within.iter().map(|cpu| of(*cpu)).collect();
+                queues.sort_unstable();
+                queues.dedup();
+                let shards = if queue_rule == QueueRule::V1 { 1 } else { within.len().div_ceil(6) };
+                assert!(queues.len() <= shards, "{name}: {queues:?}");
+                let index = |cpu: CpuId| (machine.kernel_cpu(cpu).0 >> 1) as usize % shards;
+                let first = of(cpu) - index(cpu);
+                assert!(within.iter().all(|near| of(*near) == first + index(*near)), "{name}: {queues:?}");
+                for queue in queues {
+                    let world = World::busy(machine.clone()).idle(&[cpu.0]).entered(kernel, queue, 1);
+                    assert_eq!(world.pull(kernel, cpu.0), Pull::Shard(queue), "{name}");
+                }
+            }
+        }
+    }
+    // 16 CPUs in numbers of two eights: threads of a core, 0 and 128, are not of one queue.
+    let machine =
+        &all_machines().into_iter().find(|(name, _)| name == "zen3_256cpu_2p").expect("it is in the file").1;
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    let of = |cpu| v3.enters(machine, CpuId(cpu), Allowed::Anywhere, Enqueued::New).unwrap();
+    let queues: Vec<usize> = machine.within(CpuId(0), Distance::Llc).iter().map(|cpu| of(cpu.0)).collect();
+    assert_eq!(queues.len(), 16);
+    let numbers: Vec<u32> =
+        machine.within(CpuId(0), Distance::Llc).iter().map(|cpu| machine.kernel_cpu(*cpu).0).collect();
+    let expected: Vec<usize> = numbers.iter().map(|number| (number / 2 % 3) as usize).collect();
+    assert_eq!(queues, expected);
+    assert_eq!((of(0), of(128)), (0, 1));
+}
+
+#[test]
+fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
+    let on = Kernel { wake_queue: true, ..LINUX };
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
+    world.facts.waiting[0] = 1;
+    world.average_idle = Nanos(0);
+    assert_eq!(world.pull(on, 1), Pull::Shard(0));
+    assert_eq!(world.pull(on, 9), Pull::Nothing, "the other LLC's is not its own");
+    assert_eq!(world.pull(LINUX, 1), Pull::Nothing);
+}
+
+/// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
+/// innermost.
+#[test]
+fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_worth_it() {
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    // A search costs 8 µs within the LLC and 16 more on the node.
+    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
+    for (average, linux, after) in
+        [(7_999, Pull::Nothing, Pull::Nothing), (8_000, from(5), Pull::Nothing), (16_000, from(5), from(5))]
+    {
+        world.average_idle = Nanos(average);
+        assert_eq!((world.pull(LINUX, 1), world.pull(v3, 1)), (linux, after), "{average} ns");
+    }
+    // The look into the queues is the begin of the search.
+    (world.average_idle, world.look) = (Nanos(24_000), Nanos(0));
+    assert_eq!(world.pull(v3, 9), from(5));
+    world.look = Nanos(1);
+    assert_eq!((world.pull(v3, 9), world.pull(LINUX, 9)), (Pull::Nothing, from(5)));
+    // A called CPU is not asked for how long it idles.
+    (world.newly, world.average_idle) = (false, Nanos(0));
+    assert_eq!(world.pull(v3, 1), from(5));
+}
+
+/// The experiment of September 2023: the check of the average idle time before the queues, that of overload behind them.
+#[test]
+fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_worth_it() {
+    let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
+    let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
+    let both = |world: &World| (world.pull(v3, 1), world.pull(checked, 1));
+    // Cores of two threads, whose domain is the innermost: 2 µs. The LLC's: 16 µs.
+    let mut world = World::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
+    assert_eq!(both(&world), (Pull::Shard(0), Pull::Shard(0)), "no CPU has more than one task");
+    world = world.waiting(5, 3);
+    for (average, behind) in [(16_000, Pull::Shard(0)), (15_999, Pull::Nothing), (2_000, Pull::Nothing)] {
+        world.average_idle = Nanos(average);
+        assert_eq!(both(&world), (Pull::Shard(0), behind), "{average} ns");
+    }
+    (world.average_idle, world.look) = (Nanos(16_000), Nanos(16_001));
+    assert_eq!(
+        both(&world),
+        (Pull::Shard(0), Pull::Nothing),
+        "looks into the queues have cost more than a search"
+    );
+    // It does not search either, where Linux would.
+    let mut world = world.entered(v3, 0, 0);
+    world.average_idle = Nanos(2_000);
+    assert_eq!((world.pull(LINUX, 17), world.pull(checked, 17)), (Pull::Nothing, Pull::Nothing));
+    world.newly = false;
+    assert_eq!(world.pull(checked, 1), from(5), "a called CPU searches all the same");
+}
+
+#[test]
+fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_sleeps_are_short() {
+    let kernel = Kernel { migration_cost: Nanos(50_000), ..LINUX };
+    assert_eq!((kernel.migration_cost(), LINUX.migration_cost()), (Nanos(50_000), Nanos(500_000)));
+    let mut idle = AverageIdle::new(kernel.migration_cost());
+    assert_eq!(idle.average(), Nanos(100_000));
+    let night = |idle: &mut AverageIdle, costliest| {
+        idle.idle(Nanos(0));
+        idle.wake(Nanos(1_000_000_000), Nanos(costliest), kernel.migration_cost());
+        idle.average().0
+    };
+    assert_eq!((night(&mut idle, 7), night(&mut idle, 70_000)), (100_000, 140_000));
+    // SIS_CACHE halves the average after a sleep of a migration's cost, and learns shorter ones.
+    for (slept, average) in [(49_999, 41_249), (50_000, 20_000)] {
+        let mut sleeps = warmcore_sched::Sleeps { since: Nanos(1), average: Nanos(40_000) };
+        kernel.learn_sleep(&mut sleeps, Nanos(1 + slept));
+        assert_eq!(sleeps.average, Nanos(average), "{slept} ns");
+    }
+}
+
+#[test]
+fn a_tick_behind_which_somebody_waits_calls_the_first_idle_cpu() {
+    let world = World::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
+    assert_eq!(LINUX.help(&world.machine, &world, CpuId(5), NOW), Some(CpuId(2)));
+    assert_eq!(LINUX.help(&world.machine, &world, CpuId(4), NOW), None, "one alone needs no help");
+}
+
+#[test]
+fn the_average_of_idling_forgets_and_is_bounded() {
+    let mut idle = AverageIdle::default();
+    assert_eq!(idle.average(), Nanos(1_000_000));
+    for round in 0..100u64 {
+        idle.idle(Nanos(round * 1_000_000));
+        idle.wake(Nanos(round * 1_000_000 + 30_000), Nanos(0), LINUX.migration_cost);
+    }
+    assert!((30_000..30_010).contains(&idle.average().0), "{idle:?}");
+    idle.idle(Nanos(0));
+    idle.pulled();
+    idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
+    assert!(idle.average() < Nanos(30_010), "who pulled did not idle");
+    idle.idle(Nanos(0));
+    idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
+    assert_eq!(idle.average(), Nanos(1_000_000));
+    idle.idle(Nanos(0));
+    idle.wake(Nanos(u64::MAX), Nanos(700_000), LINUX.migration_cost);
+    assert_eq!(idle.average(), Nanos(1_400_000));
+}
+
+#[test]
+fn the_cost_of_a_search_is_the_most_that_was_seen_and_fades() {
+    let mut cost = NewidleCost::default();
+    cost.searched(Nanos(25_600), Nanos(5));
+    cost.searched(Nanos(1_000), Nanos(500_000_000));
+    assert_eq!(cost.most(), Nanos(25_600));
+    cost.searched(Nanos(1_000), Nanos(1_000_000_006));
+    assert_eq!(cost.most(), Nanos(25_300));
+}
+
+#[test]
+fn only_a_master_of_more_slaves_than_an_llc_holds_is_wide() {
+    let flips = |n: u64| {
+        let mut task = Flips::default();
+        (0..n).for_each(|i| task.wakes(i, Nanos(1)));
+        task
+    };
+    assert!(!Flips::is_wide(&flips(1000), &flips(1), 8), "its slaves talk to one");
+    assert!(Flips::is_wide(&flips(64), &flips(8), 8) && Flips::is_wide(&flips(8), &flips(64), 8));
+    assert!(!Flips::is_wide(&flips(63), &flips(8), 8));
+    let mut halved = flips(64);
+    halved.wakes(63, Nanos(2_000_000_000));
+    assert!(!Flips::is_wide(&halved, &flips(8), 8));
+}
+
+static MACHINES: LazyLock<Vec<(String, Machine)>> =
+    LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
+
+fn nanos() -> impl Strategy<Value = Nanos> {
+    prop_oneof![Just(0), 0..20_000_000u64, Just(u64::MAX)].prop_map(Nanos)
+}
+
+prop_compose! {
+    fn cpu()(idle: bool, offline in prop::bool::weighted(0.2), backlog in prop_oneof![Just(0), 0..5u32],
+             hot_until in nanos()) -> Cpu {
+        Cpu { idle, offline, backlog, hot_until, ..Cpu::default() }
+    }
+}
+
+prop_compose! {
+    fn kernel()(hot_windows: bool, wake_queue: bool, sis_node: bool, newidle in 0..3u8, rule in 0..3u8,
+                queue in 0..3u8, migration_cost in nanos()) -> Kernel {
+        let hot_rule = [HotRule::V1, HotRule::V2, HotRule::Told][rule as usize];
+        let newidle = [Newidle::Gated, Newidle::Always, Newidle::Off][newidle as usize];
+        let queue_rule = [QueueRule::V1, QueueRule::V3, QueueRule::V3Checked][queue as usize];
+        Kernel { hot_windows, hot_rule, wake_queue, sis_node, newidle, queue_rule, migration_cost }
+    }
+}
+
+prop_compose! {
+    fn world()(which in 0..MACHINES.len())
+              (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
+               // As many as v3 has.
+               waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], 3 * MACHINES[which].1.shards()),
+               last_ran in prop::collection::vec(nanos(), MACHINES[which].1.cpus()),
+               (sleeps_next, is_wide, newly) in any::<(bool, bool, bool)>(),
+               was_on in prop::option::of(0..MACHINES[which].1.cpus()),
+               (average_idle, failed, cost, look) in (nanos(), 0..4u32, 0..5_000u64, nanos())) -> World {
+        let world = World::busy(MACHINES[which].1.clone());
+        let facts = Facts { cpus, waiting, ..world.facts.clone() };
+        let was_on = was_on.map(|cpu| CpuId(cpu as u32));
+        World { facts, last_ran, sleeps_next, is_wide, newly, was_on, average_idle, failed, cost, look, ..world }
+    }
+}
+
+prop_compose! {
+    fn case()(world in world())
+             (home in prop::option::weighted(0.8, 0..world.machine.cpus()),
+              near in prop::option::weighted(0.9, 0..world.machine.cpus()), allowed in 0..6u8,
+              to in 0..world.machine.cpus(), world in Just(world)) -> (World, Wake) {
+        let cpu = |index| CpuId(index as u32);
+        let allowed = match allowed {
+            0 => Allowed::Cpu(cpu(to)),
+            1 => Allowed::Llc(world.machine.llc_of(cpu(to))),
+            2 => Allowed::Node(world.machine.node_of(cpu(to))),
+            _ => Allowed::Anywhere,
+        };
+        let home = home.map(cpu).filter(|home| may(&world.machine, allowed, *home));
+        (world, wake(near.map_or(Waker::Outside(None), |near| Waker::Outside(Some(cpu(near)))), home, allowed))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_wakee_goes_where_it_may_and_somebody_is((world, wake) in case(), kernel in kernel()) {
+        let World { machine, .. } = &world;
+        let placed = kernel.wake(machine, &world, &wake);
+        prop_assert_eq!(placed, kernel.wake(machine, &world, &wake));
+        let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
+        let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !world.is_offline(*cpu));
+        prop_assert!(!world.is_offline(cpu) || online().next().is_none());
+        prop_assert!(may(machine, wake.wakee.allowed, cpu) || !online().any(|cpu| may(machine, wake.wakee.allowed, cpu)));
+        prop_assert_eq!(placed.kick, world.is_idle(cpu).then_some(cpu));
+        prop_assert!(!placed.hot_broken || (kernel.hot_windows && world.hot_until(cpu) > NOW));
+        prop_assert!(kernel.hot_windows || placed.hot_kept == 0);
+        for why in EVERY {
+            let queue = kernel.enters(machine, cpu, wake.wakee.allowed, why);
+            prop_assert!(queue.is_none_or(|queue| kernel.wake_queue && queue < kernel.queues(machine)));
+        }
+    }
+
+    /// Half of the target's LLC is idle, so three tenths of it and more are looked at, from the target on.
+    #[test]
+    fn who_finds_an_idle_cpu_within_the_depth_goes_to_an_idle_one((mut world, mut wake) in case(), kernel in kernel()) {
+        let home = wake.wakee.home.unwrap_or(CpuId(0));
+        (wake.wakee.home, wake.waker, wake.wakee.allowed) = (Some(home), Waker::Cpu(home), Allowed::Anywhere);
+        let machine = world.machine.clone();
+        let llc: Vec<CpuId> = machine.behind(home).collect();
+        llc.iter().enumerate().for_each(|(i, cpu)| {
+            world.facts.cpus[cpu.index()].offline = false;
+            world.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != home;
+        });
+        prop_assume!(llc.len() >= 8);
+        let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
+        let placed = kernel.wake(&machine, &world, &wake);
+        prop_assert!(placed.kick.is_some(), "{placed:?}");
+    }
+
+    #[test]
+    fn without_an_open_window_hot_windows_change_nothing((mut world, wake) in case(), kernel in kernel()) {
+        world.facts.cpus.iter_mut().for_each(|cpu| cpu.hot_until = cpu.hot_until.min(NOW));
+        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&world.machine, &world, &wake);
+        prop_assert_eq!(of(false), of(true));
+    }
+
+    /// As told, a window never makes a wakee wait that would have found an idle CPU.
+    #[test]
+    fn hot_windows_keep_nobody_from_an_idle_cpu((world, wake) in case(), kernel in kernel()) {
+        let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
+        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&world.machine, &world, &wake);
+        prop_assert_eq!(of(false).kick.is_some(), of(true).kick.is_some());
+    }
+
+    /// Nor does SIS_NODE change anything where an idle CPU was found.
+    #[test]
+    fn sis_node_only_helps_who_found_nobody((world, wake) in case(), kernel in kernel()) {
+        let of = |sis_node| Kernel { sis_node, ..kernel }.wake(&world.machine, &world, &wake);
+        prop_assert!(of(false).kick.is_none() || of(false) == of(true));
+    }
+
+    #[test]
+    fn a_pull_is_from_where_somebody_waits_behind_another(world in world(), kernel in kernel(), me in any::<prop::sample::Index>()) {
+        let machine = &world.machine;
+        let me = CpuId(me.index(machine.cpus()) as u32);
+        let pull = kernel.pull(machine, &world, me, NOW);
+        match pull {
+            Pull::Shard(queue) => {
+                prop_assert!(kernel.wake_queue && world.waiting_in(queue) > 0);
+                let per_shard = kernel.queues(machine) / machine.shards();
+                prop_assert_eq!(machine.llc_of(machine.cpus_of(queue / per_shard)[0]), machine.llc_of(me));
+            }
+            Pull::From { cpu, at_most } => {
+                prop_assert!(at_most == 1 && cpu != me && world.backlog(cpu) > 0 && world.runs(cpu) > 1);
+                prop_assert!(kernel.newidle != Newidle::Off || !world.newly);
+            }
+            Pull::Nothing => {}
+            Pull::Until(_) => prop_assert!(false, "it has no patience"),
+        }
+        let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenAtHome);
+        let asks = kernel.queue_rule != QueueRule::V3Checked;
+        prop_assert!(!asks || own.is_none_or(|own| world.waiting_in(own) == 0) || matches!(pull, Pull::Shard(_)));
+        // What the gate lets pass, its absence does too.
+        let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &world, me, NOW);
+        let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &world, me, NOW);
+        // A called CPU searches where the check keeps it from the queues.
+        let is_called = kernel.queue_rule == QueueRule::V3Checked && !world.newly;
+        prop_assert!(gated == Pull::Nothing || gated == always || is_called);
+    }
+
+    #[test]
+    fn who_shares_takes_no_more_than_makes_both_even(world in world(), kernel in kernel()) {
+        let (me, other) = (CpuId(0), CpuId(world.machine.cpus() as u32 - 1));
+        let come = kernel.balance(&world.machine, &world, me, other);
+        prop_assert!(come == 0 || world.backlog(me) + come <= world.backlog(other) - come);
+    }
+
+    /// As a host does it: each wake, then all that are idle pull until none finds anything.
+    #[test]
+    fn with_the_wake_queue_nobody_idles_beside_one_that_was_woken_in_its_llc(
+        wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)
+    ) {
+        let kernel = Kernel { wake_queue: true, newidle: Newidle::Off, ..LINUX };
+        let mut world = World::drawn(TWO_LLCS);
+        let mut queues: Vec<Vec<usize>> = vec![Vec::new(); 16];
+        let mut running: Vec<Option<usize>> = vec![None; 16];
+        let mut entered: Vec<Vec<usize>> = vec![Vec::new(); 2];
+        let mut ended = 0;
+        for (task, (waker, home, ends)) in wakes.iter().enumerate() {
+            let state = |world: &mut World, queues: &[Vec<usize>], running: &[Option<usize>], entered: &[Vec<usize>]| {
+                for cpu in 0..16 {
+                    world.facts.cpus[cpu].idle = running[cpu].is_none() && queues[cpu].is_empty();
+                    world.facts.cpus[cpu].backlog = queues[cpu].len() as u32;
+                }
+                (0..2).for_each(|shard| world.facts.waiting[shard] = entered[shard].len() as u32);
+            };
+            state(&mut world, &queues, &running, &entered);
+            let wake = wake(Waker::Outside(Some(CpuId(*waker))), Some(CpuId(*home)), Allowed::Anywhere);
+            let placed = kernel.wake(&world.machine, &world, &wake);
+            let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
+            queues[cpu.index()].push(task);
+            let why = if cpu.0 == *home { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
+            if let Some(shard) = kernel.enters(&world.machine, cpu, Allowed::Anywhere, why) {
+                entered[shard].push(task);
+            }
+            if *ends < 4 {
+                ended += usize::from(running[usize::from(*ends) * 4].take().is_some());
+            }
+            for cpu in 0..16usize {
+                if running[cpu].is_some() {
+                    continue;
+                }
+                state(&mut world, &queues, &running, &entered);
+                let next = if queues[cpu].is_empty() {
+                    match kernel.pull(&world.machine, &world, CpuId(cpu as u32), NOW) {
+                        Pull::Shard(shard) => {
+                            let task = entered[shard].remove(0);
+                            queues.iter_mut().for_each(|queue| queue.retain(|other| *other != task));
+                            Some(task)
+                        }
+                        other => { prop_assert_eq!(other, Pull::Nothing); None }
+                    }
+                } else {
+                    Some(queues[cpu].remove(0))
+                };
+                if let Some(task) = next {
+                    entered.iter_mut().for_each(|queue| queue.retain(|other| *other != task));
+                    running[cpu] = Some(task);
+                }
+            }
+            for (llc, entered) in running.chunks(8).zip(&entered) {
+                prop_assert!(entered.is_empty() || llc.iter().all(Option::is_some));
+            }
+            let all = ended + running.iter().flatten().count() + queues.iter().map(Vec::len).sum::<usize>();
+            prop_assert_eq!(all, task + 1, "nobody is lost");
+        }
+    }
+}

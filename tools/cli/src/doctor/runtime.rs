@@ -1,0 +1,215 @@
+//! What the task runtime means here: how many workers, whether they stay where they are put, what drives sockets.
+//!
+//! Model.   A runtime is made as a program would make it, and asked. Why it has so many workers, and what that means
+//!          for tasks, is told from the same facts that it decided by: the CPUs that are allowed, the quota, the
+//!          cores that CPUs share, the CPUs that are offline.
+//! Number.  Two threads a CPU for about a millisecond.
+
+use super::finding;
+use crate::report::{Finding, State};
+use std::time::Duration;
+use warmcore_runtime::Runtime;
+use warmcore_sys::affinity;
+use warmcore_topo::{Core, Topology};
+use warmcore_types::{CpuId, CpuSet};
+
+/// What decides how many workers there are, and what they share.
+#[derive(Debug, Clone, PartialEq)]
+struct Facts {
+    workers: usize,
+    /// CPUs that the process may use.
+    cpus: usize,
+    /// Those and the others that are online.
+    online: usize,
+    /// Physical cores of the CPUs that it may use.
+    cores: usize,
+    /// The cores of those that have another CPU, online and not allowed.
+    shared_cores: usize,
+    /// Possible, and not online.
+    offline: CpuSet,
+    /// In CPUs.
+    quota: Option<f64>,
+}
+
+impl Facts {
+    fn of(topology: &Topology, allowed: &CpuSet, workers: usize) -> Self {
+        let here = || topology.cpus.iter().filter(|cpu| allowed.contains(cpu.id));
+        let is_ours = |core: &&Core| core.cpus.iter().any(|cpu| allowed.contains(cpu));
+        let cores: Vec<&Core> = topology.cores.iter().filter(is_ours).collect();
+        let is_shared = |core: &&&Core| core.cpus.iter().any(|cpu| !allowed.contains(cpu));
+        Self {
+            workers,
+            cpus: here().count(),
+            online: topology.cpus.len(),
+            cores: cores.len(),
+            shared_cores: cores.iter().filter(is_shared).count(),
+            offline: topology.offline.clone(),
+            quota: topology.quota.as_ref().map(|quota| quota.cpus),
+        }
+    }
+}
+
+/// All findings.
+pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
+    let runtime = match Runtime::builder().observe(false).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let advice = "nothing runs on the runtime here; counters, tenants and budgets do";
+            return vec![finding("workers", State::Missing, error.to_string(), Some(advice.into()))];
+        }
+    };
+    let allowed = affinity::allowed().unwrap_or_default();
+    let facts = Facts::of(topology, &allowed, runtime.metrics().workers.len());
+    let first = topology.cpus.iter().map(|cpu| cpu.id).find(|cpu| allowed.contains(*cpu));
+    let mut found = vec![workers(&facts), pinning(&facts, first), driver(&runtime)];
+    found.extend(siblings(&facts));
+    found.extend(offline(&facts));
+    found
+}
+
+/// How many workers a program gets that says nothing, and why.
+fn workers(facts: &Facts) -> Finding {
+    let Facts { workers: n, cpus, online, quota, .. } = *facts;
+    let why = match quota {
+        Some(quota) if n < cpus => {
+            format!("the cgroup's quota of {quota} CPUs, rounded up; {cpus} CPUs are allowed")
+        }
+        _ if cpus == 1 && online > 1 => format!("one CPU is allowed, of {online} that are online"),
+        _ if cpus == 1 => "one CPU is allowed".to_owned(),
+        _ => format!("one for each of the {cpus} CPUs that are allowed"),
+    };
+    let mut advice = Vec::new();
+    if quota.is_some_and(|quota| quota < 1.0) {
+        advice.push(
+            "below one CPU: when the quota is used up, all threads stop until the next period, in the middle of a \
+             poll, and every task and timer waits; raise it to 1",
+        );
+    }
+    if n == 1 {
+        advice.push(
+            "with one worker nothing can be placed or pulled, and nobody sees a long poll: wrap what is long in \
+             block_in_place",
+        );
+        match quota {
+            // More CPUs would not help, and the advice is above.
+            Some(quota) if quota < 1.0 => {}
+            Some(_) if cpus > 1 => advice.push("the quota is one CPU: raise it"),
+            _ if cpus == 1 && online > 1 => {
+                advice.push("taskset or the cpuset allows one CPU: allow a second one")
+            }
+            _ => {}
+        }
+    } else if quota.is_some() && n < cpus {
+        advice.push("workers are not pinned then; raise the quota, or set `workers` and `pin`");
+    }
+    let state = if advice.is_empty() { State::Ok } else { State::Limited };
+    let advice = (!advice.is_empty()).then(|| advice.join("; "));
+    finding("workers", state, format!("{n} by default: {why}"), advice)
+}
+
+/// What it means that CPUs share cores, where they do.
+fn siblings(facts: &Facts) -> Option<Finding> {
+    let Facts { workers, cpus, cores, shared_cores, .. } = *facts;
+    let shared = || format!("cores of which we may use a part only: {shared_cores} of {cores}");
+    if cores < cpus {
+        let others = if shared_cores > 0 { format!("; {}", shared()) } else { String::new() };
+        let fact = format!("the {cpus} CPUs that are allowed are {cores} cores: SMT siblings{others}");
+        let advice = format!(
+            "siblings share their core's caches, so a task is as warm on either, and its units, so two that compute \
+             slow each other down: {}",
+            match workers > cores {
+                true => format!("`smt(Smt::OnePerCore)` makes {cores} workers where that counts for more"),
+                false => "with fewer workers than CPUs, the system chooses who shares".to_owned(),
+            }
+        );
+        return Some(finding("siblings", State::Ok, fact, Some(advice)));
+    }
+    (shared_cores > 0).then(|| {
+        let advice = "who runs there takes units and cache of the core, and a worker looks slow without being stopped; \
+                      allow whole cores";
+        finding("siblings", State::Limited, shared(), Some(advice.into()))
+    })
+}
+
+/// What it means that CPUs are offline, where some are.
+fn offline(facts: &Facts) -> Option<Finding> {
+    let n = facts.offline.len();
+    let fact = match n {
+        0 => return None,
+        1 => format!("CPU {} is possible and not online: no worker is made for it", facts.offline),
+        _ => format!("CPUs {} are possible and not online: no worker is made for them", facts.offline),
+    };
+    let advice = "workers are made when a runtime starts: one that comes online later is used after the next start, and \
+                  the worker of one that goes offline goes on beside another";
+    Some(finding("offline", State::Ok, fact, Some(advice.into())))
+}
+
+/// Whether a thread stays on the CPU that it is put on.
+fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
+    let by_default = match facts.workers < facts.cpus {
+        true => "; by default they are not, since there are fewer workers than CPUs",
+        false => "",
+    };
+    // On a thread of its own: this one stays where it was.
+    let tried = std::thread::spawn(move || match first {
+        None => Err("no CPU is allowed".to_owned()),
+        Some(cpu) => affinity::pin(cpu).map_err(|error| error.to_string()).and_then(|()| {
+            std::thread::yield_now();
+            let at = affinity::current_cpu();
+            if at == cpu { Ok(()) } else { Err(format!("put on CPU {cpu}, it ran on CPU {at}")) }
+        }),
+    });
+    match tried.join() {
+        Ok(Ok(())) => finding(
+            "pinning",
+            State::Ok,
+            format!("works: workers can be kept on their CPUs{by_default}"),
+            None,
+        ),
+        Ok(Err(why)) => finding(
+            "pinning",
+            State::Limited,
+            format!("does not work: {why}"),
+            Some(
+                "the system moves workers as it likes, and data with them; see seccomp and the cpuset".into(),
+            ),
+        ),
+        Err(_) => finding(
+            "pinning",
+            State::Limited,
+            "the thread that tried it panicked",
+            Some("tell us what it printed".into()),
+        ),
+    }
+}
+
+/// Whether a task runs, and a timer rings on a worker: epoll, an event descriptor and a timer descriptor.
+fn driver(runtime: &Runtime) -> Finding {
+    let task = runtime.spawn(async {
+        tokio::time::sleep(Duration::from_micros(100)).await;
+        tokio::net::UdpSocket::bind("127.0.0.1:0").await.map(|_| ())
+    });
+    match runtime.block_on(task) {
+        Ok(Ok(())) => finding(
+            "driver",
+            State::Ok,
+            "tokio's, one per worker (epoll, eventfd, timerfd): a timer rang, a socket was made",
+            None,
+        ),
+        Ok(Err(error)) => finding(
+            "driver",
+            State::Limited,
+            format!("tokio's, one per worker: a timer rang, a socket was refused: {error}"),
+            Some("servers need one; see seccomp and the limit of descriptors (ulimit -n)".into()),
+        ),
+        Err(error) => finding(
+            "driver",
+            State::Missing,
+            error.to_string(),
+            Some("tell us: a task must not end so".into()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Hostile: every reader of a file or of an answer, given any bytes.
+//!
+//! Model.   A body reads bytes as one kind of input and goes as far with them as the command does. What it reads
+//!          it may refuse; it may not panic, and takes time and memory in measure of the input. A fuzzer calls a
+//!          body with what it mutates (`fuzz/`, nightly), a test with a bounded number of mutations of the corpora
+//!          (`tests/hostile.rs`, stable).
+//! Number.  Eleven bodies.
+//! Source.  `fuzz/README.md` says how to run one.
+
+use crate::report::{self, Inputs, Probe};
+use crate::results::Results;
+use crate::top::Snapshot;
+use std::io::Write;
+use std::path::Path;
+use warmcore_sim::costs::Costs;
+use warmcore_sim::culprit::{self, Base, Profile};
+use warmcore_sim::layout::Layout;
+use warmcore_sim::program::rt_app;
+use warmcore_topo::{MACHINES, Topology, machines};
+use warmcore_types::CpuSet;
+
+/// Reads bytes as one kind of input; says whether they are one.
+pub type Body = fn(&[u8]) -> bool;
+
+/// All of them, by the name of their corpus and fuzz target.
+pub const BODIES: &[(&str, Body)] = &[
+    ("hwloc", hwloc),
+    ("sysfs", sysfs),
+    ("machine_file", machine_file),
+    ("cpu_list", cpu_list),
+    ("elf", elf),
+    ("btf", btf),
+    ("layout", layout),
+    ("profile", profile),
+    ("rt_app", rt_app),
+    ("report", report),
+    ("top", top),
+];
+
+/// Text, as files and sockets that are read as text have it.
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+/// Where small files are quick.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for temporary files")
+}
+
+fn sound(read: Result<Topology, warmcore_topo::TopoError>) -> bool {
+    read.is_ok_and(|topology| {
+        topology.check().expect("a machine that was read agrees with itself");
+        true
+    })
+}
+
+/// hwloc's XML.
+pub fn hwloc(bytes: &[u8]) -> bool {
+    let folder = folder();
+    let path = folder.path().join("lstopo.xml");
+    std::fs::File::create(&path).and_then(|mut file| file.write_all(bytes)).expect("a temporary file");
+    sound(Topology::from_hwloc(&path))
+}
+
+/// A /sys tree: a line is `path=content`, below `devices/system`; `~` in a content is a NUL.
+pub fn sysfs(bytes: &[u8]) -> bool {
+    let folder = folder();
+    let system = folder.path().join("devices/system");
+    for line in bytes.split(|b| *b == b'\n').take(400) {
+        let Some(at) = line.iter().position(|b| *b == b'=') else { continue };
+        let Some(path) = text(&line[..at]) else { continue };
+        let is_name =
+            |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if path.len() > 100 || path.split('/').count() > 5 || !path.split('/').all(is_name) {
+            continue;
+        }
+        let content: Vec<u8> = line[at + 1..].iter().map(|b| if *b == b'~' { 0 } else { *b }).collect();
+        let file = system.join(path);
+        // A file where a directory is, or the other way round: then that is the tree.
+        let _ = file
+            .parent()
+            .map(std::fs::create_dir_all)
+            .transpose()
+            .and_then(|_| std::fs::write(&file, content));
+    }
+    sound(Topology::from_sysfs(folder.path()))
+}
+
+/// A machine file: its machines and what their acts cost.
+pub fn machine_file(bytes: &[u8]) -> bool {
+    let Some(text) = text(bytes) else { return false };
+    let mut is_one = false;
+    for name in machines(text).unwrap_or_default().iter().take(4) {
+        is_one |= sound(Topology::from_machine(text, name)) && Costs::from_machine(text, name).is_ok();
+    }
+    is_one
+}
+
+/// A list of CPUs.
+pub fn cpu_list(bytes: &[u8]) -> bool {
+    let Some(Ok(set)) = text(bytes).map(CpuSet::parse_list) else { return false };
+    assert_eq!(CpuSet::parse_list(&set.to_string()), Ok(set), "what is written reads back");
+    true
+}
+
+/// An ELF file with debug information.
+pub fn elf(bytes: &[u8]) -> bool {
+    Layout::from_elf(bytes, "s", "a file").is_ok()
+}
+
+/// BTF.
+pub fn btf(bytes: &[u8]) -> bool {
+    Layout::from_btf(bytes, "s", "a file").is_ok()
+}
+
+/// A layout that is declared, and its holes.
+pub fn layout(bytes: &[u8]) -> bool {
+    let Some(Ok(layout)) = text(bytes).map(|text| Layout::declared(text, "a file")) else { return false };
+    let _ = layout.holes();
+    true
+}
+
+/// A profile, or what perf printed, judged on a layout of three fields.
+pub fn profile(bytes: &[u8]) -> bool {
+    const S: &str = "name = 's'\nsize = 64\nalign = 64\nfields = [{ name = 'a', offset = 0, size = 8 }, \
+                     { name = 'b', offset = 8, size = 8 }, { name = 'c', offset = 16, size = 48 }]";
+    let Some(text) = text(bytes) else { return false };
+    let layout = Layout::declared(S, "s").expect("it is right");
+    let read = match culprit::is_perf(text) {
+        false => Profile::parse(text, "a file"),
+        true => {
+            culprit::from_perf(text, &layout, &Base::parse("0x1000"), "a file").map(|(profile, _)| profile)
+        }
+    };
+    let machine = "ryzen7950x";
+    let topology = Topology::from_machine(MACHINES, machine).expect("it is there");
+    let costs = Costs::from_machine(MACHINES, machine).expect("it is there");
+    let Ok(profile) = read else { return false };
+    culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.report().is_empty())
+}
+
+/// Tasks as rt-app reads them.
+pub fn rt_app(bytes: &[u8]) -> bool {
+    text(bytes).is_some_and(|text| rt_app::read(text).is_ok())
+}
+
+/// What was measured, drawn: results or a probe.
+pub fn report(bytes: &[u8]) -> bool {
+    let runs: Vec<Results> = serde_json::from_slice(bytes).into_iter().collect();
+    let probe: Option<Probe> = serde_json::from_slice(bytes).ok();
+    if runs.is_empty() && probe.is_none() {
+        return false;
+    }
+    let topology = Topology::from_machine(MACHINES, "ryzen7950x").expect("it is there");
+    let inputs =
+        Inputs { topology: &topology, probe: probe.as_ref(), runs: &runs, doctor: &[], imagined: None };
+    let _ = (report::page(&inputs), report::summary(&inputs), report::pictures(&inputs));
+    let _ = report::raw_csv(&runs);
+    true
+}
+
+/// What a process says to `warmcore top`.
+pub fn top(bytes: &[u8]) -> bool {
+    text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
+}
+
+/// The inputs of a corpus: the files of a tar archive, in its order. What is cut short is left out.
+pub fn corpus(archive: &Path) -> std::io::Result<Vec<Vec<u8>>> {
+    const BLOCK: usize = 512;
+    let bytes = std::fs::read(archive)?;
+    let (mut at, mut files) = (0, Vec::new());
+    while let Some(head) = bytes.get(at..at + BLOCK) {
+        // Its size stands at byte 124, in octal digits, its kind at 156: `0` is a file.
+        let digits = text(&head[124..135]).unwrap_or_default();
+        let Ok(size) = usize::from_str_radix(digits.trim_matches([' ', '\0']), 8) else { break };
+        let Some(file) = bytes.get(at + BLOCK..at + BLOCK + size) else { break };
+        if head[156] == b'0' {
+            files.push(file.to_vec());
+        }
+        at += BLOCK + size.next_multiple_of(BLOCK);
+    }
+    Ok(files)
+}

@@ -1,0 +1,70 @@
+//! The command `warmcore`.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use warmcore_cli::{doctor, run, signals, sim, survey, top, topo};
+
+/// Keeps work and its data on the cores where they are warm; this command shows what that is
+/// worth on this machine.
+#[derive(Parser)]
+#[command(name = "warmcore", version, arg_required_else_help = true, after_help = AFTER)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER: &str = "\
+Start with `warmcore report`: it measures everything and writes a page with pictures.
+WARMCORE_PERCPU=rseq|atomic|plain forces how per-CPU data is kept; `warmcore doctor` says how and why.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Draws the machine: sockets, last-level caches, cores; --probe measures it
+    Topo(topo::Args),
+    /// Measures one mechanism beside the plain way and named peers
+    Run(run::Args),
+    /// Simulates a machine that isn't here, and compares with what others measured on it
+    Sim(sim::Args),
+    /// Measures everything and writes one page with pictures
+    Report(survey::Args),
+    /// Shows what a running process does: its workers, by last-level cache
+    Top(top::Args),
+    /// Says what this system offers, what limits it, and what to do
+    Doctor(doctor::Args),
+    /// Runs what needs a process of its own; `run` calls it
+    #[command(name = run::part::COMMAND, hide = true)]
+    RunPart(run::part::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
+    // either, but a signal to the group reaches it too: if it died before the run that asked saw the signal, the run
+    // would take that for an error. So it outlives the first one, and the run ends it.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
+        signals::listen();
+    }
+    let done = match &cli.command {
+        // Doctor is for systems where the forced mode is an error; it says so itself.
+        Command::Doctor(args) => doctor::command(args),
+        Command::Topo(args) => topo::run(args),
+        Command::Top(args) => top::command(args),
+        Command::Sim(args) => sim::command(args),
+        Command::Run(args) => with_mode().and_then(|()| run::command(args)),
+        Command::RunPart(args) => with_mode().and_then(|()| run::part::command(args)),
+        Command::Report(args) => with_mode().and_then(|()| survey::command(args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("warmcore: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A forced backend that isn't there is an error before anything is measured.
+fn with_mode() -> anyhow::Result<()> {
+    warmcore_percpu::try_mode()?;
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! Topo picture: the machine as boxes in boxes, for 2 CPUs and for 384.
+//!
+//! Model.   A box holds its children in rows that wrap at its width. Text never shrinks, so the
+//!          same machine is drawn once per screen width, and CSS shows the one that fits. How
+//!          many cores stand beside each other in an LLC is tried out: the lowest picture wins.
+//! Number.  384 CPUs at 912 px: about 600 px high, 40 KB of SVG.
+
+use super::markup::{esc, standalone};
+use std::collections::BTreeMap;
+use warmcore_topo::{Cpu, Topology};
+
+/// The widths of the page's three pictures; `style.css` chooses by the screen's.
+pub(super) const WIDTHS: [f64; 3] = [320.0, 592.0, 896.0];
+
+const PAD: f64 = 6.0;
+const GAP: f64 = 6.0;
+const HEAD: f64 = 20.0;
+/// What a digit takes at 12 px, and a letter of a label.
+const DIGIT: f64 = 7.5;
+
+/// The machine in a sentence.
+pub(super) fn in_words(t: &Topology) -> String {
+    let some = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    [
+        some(t.sockets.len(), "socket", "sockets"),
+        some(t.nodes.len(), "node", "nodes"),
+        some(t.llcs.len(), "last-level cache", "last-level caches"),
+        some(t.cores.len(), "core", "cores"),
+        some(t.cpus.len(), "CPU", "CPUs"),
+    ]
+    .join(", ")
+}
+
+/// The picture inside the page, once per width.
+pub(super) fn html(t: &Topology) -> String {
+    let one = |(i, width): (usize, &f64)| {
+        let (width, height, body) = draw(t, *width);
+        format!(
+            "<svg class=\"machine w{i}\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+             role=\"img\"><title>The machine</title><desc>{}</desc>{body}</svg>\n",
+            esc(&in_words(t))
+        )
+    };
+    WIDTHS.iter().enumerate().map(one).collect()
+}
+
+/// The picture on its own.
+pub(super) fn svg(t: &Topology) -> String {
+    let (width, height, body) = draw(t, WIDTHS[2]);
+    let body = format!("<svg x=\"12\" y=\"12\" width=\"{width}\" height=\"{height}\">{body}</svg>");
+    standalone(width + 24.0, height + 24.0, &in_words(t), &body)
+}
+
+/// A box, and where its children lie inside it.
+struct Shape {
+    class: String,
+    label: String,
+    w: f64,
+    h: f64,
+    children: Vec<(f64, f64, Shape)>,
+}
+
+impl Shape {
+    /// A box around `children`, in rows no wider than `width`.
+    fn around(class: &str, label: String, children: Vec<Shape>, width: f64, pad: f64, gap: f64) -> Self {
+        let head = if label.is_empty() { pad } else { HEAD };
+        // As many to a row as leave the last row full, where they are of one size.
+        let widest = children.iter().map(|c| c.w).fold(1.0, f64::max);
+        let fit = (((width - 2.0 * pad + gap) / (widest + gap)) as usize).max(1);
+        let across = children.len().div_ceil(children.len().div_ceil(fit).max(1));
+        let width = width.min(across as f64 * (widest + gap) - gap + 2.0 * pad + 0.5);
+        let (mut x, mut y, mut row, mut right) = (pad, head, 0.0f64, 0.0f64);
+        let mut placed = Vec::with_capacity(children.len());
+        for child in children {
+            if x > pad && x + child.w + pad > width {
+                (x, y, row) = (pad, y + row + gap, 0.0);
+            }
+            (row, right) = (row.max(child.h), right.max(x + child.w));
+            let w = child.w;
+            placed.push((x, y, child));
+            x += w + gap;
+        }
+        let w = (right + pad).max(label.chars().count() as f64 * DIGIT + 2.0 * pad);
+        Self { class: class.into(), label, w, h: y + row + pad, children: placed }
+    }
+
+    fn svg(&self, x: f64, y: f64, out: &mut String) {
+        let (class, w, h) = (&self.class, self.w, self.h);
+        let cell = class.starts_with("cpu");
+        *out +=
+            &format!("<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"3\"/>");
+        if class.contains("barred") {
+            let (x2, y2) = (x + w - 3.0, y + 3.0);
+            let (x1, y1) = (x + 3.0, y + h - 3.0);
+            *out += &format!("<line class=\"strike\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>");
+        }
+        match &*self.label {
+            "" => {}
+            label if cell => {
+                let barred =
+                    if class.contains("barred") || class.contains("offline") { " muted" } else { "" };
+                let (mid, base) = (x + w / 2.0, y + h / 2.0 + 4.5);
+                *out += &format!("<text class=\"small mid{barred}\" x=\"{mid}\" y=\"{base}\">{label}</text>");
+            }
+            label => {
+                let (x, y) = (x + PAD, y + 14.5);
+                *out += &format!("<text class=\"small muted\" x=\"{x}\" y=\"{y}\">{}</text>", esc(label));
+            }
+        }
+        for (dx, dy, child) in &self.children {
+            child.svg(x + dx, y + dy, out);
+        }
+    }
+}
+
+/// The picture in at most `width`: what it takes of it, its height, and its content.
+fn draw(t: &Topology, width: f64) -> (f64, f64, String) {
+    let widest = t.llcs.iter().map(|l| l.cpus.len()).max().unwrap_or(1);
+    let best = (1..=widest.min((width / cell_width(t)) as usize).max(1))
+        .map(|columns| sockets(t, width, columns))
+        .min_by(|a, b| height(a).total_cmp(&height(b)));
+    let mut out = String::new();
+    let mut y = 1.0;
+    for shape in best.iter().flatten() {
+        shape.svg(1.0, y, &mut out);
+        y += shape.h + GAP;
+    }
+    let mut used = best.iter().flatten().map(|s| s.w + 2.0).fold(0.0, f64::max);
+    for (class, text) in legend(t) {
+        used = used.max(36.0 + text.chars().count() as f64 * DIGIT).min(width);
+        out += &format!(
+            "<rect class=\"{class}\" x=\"2\" y=\"{}\" width=\"26\" height=\"18\" rx=\"3\"/>\
+             <text class=\"small muted\" x=\"36\" y=\"{}\">{text}</text>",
+            y + 4.0,
+            y + 17.0
+        );
+        if class.contains("barred") {
+            let (low, high) = (y + 19.0, y + 7.0);
+            out += &format!("<line class=\"strike\" x1=\"5\" y1=\"{low}\" x2=\"25\" y2=\"{high}\"/>");
+        }
+        y += 26.0;
+    }
+    (used, y + 2.0, out)
+}
+
+fn height(shapes: &[Shape]) -> f64 {
+    shapes.iter().map(|s| s.h + GAP).sum()
+}
+
+fn cell_width(t: &Topology) -> f64 {
+    let last = t.possible.last().or(t.cpus.last().map(|c| c.id)).map_or(0, |c| c.0);
+    (last.max(1).ilog10() as f64 + 1.0) * DIGIT + 9.0
+}
+
+/// The sockets, one below the other, and a last box of what is offline: sysfs knows no place
+/// for a CPU that is not online.
+fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
+    let width = width - 2.0;
+    let cell = cell_width(t);
+    let cpu = |id: warmcore_types::CpuId, class: &str| Shape {
+        class: format!("cpu{class}"),
+        label: id.0.to_string(),
+        w: cell,
+        h: 20.0,
+        children: Vec::new(),
+    };
+    let usable = t.usable();
+    let online = |c: &&Cpu| {
+        let barred = if usable.contains(c.id) { "" } else { " barred" };
+        let isolated = if t.isolated.contains(c.id) { " isolated" } else { "" };
+        cpu(c.id, &format!("{barred}{isolated}"))
+    };
+    let core = |cpus: &[&Cpu], width| {
+        Shape::around("core", String::new(), cpus.iter().map(online).collect(), width, 3.0, 2.0)
+    };
+    let llc = |cpus: &[&Cpu], width: f64| {
+        let cores: Vec<Shape> = by(cpus, |c| c.core.0).values().map(|c| core(c, width - 2.0 * PAD)).collect();
+        let across = cores.iter().map(|c| c.w).fold(0.0, f64::max) + GAP;
+        let label = match t.llcs.get(cpus[0].llc.index()) {
+            Some(l) if l.level > 0 => {
+                let size = l.size_kib.map(|kib| format!(" {}", size(kib))).unwrap_or_default();
+                format!("{} L{}{size}", l.id, l.level)
+            }
+            _ => format!("{} assumed", cpus[0].llc),
+        };
+        let fits = (across * columns as f64 - GAP + 2.0 * PAD).min(width);
+        // A label may be wider than the cores below it.
+        Shape::around("llc", label.clone(), cores, fits.max(label.len() as f64 * DIGIT + 2.0 * PAD), PAD, GAP)
+    };
+    let llcs = |cpus: &[&Cpu], width: f64| -> Vec<Shape> {
+        by(cpus, |c| c.llc.0).values().map(|c| llc(c, width - 2.0 * PAD)).collect()
+    };
+    let socket = |(id, cpus): (&u32, &Vec<&Cpu>)| {
+        let nodes = by(cpus, |c| c.node.0);
+        if let [(node, cpus)] = nodes.iter().collect::<Vec<_>>()[..] {
+            let label = format!("socket {id} · node {node}");
+            return Shape::around("socket", label, llcs(cpus, width), width, PAD, GAP);
+        }
+        let inner = width - 2.0 * PAD;
+        let node = |(node, cpus): (&u32, &Vec<&Cpu>)| {
+            Shape::around("node", format!("node {node}"), llcs(cpus, inner), inner, PAD, GAP)
+        };
+        Shape::around("socket", format!("socket {id}"), nodes.iter().map(node).collect(), width, PAD, GAP)
+    };
+    let all: Vec<&Cpu> = t.cpus.iter().collect();
+    let mut shapes: Vec<Shape> = by(&all, |c| c.socket.0).iter().map(socket).collect();
+    if !t.offline.is_empty() {
+        let cpus = t.offline.iter().map(|id| cpu(id, " offline")).collect();
+        shapes.push(Shape::around("node", "offline".into(), cpus, width, PAD, 4.0));
+    }
+    shapes
+}
+
+fn by<'a>(cpus: &[&'a Cpu], key: impl Fn(&Cpu) -> u32) -> BTreeMap<u32, Vec<&'a Cpu>> {
+    cpus.iter().fold(BTreeMap::new(), |mut groups, cpu| {
+        groups.entry(key(cpu)).or_insert_with(Vec::new).push(*cpu);
+        groups
+    })
+}
+
+fn size(kib: u32) -> String {
+    match kib {
+        k if k % 1024 == 0 => format!("{} MiB", k / 1024),
+        k if k > 10 * 1024 => format!("{:.1} MiB", f64::from(k) / 1024.0),
+        k => format!("{k} KiB"),
+    }
+}
+
+/// What each unusual look of a CPU means, of those that occur.
+fn legend(t: &Topology) -> Vec<(&'static str, String)> {
+    let barred = t.online().difference(&t.usable()).len();
+    [
+        ("cpu isolated", t.isolated.len(), "isolated at boot (isolcpus=)"),
+        ("cpu barred", barred, "not allowed for this process"),
+        ("cpu offline", t.offline.len(), "offline, place unknown"),
+    ]
+    .into_iter()
+    .filter(|(_, n, _)| *n > 0)
+    .map(|(class, n, text)| (class, format!("{text}: {n} {}", if n == 1 { "CPU" } else { "CPUs" })))
+    .collect()
+}

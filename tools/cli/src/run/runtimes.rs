@@ -1,0 +1,87 @@
+//! Runtimes: those that `run wake` and `run http` compare, each made the way its own users make it.
+//!
+//! Model.   A runtime is made at its first use and lives as long as the process, asleep while others are measured. It
+//!          has a worker for each CPU that the process may use.
+//! Number.  Those that `run http` compares, on two CPUs: ten threads and smol's reactor, all but two asleep at any
+//!          time. Each policy of ours is a runtime more.
+//! Source.  tokio's and smol's own documentation for the ways.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tokio::runtime::{Builder, Handle};
+use warmcore_runtime::{PolicyKind, Runtime};
+use warmcore_sys::affinity;
+use warmcore_types::CpuId;
+
+/// The CPUs that this process may use: a worker for each.
+pub fn cpus() -> &'static [CpuId] {
+    static CPUS: OnceLock<Vec<CpuId>> = OnceLock::new();
+    CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
+}
+
+/// Ours, with nothing tuned but the policy.
+pub fn ours(policy: PolicyKind) -> &'static Runtime {
+    static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
+        [const { OnceLock::new() }; PolicyKind::all().len()];
+    RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
+}
+
+/// Ours once more, for who spreads tasks: what the others have on each worker is not to count there.
+pub fn ours_apart() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))
+}
+
+fn make(name: &str, policy: PolicyKind) -> Runtime {
+    let builder = Runtime::builder().workers(cpus().len()).policy(policy).name(name);
+    builder.build().expect("threads and descriptors can be had")
+}
+
+/// Tokio's runtime of several threads, as its users have it, or with a CPU for each thread.
+pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
+    static RUNTIMES: [OnceLock<tokio::runtime::Runtime>; 2] = [const { OnceLock::new() }; 2];
+    RUNTIMES[usize::from(is_pinned)].get_or_init(|| {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(cpus().len()).enable_all();
+        builder.thread_name(if is_pinned { "tokio-pinned" } else { "tokio" });
+        if is_pinned {
+            let next = AtomicUsize::new(0);
+            builder.on_thread_start(move || {
+                // Not pinned, it is the other variant over again; `doctor` says where pinning fails.
+                let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
+            });
+        }
+        builder.build().expect("threads and an epoll instance can be had")
+    })
+}
+
+/// One of tokio's single-threaded runtimes on each CPU, with a pinned thread for each: tasks never move.
+pub fn tokio_per_core() -> &'static [Handle] {
+    static HANDLES: OnceLock<Vec<Handle>> = OnceLock::new();
+    let start = |&cpu: &CpuId| {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("an epoll instance can be had");
+        let handle = runtime.handle().clone();
+        let work = move || {
+            let _ = affinity::pin(cpu);
+            runtime.block_on(std::future::pending::<()>());
+        };
+        std::thread::Builder::new().name("per-core".into()).spawn(work).expect("a thread can be had");
+        handle
+    };
+    HANDLES.get_or_init(|| cpus().iter().map(start).collect())
+}
+
+/// Smol's executor, on a thread for each CPU, as its own global one is made.
+pub fn smol_threads() -> &'static smol::Executor<'static> {
+    static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
+    static THREADS: OnceLock<()> = OnceLock::new();
+    let executor = EXECUTOR.get_or_init(smol::Executor::new);
+    THREADS.get_or_init(|| {
+        for _ in cpus() {
+            let work = || smol::block_on(executor.run(std::future::pending::<()>()));
+            std::thread::Builder::new().name("smol".into()).spawn(work).expect("a thread can be had");
+        }
+    });
+    executor
+}

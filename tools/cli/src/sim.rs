@@ -1,0 +1,332 @@
+//! Sim: what the decisions of `cid`, `budget` and `place` lead to on a machine that isn't here.
+//!
+//! Model.   A table is simulated for all its seeds, on as many threads as there are CPUs. A signal ends it after the
+//!          seeds under way: the table has the seeds that were finished, and each row says how many. Nothing of
+//!          this machine is in a result, unless `--machine this` asks for it, so `--json` holds no machine and no load.
+//! Number.  All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute.
+//! Source.  `tools/sim`; the tolerances were written down before it, in `tools/sim/tolerances.toml`.
+
+mod args;
+pub mod load;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod watch;
+
+pub use args::Args;
+
+use crate::measure::INTERRUPTED;
+use crate::report::Probe;
+use crate::{host, report, results, topo};
+use anyhow::Context;
+use args::{Common, FalseSharing, What};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use warmcore_sim::culprit::{self, Base, Culprit, Profile};
+use warmcore_sim::layout::Layout;
+use warmcore_sim::machine::{Machine, THIS};
+use warmcore_sim::table::{Options, Table, UNPUBLISHED};
+use warmcore_topo::{Distance, Topology};
+use warmcore_types::CpuId;
+use watch::Onlooker;
+
+/// The version of what `--json` writes. It grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 2;
+
+/// A line of a note is as long as that.
+const WIDTH: usize = 110;
+
+/// What `--json` writes.
+#[derive(Debug, Serialize)]
+pub struct Simulated {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What ran: `sim cid`, `sim tables`, `sim culprit`.
+    pub what: String,
+    /// The command that repeats it, to the digit.
+    pub command: String,
+    /// When it began, UTC, RFC 3339.
+    pub when: String,
+    /// What a signal left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<String>,
+    /// The tables that were finished, or begun.
+    pub tables: Vec<Table>,
+    /// Of a load: what came of it under each policy, seed by seed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<load::Load>,
+    /// Of a layout: who is to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub culprit: Option<Culprit>,
+}
+
+impl Simulated {
+    fn begun(what: &str, command: String) -> Self {
+        Self {
+            schema: SCHEMA,
+            what: format!("sim {what}"),
+            command,
+            when: host::utc_now(),
+            interrupted: None,
+            tables: Vec::new(),
+            loads: Vec::new(),
+            culprit: None,
+        }
+    }
+
+    /// Writes what there is by now where it was asked for.
+    fn keep(&self, common: &Common) -> anyhow::Result<()> {
+        if let Some(path) = &common.json {
+            results::write_whole(path, &serde_json::to_vec_pretty(self)?)?;
+        }
+        #[cfg(feature = "parquet")]
+        if let Some(path) = &common.parquet {
+            results::write_whole(path, &parquet::bytes(self, common.seed)?)?;
+        }
+        Ok(())
+    }
+
+    /// Says where it was written.
+    fn tell(common: &Common) {
+        for path in [&common.json, &common.parquet].into_iter().flatten() {
+            eprintln!("written: {}", path.display());
+        }
+    }
+}
+
+/// `warmcore sim`.
+pub fn command(args: &Args) -> anyhow::Result<()> {
+    args.check()?;
+    match &args.what {
+        What::Load(load) => load::command(load),
+        What::FalseSharing(of) if of.layout.is_some() => find(of),
+        _ => tables(args),
+    }
+}
+
+fn tables(args: &Args) -> anyhow::Result<()> {
+    let common = args.common();
+    let machine = common.machine.as_deref().map(machine_of).transpose()?;
+    let mut all = Simulated::begun(args.name(), args.said());
+    // Now, so that no older file stands for this run, and a path that can't be written is told at once.
+    all.keep(common)?;
+    let chosen = args.kinds();
+    let bar = crate::progress(common.seeds, &all.what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    for kind in &chosen {
+        let watch = Onlooker::new(&bar, kind.name());
+        let options = Options {
+            machine: machine.clone(),
+            seeds: common.seeds(),
+            quick: args.quick(),
+            threads: None,
+            watch: Some(watch.clone()),
+        };
+        let replay = |seed: Option<u64>| args.replay(*kind, seed);
+        let table = watch.wait(|| kind.table(&options).concluded(&options), replay)?;
+        let is_cut = INTERRUPTED.load(Relaxed);
+        if is_cut {
+            let missing: Vec<&str> =
+                chosen.iter().skip_while(|k| k.name() != kind.name()).skip(1).map(|k| k.name()).collect();
+            all.interrupted = Some(left_out(&table, kind.name(), common.seeds, &missing));
+        }
+        if !table.rows.is_empty() {
+            bar.suspend(|| print!("{}", report::simulated(&shown(&table, is_cut))));
+            all.tables.push(table);
+        }
+        all.keep(common)?;
+        if is_cut {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    if chosen.len() > 1 {
+        print!("{}", report::simulated_tally(&all.tables));
+    }
+    Simulated::tell(common);
+    if let Some(left_out) = &all.interrupted {
+        eprintln!("interrupted: {left_out}");
+        crate::signals::end();
+    }
+    Ok(())
+}
+
+/// What a signal left out, in words.
+fn left_out(table: &Table, name: &str, seeds: u64, missing: &[&str]) -> String {
+    let counts = || table.rows.iter().map(|row| row.numbers.len());
+    let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+    let of = match (least, most) {
+        (_, 0) => format!("of {name} no seed was finished"),
+        (least, most) if least == most => format!("{name} has {most} of {seeds} seeds"),
+        (least, most) => {
+            format!("{name} has {least} to {most} of {seeds} seeds, as each row says, and rows are missing")
+        }
+    };
+    match missing {
+        [] => of,
+        missing => format!("{of}; not begun: {}", missing.join(", ")),
+    }
+}
+
+/// A table as it is printed: one line says what would stand in all rows.
+fn shown(table: &Table, is_cut: bool) -> Table {
+    let mut table = table.clone();
+    let mut is_unpublished = false;
+    for row in &mut table.rows {
+        if is_cut {
+            row.name = format!("{} [seeds: {}]", row.name, row.numbers.len());
+        }
+        if let Some(tolerance) = row.tolerance.as_mut().filter(|t| t.why.as_deref() == Some(UNPUBLISHED)) {
+            tolerance.why = None;
+            is_unpublished = true;
+        }
+    }
+    if is_unpublished {
+        table.notes.insert(0, format!("Not claimed: {UNPUBLISHED}."));
+    }
+    table
+}
+
+/// Notes, a paragraph each, in lines of a terminal's width.
+fn noted(notes: &[String]) -> String {
+    let mut out = String::new();
+    for note in notes {
+        let mut line = "-".to_owned();
+        for word in note.split_whitespace() {
+            if line.chars().count() + word.chars().count() >= WIDTH {
+                out += &format!("{line}\n");
+                line = " ".to_owned();
+            }
+            line += &format!(" {word}");
+        }
+        out += &format!("{line}\n");
+    }
+    out
+}
+
+/// What `--machine` names. Of this machine the hand-overs of a line are timed first: that takes 2 to 20 s, and
+/// estimates by class are off by a factor of four on some.
+fn machine_of(what: &str) -> anyhow::Result<Machine> {
+    let machine = Machine::read(what)?;
+    if what != THIS || machine.topology.usable().len() < 2 {
+        return Ok(machine);
+    }
+    let bar = crate::progress(1, "timing pairs of CPUs");
+    let probed = topo::probe(&machine.topology, &|done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    match probed {
+        Ok(probe) => {
+            let timed = hand_overs(&machine.topology, &probe);
+            Ok(machine.timed(&timed))
+        }
+        Err(_) if INTERRUPTED.load(Relaxed) => {
+            eprintln!("interrupted: the probe was not finished, and nothing was simulated");
+            crate::signals::end()
+        }
+        Err(error) => {
+            eprintln!("not timed, so hand-overs are estimates: {error:#}");
+            Ok(machine)
+        }
+    }
+}
+
+/// The median of the timed pairs of each distance, in ps.
+fn hand_overs(topology: &Topology, probe: &Probe) -> BTreeMap<Distance, u64> {
+    let mut timed = BTreeMap::<Distance, Vec<f64>>::new();
+    for (from, row) in probe.cpus.iter().zip(&probe.hand_over_ns) {
+        for (to, ns) in probe.cpus.iter().zip(row) {
+            let distance = topology.distance(CpuId(*from), CpuId(*to)).filter(|_| from < to);
+            if let (Some(distance), Some(ns)) = (distance, ns) {
+                timed.entry(distance).or_default().push(*ns);
+            }
+        }
+    }
+    let median = |mut ns: Vec<f64>| {
+        ns.sort_by(f64::total_cmp);
+        (ns[ns.len() / 2] * 1000.0).round() as u64
+    };
+    timed.into_iter().map(|(distance, ns)| (distance, median(ns))).collect()
+}
+
+/// The culprit in a layout.
+fn find(args: &FalseSharing) -> anyhow::Result<()> {
+    let common = &args.run.common;
+    let (Some(layout), Some(profile)) = (&args.layout, &args.profile) else { return Ok(()) };
+    let read = |path: &Path| {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("can't read {}; is it a readable text file?", path.display()))
+    };
+    let is_declared = layout.extension().is_some_and(|end| end == "toml" || end == "json");
+    let layout = match &args.of {
+        Some(name) => Layout::read(layout, name)?,
+        None if is_declared => Layout::declared(&read(layout)?, &layout.display().to_string())?,
+        None => anyhow::bail!("which struct of {}? Say --struct NAME", layout.display()),
+    };
+    let (text, place) = (read(profile)?, profile.display().to_string());
+    let (profile, notes) = match culprit::is_perf(&text) {
+        false => (Profile::parse(&text, &place)?, Vec::new()),
+        true => {
+            let Some(at) = &args.at else {
+                anyhow::bail!(
+                    "{place} is what perf printed; where did the struct stand? Say --at 0xADDRESS, or --at SYMBOL for a \
+                     static in `perf mem`"
+                );
+            };
+            culprit::from_perf(&text, &layout, &Base::parse(at), &place)?
+        }
+    };
+    // The profile's machine, if it names one; a user's own binary runs here.
+    let named = common.machine.as_deref().or(profile.machine.as_deref());
+    let machine = machine_of(named.unwrap_or(THIS))?;
+    let mut all = Simulated::begun("culprit", args.said());
+    all.keep(common)?;
+    let found = culprit::find(&layout, &profile, &machine.costs, &machine.topology)?;
+    print!("{}", found.report());
+    let of_machine = if machine.is_known { Vec::new() } else { machine.notes() };
+    print!("{}", noted(&[notes, of_machine].concat()));
+    all.culprit = Some(found);
+    all.keep(common)?;
+    Simulated::tell(common);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probes_times_are_the_costs_of_this_machine() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hwloc/synthetic-80cpu-2numa.xml");
+        let drawn = Machine::read(folder).unwrap();
+        // CPUs 0 and 1 share a core, 4 is on the same LLC, 79 in the other socket.
+        let cpus = vec![0, 1, 4, 79];
+        let distances: Vec<_> =
+            cpus.iter().map(|c| drawn.topology.distance(CpuId(0), CpuId(*c)).unwrap()).collect();
+        assert_eq!(distances, [Distance::Same, Distance::Smt, Distance::Llc, Distance::Other]);
+        let ns = |a: usize, b: usize| match (a.min(b), a.max(b)) {
+            (0, 1) => Some(11.0),
+            (_, 2) if a != b => Some(97.4),
+            (0, 3) => None,
+            (_, 3) if a != b => Some(240.0),
+            _ => None,
+        };
+        let probe = Probe {
+            hand_over_ns: (0..4).map(|a| (0..4).map(|b| ns(a, b)).collect()).collect(),
+            spread_ns: vec![vec![None; 4]; 4],
+            cpus,
+            verdict: String::new(),
+            noisy: false,
+        };
+        let timed = hand_overs(&drawn.topology, &probe);
+        let costs = drawn.timed(&timed).costs;
+        assert_eq!(
+            [Distance::Smt, Distance::Llc, Distance::Other].map(|d| costs.hand_over(d)),
+            [11_000, 97_400, 240_000]
+        );
+    }
+}

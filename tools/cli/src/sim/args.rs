@@ -1,0 +1,382 @@
+//! Args: what `warmcore sim` is asked, and the command that asks the same again.
+//!
+//! Model.   A subcommand per table, one for all, one for tasks of the user's; each help stands for itself and ends with
+//!          an example.
+//! Number.  Seeds are counted from 0; `--seed 7 --seeds 1` is the eighth.
+
+use super::load;
+use anyhow::{bail, ensure};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use warmcore_sim::table::{Options, Table, by_load, cid, drain, false_sharing, hot_windows, wake_queue};
+use warmcore_topo::{MACHINES, machines};
+
+/// Arguments of `warmcore sim`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub struct Args {
+    #[command(subcommand)]
+    pub(super) what: What,
+}
+
+/// What can be simulated.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum What {
+    /// Concurrency ids: a burst over 16 kB after a sleep, on the id's area that the CPU got
+    #[command(after_help = table("warmcore sim cid --seeds 5"))]
+    Cid(Run),
+    /// Who makes a reader's line miss, and the cheapest layout without it
+    #[command(after_help = below(&format!("{CULPRIT}\n\n{MARKS}")))]
+    FalseSharing(FalseSharing),
+    /// CPUs kept for whom sleeps shortly: clients and servers that answer each other
+    #[command(after_help = table("warmcore sim hot-windows --quick --machine this"))]
+    HotWindows(Run),
+    /// Taking back what lies in 1 to 8192 CPUs' stocks
+    #[command(after_help = table("warmcore sim drain --seeds 3 --json drain.json"))]
+    Drain(Run),
+    /// A queue per last-level cache: a parallel build
+    #[command(after_help = table("warmcore sim wake-queue --quick --machine lstopo.xml"))]
+    WakeQueue(Run),
+    /// Hot windows by the number of clients, from an almost idle machine to an overloaded one
+    #[command(after_help = table("warmcore sim hot-windows-by-load --quick --seeds 5"))]
+    HotWindowsByLoad(Run),
+    /// The wake queue's first version by the number of clients
+    #[command(after_help = table("warmcore sim wake-queue-by-load --quick --seeds 5"))]
+    WakeQueueByLoad(Run),
+    /// Its third version, with and without a look at the average idle time, by the number of clients
+    #[command(after_help = table("warmcore sim wake-queue-v3-by-load --quick --seeds 5"))]
+    #[command(name = "wake-queue-v3-by-load")]
+    WakeQueueV3ByLoad(Run),
+    /// All tables, and a line on each: how many rows are within what was allowed
+    #[command(after_help = table("warmcore sim tables --quick --seeds 3"))]
+    Tables(Run),
+    /// A program of yours: tasks from a JSON file as rt-app reads it, under each policy
+    #[command(after_help = below(load::AFTER))]
+    Load(load::Args),
+}
+
+/// What every one of them takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Common {
+    /// Where: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml
+    /// of yours
+    #[arg(long, value_name = "MACHINE")]
+    pub machine: Option<String>,
+    /// So many simulations of each, each with random numbers of its own
+    #[arg(long, value_name = "N", default_value_t = 30, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    pub seeds: u64,
+    /// The first seed; the others follow
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
+    pub seed: u64,
+    /// Also write the results there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Also write each seed's numbers there, as Parquet (built with the feature `parquet`)
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+}
+
+/// A table's.
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub common: Common,
+    /// Fewer configurations, and shorter ones
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// The one that also takes a layout.
+#[derive(Debug, clap::Args)]
+pub(super) struct FalseSharing {
+    #[command(flatten)]
+    pub run: Run,
+    /// Whose fields stand where: an ELF file with debug information, BTF, TOML or JSON
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    pub layout: Option<PathBuf>,
+    /// The struct's name in an ELF file or BTF
+    #[arg(long = "struct", value_name = "NAME", requires = "layout")]
+    pub of: Option<String>,
+    /// Who reads and writes which field how often: TOML, JSON, or what `perf c2c report --stdio` or
+    /// `perf mem report --stdio` printed
+    #[arg(long, value_name = "FILE", requires = "layout")]
+    pub profile: Option<PathBuf>,
+    /// Where the struct stood while perf took samples: 0xADDRESS, or a static's SYMBOL
+    #[arg(long, value_name = "WHERE", requires = "profile")]
+    pub at: Option<String>,
+}
+
+/// More would be a slip of the pen.
+const SEEDS_MAX: u64 = 1_000_000;
+
+/// So that the last one is a number too.
+const SEED_MAX: u64 = u64::MAX - SEEDS_MAX;
+
+const MARKS: &str = "\
+A row is predicted (nothing in it was chosen by looking at the published table), fitted (something was, and the row
+says what), new (it is not published), by construction (it can't come out otherwise, and is counted nowhere), or nothing
+is claimed for it. How far a row may be from what was published was written down before this simulator:
+tools/sim/tolerances.toml. A row is met if its median and its mean are within that, from five seeds on; beside it stands
+whether a null model, in which the proposal has no effect, is. On a machine for which nothing was published the
+same is simulated, nothing is claimed, and the costs that are estimates are listed.";
+
+const CULPRIT: &str = "\
+Example, the culprit in a layout of yours:
+  warmcore sim false-sharing --layout target/debug/server --struct server::Shared --profile profile.toml
+  perf c2c report --stdio --node-info > c2c.txt; warmcore sim false-sharing ... --profile c2c.txt --at 0x55d0c8a4e0c0
+It is judged on the machine that --machine or the profile names, else on this one.
+Without a layout: the published case. fixtures/sim/ has mm_struct.toml and hackbench.toml to begin with.";
+
+const AFTER: &str = "\
+Examples:
+  warmcore sim tables --quick --seeds 3            all that was published, beside what comes out here
+  warmcore sim hot-windows --machine lstopo.xml    what it would do on the machine of that file
+  warmcore sim load --tasks web.json --seeds 5     tasks of yours, under each policy
+`warmcore sim WHAT --help` says what each one takes. Ctrl-C keeps the seeds that are finished.";
+
+/// What stands below a help: an example, and which machines there are.
+pub(super) fn below(example: &str) -> String {
+    let names = machines(MACHINES).map(|names| names.join(", ")).unwrap_or_default();
+    let names = names.replacen(", milan", ",\n  milan", 1);
+    format!(
+        "{example}\n\nMachines:\n  {names};\n  `this`; a file of `lstopo --of xml`, *.xml; a machine file of yours, \
+         *.toml, or *.toml:NAME if it has several.\n  fixtures/machines.toml has the format; `inherits` may name one of the \
+         above."
+    )
+}
+
+fn table(example: &str) -> String {
+    below(&format!("Example:\n  {example}\n\n{MARKS}"))
+}
+
+/// A table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Cid,
+    FalseSharing,
+    HotWindows,
+    Drain,
+    WakeQueue,
+    HotWindowsByLoad,
+    WakeQueueByLoad,
+    WakeQueueV3ByLoad,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Cid,
+        Self::FalseSharing,
+        Self::HotWindows,
+        Self::Drain,
+        Self::WakeQueue,
+        Self::HotWindowsByLoad,
+        Self::WakeQueueByLoad,
+        Self::WakeQueueV3ByLoad,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cid => "cid",
+            Self::FalseSharing => "false-sharing",
+            Self::HotWindows => "hot-windows",
+            Self::Drain => "drain",
+            Self::WakeQueue => "wake-queue",
+            Self::HotWindowsByLoad => "hot-windows-by-load",
+            Self::WakeQueueByLoad => "wake-queue-by-load",
+            Self::WakeQueueV3ByLoad => "wake-queue-v3-by-load",
+        }
+    }
+
+    pub fn table(self, options: &Options) -> Table {
+        match self {
+            Self::Cid => cid::table(options),
+            Self::FalseSharing => false_sharing::table(options),
+            Self::HotWindows => hot_windows::table(options),
+            Self::Drain => drain::table(options),
+            Self::WakeQueue => wake_queue::table(options),
+            Self::HotWindowsByLoad => by_load::hot_windows(options),
+            Self::WakeQueueByLoad => by_load::wake_queue(options),
+            Self::WakeQueueV3ByLoad => by_load::wake_queue_v3(options),
+        }
+    }
+}
+
+impl Common {
+    pub fn seeds(&self) -> Range<u64> {
+        self.seed..self.seed + self.seeds
+    }
+
+    /// A file that is read or written twice, or can't be written at all. `read`: what else is read, `written`: what
+    /// else is written.
+    fn check(&self, read: &[&Option<PathBuf>], written: &[&Option<PathBuf>]) -> anyhow::Result<()> {
+        ensure!(
+            cfg!(feature = "parquet") || self.parquet.is_none(),
+            "--parquet: this warmcore was built without the feature `parquet`; build it with `cargo build --release \
+             -p warmcore-cli --features parquet`, or take --json"
+        );
+        let path = |file: &str| file.rsplit_once(':').map_or(file, |(path, _)| path).to_owned();
+        let machine = self.machine.as_ref().map(|m| if m.contains(".toml:") { path(m) } else { m.clone() });
+        let machine = machine.map(PathBuf::from).filter(|path| path.is_file());
+        let mut seen: Vec<PathBuf> =
+            read.iter().copied().chain([&machine]).flatten().map(|p| real(p)).collect();
+        for path in [&self.json, &self.parquet].into_iter().chain(written.iter().copied()).flatten() {
+            let file = real(path);
+            if seen.contains(&file) {
+                bail!(
+                    "{} would be overwritten: it is named twice; name another file to write to",
+                    path.display()
+                );
+            }
+            ensure!(!path.is_dir(), "can't write {}: it is a folder; name a file in it", path.display());
+            seen.push(file);
+        }
+        Ok(())
+    }
+
+    /// What repeats it: all but what is written.
+    fn said(&self, words: &mut Vec<String>, seeds: (u64, u64)) {
+        if let Some(machine) = &self.machine {
+            words.extend(["--machine".to_owned(), quoted(machine)]);
+        }
+        if seeds.0 != 0 {
+            words.extend(["--seed".to_owned(), seeds.0.to_string()]);
+        }
+        words.extend(["--seeds".to_owned(), seeds.1.to_string()]);
+    }
+}
+
+/// A file's one name, also if it isn't there yet.
+fn real(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let named = || Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?));
+    std::fs::canonicalize(path).ok().or_else(named).unwrap_or_else(|| path.to_owned())
+}
+
+/// A word as a shell takes it for one.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=+,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+impl Args {
+    pub(super) fn name(&self) -> &'static str {
+        match &self.what {
+            What::Cid(_) => Kind::Cid.name(),
+            What::FalseSharing(_) => Kind::FalseSharing.name(),
+            What::HotWindows(_) => Kind::HotWindows.name(),
+            What::Drain(_) => Kind::Drain.name(),
+            What::WakeQueue(_) => Kind::WakeQueue.name(),
+            What::HotWindowsByLoad(_) => Kind::HotWindowsByLoad.name(),
+            What::WakeQueueByLoad(_) => Kind::WakeQueueByLoad.name(),
+            What::WakeQueueV3ByLoad(_) => Kind::WakeQueueV3ByLoad.name(),
+            What::Tables(_) => "tables",
+            What::Load(_) => "load",
+        }
+    }
+
+    pub(super) fn common(&self) -> &Common {
+        match &self.what {
+            What::Cid(run)
+            | What::HotWindows(run)
+            | What::Drain(run)
+            | What::WakeQueue(run)
+            | What::HotWindowsByLoad(run)
+            | What::WakeQueueByLoad(run)
+            | What::WakeQueueV3ByLoad(run)
+            | What::Tables(run) => &run.common,
+            What::FalseSharing(of) => &of.run.common,
+            What::Load(load) => &load.common,
+        }
+    }
+
+    pub(super) fn quick(&self) -> bool {
+        match &self.what {
+            What::Cid(run)
+            | What::HotWindows(run)
+            | What::Drain(run)
+            | What::WakeQueue(run)
+            | What::HotWindowsByLoad(run)
+            | What::WakeQueueByLoad(run)
+            | What::WakeQueueV3ByLoad(run)
+            | What::Tables(run) => run.quick,
+            What::FalseSharing(of) => of.run.quick,
+            What::Load(_) => false,
+        }
+    }
+
+    /// The tables behind a name.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        Kind::ALL.into_iter().filter(|kind| self.name() == "tables" || self.name() == kind.name()).collect()
+    }
+
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match &self.what {
+            What::FalseSharing(of) => {
+                let common = &of.run.common;
+                ensure!(
+                    of.layout.is_none() || common.parquet.is_none(),
+                    "--parquet is for tables, and a culprit is none; take --json"
+                );
+                common.check(&[&of.layout, &of.profile], &[])
+            }
+            What::Load(load) => load.common.check(&[&Some(load.tasks.clone())], &[&load.trace]),
+            _ => self.common().check(&[], &[]),
+        }
+    }
+
+    /// The command that repeats it.
+    pub(super) fn said(&self) -> String {
+        self.command(self.name(), (self.common().seed, self.common().seeds))
+    }
+
+    /// The command that repeats one seed of one table.
+    pub(super) fn replay(&self, kind: Kind, seed: Option<u64>) -> String {
+        let common = self.common();
+        self.command(kind.name(), seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
+    }
+
+    fn command(&self, name: &str, seeds: (u64, u64)) -> String {
+        let mut words = vec![format!("warmcore sim {name}")];
+        self.common().said(&mut words, seeds);
+        if self.quick() {
+            words.push("--quick".to_owned());
+        }
+        words.join(" ")
+    }
+}
+
+impl FalseSharing {
+    /// The command that finds the same culprit.
+    pub fn said(&self) -> String {
+        let mut words = vec!["warmcore sim false-sharing".to_owned()];
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        for (option, value) in [
+            ("--machine", self.run.common.machine.clone()),
+            ("--layout", path(&self.layout)),
+            ("--struct", self.of.clone()),
+            ("--profile", path(&self.profile)),
+            ("--at", self.at.clone()),
+        ] {
+            words.extend(value.into_iter().flat_map(|value| [option.to_owned(), quoted(&value)]));
+        }
+        words.join(" ")
+    }
+}
+
+impl load::Args {
+    /// The command that repeats it with these seeds, under this policy or all.
+    pub fn said(&self, policy: Option<&str>, seeds: (u64, u64)) -> String {
+        let mut words =
+            vec!["warmcore sim load --tasks".to_owned(), quoted(&self.tasks.display().to_string())];
+        if let Some(policy) = policy {
+            words.extend(["--policy".to_owned(), policy.to_owned()]);
+        }
+        self.common.said(&mut words, seeds);
+        words.join(" ")
+    }
+}

@@ -1,0 +1,207 @@
+//! Load: `warmcore sim load`: tasks from a file on a machine that isn't here, under each policy.
+//!
+//! Model.   A world per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
+//!          policies run as the kernel schedules; ours and the runtimes' are asked for help at once besides. A signal
+//!          leaves the seeds that were finished under all policies.
+//! Number.  A second of 64 CPUs that switch every 50 µs is a million events: a fifth of a second.
+
+use super::args::Common;
+use super::watch::Onlooker;
+use super::{Simulated, noted};
+use crate::{report, results};
+use anyhow::Context;
+use clap::builder::PossibleValuesParser;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use warmcore_sched::{Kernel, Policy, PolicyKind};
+use warmcore_sim::costs::Costs;
+use warmcore_sim::program::rt_app;
+use warmcore_sim::table::Options;
+use warmcore_sim::trace::Trace;
+use warmcore_sim::world::{Observer, Report, Settings, World};
+use warmcore_topo::Topology;
+use warmcore_types::Nanos;
+
+/// Where tasks run if no machine is named.
+const MACHINE: &str = "epyc9654_2p";
+
+/// For how long, if the file doesn't say.
+const LASTS: Nanos = Nanos(1_000_000_000);
+
+/// What came of it under one policy.
+#[derive(Debug, Clone, Serialize)]
+pub struct Load {
+    /// The policy.
+    pub policy: String,
+    /// The machine's name.
+    pub machine: String,
+    /// One for each seed, in their order.
+    pub reports: Vec<Report>,
+}
+
+/// A policy by its name on the command line.
+#[derive(Debug, Clone, Copy)]
+enum Who {
+    Linux(Kernel),
+    Kind(PolicyKind),
+}
+
+fn all() -> Vec<(&'static str, Who)> {
+    let kernel = Kernel::default();
+    let linux = [
+        ("kernel", kernel),
+        ("kernel-hot-windows", Kernel { hot_windows: true, ..kernel }),
+        ("kernel-wake-queue", Kernel { wake_queue: true, ..kernel }),
+        ("kernel-sis-node", Kernel { sis_node: true, ..kernel }),
+    ];
+    let kinds = PolicyKind::all().map(|kind| (kind.name(), Who::Kind(kind)));
+    linux.into_iter().map(|(name, kernel)| (name, Who::Linux(kernel))).chain(kinds).collect()
+}
+
+/// The names that `--policy` takes.
+fn policies() -> PossibleValuesParser {
+    PossibleValuesParser::new(all().into_iter().map(|(name, _)| name))
+}
+
+pub(super) const AFTER: &str = "\
+Example:
+  warmcore sim load --tasks web.json --machine epyc9654_2p --seeds 5
+  warmcore sim load --tasks web.json --policy home --trace home.trace
+The file is rt-app's: { \"tasks\": { \"web\": { \"instance\": 8, \"run\": 100, \"sleep\": 900 } } }, in µs; fixtures/sim/web.json
+has more. A deadlock is told with who waits for whom, and with the command that replays it.";
+
+/// Arguments of `warmcore sim load`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The tasks, as JSON for rt-app
+    #[arg(long, value_name = "FILE")]
+    pub tasks: PathBuf,
+    /// Only under this policy
+    #[arg(long, value_name = "NAME", value_parser = policies())]
+    pub policy: Option<String>,
+    #[command(flatten)]
+    pub common: Common,
+    /// With a policy: the first seed's sched_switch and sched_waking, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    pub trace: Option<PathBuf>,
+}
+
+/// `warmcore sim load`.
+pub(super) fn command(args: &Args) -> anyhow::Result<()> {
+    let (common, tasks) = (&args.common, &args.tasks);
+    let text = std::fs::read_to_string(tasks)
+        .with_context(|| format!("can't read {}; is it a readable text file?", tasks.display()))?;
+    let load = rt_app::read(&text).map_err(|e| anyhow::anyhow!("{}: {e}", tasks.display()))?;
+    if !load.ignored.is_empty() {
+        eprintln!("without a meaning here: {}", load.ignored.join(", "));
+    }
+    let machine = super::machine_of(common.machine.as_deref().unwrap_or(MACHINE))?;
+    let chosen: Vec<_> = all()
+        .into_iter()
+        .filter(|(policy, _)| args.policy.as_ref().is_none_or(|only| only == policy))
+        .collect();
+    let command = args.said(args.policy.as_deref(), (common.seed, common.seeds));
+    let mut found = Simulated::begun("load", command);
+    found.keep(common)?;
+    let scenario = Scenario { load: &load, topology: &machine.topology, costs: &machine.costs };
+    let bar = crate::progress(common.seeds, "sim load");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let watch = Onlooker::new(&bar, "load");
+    let options = Options { seeds: common.seeds(), watch: Some(watch.clone()), ..Options::default() };
+    // The first error in the seeds' order: whatever comes before it was begun before it, so it is always the same.
+    let error: Mutex<Option<(u64, &str, anyhow::Error)>> = Mutex::new(None);
+    // Every seed under all policies: whatever is finished can be compared.
+    let under = |(policy, who): &(&'static str, Who), seed: u64| match scenario.run(*who, seed, ()) {
+        Ok((report, ())) => Some(report),
+        Err(e) => {
+            watch.enough();
+            let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
+            if error.as_ref().is_none_or(|(first, ..)| seed < *first) {
+                *error = Some((seed, policy, e));
+            }
+            None
+        }
+    };
+    let replay = |seed: Option<u64>| {
+        args.said(args.policy.as_deref(), seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
+    };
+    let done = watch.wait(|| options.each_per_seed(&chosen, under), replay);
+    bar.finish_and_clear();
+    let done = done?;
+    if let Some((seed, policy, error)) = error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let replay = args.said(Some(policy), (seed, 1));
+        anyhow::bail!("{}: under {policy}, seed {seed}: {error:#}\nReplay it: {replay}", tasks.display());
+    }
+    let seeds = done.len() as u64;
+    let mut under: Vec<Vec<Report>> = chosen.iter().map(|_| Vec::new()).collect();
+    for (reports, report) in done.into_iter().flat_map(|seed| (0..).zip(seed)) {
+        under[reports].extend(report);
+    }
+    let load = |((policy, _), reports): (&(&str, Who), Vec<Report>)| Load {
+        policy: (*policy).to_owned(),
+        machine: machine.name.clone(),
+        reports,
+    };
+    found.loads = chosen.iter().zip(under).filter(|_| seeds > 0).map(load).collect();
+    let is_cut = seeds < common.seeds;
+    if is_cut {
+        found.interrupted = Some(format!("load has {seeds} of {} seeds under each policy", common.seeds));
+    }
+    if seeds > 0 {
+        print!("{}", report::simulated_loads(&found.loads));
+        let are_one = |load: &Load| load.reports.iter().all(|report| report.hash == load.reports[0].hash);
+        if seeds > 1 && found.loads.iter().all(are_one) {
+            println!("all seeds gave the same, event by event: nothing in these tasks is random");
+        }
+        if common.machine.is_some() {
+            print!("{}", noted(&machine.notes()));
+        }
+    }
+    found.keep(common)?;
+    if let Some((path, (_, who))) = args.trace.as_ref().zip(chosen.first()).filter(|_| !is_cut) {
+        let trace = scenario.run(*who, common.seed, Trace::default())?.1.into_text();
+        results::write_whole(path, trace.as_bytes())?;
+        eprintln!("written: {}; open it at ui.perfetto.dev", path.display());
+    }
+    Simulated::tell(common);
+    if let Some(left_out) = &found.interrupted {
+        eprintln!("interrupted: {left_out}");
+        crate::signals::end();
+    }
+    Ok(())
+}
+
+struct Scenario<'a> {
+    load: &'a rt_app::Load,
+    topology: &'a Topology,
+    costs: &'a Costs,
+}
+
+impl Scenario<'_> {
+    fn run<O: Observer>(&self, who: Who, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
+        match who {
+            Who::Linux(kernel) => self.under(kernel, Settings::kernel(), seed, observer),
+            Who::Kind(kind) => self.under(kind, Settings::default(), seed, observer),
+        }
+    }
+
+    fn under<O: Observer>(
+        &self,
+        policy: impl Policy,
+        settings: Settings,
+        seed: u64,
+        observer: O,
+    ) -> anyhow::Result<(Report, O)> {
+        let mut world = World::watched(self.topology, self.costs, settings, policy, seed, observer);
+        for program in &self.load.programs {
+            world.spawn(program)?;
+        }
+        let report = world.run(self.load.duration.unwrap_or(LASTS))?;
+        if let Some(waits) = report.deadlock() {
+            anyhow::bail!("nothing will happen any more after {:?}:\n{waits}", report.now);
+        }
+        Ok((report, world.into_observer()))
+    }
+}

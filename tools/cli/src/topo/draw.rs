@@ -1,0 +1,292 @@
+//! Draw: the machine as boxes in boxes of text, for 2 CPUs and for 384.
+//!
+//! Model.   Socket, node, last-level cache, and in it the cores. Three ways to draw the cores, and
+//!          the first that stays short is taken: a box for each; a column of numbers for each;
+//!          columns, with one cache drawn of each run of caches that are alike. What is the same
+//!          everywhere is said once, above; in the boxes stands what differs.
+//! Number.  384 CPUs in 80 columns: 57 lines, and every CPU is there.
+
+use super::boxes::{Block, across, lowest, wrap};
+use std::collections::BTreeMap;
+use warmcore_topo::{Core, Cpu, Llc, Topology};
+use warmcore_types::{CpuId, CpuSet, NodeId};
+
+#[cfg(test)]
+mod tests;
+mod words;
+
+use words::some;
+
+/// With a box for each core the machine may be this high: it shall fit into a window, beside
+/// what stands above and below.
+const BOXED_LINES_MAX: usize = 24;
+/// With a column for each core: two windows. Above, caches that are alike are drawn once.
+const COLUMNS_LINES_MAX: usize = 56;
+/// So many caches in a row must be alike to be drawn as one.
+const ALIKE_MIN: usize = 3;
+/// More caches than this have their size above and not in each box.
+const SIZED_LLCS_MAX: usize = 4;
+
+/// What a frame leaves of a width.
+fn inside(width: usize) -> usize {
+    width.saturating_sub(4)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    Boxed,
+    Columns,
+    Folded,
+}
+
+/// The machine in lines of at most `width` columns, where its boxes can be made as narrow.
+/// `whence` says in words where it was read; with `all`, nothing is folded.
+pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> String {
+    let look = Look::new(t);
+    let mut lines = Vec::new();
+    for line in look.heading(whence) {
+        lines.extend(wrap(&line, width, 2));
+    }
+    lines.push(String::new());
+    let drawn = |cores| look.sockets(width, cores).into_lines().collect::<Vec<_>>();
+    let (boxed, columns) = (drawn(Cores::Boxed), drawn(Cores::Columns));
+    let (cores, machine) = match () {
+        _ if boxed.len() <= BOXED_LINES_MAX => (Cores::Boxed, boxed),
+        _ if all || columns.len() <= COLUMNS_LINES_MAX => (Cores::Columns, columns),
+        _ => (Cores::Folded, drawn(Cores::Folded)),
+    };
+    lines.extend(machine);
+    for line in look.legend(cores).into_iter().chain(look.facts()) {
+        lines.extend(wrap(&line, width, 2));
+    }
+    lines.extend(look.distances());
+    for note in &t.notes {
+        lines.extend(wrap(&format!("note: {note}"), width, 2));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// `48 KiB`, `32 MiB`, `112.5 MiB`.
+fn size(kib: u32) -> String {
+    match kib {
+        k if k < 1024 => format!("{k} KiB"),
+        k if k % 1024 == 0 => format!("{} MiB", k / 1024),
+        k => format!("{:.1} MiB", f64::from(k) / 1024.0),
+    }
+}
+
+/// `L1d 32 KiB, L2 1 MiB`, as far as it is known.
+fn core_caches(core: &Core) -> String {
+    let sizes = [("L1d", core.l1d_kib), ("L2", core.l2_kib)];
+    let known = sizes.iter().filter_map(|(name, kib)| Some(format!("{name} {}", size((*kib)?))));
+    known.collect::<Vec<_>>().join(", ")
+}
+
+/// `L3 32 MiB`; nothing where no cache is listed.
+fn llc_cache(llc: &Llc) -> String {
+    match (llc.level, llc.size_kib) {
+        (0, _) => String::new(),
+        (level, Some(kib)) => format!("L{level} {}", size(kib)),
+        (level, None) => format!("L{level}"),
+    }
+}
+
+/// What all of them are, if they are.
+fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
+    let first = each.next()?;
+    each.all(|other| other == first).then_some(first)
+}
+
+/// The machine, and what decides how its parts look.
+struct Look<'a> {
+    t: &'a Topology,
+    /// CPUs that look different: their letter, who they are, and what it means.
+    marks: Vec<(char, CpuSet, &'static str)>,
+    digits: usize,
+    /// How many letters the most marked CPU has.
+    letters: usize,
+    /// What every core has.
+    core_caches: Option<String>,
+    /// What every last-level cache is.
+    llc_cache: Option<String>,
+}
+
+impl<'a> Look<'a> {
+    fn new(t: &'a Topology) -> Self {
+        let barred = t.online().difference(&t.usable());
+        let online = |set: &CpuSet| set.intersection(&t.online());
+        let mut marks = vec![
+            ('i', online(&t.isolated), "isolated at boot (isolcpus=)"),
+            ('n', online(&t.nohz_full), "without a tick (nohz_full=)"),
+            ('x', barred, "not allowed for this process"),
+        ];
+        marks.retain(|(_, cpus, _)| !cpus.is_empty());
+        let mut look = Self {
+            t,
+            marks,
+            digits: t.cpus.last().map_or(1, |c| c.id.0.to_string().len()),
+            letters: 0,
+            core_caches: alike(t.cores.iter().map(core_caches)),
+            llc_cache: alike(t.llcs.iter().map(llc_cache)),
+        };
+        look.letters = t.cpus.iter().map(|c| look.letters_of(c.id).len()).max().unwrap_or(0);
+        look
+    }
+
+    /// Whether each last-level cache has its size in its title.
+    fn llcs_are_sized(&self) -> bool {
+        self.llc_cache.is_none() || self.t.llcs.len() <= SIZED_LLCS_MAX
+    }
+
+    /// The sockets, one below the other, and a last box of what is offline: no source knows the
+    /// place of a CPU that is not online.
+    fn sockets(&self, width: usize, cores: Cores) -> Block {
+        let all: Vec<&Cpu> = self.t.cpus.iter().collect();
+        let sockets = by(&all, |c| c.socket.0);
+        let mut blocks = vec![lowest(width, |each| {
+            let socket = |(id, cpus): (&u32, &Vec<&Cpu>)| self.socket(*id, cpus, each, cores);
+            Block::in_rows(sockets.iter().map(socket).collect(), width)
+        })];
+        if !self.t.offline.is_empty() {
+            let offline = wrap(&format!("CPUs {}", self.t.offline), inside(width), 2);
+            blocks.push(Block::new(offline).framed("offline, place unknown"));
+        }
+        Block::above_each_other(blocks)
+    }
+
+    fn socket(&self, id: u32, cpus: &[&Cpu], width: usize, cores: Cores) -> Block {
+        let nodes = by(cpus, |c| c.node.0);
+        if let [node] = nodes.keys().collect::<Vec<_>>()[..] {
+            let title = format!("socket {id} · {}", self.node_title(*node, cpus));
+            return self.llcs(cpus, inside(width), cores).framed(&title);
+        }
+        let nodes = lowest(inside(width), |each| {
+            let node = |(node, cpus): (&u32, &Vec<&Cpu>)| {
+                self.llcs(cpus, inside(each), cores).framed(&self.node_title(*node, cpus))
+            };
+            Block::in_rows(nodes.iter().map(node).collect(), inside(width))
+        });
+        nodes.framed(&format!("socket {id}"))
+    }
+
+    fn node_title(&self, node: u32, cpus: &[&Cpu]) -> String {
+        let whole = self.t.node(NodeId(node)).is_some_and(|n| n.cpus.len() == cpus.len());
+        format!("{}node {node}", if whole { "" } else { "part of " })
+    }
+
+    /// The last-level caches of `cpus`, in rows.
+    fn llcs(&self, cpus: &[&Cpu], width: usize, cores: Cores) -> Block {
+        let groups: Vec<(&Llc, CpuSet)> = by(cpus, |c| c.llc.0)
+            .iter()
+            .map(|(id, cpus)| (&self.t.llcs[*id as usize], cpus.iter().map(|c| c.id).collect()))
+            .collect();
+        let framed = |(llc, cpus): &(&Llc, CpuSet)| self.llc(llc, cpus, width, cores);
+        if cores != Cores::Folded {
+            return Block::in_rows(groups.iter().map(framed).collect(), width);
+        }
+        let runs = groups.chunk_by(|a, b| self.shape(a) == self.shape(b));
+        let drawn = runs.flat_map(|run| match run {
+            [first, rest @ ..] if run.len() >= ALIKE_MIN => {
+                let ids: Vec<_> = rest.iter().map(|(llc, _)| llc.id).collect();
+                let cpus: CpuSet = rest.iter().flat_map(|(_, cpus)| cpus.iter()).collect();
+                let text =
+                    format!("× {} more alike: {} to {}, CPUs {cpus}", rest.len(), ids[0], ids[ids.len() - 1]);
+                vec![framed(first), Block::new(wrap(&text, width, 2))]
+            }
+            run => vec![Block::in_rows(run.iter().map(framed).collect(), width)],
+        });
+        Block::above_each_other(drawn)
+    }
+
+    /// What two caches must have in common to look alike.
+    fn shape(&self, (llc, cpus): &(&Llc, CpuSet)) -> (String, usize, Vec<(String, Vec<String>)>) {
+        let core = |core: &&Core| {
+            let here = core.cpus.intersection(cpus);
+            (core_caches(core), here.iter().map(|c| self.letters_of(c)).collect())
+        };
+        (llc_cache(llc), llc.cpus.len(), self.cores(cpus).iter().map(core).collect())
+    }
+
+    fn llc(&self, llc: &Llc, cpus: &CpuSet, width: usize, how: Cores) -> Block {
+        let inner = inside(width);
+        let runs = self.cores(cpus);
+        let runs = runs.chunk_by(|a, b| core_caches(a) == core_caches(b));
+        let run = |run: &[&Core]| {
+            // A core that spans nodes or sockets shows here only what belongs here.
+            let cores: Vec<Vec<CpuId>> =
+                run.iter().map(|c| c.cpus.intersection(cpus).iter().collect()).collect();
+            let grid = match how {
+                Cores::Boxed => {
+                    Block::in_rows(cores.iter().map(|c| self.core_box(c, inside(inner))).collect(), inner)
+                }
+                _ => self.core_columns(&cores, inner),
+            };
+            match &self.core_caches {
+                Some(_) => grid,
+                None => {
+                    let caches = core_caches(run[0]);
+                    let caches = if caches.is_empty() { "caches unknown".to_owned() } else { caches };
+                    let text = format!("{}: {caches}", some(run.len(), "core"));
+                    Block::above_each_other([Block::new(wrap(&text, inner, 2)), grid])
+                }
+            }
+        };
+        let part = if cpus.len() < llc.cpus.len() { "part of " } else { "" };
+        let title = match llc_cache(llc) {
+            cache if cache.is_empty() => format!("{part}{} · assumed", llc.id),
+            cache if self.llcs_are_sized() => format!("{part}{} · {cache}", llc.id),
+            _ => format!("{part}{}", llc.id),
+        };
+        Block::above_each_other(runs.map(run)).framed(&title)
+    }
+
+    /// The cores of which CPUs are in the set, by their smallest.
+    fn cores(&self, cpus: &CpuSet) -> Vec<&'a Core> {
+        let ids: std::collections::BTreeSet<_> =
+            cpus.iter().filter_map(|c| self.t.cpu(c)).map(|c| c.core).collect();
+        ids.into_iter().map(|id| &self.t.cores[id.index()]).collect()
+    }
+
+    fn core_box(&self, cpus: &[CpuId], width: usize) -> Block {
+        let cells = cpus.iter().map(|c| Block::new(vec![self.cell(*c)])).collect();
+        Block::in_rows(cells, width).framed("")
+    }
+
+    /// A column for each core, its CPUs one below the other.
+    fn core_columns(&self, cores: &[Vec<CpuId>], width: usize) -> Block {
+        let each = self.digits + self.letters;
+        let deepest = cores.iter().map(Vec::len).max().unwrap_or(0);
+        let mut lines = Vec::new();
+        for row in cores.chunks(across(cores.len(), each, width)) {
+            if deepest > 1 && !lines.is_empty() {
+                lines.push(String::new());
+            }
+            lines.extend((0..deepest).map(|i| {
+                let cell = |core: &Vec<CpuId>| core.get(i).map_or(" ".repeat(each), |c| self.cell(*c));
+                row.iter().map(cell).collect::<Vec<_>>().join(" ")
+            }));
+        }
+        Block::new(lines)
+    }
+
+    fn cell(&self, cpu: CpuId) -> String {
+        format!(
+            "{:>digits$}{:<letters$}",
+            cpu.0,
+            self.letters_of(cpu),
+            digits = self.digits,
+            letters = self.letters
+        )
+    }
+
+    fn letters_of(&self, cpu: CpuId) -> String {
+        self.marks.iter().filter(|(_, cpus, _)| cpus.contains(cpu)).map(|(letter, ..)| *letter).collect()
+    }
+}
+
+fn by<'a>(cpus: &[&'a Cpu], key: impl Fn(&Cpu) -> u32) -> BTreeMap<u32, Vec<&'a Cpu>> {
+    cpus.iter().fold(BTreeMap::new(), |mut groups, cpu| {
+        groups.entry(key(cpu)).or_insert_with(Vec::new).push(*cpu);
+        groups
+    })
+}

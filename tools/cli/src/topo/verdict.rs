@@ -1,0 +1,281 @@
+//! Verdict: whether the hand-over times agree with what the kernel says of the machine.
+//!
+//! Model.   A pair is steady if its slowest round took at most twice its fastest; only steady
+//!          pairs speak for or against the kernel. Sorted times fall into levels: a new one begins
+//!          where the next time is more than 1.6 × the one before. CPUs that are linked by pairs
+//!          of one level are a group. Then it is asked of each pair whether it is as near as the
+//!          kernel says, and of each last-level cache whether it is one group.
+//! Number.  2 × EPYC 9654: levels at 9, 23, 100 and 195 ns.
+//! Source.  fixtures/machines.toml, `c2c_*`; a test holds the limits below to them.
+
+use std::collections::BTreeMap;
+use warmcore_topo::{Distance, Llc, Topology};
+use warmcore_types::{CpuId, CpuSet};
+
+#[cfg(test)]
+mod tests;
+
+/// SMT siblings hand over within this. Known: 5.3 to 11 ns; the fastest of one cache take 15.7.
+const SMT_NS_MAX: f64 = 13.0;
+/// CPUs of one last-level cache hand over within this; the fastest across caches take 72.7.
+const LLC_NS_MAX: f64 = 66.0;
+/// What is known of CPUs of one last-level cache.
+const LLC_NS_KNOWN: &str = "15.7 to 60";
+/// A time this much above the next lower one begins a new level. Within one cache of the known
+/// machines neighbours differ by less, between levels of the machine by more.
+const GAP: f64 = 1.6;
+/// Rounds of one pair that differ by more say that something moved between them: clocks and
+/// neighbours make less of a difference, another place in the machine makes more.
+const STEADY_MAX: f64 = 2.0;
+/// If more of the pairs than this are not steady, the machine is not. Of fewer than 20 pairs,
+/// each counts; of hundreds, some are hit by whatever else runs there.
+const UNSTEADY_SHARE_MAX: f64 = 0.05;
+/// No line takes so long to go anywhere, 443 ns being the most that is known (two POWER7): above,
+/// a thread waited for its CPU.
+const LINE_NS_MAX: f64 = 1000.0;
+/// So many pairs are named as examples.
+const EXAMPLES: usize = 3;
+
+/// The times of one pair of CPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Timed {
+    pub a: CpuId,
+    pub b: CpuId,
+    /// Over the rounds.
+    pub median_ns: f64,
+    /// The fastest round.
+    pub lo_ns: f64,
+    /// The slowest round.
+    pub hi_ns: f64,
+}
+
+impl Timed {
+    /// The pair's times from its rounds; `None` if there is none.
+    pub fn of(a: CpuId, b: CpuId, mut rounds: Vec<f64>) -> Option<Self> {
+        rounds.sort_by(f64::total_cmp);
+        let (lo_ns, hi_ns) = (*rounds.first()?, *rounds.last()?);
+        Some(Self { a, b, median_ns: rounds[rounds.len() / 2], lo_ns, hi_ns })
+    }
+
+    fn is_steady(&self) -> bool {
+        self.hi_ns <= self.lo_ns * STEADY_MAX
+    }
+
+    fn name(&self) -> String {
+        format!("{} and {}", self.a, self.b)
+    }
+}
+
+/// What the times say about the topology, and whether they spread too far to trust that.
+/// `hypervisor` is what the CPU says of one.
+pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -> (String, bool) {
+    let machine = hypervisor.map_or("machine".to_owned(), |name| format!("virtual machine ({name})"));
+    let (steady, moving): (Vec<Timed>, Vec<Timed>) = times.iter().partition(|p| p.is_steady());
+    let noisy = moving.len() as f64 > times.len() as f64 * UNSTEADY_SHARE_MAX;
+    let mut said: Vec<String> = spread(&moving, noisy, &machine, hypervisor.is_some()).into_iter().collect();
+    let doubts = doubts(t, &steady, hypervisor);
+    match doubts.is_empty() {
+        true if noisy => {}
+        true if steady.is_empty() => said.push("No pair of CPUs was timed.".into()),
+        true => said.push(agreement(t, &steady)),
+        false => said.extend(doubts),
+    }
+    if hypervisor.is_some() && !noisy && !steady.is_empty() {
+        said.push(format!("This {machine} may move its CPUs later: probe again before you rely on it."));
+    }
+    (said.join(" "), noisy)
+}
+
+/// What the pairs that moved say.
+fn spread(moving: &[Timed], noisy: bool, machine: &str, is_virtual: bool) -> Option<String> {
+    let widest = moving.iter().max_by(|a, b| (a.hi_ns / a.lo_ns).total_cmp(&(b.hi_ns / b.lo_ns)))?;
+    let others = match moving.len() - 1 {
+        0 => String::new(),
+        n => format!(" (and {n} more {} by more than {STEADY_MAX}×)", if n == 1 { "pair" } else { "pairs" }),
+    };
+    let range = format!("{} ns between rounds", range(widest.lo_ns, widest.hi_ns));
+    if !noisy {
+        return Some(format!("{} spread over {range}{others} and are left out here.", widest.name()));
+    }
+    let like = match (like(widest.lo_ns), like(widest.hi_ns)) {
+        (near, far) if near == far || widest.hi_ns > LINE_NS_MAX => String::new(),
+        (near, far) => format!(", from what {near} take to what {far} take"),
+    };
+    let why = match is_virtual {
+        _ if widest.hi_ns > LINE_NS_MAX => "has other work for its CPUs",
+        true => "moves its CPUs",
+        false => "is busy, or its clocks change",
+    };
+    let next = "don't trust one reading; probe again when it is quiet";
+    Some(format!("{} spread over {range}{like}{others}: this {machine} {why}; {next}.", widest.name()))
+}
+
+/// What takes such a time on the machines we know.
+fn like(ns: f64) -> &'static str {
+    match ns {
+        ns if ns <= SMT_NS_MAX => "SMT siblings",
+        ns if ns <= LLC_NS_MAX => "CPUs of one last-level cache",
+        _ => "CPUs of different caches",
+    }
+}
+
+/// Where steady pairs and the kernel say different things.
+fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<String> {
+    let at = |pair: &Timed| t.distance(pair.a, pair.b);
+    let pick = |is: &dyn Fn(&Timed, Distance) -> bool| -> Vec<Timed> {
+        steady.iter().filter(|p| at(p).is_some_and(|d| is(p, d))).copied().collect()
+    };
+    let who = match hypervisor {
+        Some(name) => format!("the hypervisor ({name})"),
+        None => "the firmware, or a container's /sys,".into(),
+    };
+    let mut said = Vec::new();
+
+    let hidden = pick(&|p, d| d > Distance::Smt && p.median_ns <= SMT_NS_MAX);
+    said.extend(examples(&hidden).map(|(pairs, ns)| {
+        format!(
+            "The kernel says {pairs} are two cores, but they hand a line over in {ns}, \
+             like SMT siblings: {who} hides it."
+        )
+    }));
+    let invented = pick(&|p, d| d == Distance::Smt && p.median_ns > SMT_NS_MAX * GAP);
+    said.extend(examples(&invented).map(|(pairs, ns)| {
+        format!(
+            "The kernel says {pairs} are SMT siblings, but they take {ns}, like {}: {who} makes it up.",
+            like(invented[0].median_ns)
+        )
+    }));
+
+    for llc in &t.llcs {
+        let within = |p: &Timed, d| d == Distance::Llc && llc.cpus.contains(p.a) && p.median_ns > SMT_NS_MAX;
+        said.extend(one_cache(llc, &pick(&within), &who, hypervisor.is_some()));
+    }
+
+    let cache = median(&pick(&|p, d| d == Distance::Llc && p.median_ns > SMT_NS_MAX));
+    let near = cache.map_or(LLC_NS_MAX, |ns| (ns * GAP).min(LLC_NS_MAX));
+    let merged = pick(&|p, d| d > Distance::Llc && p.median_ns > SMT_NS_MAX && p.median_ns <= near);
+    said.extend(examples(&merged).map(|(pairs, ns)| {
+        format!(
+            "The kernel says {pairs} share no last-level cache, but they take {ns}, \
+             like CPUs of one: they are nearer than it says."
+        )
+    }));
+    said
+}
+
+/// What speaks against the CPUs of these pairs sharing one cache.
+fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<String> {
+    let levels = levels(pairs);
+    let (&(lo, hi), far) = (levels.first()?, levels.last()?);
+    let groups = groups(pairs, hi);
+    if levels.len() > 1 && groups.len() > 1 {
+        let shown: Vec<String> = groups.iter().take(EXAMPLES).map(|g| format!("{g}")).collect();
+        let more = groups.len().saturating_sub(EXAMPLES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (near, apart) = (range(lo, hi), range(levels[1].0, far.1));
+        let caches = if far.1 > LLC_NS_MAX { "like as many caches: " } else { "" };
+        let says = if far.1 > LLC_NS_MAX { format!("{who} hides it") } else { "something parts them".into() };
+        return Some(format!(
+            "The kernel says CPUs {} share {}, but by their times they are {} groups, {}{more}: {near} ns within, \
+             {apart} ns between, {caches}{says}.",
+            llc.cpus,
+            llc.id,
+            groups.len(),
+            shown.join(" and "),
+        ));
+    }
+    // Where no cache is listed, the socket was taken for one: what it takes to cross is not known.
+    let slow = median(pairs).filter(|ns| llc.level > 0 && *ns > LLC_NS_MAX)?;
+    let why = match is_virtual {
+        true => format!("{who} hides a boundary"),
+        false => "a boundary is hidden, or this cache is slower than those".into(),
+    };
+    Some(format!(
+        "The kernel says CPUs {} share {}, but they take {} ns; on the machines we know, CPUs of one last-level \
+         cache take {LLC_NS_KNOWN} ns: {why}.",
+        llc.cpus,
+        llc.id,
+        round(slow)
+    ))
+}
+
+/// `cpu0 and cpu1 (and 3 more pairs)`, `7–9 ns`.
+fn examples(pairs: &[Timed]) -> Option<(String, String)> {
+    let names: Vec<String> = pairs.iter().take(EXAMPLES).map(Timed::name).collect();
+    let more = match pairs.len().saturating_sub(EXAMPLES) {
+        0 => String::new(),
+        n => format!(" (and {n} more {})", if n == 1 { "pair" } else { "pairs" }),
+    };
+    let lo = pairs.iter().map(|p| p.median_ns).min_by(f64::total_cmp)?;
+    let hi = pairs.iter().map(|p| p.median_ns).max_by(f64::total_cmp)?;
+    Some((names.join(", ") + &more, format!("{} ns", range(lo, hi))))
+}
+
+/// Each distance's median time.
+fn agreement(t: &Topology, steady: &[Timed]) -> String {
+    let mut of = BTreeMap::<Distance, Vec<Timed>>::new();
+    for pair in steady {
+        of.entry(t.distance(pair.a, pair.b).unwrap_or(Distance::Other)).or_default().push(*pair);
+    }
+    let part = |(distance, pairs): (&Distance, &Vec<Timed>)| {
+        format!("{} ns {}", round(median(pairs).unwrap_or(0.0)), within(*distance))
+    };
+    format!("The times agree with the kernel: {}.", of.iter().map(part).collect::<Vec<_>>().join(", "))
+}
+
+/// Where two CPUs are that are so far apart.
+pub(super) fn within(distance: Distance) -> &'static str {
+    match distance {
+        Distance::Same | Distance::Smt => "within a core",
+        Distance::Llc => "within a last-level cache",
+        Distance::Node => "within a node",
+        Distance::Socket => "within a socket",
+        Distance::Other => "across the machine",
+    }
+}
+
+fn median(pairs: &[Timed]) -> Option<f64> {
+    let mut times: Vec<f64> = pairs.iter().map(|p| p.median_ns).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+/// The levels of the pairs' times, each from its fastest to its slowest.
+pub(super) fn levels(pairs: &[Timed]) -> Vec<(f64, f64)> {
+    let mut times: Vec<f64> = pairs.iter().map(|p| p.median_ns).collect();
+    times.sort_by(f64::total_cmp);
+    times.chunk_by(|a, b| *b <= a * GAP).map(|level| (level[0], level[level.len() - 1])).collect()
+}
+
+/// The CPUs of the pairs, in groups that pairs of at most `ns` link.
+pub(super) fn groups(pairs: &[Timed], ns: f64) -> Vec<CpuSet> {
+    let mut groups: Vec<CpuSet> = Vec::new();
+    let mut join = |cpus: CpuSet| {
+        let (linked, apart): (Vec<_>, Vec<_>) =
+            groups.drain(..).partition(|g| !g.intersection(&cpus).is_empty());
+        groups = apart;
+        groups.push(linked.iter().fold(cpus, |all, g| all.union(g)));
+    };
+    for pair in pairs {
+        let ends = [pair.a, pair.b];
+        match pair.median_ns <= ns {
+            true => join(ends.into_iter().collect()),
+            false => ends.into_iter().for_each(|cpu| join([cpu].into_iter().collect())),
+        }
+    }
+    groups.sort_by_key(CpuSet::first);
+    groups
+}
+
+/// `23–195`, or `23` where both ends round to it.
+pub(super) fn range(lo: f64, hi: f64) -> String {
+    match (round(lo), round(hi)) {
+        (lo, hi) if lo == hi => lo,
+        (lo, hi) => format!("{lo}–{hi}"),
+    }
+}
+
+/// A time as it is printed: two digits at least, no more than are known.
+pub(super) fn round(ns: f64) -> String {
+    if ns < 9.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
+}

@@ -1,0 +1,848 @@
+//! The command as its users meet it, bad input and poor systems included.
+#![cfg(target_os = "linux")]
+
+use clap::ValueEnum;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use warmcore_cli::results::{Results, Row, Standing};
+use warmcore_cli::run::What;
+
+fn warmcore(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmcore"));
+    command.args(args).env_remove("WARMCORE_PERCPU");
+    command
+}
+
+fn text(output: &Output) -> (String, String) {
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// What went well, on stdout.
+fn well(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert!(output.status.success(), "{command:?}: {:?}\n{out}\n{err}", output.status);
+    out
+}
+
+/// What went wrong, on stderr.
+fn badly(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert!(!output.status.success(), "{command:?} succeeded:\n{out}");
+    assert!(!err.contains("panicked"), "{err}");
+    err
+}
+
+fn read(path: &Path) -> Results {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn help_is_enough_to_go_on() {
+    let help = well(&mut warmcore(&["--help"]));
+    for word in ["topo", "run", "sim", "report", "doctor", "WARMCORE_PERCPU"] {
+        assert!(help.contains(word), "{help}");
+    }
+    let help = well(&mut warmcore(&["run", "--help"]));
+    for word in ["percpu", "false-sharing", "cid", "budget", "wake", "http", "--json"] {
+        assert!(help.contains(word), "{help}");
+    }
+    assert!(!help.contains("run-part"), "{help}");
+    for what in What::value_variants() {
+        let help = well(&mut warmcore(&["run", what.name(), "--help"]));
+        assert!(what.cases().iter().all(|case| help.contains(case.name)), "{help}");
+        let error = badly(&mut warmcore(&["run", what.name(), "--case", "nonsense"]));
+        assert!(what.cases().iter().all(|case| error.contains(case.name)), "{error}");
+    }
+}
+
+#[test]
+fn a_run_writes_what_it_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let out = well(warmcore(&["run", "percpu", "--quick", "--case", "counter.add", "--json"]).arg(&path));
+    let results = read(&path);
+    assert_eq!((results.schema, results.what.as_str()), (2, "percpu"));
+    assert!(
+        results
+            .rows
+            .iter()
+            .all(|r| r.case == "counter.add" && r.n > 0 && r.min <= r.p25 && r.p25 <= r.median)
+    );
+    for row in &results.rows {
+        assert!(out.contains(&row.variant), "{} is not in\n{out}", row.variant);
+    }
+    assert!(results.rows.iter().any(|r| r.target.is_some()));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a half-written file was left");
+}
+
+#[test]
+fn ids_held_are_counted_and_a_timeline_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.held", "--json"]).arg(&path));
+    assert!(out.contains("cache-local") && out.contains("at most 4 ids: met"), "{out}");
+    assert!(read(&path).timelines.is_empty());
+    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.timeline", "--json"]).arg(&path));
+    assert!(out.contains("The same CPU, the same id") && out.contains("CPU 7"), "{out}");
+    let results = read(&path);
+    assert_eq!(results.timelines.len(), 3);
+    assert!(results.rows.iter().all(|r| r.case == "cid.timeline"));
+}
+
+#[test]
+fn what_needs_a_process_of_its_own_gets_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    well(warmcore(&["run", "cid", "--quick", "--case", "cid.memory", "--json"]).arg(&path));
+    let rows = read(&path).rows;
+    assert!(rows.len() > 4 && rows.iter().all(|r| r.unit == "bytes" && r.median > 0.0), "{rows:?}");
+    // A part that makes no sense is an error of the whole.
+    let error = badly(&mut warmcore(&["run-part", "nonsense"]));
+    assert!(error.contains("expected"), "{error}");
+}
+
+#[test]
+fn budgets_are_measured_where_they_must_hold_and_where_two_cpus_are_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let rows = |case: &str| {
+        well(warmcore(&["run", "budget", "--quick", "--case", case, "--json"]).arg(&path));
+        let results = read(&path);
+        assert!(results.rows.iter().all(|r| r.case == case && r.n > 0), "{case}");
+        results.rows
+    };
+    let memory = rows("memory");
+    let each = memory.iter().find(|r| r.metric == "memory each").unwrap();
+    assert_ne!(each.target.as_ref().unwrap().standing, Standing::Missed, "{each:?}");
+    let two = warmcore_sys::affinity::allowed().unwrap().len() > 1;
+    let limit = rows("limit");
+    assert_eq!(limit.is_empty(), !two, "without a second CPU it is left out");
+    for metric in ["over the limit", "false refusals", "left in the end"] {
+        for row in limit.iter().filter(|r| r.variant == "warmcore word" && r.metric == metric) {
+            let standing = row.target.as_ref().unwrap().standing;
+            assert!(row.median == 0.0 && standing != Standing::Missed, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn runtimes_are_raced_and_weighed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    let two = warmcore_sys::affinity::allowed().unwrap().len() > 1;
+    for (case, metrics) in [
+        ("spawn.task", &["spawned and joined", "ratio"][..]),
+        ("pingpong.channel.1", &["round trips", "p50", "p99", "p99.9", "ratio, p99"]),
+        (
+            "warm.yield.chase",
+            &["touches", "slowest task", "largest ÷ smallest", "moved", "ratio, geometric mean of all"],
+        ),
+        ("idle", &["CPU per second"]),
+    ] {
+        well(warmcore(&["run", "wake", "--quick", "--case", case, "--json"]).arg(&path));
+        let results = read(&path);
+        assert_eq!(results.what, "wake");
+        if !two && case != "spawn.task" && case != "idle" {
+            assert!(results.rows.is_empty(), "without a second CPU it is left out");
+            continue;
+        }
+        for metric in metrics {
+            let rows: Vec<_> = results.rows.iter().filter(|r| r.metric == *metric).collect();
+            assert!(!rows.is_empty(), "{case} has no {metric}");
+            for row in rows {
+                assert!(row.case.starts_with(case) && row.n > 0 && row.min <= row.median, "{row:?}");
+            }
+        }
+        for variant in ["warmcore", "tokio", "tokio pinned", "tokio per core", "smol"] {
+            assert!(results.rows.iter().any(|r| r.variant == variant), "{case}: {variant} is missing");
+        }
+        assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
+    }
+    // Without Go, its variant is left out, and said so.
+    let mut without = warmcore(&["run", "wake", "--quick", "--case", "storm", "--json"]);
+    let output = without.arg(&path).env("PATH", folder.path()).output().unwrap();
+    let (_, err) = text(&output);
+    assert!(output.status.success() && err.contains("Go is left out"), "{err}");
+    assert!(read(&path).rows.iter().all(|r| r.variant != "go" && r.over.as_deref() != Some("go")));
+}
+
+#[test]
+fn servers_answer_rightly_on_every_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
+    for (case, metrics) in [
+        (
+            "state.8",
+            &["requests", "p50", "p99", "p99.9", "CPU per 100k requests", "errors", "ratio, p99"][..],
+        ),
+        ("soak", &["errors"]),
+    ] {
+        let output =
+            warmcore(&["run", "http", "--quick", "--case", case, "--json"]).arg(&path).output().unwrap();
+        let (_, err) = text(&output);
+        assert!(output.status.success() && err.contains("our own generator"), "{err}");
+        let results = read(&path);
+        assert_eq!(results.what, "http");
+        for metric in metrics {
+            let rows: Vec<_> = results.rows.iter().filter(|r| r.metric == *metric).collect();
+            assert!(!rows.is_empty(), "{case} has no {metric}");
+            assert!(rows.iter().all(|r| r.case == case && r.n > 0 && r.min <= r.median), "{rows:?}");
+        }
+        for variant in ["warmcore", "tokio", "tokio pinned", "tokio per core", "smol"] {
+            let errors = results.rows.iter().find(|r| r.variant == variant && r.metric == "errors").unwrap();
+            assert!(errors.max == 0.0, "{errors:?}");
+        }
+        assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
+    }
+}
+
+/// A run whose words on stderr are read while it goes on.
+struct Running {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    said: String,
+    folder: TempDir,
+}
+
+/// What a run left.
+struct Left {
+    status: ExitStatus,
+    out: String,
+    err: String,
+    rows: Vec<Row>,
+    cases: BTreeSet<String>,
+    files: usize,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        Self::start_as(args, |command| command)
+    }
+
+    fn start_as(args: &[&str], prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = warmcore(&["run"]);
+        command.args(args).arg("--json").arg(folder.path().join("out.json"));
+        // What kills its group must not kill this test.
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = prepare(&mut command).spawn().unwrap();
+        let err = BufReader::new(child.stderr.take().unwrap());
+        Self { child, err, said: String::new(), folder }
+    }
+
+    /// Waits until a case is said to be done.
+    fn until_done(self, case: &str) -> Self {
+        self.until(&format!("{case} is done"))
+    }
+
+    /// Waits until it has said so.
+    fn until(mut self, words: &str) -> Self {
+        while !self.said.lines().any(|line| line.contains(words)) {
+            assert!(
+                self.err.read_line(&mut self.said).unwrap() > 0,
+                "it ended before {words}: {}",
+                self.said
+            );
+        }
+        self
+    }
+
+    /// Waits until it has a part in a process of its own; says which.
+    fn part(&mut self) -> i32 {
+        let parent_of = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
+        loop {
+            for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                    continue;
+                };
+                let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+                if parent_of(&read("stat")) == Some(self.child.id()) && read("cmdline").contains("run-part") {
+                    return pid;
+                }
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended before it had a part");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether it ends in time. What it says must fit into pipes until then.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let began = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if began.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+
+    /// Sends a signal to it alone, or to its group.
+    fn signal(self, signal: i32, to_group: bool) -> Self {
+        let id = self.child.id() as i32;
+        // SAFETY: signals our own child, which nobody has waited for, or the group that it began.
+        unsafe { libc::kill(if to_group { -id } else { id }, signal) };
+        self
+    }
+
+    fn end(mut self) -> Left {
+        // A table may be larger than a pipe.
+        let mut stdout = self.child.stdout.take().unwrap();
+        let reading = std::thread::spawn(move || std::io::read_to_string(&mut stdout).unwrap());
+        self.err.read_to_string(&mut self.said).unwrap();
+        let (out, status) = (reading.join().unwrap(), self.child.wait().unwrap());
+        let rows = read(&self.folder.path().join("out.json")).rows;
+        let cases = rows.iter().map(|row| row.case.clone()).collect();
+        let files = std::fs::read_dir(self.folder.path()).unwrap().count();
+        Left { status, out, err: self.said, rows, cases, files }
+    }
+}
+
+#[test]
+fn an_interrupted_pause_ends_and_keeps_what_was_finished() {
+    // After this case it sleeps for a minute.
+    let running = Running::start(&["cid"]).until_done("cid.held");
+    std::thread::sleep(Duration::from_millis(500));
+    let left = running.signal(libc::SIGINT, false).end();
+    assert_eq!(left.status.code(), Some(130), "{}", left.err);
+    assert!(left.cases.contains("cid.held") && !left.cases.contains("cid.memory"), "{:?}", left.cases);
+}
+
+#[test]
+fn a_run_that_is_told_to_end_keeps_what_was_finished() {
+    let ended = |left: Left, status: i32| {
+        assert_eq!(left.status.code(), Some(status), "{}", left.err);
+        assert!(left.out.contains("spawn.task") && left.err.contains("interrupted"), "{}", left.err);
+        assert!(left.cases.contains("spawn.task") && !left.cases.contains("scope"), "{:?}", left.cases);
+        assert_eq!(left.files, 1, "a half-written file was left");
+    };
+    let run = ["wake", "--quick"];
+    let running = Running::start(&run).until_done("spawn.task");
+    ended(running.signal(libc::SIGTERM, false).end(), 143);
+    // As `timeout` does it: the program, then its group, in which it is, with its child that runs Go.
+    let running = Running::start(&run).until_done("spawn.task");
+    ended(running.signal(libc::SIGTERM, false).signal(libc::SIGTERM, true).end(), 143);
+    // As a shell starts what runs in its background.
+    fn ignoring(command: &mut Command) -> &mut Command {
+        // SAFETY: one syscall between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_IGN) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            })
+        }
+    }
+    let running = Running::start_as(&run, ignoring).until_done("spawn.task");
+    ended(running.signal(libc::SIGINT, true).end(), 130);
+}
+
+#[test]
+fn a_run_that_is_killed_has_left_the_cases_that_it_said_are_done() {
+    let left =
+        Running::start(&["wake", "--quick"]).until_done("spawn.one").signal(libc::SIGKILL, false).end();
+    assert_eq!(left.status.signal(), Some(libc::SIGKILL));
+    assert!(["spawn.task", "spawn.one"].iter().all(|case| left.cases.contains(*case)), "{:?}", left.cases);
+}
+
+#[test]
+fn a_part_in_a_process_of_its_own_is_given_up_by_a_signal() {
+    let mut running = Running::start(&["wake", "--case", "idle"]);
+    let part = running.part();
+    assert!(running.folder.path().join("out.json").is_file(), "an older run's file could stand for this one");
+    // Stopped, it never answers: the run can only end by giving it up.
+    // SAFETY: signals a child of our child, which waits for its answer.
+    unsafe { libc::kill(part, libc::SIGSTOP) };
+    running = running.signal(libc::SIGTERM, false);
+    let has_ended = running.ends_within(Duration::from_secs(30));
+    if !has_ended {
+        // SAFETY: as above; who still waits for it has not reaped it.
+        unsafe { libc::kill(part, libc::SIGKILL) };
+    }
+    let left = running.end();
+    assert!(has_ended, "it waited for its part: {}", left.err);
+    assert!(!Path::new(&format!("/proc/{part}")).exists(), "its part is still there");
+    assert_eq!(left.status.code(), Some(143), "{}", left.err);
+    assert!(left.rows.is_empty() && left.err.contains("interrupted"), "{}", left.err);
+}
+
+#[test]
+fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
+    if warmcore_sys::affinity::allowed().unwrap().len() < 2 {
+        return;
+    }
+    // Five more shapes follow, of seconds each.
+    let (case, first) = ("warm.yield.chase", "warm.yield.chase.4x256K");
+    let running = Running::start(&["wake", "--case", case]).until(&format!("{first} is measured"));
+    let left = running.signal(libc::SIGTERM, false).end();
+    assert_eq!(left.status.code(), Some(143), "{}", left.err);
+    assert!(left.cases.contains(first) && left.cases.len() < 6, "{:?}", left.cases);
+    assert!(!left.err.contains(&format!("{case} is done")), "it is not: {}", left.err);
+    assert!(left.rows.iter().all(|row| row.n == left.rows[0].n), "a part of a shape: {:?}", left.rows);
+}
+
+#[test]
+fn wrong_words_are_told_the_right_ones() {
+    let error = badly(warmcore(&["run", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
+    assert!(
+        error.contains("WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"),
+        "{error}"
+    );
+    let error = badly(&mut warmcore(&["topo", "--machine", "nonsense"]));
+    assert!(error.contains("epyc9654_2p"), "{error}");
+    let error = badly(&mut warmcore(&[
+        "run",
+        "percpu",
+        "--quick",
+        "--case",
+        "memory",
+        "--json",
+        "/nowhere/out.json",
+    ]));
+    assert!(error.contains("/nowhere/out.json") && error.contains("may write"), "{error}");
+}
+
+#[test]
+fn a_machine_that_is_not_here_is_simulated_and_the_same_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sim = |name: &str| {
+        let path = file(name);
+        let text = well(&mut warmcore(&[
+            "sim",
+            "drain",
+            "--seeds",
+            "2",
+            "--quick",
+            "--json",
+            path.to_str().unwrap(),
+        ]));
+        let written: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        (text, written)
+    };
+    let ((text, first), (again, second)) = (sim("a.json"), sim("b.json"));
+    assert_eq!(text, again);
+    assert_eq!(first["tables"], second["tables"]);
+    assert_eq!(first["command"], "warmcore sim drain --seeds 2 --quick");
+    let rows = first["tables"][0]["rows"].as_array().unwrap();
+    for row in rows {
+        assert!(text.contains(row["name"].as_str().unwrap()), "{row} is not printed: {text}");
+    }
+    assert!(rows.iter().any(|row| row["met"] == true) && text.contains("published"), "{text}");
+}
+
+/// A link to standard output, as `/dev/stdout` is: that itself would be lost if this failed as root.
+#[test]
+fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    let load = ["sim", "load", "--tasks", &tasks, "--machine", "ryzen7950x", "--seeds", "1", "--policy"];
+    let out = file("stdout");
+    std::os::unix::fs::symlink("/dev/stdout", &out).unwrap();
+    let is_link = || std::fs::symlink_metadata(&out).unwrap().is_symlink();
+    let jsons = |text: &str| text.matches("\"schema\":").count();
+
+    // To a pipe, and to a file, where it stands before or behind what is printed, not in its place.
+    for (option, told) in [("--json", "\"schema\":"), ("--trace", "# tracer: nop")] {
+        let text = well(&mut warmcore(&[&load[..], &["kernel", option, &out]].concat()));
+        assert!(is_link() && text.contains(told) && text.contains("switches"), "{option}: {text}");
+    }
+    let run = ["run", "percpu", "--quick", "--case", "counter.add", "--json", &out];
+    let text = well(&mut warmcore(&run));
+    assert!(is_link() && jsons(&text) == 1 && text.contains("relaxed atomic"), "{text}");
+    let (kept, before) = (file("kept"), "what was there\n");
+    std::fs::write(&kept, before).unwrap();
+    let append = std::fs::OpenOptions::new().append(true).open(&kept).unwrap();
+    well(warmcore(&run).stdout(append));
+    let text = std::fs::read_to_string(&kept).unwrap();
+    assert!(text.starts_with(before) && jsons(&text) == 1 && !text.contains('\0'), "{text}");
+
+    // The page's folder too: what is linked from there stays linked.
+    let page = folder.path().join("page");
+    std::fs::create_dir(&page).unwrap();
+    std::os::unix::fs::symlink(file("elsewhere"), page.join("report.html")).unwrap();
+    well(warmcore(&["report", "--render", "--out"]).arg(&page));
+    assert!(std::fs::symlink_metadata(page.join("report.html")).unwrap().is_symlink());
+    assert!(std::fs::read_to_string(file("elsewhere")).unwrap().contains("</html>"));
+}
+
+#[test]
+fn the_culprit_is_named_though_it_stands_before_its_victim() {
+    let fixture = |name: &str| format!("{}/../../fixtures/sim/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (layout, profile) = (fixture("mm_struct.toml"), fixture("hackbench.toml"));
+    let text = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
+    assert!(text.contains("pcpu_cid") && text.contains("mm_count"), "{text}");
+    assert!(text.contains("on spr_224cpu_2p"), "the profile names it: {text}");
+    let error = badly(&mut warmcore(&["sim", "cid", "--layout", &layout, "--profile", &profile]));
+    assert!(error.contains("unexpected argument '--layout'"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", "/none"]));
+    assert!(error.contains("can't read /none"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "drain", "--machine", "pdp11"]));
+    assert!(error.contains("no such machine") && error.contains("epyc9654_2p"), "{error}");
+}
+
+#[test]
+fn a_layout_of_the_users_is_judged_here_with_what_a_line_takes_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let layout = put(
+        "layout.toml",
+        "name = \"s\"\nsize = 64\nalign = 64\nfields = [{ name = \"a\", offset = 0, size = 8 }, { name = \"b\", offset = 8, \
+         size = 8 }]",
+    );
+    let profile = put(
+        "profile.toml",
+        "struct = \"s\"\nrates = \"total\"\naccess = [{ field = \"a\", writes_per_s = 9 }]",
+    );
+    let of = |profile: &str, more: &[&str]| {
+        let base = ["sim", "false-sharing", "--layout", &layout, "--profile", profile];
+        warmcore(&[&base[..], more].concat())
+    };
+    let text = well(&mut of(&profile, &[]));
+    assert!(text.contains("on this machine"), "{text}");
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("a hand-over of a line was timed here, in ns: c2c_"), "{text}");
+    }
+    let perf = put(
+        "c2c.txt",
+        "Shared Cache Line Distribution Pareto\n ---\n 0 0 5 4 0 0x1000\n ---\n\
+         0.00% 100.00% 0.00% 0.00% 0x8 0 1 0x44 0 134 120 60 1 [.] r a.out m.c:1 0{0}\n\
+         0.00% 0.00% 100.00% 0.00% 0x0 0 1 0x45 0 0 0 4 1 [.] w a.out m.c:2 0{0}\n",
+    );
+    let error = badly(&mut of(&perf, &[]));
+    assert!(error.contains("is what perf printed") && error.contains("--at"), "{error}");
+    let text = well(&mut of(&perf, &["--at", "0x1000", "--machine", "ryzen7950x"]));
+    assert!(text.contains("perf c2c") && text.contains("Rates are samples of perf c2c"), "{text}");
+}
+
+#[test]
+fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    let load = ["sim", "load", "--tasks", &tasks, "--machine", "ryzen7950x", "--seeds", "1"];
+    let with = |more: &[&str]| warmcore(&[&load[..], more].concat());
+    let text = well(&mut with(&[]));
+    for policy in ["kernel", "kernel-wake-queue", "home", "work-steal"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(policy)), "{policy}: {text}");
+    }
+    assert_eq!(text, well(&mut with(&[])));
+
+    let (trace, json) = (file("trace"), file("load.json"));
+    well(&mut with(&["--policy", "kernel", "--trace", &trace, "--json", &json]));
+    let trace = std::fs::read_to_string(trace).unwrap();
+    assert!(trace.starts_with("# tracer: nop") && trace.contains("sched_switch: prev_comm=batch-0"));
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(written["loads"][0]["policy"], "kernel");
+    assert!(written["loads"][0]["reports"][0]["hash"].is_u64(), "{written}");
+
+    // Cut short: where, in which file.
+    let cut = file("cut.json");
+    let whole = std::fs::read_to_string(&tasks).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &cut]));
+    assert!(error.contains("cut.json") && error.contains("line"), "{error}");
+    // Who waits for whom.
+    let stuck = file("stuck.json");
+    std::fs::write(
+        &stuck,
+        r#"{ "tasks": { "a": { "lock": "m", "suspend": "go" }, "b": { "lock": "m", "resume": "go" } } }"#,
+    )
+    .unwrap();
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck, "--seed", "4", "--seeds", "3"]));
+    assert!(error.contains("`b` waits"), "{error}");
+    // The command that it ends with replays exactly that, and no more.
+    let replay =
+        error.lines().find_map(|line| line.strip_prefix("Replay it: warmcore ")).expect("there is one");
+    assert!(replay.contains("--policy kernel") && replay.ends_with("--seed 4 --seeds 1"), "{replay}");
+    assert_eq!(badly(&mut warmcore(&replay.split(' ').collect::<Vec<_>>())), error);
+    let error = badly(&mut with(&["--policy", "lottery"]));
+    assert!(error.contains("kernel-hot-windows"), "{error}");
+    let error = badly(&mut warmcore(&["sim", "load"]));
+    assert!(error.contains("--tasks"), "{error}");
+}
+
+#[test]
+fn a_machine_from_elsewhere_gets_an_answer_and_its_estimates_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    std::fs::write(file("mine.toml"), "[mine]\ninherits = \"ryzen7950x\"\ncores_per_l3 = 2\ncpus = 8\n")
+        .unwrap();
+    let tasks = format!("{}/../../fixtures/sim/web.json", env!("CARGO_MANIFEST_DIR"));
+    for machine in [&drawn, &file("mine.toml"), "this"] {
+        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = one_line(well(&mut warmcore(&["sim", "hot-windows", "--quick", "--machine", machine])));
+        assert!(text.contains("Not claimed: nothing published for this machine"), "{text}");
+        assert!(text.contains("costs are estimates") && text.contains("round trips"), "{text}");
+        let load =
+            ["sim", "load", "--tasks", &tasks, "--policy", "home", "--seeds", "1", "--machine", machine];
+        let text = one_line(well(&mut warmcore(&load)));
+        assert!(text.contains("costs are estimates") && text.contains("home"), "{text}");
+    }
+    std::fs::write(file("none.toml"), "[mine]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 0\n").unwrap();
+    let error = badly(&mut warmcore(&["sim", "drain", "--machine", &file("none.toml")]));
+    assert!(error.contains("none.toml, [mine], line 4: `cores_per_l3` is 0"), "{error}");
+    // What is read is never written.
+    let error = badly(&mut warmcore(&["sim", "load", "--tasks", &tasks, "--json", &tasks]));
+    assert!(error.contains("would be overwritten"), "{error}");
+    let mine = file("mine.toml");
+    let error =
+        badly(&mut warmcore(&["sim", "drain", "--machine", &format!("{mine}:mine"), "--json", &mine]));
+    assert!(error.contains("would be overwritten"), "{error}");
+}
+
+#[test]
+fn one_cpu_or_all_give_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    let sim = |is_alone: bool| {
+        let path = folder.path().join(if is_alone { "alone.json" } else { "all.json" });
+        let mut command =
+            warmcore(&["sim", "wake-queue", "--quick", "--seeds", "4", "--machine", &drawn, "--json"]);
+        command.arg(&path);
+        // SAFETY: between fork and exec only calls that may be made there; the set is of this frame.
+        unsafe {
+            command.pre_exec(move || {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                let size = size_of::<libc::cpu_set_t>();
+                if is_alone && libc::sched_getaffinity(0, size, &mut set) == 0 {
+                    let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, &set));
+                    libc::CPU_ZERO(&mut set);
+                    libc::CPU_SET(first.unwrap_or(0), &mut set);
+                    libc::sched_setaffinity(0, size, &set);
+                }
+                Ok(())
+            })
+        };
+        well(&mut command);
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = text.lines().filter(|line| !line.contains("\"when\"")).collect();
+        lines.join("\n")
+    };
+    assert_eq!(sim(true), sim(false));
+}
+
+#[test]
+fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
+    let path = folder.path().join("cut.json");
+    // Longer each time, until a seed was finished before the signal.
+    for patience in [1, 2, 4, 8, 16, 32] {
+        let args = ["sim", "wake-queue", "--quick", "--seeds", "1000000", "--machine", &drawn, "--json"];
+        let child = warmcore(&args).arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(patience));
+        // SAFETY: a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        let output = child.wait_with_output().unwrap();
+        let (out, err) = text(&output);
+        assert_eq!(output.status.code(), Some(130), "{out}{err}");
+        let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let Some(rows) = written["tables"][0]["rows"].as_array() else { continue };
+        let seeds = rows[0]["seeds"].as_u64().unwrap();
+        assert!(seeds > 0 && rows.iter().all(|row| row["seeds"] == seeds), "{written}");
+        let told = format!("wake-queue has {seeds} of 1000000 seeds");
+        assert!(err.contains(&told) && out.contains(&format!("[seeds: {seeds}]")), "{out}{err}");
+        assert_eq!(written["interrupted"], told);
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 1, "a half-written file was left");
+        // The same as if so few had been asked for.
+        let few = seeds.to_string();
+        let asked = ["sim", "wake-queue", "--quick", "--seeds", &few, "--machine", &drawn, "--json"];
+        well(warmcore(&asked).arg(&path));
+        let again: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(again["tables"][0]["rows"], written["tables"][0]["rows"]);
+        return;
+    }
+    panic!("no seed within half a minute");
+}
+
+#[test]
+fn every_machine_and_every_fixture_is_drawn_or_explained() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    for name in warmcore_topo::machines(warmcore_topo::MACHINES).unwrap() {
+        assert!(!well(&mut warmcore(&["topo", "--machine", &name])).is_empty());
+    }
+    let mut seen = [0, 0];
+    for (option, folder) in [("--sysfs", "sysfs"), ("--hwloc", "hwloc")] {
+        for entry in std::fs::read_dir(fixtures.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "md") {
+                continue;
+            }
+            let output = warmcore(&["topo", option]).arg(&path).output().unwrap();
+            let (out, err) = text(&output);
+            let broken = path.file_name().unwrap().to_string_lossy().contains("broken");
+            seen[usize::from(broken)] += 1;
+            match broken {
+                false => assert!(output.status.success() && !out.is_empty(), "{}: {err}", path.display()),
+                true => {
+                    // The error names the file: at least the fixture it is in.
+                    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                    let well_said =
+                        !output.status.success() && err.contains(&name) && !err.contains("panicked");
+                    assert!(well_said, "{}: {:?} {err}", path.display(), output.status);
+                }
+            }
+        }
+    }
+    assert!(seen[0] > 5 && seen[1] > 5, "{seen:?}");
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_finished() {
+    let left =
+        Running::start(&["percpu", "--quick"]).until_done("counter.add").signal(libc::SIGINT, false).end();
+    assert_eq!(left.status.code(), Some(130), "{}", left.err);
+    assert!(
+        left.out.contains("counter.add") && left.err.contains("interrupted"),
+        "{}\n{}",
+        left.out,
+        left.err
+    );
+    assert!(left.cases.contains("counter.add") && !left.cases.contains("memory"), "{:?}", left.cases);
+    assert_eq!(left.files, 1, "a half-written file was left");
+}
+
+#[test]
+fn a_report_is_a_folder_that_stands_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, tables) = (folder.path().join("report"), folder.path().join("tables.json"));
+    // One table in the place of all eight, which `sim` has tests of.
+    well(warmcore(&["sim", "drain", "--quick", "--seeds", "5", "--json"]).arg(&tables));
+    let said = well(warmcore(&["report", "--quick", "--sim"]).arg(&tables).arg("--out").arg(&out));
+    assert!(said.contains("report.html"), "{said}");
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for word in [
+        "counter.add",
+        "false-sharing.full",
+        "drain_all",
+        "cid.enter",
+        "class=\"lanes\"",
+        "Budgets",
+        "hit.2threads",
+        "<svg",
+    ] {
+        assert!(page.contains(word), "{word} is not in the page");
+    }
+    for file in [
+        "summary.txt",
+        "raw.csv",
+        "machine.svg",
+        "percpu.json",
+        "cid.json",
+        "cid-timeline.svg",
+        "budget.json",
+        "budget-drain.svg",
+    ] {
+        assert!(out.join(file).is_file(), "{file} is missing");
+    }
+    // What another program left there joins the page, without a new measurement.
+    let mut peers = read(&out.join("percpu.json"));
+    peers.what = "peers".into();
+    peers.rows.truncate(1);
+    peers.rows[0].case = "peers.made-up".into();
+    std::fs::write(out.join("peers.json"), serde_json::to_vec(&peers).unwrap()).unwrap();
+    well(warmcore(&["report", "--render", "--out"]).arg(&out));
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("peers.made-up"));
+    std::fs::write(out.join("peers.json"), b"{").unwrap();
+    let error = badly(warmcore(&["report", "--render", "--out"]).arg(&out));
+    assert!(error.contains("peers.json"), "{error}");
+}
+
+/// Gives the command one CPU.
+fn on_one_cpu(command: &mut Command) -> &mut Command {
+    let first: warmcore_types::CpuSet =
+        warmcore_sys::affinity::allowed().unwrap().first().into_iter().collect();
+    // SAFETY: one syscall between fork and exec; the set was made before.
+    unsafe { command.pre_exec(move || warmcore_sys::affinity::set_allowed(&first)) }
+}
+
+#[test]
+fn one_cpu_is_enough_for_what_needs_no_second() {
+    let output =
+        on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "drain_all"])).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    well(on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "freelist.pair"])));
+    let output =
+        on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "drain.quiet"])).output().unwrap();
+    let (_, err) = text(&output);
+    assert!(output.status.success() && err.contains("drain.quiet: left out, it needs two CPUs"), "{err}");
+    well(on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "hit"])));
+    let doctor = well(on_one_cpu(&mut warmcore(&["doctor"])));
+    assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
+}
+
+/// A kernel without a syscall, played by a filter that the command inherits.
+#[cfg(target_arch = "x86_64")]
+fn without_syscall(command: &mut Command, number: i64, errno: i32) -> &mut Command {
+    const LOAD_NR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_EQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let program = [
+        op(LOAD_NR, 0, 0, 0),
+        op(JUMP_EQ, 0, 1, number as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = move || {
+        let mut program = program;
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: two prctl calls between fork and exec, on a program that lives through them.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes only syscalls.
+    unsafe { command.pre_exec(filter) }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_kernel_without_rseq_is_fallen_back_from_and_explained() {
+    let poor = |args: &[&str]| {
+        let mut command = warmcore(args);
+        without_syscall(&mut command, libc::SYS_rseq, libc::ENOSYS);
+        command
+    };
+    let doctor = well(&mut poor(&["doctor"]));
+    assert!(doctor.contains("missing  rseq") && doctor.contains("answers ENOSYS"), "{doctor}");
+    assert!(doctor.contains("limited  per-CPU data atomic: no rseq"), "{doctor}");
+    let error = badly(poor(&["run", "percpu"]).env("WARMCORE_PERCPU", "rseq"));
+    assert!(
+        error.contains("WARMCORE_PERCPU=rseq, but no rseq: kernel") && error.contains("unset it"),
+        "{error}"
+    );
+    let out = well(&mut poor(&["run", "percpu", "--quick", "--case", "counter.add"]));
+    assert!(out.contains("warmcore atomic"), "{out}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_kernel_without_membarrier_is_fallen_back_from_and_explained() {
+    let mut command = warmcore(&["doctor"]);
+    let doctor = well(without_syscall(&mut command, libc::SYS_membarrier, libc::EPERM));
+    assert!(
+        doctor.contains("missing  membarrier") && doctor.contains("atomic: no rseq: membarrier"),
+        "{doctor}"
+    );
+}

@@ -1,0 +1,120 @@
+//! How fast a world is: pairs that wake each other, on the published machine and on ones of 16 to 8192 CPUs.
+//!
+//! Model.   As many pairs as CPUs; each end runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best
+//!          of some rounds, since all else is the machine's noise. Events are those that something came of.
+//!          `cargo bench --bench world -- profile` runs the first one only, for long; `profile-8192` the largest;
+//!          `growth` those of 16 to 8192 only.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+use warmcore_sched::{Kernel, Policy, PolicyKind};
+use warmcore_sim::costs::Costs;
+use warmcore_sim::program::{Length, Program};
+use warmcore_sim::world::{Report, Settings, World};
+use warmcore_topo::{MACHINES, Topology};
+use warmcore_types::Nanos;
+
+/// So many simulated CPU nanoseconds per round.
+const CPU_NS: u64 = 6_000_000_000;
+
+/// Before: who was spawned has found its place.
+const SETTLED: Nanos = Nanos(3_000_000);
+
+fn pairs<P: Policy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> World<P> {
+    let mut world = World::new(topology, costs, settings, policy, 1);
+    let run = Length::Around(Nanos(8_000), 10);
+    for i in 0..topology.cpus.len() {
+        let (client, server) = (format!("client {i}"), format!("server {i}"));
+        let of = Program::new(&client).forever(|p| p.run(run).wake_sync(&*server).wait().mark("trips"));
+        world.spawn(&of).expect("it is right");
+        let of = Program::new(&server).forever(|p| p.wait().run(run).wake_sync(&*client));
+        world.spawn(&of).expect("it is right");
+    }
+    world
+}
+
+/// What this process had of the CPU, where the kernel says so: others may have had it meanwhile. Else the clock.
+fn cpu_seconds() -> f64 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let ran = stat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+    ran.map_or_else(|| BEGIN.elapsed().as_secs_f64(), |ns| ns as f64 / 1e9)
+}
+
+fn measure<P: Policy + Copy>(
+    name: &str,
+    topology: &Topology,
+    costs: &Costs,
+    settings: Settings,
+    policy: P,
+    rounds: usize,
+) {
+    let until = CPU_NS / topology.cpus.len() as u64;
+    let mut best: Option<(f64, Report, (usize, usize, usize))> = None;
+    for _ in 0..rounds {
+        let mut world = pairs(topology, costs, settings.clone(), policy);
+        let before = world.run(SETTLED).expect("it is right");
+        let begin = cpu_seconds();
+        let mut report = world.run(Nanos(SETTLED.0 + until)).expect("it is right");
+        let took = cpu_seconds() - begin;
+        report.events -= before.events;
+        report.stale -= before.stale;
+        if best.as_ref().is_none_or(|(least, ..)| took < *least) {
+            best = Some((took, report, world.bytes()));
+        }
+    }
+    let (took, report, (cpus, tasks, pending)) = best.expect("a round");
+    let total = report.total();
+    println!(
+        "{name:34}{:>9.2} M events/s {:>5.0} ns  {:>9} events {:>5.1} % stale  {:>5.1} % moved  {:>4} B/CPU {:>4} B/task {:>4} B/task pending",
+        report.events as f64 / took / 1e6,
+        took * 1e9 / report.events as f64,
+        report.events,
+        100.0 * report.stale as f64 / (report.events + report.stale) as f64,
+        100.0 * total.moves() as f64 / total.wakes.max(1) as f64,
+        cpus / topology.cpus.len(),
+        tasks / report.tasks.len(),
+        pending / report.tasks.len(),
+    );
+}
+
+fn main() {
+    let machine = "spr_224cpu_2p";
+    let topology = Topology::from_machine(MACHINES, machine).expect("it is there");
+    let costs = Costs::from_machine(MACHINES, machine).expect("it is right");
+    let kernel = Kernel::default();
+    if std::env::args().any(|arg| arg == "profile") {
+        return measure("kernel, 224 CPUs", &topology, &costs, Settings::kernel(), kernel, 20);
+    }
+    if std::env::args().any(|arg| arg == "profile-8192") {
+        return growth(&[8192], 1);
+    }
+    if std::env::args().any(|arg| arg == "growth") {
+        return growth(&[16, 64, 224, 1024, 4096, 8192], 3);
+    }
+    measure("kernel, 224 CPUs", &topology, &costs, Settings::kernel(), kernel, 5);
+    let hot = Kernel { hot_windows: true, ..kernel };
+    measure("kernel with hot windows, 224 CPUs", &topology, &costs, Settings::kernel(), hot, 5);
+    for policy in PolicyKind::all() {
+        measure(&format!("{policy}, 224 CPUs"), &topology, &costs, Settings::runtime(), policy, 3);
+    }
+    growth(&[16, 64, 224, 1024, 4096, 8192], 3);
+}
+
+fn growth(sizes: &[u32], rounds: usize) {
+    let kernel = Kernel::default();
+    for cpus in sizes.iter().copied() {
+        // Sixteen CPUs an LLC, at most 64 LLCs a socket.
+        let llcs = cpus / 16;
+        let sockets = (llcs / 64).max(1);
+        let text = format!(
+            "[drawn]\nsockets = {sockets}\nl3_per_socket = {}\ncores_per_l3 = 8\nsmt = 2\n",
+            llcs / sockets
+        );
+        let topology = Topology::from_machine(&text, "drawn").expect("it fits");
+        let costs = Costs::of(&topology);
+        measure(&format!("kernel, {cpus} CPUs"), &topology, &costs, Settings::kernel(), kernel, rounds);
+        let home = PolicyKind::Home;
+        measure(&format!("home, {cpus} CPUs"), &topology, &costs, Settings::runtime(), home, rounds);
+    }
+}

@@ -1,0 +1,264 @@
+//! Costs: what a machine's acts cost, each number with where it comes from.
+//!
+//! Model.   A section of a machine file gives numbers; what it lacks comes from what it inherits, from
+//!          `[defaults]`, and last from a default by class, which is an estimate. A number that is derived from
+//!          another (a clock from the highest that is named) stands under the name that the simulator reads, and
+//!          follows it: a report can list both, a sensitivity run can scale either. Counts of sockets, caches, cores
+//!          are the topology's and not here. Times are integer picoseconds.
+//! Number.  2 × EPYC 9654: a line that is in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; one that another
+//!          socket wrote last 195 000 ps, of which 4 overlap.
+//! Writers. none after it was made: `scaled` and `with` give another one.
+//! Source.  `fixtures/machines.toml`. Its comments say how far to trust a number: see `costs/file.rs`.
+
+use std::collections::BTreeMap;
+use warmcore_topo::Distance;
+use warmcore_types::Nanos;
+
+mod file;
+mod known;
+mod number;
+#[cfg(test)]
+mod tests;
+
+pub use crate::error::Error as CostsError;
+use known::{Derived, ratio};
+pub use number::{Number, Trust};
+
+/// A state in which an idle core is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CState {
+    /// `C1`, `C1E`, `C2`, `C6`.
+    pub name: String,
+    /// How long it takes to leave it.
+    pub exit: Nanos,
+    /// How long a core must stay for it to be worth it.
+    pub residency: Nanos,
+    /// Whether the core's own caches are empty afterwards: all but C1 and C1E.
+    pub flushes: bool,
+}
+
+/// What is read often, in picoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Fast {
+    /// By [`Distance`].
+    hand_over: [u64; 6],
+    dram: [u64; 3],
+    l1: u64,
+    llc: u64,
+    resident: u64,
+    mlp_read: u64,
+    mlp_rmw: u64,
+    /// The usual clock divided by the base clock.
+    slow_per_mille: u64,
+    cstates: Vec<CState>,
+}
+
+/// The numbers of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Costs {
+    machine: String,
+    numbers: BTreeMap<String, Number>,
+    /// In the order in which they were derived.
+    derived: Vec<Derived>,
+    /// C-states' names, the lightest first; their numbers are `cstates.C1.exit` and `cstates.C1.residency`.
+    states: Vec<String>,
+    fast: Fast,
+}
+
+impl Costs {
+    /// Works out what is read often.
+    fn settle(&mut self) {
+        let ps = |name: &str| self.numbers[name].milli;
+        let cycle_fs = 1_000_000_000_000 / ps("clock_mhz").max(1);
+        let cycles = |name: &str| ratio(ps(name), cycle_fs, 1_000_000);
+        let state = |name: &String| CState {
+            name: name.clone(),
+            exit: Nanos(ps(&format!("cstates.{name}.exit")) / 1000),
+            residency: Nanos(ps(&format!("cstates.{name}.residency")) / 1000),
+            flushes: !matches!(name.as_str(), "C1" | "C1E"),
+        };
+        self.fast = Fast {
+            hand_over: [
+                cycles("l1_cycles"),
+                ps("c2c_smt"),
+                ps("c2c_same_l3"),
+                ps("c2c_same_node"),
+                ps("c2c_same_socket"),
+                ps("c2c_other_socket"),
+            ],
+            dram: [ps("dram_local"), ps("dram_same_socket"), ps("dram_remote")],
+            l1: cycles("l1_cycles"),
+            llc: ps("llc_latency"),
+            resident: cycles("stream_resident_cycles_per_line"),
+            // One at a time is the least.
+            mlp_read: ps("mlp_read").max(1000),
+            mlp_rmw: ps("mlp_rmw_dirty_remote").max(1000),
+            slow_per_mille: ratio(ps("clock_mhz"), 1000, ps("base_mhz")).max(1000),
+            cstates: self.states.iter().map(state).collect(),
+        };
+    }
+
+    /// The machine's name.
+    pub fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// The same of a machine that is called otherwise.
+    pub fn called(self, name: &str) -> Self {
+        Self { machine: name.to_owned(), ..self }
+    }
+
+    /// Every number, by name.
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
+        self.numbers.iter().map(|(name, number)| (name.as_str(), number))
+    }
+
+    /// Those that are estimates.
+    pub fn estimated(&self) -> impl Iterator<Item = (&str, &Number)> {
+        self.numbers().filter(|(_, number)| number.trust == Trust::Estimated)
+    }
+
+    /// One number, if there is one of that name.
+    pub fn get(&self, name: &str) -> Option<&Number> {
+        self.numbers.get(name)
+    }
+
+    /// One number that is a time in ns, in picoseconds.
+    ///
+    /// # Panics
+    /// If there is none of that name: a mistake of the programmer, unless it is the file's own invention, for which
+    /// there is [`get`](Self::get).
+    pub fn ps(&self, name: &str) -> u64 {
+        let number = self.numbers.get(name);
+        number.unwrap_or_else(|| panic!("{}: no number is called {name:?}", self.machine)).milli
+    }
+
+    /// One number that is a time, in whole ns. Panics as [`ps`](Self::ps) does.
+    pub fn ns(&self, name: &str) -> Nanos {
+        Nanos((self.ps(name) + 500) / 1000)
+    }
+
+    /// The same with one number, and those that follow it, so many thousandths of what it was.
+    ///
+    /// # Errors
+    /// A name that is not there.
+    pub fn scaled(&self, name: &str, per_mille: u64) -> Result<Self, CostsError> {
+        let number = self.numbers.get(name).ok_or_else(|| self.unknown(name))?;
+        self.with(name, ratio(number.milli, per_mille, 1000))
+    }
+
+    /// The same with one number another, in thousandths, and those that follow it.
+    ///
+    /// # Errors
+    /// A name that is not there.
+    pub fn with(&self, name: &str, milli: u64) -> Result<Self, CostsError> {
+        let mut other = self.clone();
+        let number = other.numbers.get_mut(name).ok_or_else(|| self.unknown(name))?;
+        number.milli = milli;
+        other.derived.retain(|derived| derived.name != name);
+        for derived in other.derived.clone() {
+            other.derive(&derived);
+        }
+        other.settle();
+        Ok(other)
+    }
+
+    /// The same with one number as it was measured, in thousandths, and those that follow it.
+    ///
+    /// # Errors
+    /// A name that is not there.
+    pub fn measured(&self, name: &str, milli: u64, basis: &str) -> Result<Self, CostsError> {
+        let mut other = self.with(name, milli)?;
+        if let Some(number) = other.numbers.get_mut(name) {
+            (number.trust, number.basis) = (Trust::Measured, basis.to_owned());
+        }
+        Ok(other)
+    }
+
+    /// The same, and everything is as far as what is in the same L3: what a machine without a topology would cost.
+    pub fn with_equal_latencies(&self) -> Self {
+        let mut other = self.clone();
+        let (near, local) = (self.ps("c2c_same_l3"), self.ps("dram_local"));
+        for (name, number) in &mut other.numbers {
+            match () {
+                _ if name.starts_with("c2c_") => number.milli = near,
+                _ if name.starts_with("dram_") && !name.ends_with("_cycles") => number.milli = local,
+                _ => {}
+            }
+        }
+        other.settle();
+        other
+    }
+
+    fn unknown(&self, name: &str) -> CostsError {
+        let known: Vec<&str> = self.numbers.keys().map(String::as_str).collect();
+        CostsError::new(
+            &self.machine,
+            format!("no number is called `{name}`"),
+            format!("name one of {}", known.join(", ")),
+        )
+    }
+
+    /// One cache line from a CPU so far away, in picoseconds. [`Distance::Same`]: from the own L1.
+    #[inline]
+    pub fn hand_over(&self, distance: Distance) -> u64 {
+        self.fast.hand_over[distance as usize]
+    }
+
+    /// One line from memory: of the own node, of the same socket, of another.
+    #[inline]
+    pub fn dram(&self, distance: Distance) -> u64 {
+        self.fast.dram[match distance {
+            Distance::Socket => 1,
+            Distance::Other => 2,
+            _ => 0,
+        }]
+    }
+
+    /// One line from the own L1, waited for.
+    #[inline]
+    pub fn l1(&self) -> u64 {
+        self.fast.l1
+    }
+
+    /// One line from the own last-level cache, waited for.
+    #[inline]
+    pub fn llc(&self) -> u64 {
+        self.fast.llc
+    }
+
+    /// One line of a pass over data in the own L1 or L2.
+    #[inline]
+    pub fn resident(&self) -> u64 {
+        self.fast.resident
+    }
+
+    /// One line of a pass whose lines take `latency` each when waited for: so many overlap. Never less than
+    /// [`resident`](Self::resident).
+    #[inline]
+    pub fn read_overlapped(&self, latency: u64) -> u64 {
+        ratio(latency, 1000, self.fast.mlp_read).max(self.fast.resident)
+    }
+
+    /// The same for lines that others have and that are taken from them.
+    #[inline]
+    pub fn taken_overlapped(&self, latency: u64) -> u64 {
+        ratio(latency, 1000, self.fast.mlp_rmw).max(self.fast.resident)
+    }
+
+    /// What takes so long at the usual clock, before a core that was in a deep state has risen to it.
+    #[inline]
+    pub fn at_base_clock(&self, ps: u64) -> u64 {
+        ratio(ps, self.fast.slow_per_mille, 1000)
+    }
+
+    /// The states of an idle core, the lightest first.
+    pub fn cstates(&self) -> &[CState] {
+        &self.fast.cstates
+    }
+
+    /// The state in which a core is after so long an idle time, if the kernel foresaw it.
+    pub fn cstate_after(&self, idle: Nanos) -> Option<&CState> {
+        self.fast.cstates.iter().rev().find(|state| idle >= state.residency)
+    }
+}

@@ -1,0 +1,145 @@
+//! Line: one cache line that several cores read and write.
+//!
+//! Model.   Either one core may write it (`owner`), or several may read it. Who reads gets it from the owner, or
+//!          from who had it last; who writes waits until the farthest sharer gave it up. While it is on its
+//!          way to a writer, the next one waits: that is what contention is.
+//! Number.  On 2 × EPYC 9654: 23 ns from a core under the same L3, 195 from the other socket. 40 bytes, and a bit for
+//!          each core once more than eight share it.
+
+use super::{NOWHERE, Place};
+use crate::costs::Costs;
+use warmcore_topo::Distance;
+use warmcore_types::Nanos;
+
+/// So many sharers stand in a list; more are a bitmap.
+const FEW: usize = 8;
+
+#[derive(Debug, Clone)]
+enum Sharers {
+    Few([u32; FEW]),
+    Many(Vec<u64>),
+}
+
+impl Sharers {
+    fn contains(&self, core: u32) -> bool {
+        match self {
+            Self::Few(cores) => cores.contains(&core),
+            Self::Many(words) => words.get(core as usize / 64).is_some_and(|w| w >> (core % 64) & 1 == 1),
+        }
+    }
+
+    fn insert(&mut self, core: u32) {
+        match self {
+            Self::Few(cores) => {
+                if let Some(free) = cores.iter_mut().find(|c| **c == NOWHERE) {
+                    *free = core;
+                    return;
+                }
+                let mut many = Self::Many(Vec::new());
+                cores.iter().for_each(|c| many.insert(*c));
+                many.insert(core);
+                *self = many;
+            }
+            Self::Many(words) => {
+                let word = core as usize / 64;
+                words.resize(words.len().max(word + 1), 0);
+                words[word] |= 1 << (core % 64);
+            }
+        }
+    }
+
+    /// That core alone.
+    fn only(&mut self, core: u32) {
+        let mut few = [NOWHERE; FEW];
+        few[0] = core;
+        *self = Self::Few(few);
+    }
+}
+
+/// What all sharers have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    some: Place,
+    /// How far from `some` the farthest is.
+    reach: Distance,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    /// Who has it.
+    sharers: Sharers,
+    span: Option<Span>,
+    /// Who had it last: the next one gets it from there.
+    last: Option<Place>,
+    /// Whether the one that has it wrote it.
+    is_dirty: bool,
+    /// Until then it is on its way to a writer.
+    busy_until: Nanos,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            sharers: Sharers::Few([NOWHERE; FEW]),
+            span: None,
+            last: None,
+            is_dirty: false,
+            busy_until: Nanos(0),
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn read(&mut self, costs: &Costs, me: Place, now: Nanos) -> Nanos {
+        if self.sharers.contains(me.core) {
+            return nanos(costs.l1());
+        }
+        let wait = self.wait(now);
+        let from = self.last.map_or(costs.dram(Distance::Same), |last| costs.hand_over(me.distance(last)));
+        self.sharers.insert(me.core);
+        self.span = Some(match self.span {
+            None => Span { some: me, reach: Distance::Smt },
+            Some(span) => Span { reach: span.reach.max(me.distance(span.some)), ..span },
+        });
+        self.is_dirty = false;
+        self.last = Some(me);
+        Nanos(wait.0 + nanos(from).0)
+    }
+
+    pub(super) fn write(&mut self, costs: &Costs, me: Place, now: Nanos) -> Nanos {
+        let is_only = matches!(&self.sharers, Sharers::Few([core, NOWHERE, ..]) if *core == me.core);
+        if self.sharers.contains(me.core) && (self.is_dirty || is_only) {
+            self.is_dirty = true;
+            return nanos(costs.l1());
+        }
+        let wait = self.wait(now);
+        let from = match self.span {
+            None => costs.dram(Distance::Same),
+            // No sharer is farther than from `some` to the farthest, or from here to `some`.
+            Some(span) => costs.hand_over(span.reach.max(me.distance(span.some))),
+        };
+        self.sharers.only(me.core);
+        self.span = Some(Span { some: me, reach: Distance::Smt });
+        (self.last, self.is_dirty) = (Some(me), true);
+        let took = Nanos(wait.0 + nanos(from).0);
+        self.busy_until = Nanos(now.0 + took.0);
+        took
+    }
+
+    fn wait(&self, now: Nanos) -> Nanos {
+        Nanos(self.busy_until.0.saturating_sub(now.0))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let many = match &self.sharers {
+            Sharers::Few(_) => 0,
+            Sharers::Many(words) => words.capacity() * 8,
+        };
+        size_of::<Self>() + many
+    }
+}
+
+/// Rounded up: nothing takes no time.
+fn nanos(ps: u64) -> Nanos {
+    Nanos(ps.div_ceil(1000))
+}

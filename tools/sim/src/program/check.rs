@@ -1,0 +1,171 @@
+//! Check: whether a world can run a program.
+//!
+//! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`]; a loop for
+//!          ever takes some. What depends on the machine or on other programs is found when the world loads it.
+//! Number.  One pass over the steps of each program, however often and by how many it is forked.
+//! Writers. None.
+
+use super::{
+    FOREVER, FORKS_MAX, LENGTH_MAX, LOOPS_MAX, Length, Op, ProcessId, Program, ProgramError, TIMERS,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use warmcore_types::Nanos;
+
+/// What was found to be right, in which process, and how many levels are below it. Looked up, never gone through.
+type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
+
+impl Program {
+    /// Whether a world can run it.
+    ///
+    /// # Errors
+    /// Loops too deep, or that do not end where they begin; one for ever that never takes time; lengths over
+    /// [`LENGTH_MAX`]; timers that there are not; a working set of two kinds of pages; forks over more than
+    /// [`FORKS_MAX`] levels.
+    pub fn check(&self) -> Result<(), ProgramError> {
+        self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
+    }
+
+    /// This one and all that it forks, each once. How many levels there are below it.
+    fn check_family(
+        &self,
+        process: Option<ProcessId>,
+        level: usize,
+        checked: &mut Checked,
+    ) -> Result<usize, ProgramError> {
+        let too_deep = || {
+            let fact = format!("programs that fork each other over more than {FORKS_MAX} levels");
+            Err(ProgramError::new(self.place(), fact, "let one of them loop instead"))
+        };
+        if level > FORKS_MAX {
+            return too_deep();
+        }
+        self.check_steps(process)?;
+        let mut levels = 0;
+        for child in self.children.iter() {
+            let process = child.process.or(process);
+            let below = match checked.get(&(Arc::as_ptr(child), process)) {
+                Some(below) => *below,
+                None => {
+                    let below = child.check_family(process, level + 1, checked)?;
+                    checked.insert((Arc::as_ptr(child), process), below);
+                    below
+                }
+            };
+            levels = levels.max(below + 1);
+        }
+        if level + levels > FORKS_MAX { too_deep() } else { Ok(levels) }
+    }
+
+    fn check_steps(&self, process: Option<ProcessId>) -> Result<(), ProgramError> {
+        let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
+        self.check_loops()?;
+        if let Some(delay) = self.delay {
+            check_length(delay).map_err(|(fact, next)| {
+                ProgramError::new(format!("{}, before its begin", self.place()), fact, next)
+            })?;
+        }
+        let mut own = None;
+        for (step, op) in self.ops.iter().enumerate() {
+            match op {
+                Op::Run(length) | Op::Sleep(length) => check_length(*length)
+                    .map_err(|(fact, next)| ProgramError::new(self.at(step), fact, next))?,
+                Op::Timer { period, .. } if period.0 > LENGTH_MAX.0 => {
+                    check_length(Length::Fixed(*period))
+                        .map_err(|(fact, next)| ProgramError::new(self.at(step), fact, next))?
+                }
+                Op::Begin { times: FOREVER, end }
+                    if !self.ops[step + 1..*end as usize].iter().any(takes_time) =>
+                {
+                    return wrong(
+                        step,
+                        "a loop for ever in which no time passes".into(),
+                        "let it run or sleep",
+                    );
+                }
+                Op::Timer { slot, .. } if usize::from(*slot) >= TIMERS => {
+                    return wrong(step, format!("timer {slot}"), "a task has timers 0 to 3");
+                }
+                Op::TouchOwn { pages, .. } => {
+                    let before = *own.get_or_insert(*pages);
+                    if before != *pages {
+                        let fact =
+                            format!("its own working set has {before:?} pages, and {pages:?} ones here");
+                        return wrong(step, fact, "say the same in all steps, or touch an extent");
+                    }
+                }
+                Op::TouchCid(_) if process.is_none() => {
+                    return wrong(step, "touches a process's area in none".into(), "say `in_process`");
+                }
+                Op::Barrier { parties: 0, .. } => {
+                    return wrong(step, "a barrier of nobody".into(), "say how many come there");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Each loop's end belongs to the last begin that has none yet. Not so if a body gave back another program.
+    fn check_loops(&self) -> Result<(), ProgramError> {
+        let wrong = |step: usize, fact: &str| {
+            let next = "let the body give back the program that it got";
+            Err(ProgramError::new(self.at(step), fact, next))
+        };
+        let (mut open, mut deepest) = (Vec::new(), 0);
+        for (step, op) in self.ops.iter().enumerate() {
+            match op {
+                Op::Begin { end, .. } => {
+                    open.push((step, *end as usize));
+                    deepest = deepest.max(open.len());
+                }
+                Op::End(begin) if open.pop() != Some((*begin as usize, step + 1)) => {
+                    return wrong(step, "a loop ends that does not begin in this program");
+                }
+                _ => {}
+            }
+        }
+        if let Some((step, _)) = open.pop() {
+            return wrong(step, "a loop begins that does not end in this program");
+        }
+        if deepest > LOOPS_MAX {
+            let fact = format!("{deepest} loops within each other, and there may be {LOOPS_MAX}");
+            return Err(ProgramError::new(self.at(0), fact, "fork the inner ones"));
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a length, and what to do.
+fn check_length(length: Length) -> Result<(), (String, String)> {
+    let longest = length.longest();
+    if longest <= LENGTH_MAX {
+        return Ok(());
+    }
+    let fact = match length {
+        Length::Fixed(_) => format!("takes {} ns", longest.0),
+        Length::Exponential(mean) => format!("takes up to 46 times its mean of {} ns", mean.0),
+        _ => format!("takes up to {} ns", longest.0),
+    };
+    Err((fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
+}
+
+/// Whether time may pass in a step, or somebody else may make it pass.
+fn takes_time(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::WakeNamed { .. }
+            | Op::Wake { .. }
+            | Op::Signal(_)
+            | Op::Broadcast(_)
+            | Op::Mark(_)
+            | Op::Allow(_)
+            | Op::Charge(..)
+            | Op::Uncharge(..)
+            | Op::Begin { .. }
+            | Op::End(_)
+            | Op::Unlock(_)
+            | Op::Run(Length::Fixed(Nanos(0)))
+            | Op::Sleep(Length::Fixed(Nanos(0)))
+    )
+}

@@ -1,0 +1,606 @@
+//! RtApp: programs from a JSON file as rt-app reads it.
+//!
+//! Model.   `tasks` has a thread per key: how many (`instance`), where (`cpus`), from when on (`delay`), how often
+//!          (`loop`), and its events in the order in which they stand, perhaps in `phases`. What schedules it
+//!          otherwise (policies, priorities, clamps) and what is written to logs is not here; such keys are listed,
+//!          and keys that nobody knows are errors. A timer belongs to its thread, whatever its `ref`.
+//!          `mem` goes over the beginning of one buffer per thread, as large as its largest `mem`.
+//! Number.  Microseconds there, nanoseconds here; `duration` is in seconds.
+//! Source.  rt-app, `doc/tutorial.txt`: the events, their defaults, and which keys there are.
+//!
+//! ```
+//! use warmcore_sim::program::rt_app;
+//!
+//! let load = rt_app::read(r#"{ "tasks": { "web": { "instance": 2, "run": 100, "sleep": 900 } } }"#)?;
+//! assert_eq!(load.programs.iter().map(|p| p.name()).collect::<Vec<_>>(), ["web-0", "web-1"]);
+//!
+//! let error = rt_app::read(r#"{ "tasks": { "web": { "phases": { "p1": { "run": "long" } } } } }"#).unwrap_err();
+//! assert!(error.to_string().starts_with("tasks.web.phases.p1.run: a string, no time"));
+//! # Ok::<(), warmcore_sim::program::ProgramError>(())
+//! ```
+
+use super::{FOREVER, FORKS_MAX, LENGTH_MAX, Program, ProgramError, TIMERS, Where};
+use crate::error::near;
+use crate::memory::{Access, Pages};
+use json::Json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use warmcore_types::{CpuId, CpuSet, Nanos};
+
+mod json;
+
+/// What a file describes.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// A program per thread.
+    pub programs: Vec<Program>,
+    /// For how long it is to run.
+    pub duration: Option<Nanos>,
+    /// Keys that have no meaning here, by their places.
+    pub ignored: Vec<String>,
+}
+
+type Object = [(String, Json)];
+
+/// Keys of a task or phase that are about something that isn't simulated.
+const HARMLESS: &[&str] = &[
+    "policy",
+    "priority",
+    "dl-runtime",
+    "dl-period",
+    "dl-deadline",
+    "util_min",
+    "util_max",
+    "membind_nodes",
+    "nodes_membind",
+    "taskgroup",
+    "comment",
+];
+
+/// The same, of `global`.
+const HARMLESS_GLOBAL: &[&str] = &[
+    "calibration",
+    "default_policy",
+    "pi_enabled",
+    "lock_pages",
+    "logdir",
+    "log_basename",
+    "log_size",
+    "ftrace",
+    "gnuplot",
+    "io_device",
+    "mem_buffer_size",
+    "cumulative_slack",
+];
+
+/// What a task or phase may have else.
+const EVENTS: &[&str] = &[
+    "run", "runtime", "sleep", "mem", "timer", "lock", "unlock", "wait", "sync", "signal", "broad", "resume",
+    "suspend", "barrier", "yield", "fork", "iorun", "loop", "cpus", "instance", "delay", "phases",
+];
+
+/// Of these there is one, while events may come again.
+const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "duration", "tasks", "global"];
+
+/// Threads of all tasks together. More would be a slip of the pen.
+const INSTANCES_MAX: i64 = 1 << 16;
+
+/// Steps of all threads together: a world has its own copy of each thread's, 40 bytes a step.
+const STEPS_MAX: usize = 1 << 22;
+
+/// A set of CPUs is as wide as the largest in it, and Linux stops at 8192.
+const CPU_MAX: u32 = 1 << 14;
+
+/// Reads a file's text.
+///
+/// # Errors
+/// Text that is no JSON, with line and column; what rt-app wouldn't take, with its place: `tasks.web.phases.p1.run`.
+/// A `suspend` that nobody resumes and a `wait` that nobody signals: it would wait for ever.
+pub fn read(text: &str) -> Result<Load, ProgramError> {
+    if text.trim().is_empty() {
+        return Err(ProgramError::new(
+            "the file",
+            "is empty",
+            "describe one thread at least: { \"tasks\": { … } }",
+        ));
+    }
+    let json = serde_json::from_str(&json::without_comments(text)).map_err(|e| {
+        let fact = e.to_string();
+        let fact = fact.split(" at line ").next().unwrap_or_default().to_owned();
+        ProgramError::new(format!("line {}, column {}", e.line(), e.column()), fact, "mend the JSON")
+    })?;
+    let mut reader = Reader::default();
+    let file = object(&json, "the file")?;
+    once(file, "")?;
+    for (key, value) in file {
+        match key.as_str() {
+            "tasks" => reader.tasks = object(value, "tasks")?.to_vec(),
+            "global" => reader.global(object(value, "global")?)?,
+            "resources" => reader.ignored.push("resources".into()),
+            _ => return Err(unknown(key, key, &["tasks"], "`tasks`, `global` or `resources`")),
+        }
+    }
+    let mut names = BTreeSet::new();
+    for (task, _) in &reader.tasks {
+        if !names.insert(task) {
+            let next = "give one of them another name, or say `instance`";
+            return Err(ProgramError::new(format!("tasks.{task}"), "there are two tasks of this name", next));
+        }
+    }
+    if reader.tasks.is_empty() {
+        return Err(ProgramError::new("tasks", "there are none", "describe one thread at least"));
+    }
+    reader.read()
+}
+
+/// `like`: what may have been meant.
+fn unknown(place: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
+    let next = match near(kind_of(key), like.iter().copied()) {
+        Some(meant) => perhaps(&meant),
+        None => format!("there are {known}"),
+    };
+    ProgramError::new(place, "nobody knows this key", next)
+}
+
+/// `a, b or c`, each between ticks.
+fn perhaps(meant: &str) -> String {
+    format!("perhaps `{}` is meant", meant.replace(", ", "`, `").replace(" or ", "` or `"))
+}
+
+/// No property stands there twice.
+fn once(all: &Object, place: &str) -> Result<(), ProgramError> {
+    for (i, (key, _)) in all.iter().enumerate() {
+        if PROPERTIES.contains(&key.as_str()) && all[..i].iter().any(|(before, _)| before == key) {
+            let place = format!("{place}{key}");
+            return Err(ProgramError::new(place, "is there twice", "leave one of them out"));
+        }
+    }
+    Ok(())
+}
+
+/// How often a loop goes round: −1 for ever.
+fn rounds(value: &Json, place: &str) -> Result<i64, ProgramError> {
+    let n = integer(value, place, -1, "number of rounds")?;
+    if n >= i64::from(FOREVER) {
+        let next = format!("{} is the most, and -1 for ever", FOREVER - 1);
+        return Err(ProgramError::new(place, format!("{n} rounds"), next));
+    }
+    Ok(n)
+}
+
+fn object<'a>(value: &'a Json, place: &str) -> Result<&'a Object, ProgramError> {
+    match value {
+        Json::Object(all) => Ok(all),
+        other => Err(ProgramError::new(place, format!("{}, no object", other.kind()), "write { … }")),
+    }
+}
+
+fn integer(value: &Json, place: &str, least: i64, what: &str) -> Result<i64, ProgramError> {
+    match value {
+        Json::Int(n) if *n >= least => Ok(*n),
+        Json::Int(n) => {
+            Err(ProgramError::new(place, format!("{n}, no {what}"), format!("{least} is the least")))
+        }
+        other => Err(ProgramError::new(place, format!("{}, no {what}", other.kind()), "write an integer")),
+    }
+}
+
+fn micros(value: &Json, place: &str) -> Result<Nanos, ProgramError> {
+    let n = integer(value, place, 0, "time in µs")?;
+    let ns = n.unsigned_abs().checked_mul(1000).filter(|ns| *ns <= LENGTH_MAX.0);
+    ns.map(Nanos).ok_or_else(|| {
+        let next = format!("{} µs is the most, 104 days", LENGTH_MAX.0 / 1000);
+        ProgramError::new(place, format!("{n} µs"), next)
+    })
+}
+
+fn name<'a>(value: &'a Json, place: &str) -> Result<&'a str, ProgramError> {
+    match value {
+        Json::Text(text) => Ok(text),
+        other => Err(ProgramError::new(place, format!("{}, no name", other.kind()), "write a string")),
+    }
+}
+
+/// `{ "ref": …, "mutex": … }`.
+fn member<'a>(of: &'a Object, key: &str, place: &str) -> Result<&'a Json, ProgramError> {
+    let found = of.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+    found.ok_or_else(|| ProgramError::new(place, format!("has no `{key}`"), format!("add `{key}`")))
+}
+
+/// An event's key without what makes it unique.
+fn kind_of(key: &str) -> &str {
+    key.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+#[derive(Default)]
+struct Reader {
+    tasks: Vec<(String, Json)>,
+    duration: Option<Nanos>,
+    ignored: Vec<String>,
+    /// Who waits for what, by place; and what is told.
+    waits: Vec<(String, String)>,
+    told: Vec<String>,
+    /// The programs of tasks that are forked, read once.
+    forked: BTreeMap<String, Arc<Program>>,
+    /// How many come to each barrier.
+    parties: Vec<(String, u32)>,
+}
+
+/// One thread, while it is read.
+struct Thread<'a> {
+    task: &'a str,
+    timers: Vec<String>,
+    /// The tasks that fork each other on the way here.
+    forked_by: Vec<&'a str>,
+}
+
+impl Reader {
+    fn global(&mut self, all: &Object) -> Result<(), ProgramError> {
+        once(all, "global.")?;
+        for (key, value) in all {
+            let place = format!("global.{key}");
+            match key.as_str() {
+                "duration" => {
+                    let seconds = integer(value, &place, -1, "time in s")?;
+                    let most = LENGTH_MAX.0 / 1_000_000_000;
+                    self.duration = match u64::try_from(seconds) {
+                        Err(_) => None,
+                        Ok(s) if (1..=most).contains(&s) => Some(Nanos(s * 1_000_000_000)),
+                        Ok(s) => {
+                            let next = format!("1 to {most} s, 104 days, or -1 for no end");
+                            return Err(ProgramError::new(place, format!("{s} s"), next));
+                        }
+                    };
+                }
+                key if HARMLESS_GLOBAL.contains(&key) => self.ignored.push(place),
+                _ => return Err(unknown(&place, key, &["duration"], "`duration` and those about logs")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(mut self) -> Result<Load, ProgramError> {
+        let tasks = std::mem::take(&mut self.tasks);
+        for (task, body) in &tasks {
+            let place = format!("tasks.{task}");
+            let instances = self.instances(object(body, &place)?, &place)?;
+            self.count_barriers(body, instances, &place)?;
+        }
+        let (mut programs, mut steps) = (Vec::new(), 0_usize);
+        for (task, body) in &tasks {
+            let place = format!("tasks.{task}");
+            let instances = self.instances(object(body, &place)?, &place)?;
+            let mut thread = Thread { task, timers: Vec::new(), forked_by: vec![task] };
+            let program = self.thread(&tasks, &mut thread, body, &place)?;
+            program.check().map_err(|e| if e.place().starts_with("tasks.") { e } else { e.at(&place) })?;
+            let most = INSTANCES_MAX as usize;
+            if programs.len() + instances as usize > most {
+                let fact = format!("more than {most} threads in all");
+                return Err(ProgramError::new(format!("{place}.instance"), fact, "let fewer begin"));
+            }
+            steps = steps.saturating_add(program.steps().saturating_mul(instances as usize));
+            if steps > STEPS_MAX {
+                let fact = format!("all threads together have more than {STEPS_MAX} steps");
+                return Err(ProgramError::new(place, fact, "let fewer begin, or say `loop`"));
+            }
+            match instances {
+                1 => programs.push(program),
+                n => programs.extend((0..n).map(|i| program.clone().named(format!("{task}-{i}")))),
+            }
+        }
+        if programs.is_empty() {
+            let next = "let one begin: `instance` 0 is for tasks that others fork";
+            return Err(ProgramError::new("tasks", "all have `instance` 0, so nobody begins", next));
+        }
+        for (place, whom) in &self.waits {
+            if !self.told.contains(whom) {
+                let fact = format!("waits for `{whom}` for ever: nobody resumes or signals it");
+                return Err(ProgramError::new(place, fact, "let another thread do so"));
+            }
+        }
+        self.ignored.dedup();
+        Ok(Load { programs, duration: self.duration, ignored: self.ignored })
+    }
+
+    fn instances(&self, all: &Object, place: &str) -> Result<u32, ProgramError> {
+        let Some((_, value)) = all.iter().find(|(key, _)| key == "instance") else { return Ok(1) };
+        let place = format!("{place}.instance");
+        let n = integer(value, &place, 0, "number of threads")?;
+        if n > INSTANCES_MAX {
+            return Err(ProgramError::new(
+                place,
+                format!("{n} threads"),
+                format!("there may be {INSTANCES_MAX}"),
+            ));
+        }
+        Ok(n as u32)
+    }
+
+    fn count_barriers(&mut self, body: &Json, instances: u32, place: &str) -> Result<(), ProgramError> {
+        let Json::Object(all) = body else { return Ok(()) };
+        for (key, value) in all {
+            let place = format!("{place}.{key}");
+            match (kind_of(key), value) {
+                ("barrier", Json::Text(name)) => {
+                    match self.parties.iter_mut().find(|(known, _)| known == name) {
+                        Some((_, parties)) => {
+                            *parties = parties.checked_add(instances).ok_or_else(|| {
+                                let fact = format!("more than {} threads come to `{name}`", u32::MAX);
+                                ProgramError::new(place, fact, "let fewer threads meet there")
+                            })?;
+                        }
+                        None => self.parties.push((name.clone(), instances)),
+                    }
+                }
+                (_, Json::Object(_)) => self.count_barriers(value, instances, &place)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread's program.
+    fn thread<'a>(
+        &mut self,
+        tasks: &'a [(String, Json)],
+        thread: &mut Thread<'a>,
+        body: &'a Json,
+        place: &str,
+    ) -> Result<Program, ProgramError> {
+        let all = object(body, place)?;
+        once(all, &format!("{place}."))?;
+        let mut program = Program::new(thread.task);
+        program.stands_at(place);
+        let (mut times, mut phases) = (-1, None);
+        for (key, value) in all {
+            let place = format!("{place}.{key}");
+            match key.as_str() {
+                "loop" => times = rounds(value, &place)?,
+                "delay" => program = program.after(micros(value, &place)?),
+                "cpus" => program = program.on(cpus(value, &place)?),
+                "phases" => phases = Some(object(value, &place)?),
+                _ => {}
+            }
+        }
+        // `thread` and the program go through the closure and back; so does what went wrong.
+        let mut wrong = None;
+        let mut body = |mut p: Program| {
+            let done = match phases {
+                None => self.events(tasks, thread, &mut p, all, place, true),
+                Some(phases) => self.phases(tasks, thread, &mut p, all, phases, place),
+            };
+            wrong = done.err();
+            p
+        };
+        program = match times {
+            -1 => program.forever(&mut body),
+            1 => body(program),
+            n => program.repeat(n as u32, &mut body),
+        };
+        wrong.map_or(Ok(program), Err)
+    }
+
+    fn phases<'a>(
+        &mut self,
+        tasks: &'a [(String, Json)],
+        thread: &mut Thread<'a>,
+        program: &mut Program,
+        of_thread: &'a Object,
+        phases: &'a Object,
+        place: &str,
+    ) -> Result<(), ProgramError> {
+        // Beside `phases` there may be no events.
+        for (key, _) in of_thread {
+            let place = format!("{place}.{key}");
+            match key.as_str() {
+                "loop" | "delay" | "cpus" | "phases" | "instance" => {}
+                key if HARMLESS.contains(&key) => self.ignored.push(place),
+                _ => {
+                    return Err(unknown(
+                        &place,
+                        key,
+                        &[],
+                        "beside `phases` only properties of the thread, no events",
+                    ));
+                }
+            }
+        }
+        for (phase, body) in phases {
+            let place = format!("{place}.phases.{phase}");
+            let all = object(body, &place)?;
+            once(all, &format!("{place}."))?;
+            program.stands_at(&place);
+            let mut times = 1;
+            for (key, value) in all {
+                let place = format!("{place}.{key}");
+                match key.as_str() {
+                    "loop" => times = rounds(value, &place)?,
+                    "cpus" => *program = std::mem::take(program).allow(cpus(value, &place)?),
+                    _ => {}
+                }
+            }
+            let mut wrong = None;
+            let mut body = |mut p: Program| {
+                wrong = self.events(tasks, thread, &mut p, all, &place, false).err();
+                p
+            };
+            let before = std::mem::take(program);
+            *program = match times {
+                -1 => before.forever(&mut body),
+                1 => body(before),
+                n => before.repeat(n as u32, &mut body),
+            };
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+        }
+        Ok(())
+    }
+
+    fn events<'a>(
+        &mut self,
+        tasks: &'a [(String, Json)],
+        thread: &mut Thread<'a>,
+        program: &mut Program,
+        all: &'a Object,
+        place: &str,
+        is_thread: bool,
+    ) -> Result<(), ProgramError> {
+        for (key, value) in all {
+            let place = format!("{place}.{key}");
+            let mut p = std::mem::take(program);
+            p.stands_at(&place);
+            *program = match kind_of(key) {
+                // Events may be numbered, properties not.
+                "loop" | "cpus" if kind_of(key) == key => p,
+                "instance" | "delay" if is_thread && kind_of(key) == key => p,
+                "run" | "runtime" => p.run(micros(value, &place)?),
+                "sleep" => p.sleep(micros(value, &place)?),
+                "mem" => {
+                    let bytes = integer(value, &place, 0, "number of bytes")?;
+                    let kib = u32::try_from(bytes.unsigned_abs().div_ceil(1024)).map_err(|_| {
+                        let most = u64::from(u32::MAX) * 1024;
+                        ProgramError::new(&place, format!("{bytes} bytes"), format!("{most} is the most"))
+                    })?;
+                    p.touch_own(kib, Pages::Anonymous, Access::Write)
+                }
+                "timer" => self.timer(thread, p, object(value, &place)?, &place)?,
+                "lock" => p.lock(name(value, &place)?),
+                "unlock" => p.unlock(name(value, &place)?),
+                "wait" | "sync" => {
+                    let of = object(value, &place)?;
+                    let condition = name(member(of, "ref", &place)?, &place)?;
+                    let mutex = name(member(of, "mutex", &place)?, &place)?;
+                    self.waits.push((place.clone(), condition.to_owned()));
+                    if kind_of(key) == "wait" {
+                        p.wait_on(condition, mutex)
+                    } else {
+                        self.told.push(condition.to_owned());
+                        p.lock(mutex).signal(condition).wait_on(condition, mutex).unlock(mutex)
+                    }
+                }
+                "signal" | "broad" | "resume" => {
+                    let whom = name(value, &place)?;
+                    self.told.push(whom.to_owned());
+                    if kind_of(key) == "signal" { p.signal(whom) } else { p.broadcast(whom) }
+                }
+                "suspend" => {
+                    let given = name(value, &place)?;
+                    let whom = if given.is_empty() { thread.task } else { given };
+                    self.waits.push((place.clone(), whom.to_owned()));
+                    p.suspend(whom)
+                }
+                "barrier" => {
+                    let at = name(value, &place)?;
+                    let parties =
+                        self.parties.iter().find(|(known, _)| known == at).map_or(1, |(_, n)| (*n).max(1));
+                    p.barrier(at, parties)
+                }
+                "yield" => p.yield_now(),
+                "fork" => p.fork_shared(self.forked(tasks, thread, name(value, &place)?, &place)?),
+                "iorun" => {
+                    self.ignored.push(place);
+                    p
+                }
+                _ if HARMLESS.contains(&key.as_str()) => {
+                    self.ignored.push(place);
+                    p
+                }
+                _ => {
+                    let known = "events (`run`, `sleep`, `timer`, …) and properties of a thread or phase";
+                    return Err(unknown(&place, key, EVENTS, known));
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn timer(
+        &mut self,
+        thread: &mut Thread<'_>,
+        p: Program,
+        of: &Object,
+        place: &str,
+    ) -> Result<Program, ProgramError> {
+        let which = name(member(of, "ref", place)?, place)?;
+        let period = micros(member(of, "period", place)?, &format!("{place}.period"))?;
+        let is_absolute = match of.iter().find(|(key, _)| key == "mode").map(|(_, mode)| mode) {
+            None => false,
+            Some(Json::Text(mode)) if mode == "absolute" => true,
+            Some(Json::Text(mode)) if mode == "relative" => false,
+            Some(_) => {
+                let place = format!("{place}.mode");
+                return Err(ProgramError::new(place, "no mode of a timer", "write `relative` or `absolute`"));
+            }
+        };
+        let slot = thread.timers.iter().position(|known| known == which).unwrap_or_else(|| {
+            thread.timers.push(which.to_owned());
+            thread.timers.len() - 1
+        });
+        if slot >= TIMERS {
+            let fact = format!("a thread has {TIMERS} timers, and `{which}` is one more");
+            return Err(ProgramError::new(place, fact, "use one again"));
+        }
+        if !which.starts_with("unique") {
+            self.ignored.push(format!("{place}.ref (a timer of its own for each thread)"));
+        }
+        Ok(p.timer(slot as u8, period, is_absolute))
+    }
+
+    /// The program of a task that is forked by name.
+    fn forked<'a>(
+        &mut self,
+        tasks: &'a [(String, Json)],
+        thread: &Thread<'a>,
+        whom: &'a str,
+        place: &str,
+    ) -> Result<Arc<Program>, ProgramError> {
+        // Read to its end, it was found to fork nobody who forks it.
+        if let Some(known) = self.forked.get(whom) {
+            return Ok(known.clone());
+        }
+        let Some((task, body)) = tasks.iter().find(|(task, _)| task == whom) else {
+            let fact = format!("forks `{whom}`, and no task is called so");
+            let next = match near(whom, tasks.iter().map(|(task, _)| task.as_str())) {
+                Some(meant) => perhaps(&meant),
+                None => "describe it in `tasks`".to_owned(),
+            };
+            return Err(ProgramError::new(place, fact, next));
+        };
+        if thread.forked_by.len() > FORKS_MAX {
+            let fact = format!("tasks that fork each other over more than {FORKS_MAX} levels");
+            return Err(ProgramError::new(place, fact, "let one of them loop instead"));
+        }
+        let mut forked_by = thread.forked_by.clone();
+        if forked_by.contains(&task.as_str()) {
+            return Err(ProgramError::new(
+                place,
+                format!("`{whom}` forks itself, in the end"),
+                "let one of them end",
+            ));
+        }
+        forked_by.push(task);
+        let mut child = Thread { task, timers: Vec::new(), forked_by };
+        let program = Arc::new(self.thread(tasks, &mut child, body, &format!("tasks.{task}"))?);
+        self.forked.insert(task.clone(), program.clone());
+        Ok(program)
+    }
+}
+
+fn cpus(value: &Json, place: &str) -> Result<Where, ProgramError> {
+    let Json::Array(all) = value else {
+        return Err(ProgramError::new(place, format!("{}, no CPUs", value.kind()), "write [0, 1]"));
+    };
+    let number = |cpu: &Json| {
+        integer(cpu, place, 0, "CPU").and_then(|n| {
+            u32::try_from(n).ok().filter(|n| *n < CPU_MAX).map(CpuId).ok_or_else(|| {
+                ProgramError::new(place, format!("{n}, no CPU"), "name one that the machine has")
+            })
+        })
+    };
+    let set = all.iter().map(number).collect::<Result<CpuSet, _>>()?;
+    if set.is_empty() {
+        return Err(ProgramError::new(place, "no CPU at all", "name one, or leave `cpus` out"));
+    }
+    Ok(Where::Cpus(set))
+}

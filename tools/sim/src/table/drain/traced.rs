@@ -1,0 +1,79 @@
+//! Traced: stocks that remember who was looked at and who was emptied.
+//!
+//! Model.   What it wraps does the work; a drain leaves its steps behind, in its order, for the simulation to price.
+//! Writers. Whoever drains, under the lock.
+
+use std::sync::{Mutex, PoisonError};
+use warmcore_budget::stock::{Key, Look, Lower, Place, Stocks};
+use warmcore_types::CpuId;
+
+/// What was done to a stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Look(CpuId),
+    Take(CpuId),
+}
+
+#[derive(Debug)]
+pub(super) struct Traced<S> {
+    stocks: S,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl<S> Traced<S> {
+    pub fn new(stocks: S) -> Self {
+        Self { stocks, steps: Mutex::default() }
+    }
+
+    /// The steps since it was asked last.
+    pub fn take_steps(&self) -> Vec<Step> {
+        std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, step: Step) {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+    }
+}
+
+impl<S: Stocks> Stocks for Traced<S> {
+    const STRICT: bool = S::STRICT;
+    const NAME: &'static str = S::NAME;
+
+    fn cpus(&self) -> u32 {
+        self.stocks.cpus()
+    }
+
+    fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.stocks.charge(cpu, key, n)
+    }
+
+    fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.stocks.uncharge(cpu, key, n)
+    }
+
+    fn place(&self, key: Key) -> Place {
+        self.stocks.place(key)
+    }
+
+    fn look(&self, cpu: CpuId, key: Key) -> Look {
+        self.note(Step::Look(cpu));
+        self.stocks.look(cpu, key)
+    }
+
+    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
+        self.stocks.raise(cpu, key, seen, units, room_log2)
+    }
+
+    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+        self.note(Step::Take(cpu));
+        self.stocks.lower(cpu, key, seen, to)
+    }
+
+    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
+        self.stocks.bind(cpu, key, seen)
+    }
+
+    fn resident_bytes(&self) -> std::io::Result<usize> {
+        self.stocks.resident_bytes()
+    }
+}

@@ -1,0 +1,182 @@
+//! Trace: what a kernel would have traced of a simulated machine, as text that Perfetto's UI draws.
+//!
+//! Model.   An observer that writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
+//!          the host's, in the topology's order; a task's number is one more than its place, since 0 is the idle
+//!          task. A place is given to another task when one has ended, under a new name.
+//! Number.  150 bytes a line; so many lines are kept, and the last one says that there were more.
+//! Source.  Linux, `include/trace/events/sched.h`; Perfetto reads it as systrace.
+
+use crate::program::TaskId;
+use crate::world::{Left, Observer};
+use std::fmt::Write;
+use warmcore_sched::{To, Waker};
+use warmcore_types::{CpuId, Nanos};
+
+/// A file of 300 MB is more than the UI opens.
+const LINES_MAX: u64 = 2_000_000;
+
+/// Writes what happens.
+#[derive(Debug, Default)]
+pub struct Trace {
+    text: String,
+    lines: u64,
+    names: Vec<String>,
+    /// Who has each CPU.
+    has: Vec<Option<TaskId>>,
+    /// Where each task was put last.
+    last: Vec<u32>,
+}
+
+impl Trace {
+    /// All of it, as a file's text.
+    pub fn into_text(mut self) -> String {
+        if self.lines > LINES_MAX {
+            let more = self.lines - LINES_MAX;
+            _ = writeln!(self.text, "# {more} lines more are left out: simulate less time");
+        }
+        format!("# tracer: nop\n#\n{}", self.text)
+    }
+
+    fn name(&self, task: TaskId) -> &str {
+        self.names.get(task.0 as usize).map_or("?", String::as_str)
+    }
+
+    fn on(&self, cpu: CpuId) -> Option<TaskId> {
+        self.has.get(cpu.index()).copied().flatten()
+    }
+
+    /// One line, said by who has the CPU.
+    fn line(&mut self, now: Nanos, cpu: CpuId, what: std::fmt::Arguments) {
+        self.lines += 1;
+        if self.lines > LINES_MAX {
+            return;
+        }
+        let (seconds, rest) = (now.0 / 1_000_000_000, now.0 % 1_000_000_000);
+        let (name, number) = match self.on(cpu) {
+            Some(task) => (self.name(task).to_owned(), task.0 + 1),
+            None => ("<idle>".to_owned(), 0),
+        };
+        let cpu = cpu.0;
+        _ = writeln!(self.text, "{name:>16}-{number:<7} [{cpu:03}] d... {seconds}.{rest:09}: {what}");
+    }
+}
+
+impl Observer for Trace {
+    fn waking(&mut self, now: Nanos, waker: Waker, wakee: TaskId) {
+        let cpu = match waker {
+            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) => cpu,
+            Waker::Outside(None) => CpuId(0),
+        };
+        let (name, last) =
+            (self.name(wakee).to_owned(), self.last.get(wakee.0 as usize).copied().unwrap_or(0));
+        let number = wakee.0 + 1;
+        self.line(
+            now,
+            cpu,
+            format_args!("sched_waking: comm={name} pid={number} prio=120 target_cpu={last:03}"),
+        );
+    }
+
+    fn queued(&mut self, now: Nanos, task: TaskId, at: To) {
+        // In the queue of a shard it waits on no CPU yet.
+        let To::Cpu(cpu) = at else { return };
+        let place = task.0 as usize;
+        if self.last.len() <= place {
+            self.last.resize(place + 1, 0);
+        }
+        self.last[place] = cpu.0;
+        let (name, number, target) = (self.name(task).to_owned(), task.0 + 1, cpu.0);
+        self.line(
+            now,
+            cpu,
+            format_args!("sched_wakeup: comm={name} pid={number} prio=120 target_cpu={target:03}"),
+        );
+    }
+
+    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+        let idle = || (format!("swapper/{}", cpu.0), 0);
+        let named = |task: TaskId| (self.name(task).to_owned(), task.0 + 1);
+        let (prev_name, prev_number) = prev.map_or_else(idle, |(task, _)| named(task));
+        let (next_name, next_number) = next.map_or_else(idle, named);
+        let state = match prev {
+            Some((_, Left::Sleeps)) => "S",
+            Some((_, Left::Ended)) => "X",
+            Some((_, Left::Waits)) | None => "R",
+        };
+        if self.has.len() <= cpu.index() {
+            self.has.resize(cpu.index() + 1, None);
+        }
+        self.has[cpu.index()] = prev.map(|(task, _)| task);
+        self.line(
+            now,
+            cpu,
+            format_args!(
+                "sched_switch: prev_comm={prev_name} prev_pid={prev_number} prev_prio=120 prev_state={state} ==> \
+                 next_comm={next_name} next_pid={next_number} next_prio=120"
+            ),
+        );
+        self.has[cpu.index()] = next;
+    }
+
+    fn born(&mut self, _now: Nanos, task: TaskId, name: &str) {
+        let place = task.0 as usize;
+        if self.names.len() <= place {
+            self.names.resize(place + 1, String::new());
+        }
+        // As a kernel's name: no blanks, and short.
+        self.names[place] = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::Costs;
+    use crate::program::Program;
+    use crate::world::{Settings, World};
+    use warmcore_sched::Kernel;
+    use warmcore_topo::Topology;
+
+    fn traced() -> String {
+        let text = "[two]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 2\nsmt = 1\n";
+        let topology = Topology::from_machine(text, "two").unwrap();
+        let costs = Costs::of(&topology);
+        let (settings, kernel) = (Settings::kernel(), Kernel::default());
+        let mut world = World::watched(&topology, &costs, settings, kernel, 1, Trace::default());
+        world.spawn(&Program::new("a server").repeat(3, |p| p.wait().run(1_000))).unwrap();
+        world
+            .spawn(&Program::new("client").repeat(3, |p| p.sleep(50_000).run(1_000).wake("a server")))
+            .unwrap();
+        let report = world.run(Nanos(1_000_000_000)).unwrap();
+        assert!(report.is_complete());
+        world.into_observer().into_text()
+    }
+
+    #[test]
+    fn every_cpu_goes_from_whom_it_had_to_whom_it_gets() {
+        let text = traced();
+        let mut has = ["0"; 2];
+        let mut switches = 0;
+        for line in text.lines().filter(|line| line.contains("sched_switch")) {
+            let of = |key: &str| line.split(key).nth(1).unwrap().split(' ').next().unwrap();
+            let cpu: usize = line.split('[').nth(1).unwrap()[..3].parse().unwrap();
+            assert_eq!(of("prev_pid="), has[cpu], "{line}\n{text}");
+            has[cpu] = of("next_pid=");
+            switches += 1;
+        }
+        assert!(switches >= 12, "{text}");
+        assert_eq!(has, ["0"; 2], "all have ended: {text}");
+    }
+
+    #[test]
+    fn who_is_woken_is_named_without_blanks_and_times_rise() {
+        let text = traced();
+        assert!(text.starts_with("# tracer: nop\n"), "{text}");
+        assert!(text.matches("sched_waking: comm=a_server").count() >= 3, "{text}");
+        let times: Vec<f64> = text
+            .lines()
+            .filter_map(|line| line.split("d... ").nth(1)?.split(':').next()?.parse().ok())
+            .collect();
+        assert!(times.len() > 20 && times.is_sorted(), "{text}");
+    }
+}

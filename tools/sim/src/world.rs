@@ -1,0 +1,353 @@
+//! World: a machine on which tasks run, on a virtual clock.
+//!
+//! Model.   An event happens, the state changes, policies of `place`, `cid` and `budget` are asked, and what they
+//!          answer is done. Between a task's steps nothing happens on its CPU. `scene` is what policies see; `step`
+//!          runs programs; `switch` gives CPUs to tasks; `wake` puts tasks where they are to wait; `process`
+//!          has ids.
+//! Number.  Two programs that wake each other: two events for each wake.
+//! Writers. One thread.
+//! Source.  Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`, as far as it is said where
+//!          that stands.
+//!
+//! **What is left out.** Priorities and groups, frequencies, interrupts but for ticks, timers and wakes, what a task's
+//! absence does to a cache within one step, active balancing.
+//!
+//! ```
+//! use warmcore_sched::Kernel;
+//! use warmcore_sim::{costs::Costs, program::Program, world::{Settings, World}};
+//! use warmcore_types::Nanos;
+//! use warmcore_topo::{MACHINES, Topology};
+//!
+//! let topology = Topology::from_machine(MACHINES, "ryzen7950x")?;
+//! let costs = Costs::from_machine(MACHINES, "ryzen7950x")?;
+//! let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+//! world.spawn(&Program::new("client").repeat(100, |p| p.run(8_000).wake("server").wait().mark("trips")))?;
+//! world.spawn(&Program::new("server").daemon().forever(|p| p.wait().run(8_000).wake("client")))?;
+//! let report = world.run(Nanos(1_000_000_000))?;
+//! assert!(report.is_complete());
+//! assert_eq!(report.mark("trips"), 100);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::costs::Costs;
+use crate::event::Events;
+use crate::memory::{ExtentId, LineId, Memory, Pages};
+use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
+use crate::random::Random;
+use code::{Code, Names};
+use gate::Gate;
+use scene::{Scene, State};
+use settings::Times;
+use task::{NONE, Task};
+use warmcore_sched::{Machine, Policy, Waker};
+use warmcore_topo::Topology;
+use warmcore_types::{CpuId, Nanos, NodeId};
+
+mod account;
+mod code;
+mod gate;
+mod observe;
+pub mod process;
+mod queue;
+mod report;
+mod scene;
+mod settings;
+mod step;
+mod switch;
+mod task;
+#[cfg(test)]
+mod tests;
+mod usage;
+mod wake;
+
+pub use observe::{Left, Observer};
+pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
+pub use scene::CpuCounts;
+pub use settings::{Order, Settings};
+pub use task::TaskCounts;
+
+/// What an event is: of two at the same time the lower one comes first.
+mod kind {
+    pub(super) const STEP: u8 = 0;
+    pub(super) const ARRIVE: u8 = 1;
+    pub(super) const TIMER: u8 = 2;
+    pub(super) const BEGIN: u8 = 3;
+    pub(super) const PREEMPT: u8 = 4;
+    pub(super) const TICK: u8 = 5;
+    pub(super) const LOOK: u8 = 6;
+}
+
+/// Which CPU or task, and which of its events: an old one is stale.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    index: u32,
+    generation: u32,
+}
+
+/// A machine on which tasks run. `O` watches.
+pub struct World<P, O = ()> {
+    scene: Scene,
+    policy: P,
+    observer: O,
+    settings: Settings,
+    times: Times,
+    memory: Memory,
+    /// Of each shared queue: its lock and its list's head.
+    queue_lines: Vec<LineId>,
+    random: Random,
+    events: Events<Target>,
+    codes: Vec<Code>,
+    /// Their steps, one's after the other's, and where each one's stand: what running tasks read.
+    steps: Vec<Op>,
+    parts: Vec<(u32, u32)>,
+    names: Names,
+    gates: Vec<Gate>,
+    marks: Vec<(String, u64)>,
+    processes: Vec<process::Process>,
+    accounts: account::Budgets,
+    topology: Topology,
+    /// Places of tasks that are gone.
+    free: Vec<u32>,
+    /// Tasks that have not ended, daemons aside.
+    living: u64,
+    spawned: u64,
+    /// There was one: the world ends with the last of them.
+    has_end: bool,
+    handled: u64,
+    stale: u64,
+    hash: u64,
+    /// A program that cannot go on.
+    stuck: Option<ProgramError>,
+}
+
+impl<P: Policy> World<P> {
+    /// A machine at rest.
+    pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
+        Self::watched(topology, costs, settings, policy, seed, ())
+    }
+}
+
+impl<P: Policy, O: Observer> World<P, O> {
+    /// The same, watched.
+    pub fn watched(
+        topology: &Topology,
+        costs: &Costs,
+        settings: Settings,
+        policy: P,
+        seed: u64,
+        observer: O,
+    ) -> Self {
+        let kernel_cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let machine = Machine::new(topology, &kernel_cpus);
+        let core_of: Vec<u32> = topology.cpus.iter().map(|cpu| cpu.core.0).collect();
+        let cpus = kernel_cpus.len() as u32;
+        let mut memory = Memory::new(costs, topology);
+        let queues = policy.queues(&machine);
+        let queue_lines = (0..queues).map(|_| memory.line()).collect();
+        Self {
+            scene: Scene::new(machine, &core_of, &settings, queues, policy.migration_cost()),
+            policy,
+            observer,
+            times: Times::new(costs, &settings),
+            settings,
+            memory,
+            queue_lines,
+            random: Random::new(seed),
+            events: Events::new(),
+            codes: Vec::new(),
+            steps: Vec::new(),
+            parts: Vec::new(),
+            names: Names::default(),
+            gates: Vec::new(),
+            marks: Vec::new(),
+            processes: Vec::new(),
+            accounts: account::Budgets::new(cpus),
+            topology: topology.clone(),
+            free: Vec::new(),
+            living: 0,
+            spawned: 0,
+            has_end: false,
+            handled: 0,
+            stale: 0,
+            hash: 0,
+            stuck: None,
+        }
+    }
+
+    /// The clock.
+    pub fn now(&self) -> Nanos {
+        Nanos(self.scene.now)
+    }
+
+    /// The machine, as policies see it: its CPUs are those of the topology, in its order.
+    pub fn machine(&self) -> &Machine {
+        &self.scene.machine
+    }
+
+    /// Its caches.
+    pub fn memory(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
+    /// Who watches.
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// Who watched, at the end.
+    pub fn into_observer(self) -> O {
+        self.observer
+    }
+
+    /// A working set: see [`Memory::extent`].
+    pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
+        self.memory.extent(bytes, pages, home)
+    }
+
+    /// A line: see [`Memory::line`].
+    pub fn line(&mut self) -> LineId {
+        self.memory.line()
+    }
+
+    /// A process without tasks.
+    pub fn process(&mut self, plan: process::Plan) -> ProcessId {
+        self.processes.push(process::Process::new(self.scene.cpus.len() as u32, plan));
+        ProcessId(self.processes.len() as u32 - 1)
+    }
+
+    /// What became of a process's ids.
+    pub fn process_of(&self, id: ProcessId) -> &process::Process {
+        &self.processes[id.0 as usize]
+    }
+
+    /// A budget's account, below `parent` or a root, whose stocks are behind locks as they were published.
+    pub fn account(&mut self, name: &str, parent: Option<AccountId>, limit: u64) -> AccountId {
+        self.accounts.create(name, parent, limit)
+    }
+
+    /// Units charged to an account, those in stocks included, and charges that it refused.
+    pub fn account_use(&self, account: AccountId) -> (u64, u64) {
+        self.accounts.usage(account)
+    }
+
+    /// Empties all stocks of an account; the units that came back.
+    pub fn drain(&mut self, account: AccountId) -> u64 {
+        self.accounts.drain(account)
+    }
+
+    /// A task that runs `program`. It is woken when the world goes on.
+    ///
+    /// # Errors
+    /// A program that no world can run, or not on this machine.
+    pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
+        program.check()?;
+        let code = self.load(program)?;
+        let entity = self.spawned;
+        self.spawned += 1;
+        let id = self.make(code, entity, NONE);
+        self.names.tasks.insert(program.name.clone(), id);
+        let at = program.delay.map_or(0, |delay| self.draw(id, delay));
+        self.events.push(Nanos(self.scene.now + at), kind::BEGIN, Target { index: id, generation: 0 });
+        Ok(TaskId(id))
+    }
+
+    /// A task, not begun.
+    fn make(&mut self, code: u32, entity: u64, parent: u32) -> u32 {
+        let of = &self.codes[code as usize];
+        let mut task = Task::new(code, entity, of.starts_at);
+        task.is_daemon = of.is_daemon;
+        let inherited = if parent == NONE { NONE } else { self.scene.tasks[parent as usize].process };
+        task.process = of.process.map_or(inherited, |process| process.0);
+        task.parent = parent;
+        task.is_forked = parent != NONE;
+        if !task.is_daemon {
+            self.living += 1;
+            self.has_end = true;
+        }
+        if task.process != NONE {
+            let allowed = self.cpus_of(of.starts_at);
+            task.user = self.processes[task.process as usize].join(&allowed);
+        }
+        let tasks = &mut self.scene.tasks;
+        let id = self.free.pop().unwrap_or(tasks.len() as u32);
+        if tasks.len() == tasks.capacity() {
+            // By an eighth: tasks are large, and half of the room empty would be too much.
+            tasks.reserve_exact(tasks.len() / 8 + 16);
+        }
+        if id as usize == tasks.len() {
+            tasks.push(task)
+        } else {
+            tasks[id as usize] = task
+        }
+        self.observer.born(Nanos(self.scene.now), TaskId(id), &self.codes[code as usize].name);
+        id
+    }
+
+    fn draw(&mut self, id: u32, length: Length) -> u64 {
+        let task = &mut self.scene.tasks[id as usize];
+        length.draw(self.random, task.entity, &mut task.draws).0
+    }
+
+    /// Goes on until all tasks have ended, or until that time.
+    ///
+    /// # Errors
+    /// Names that nobody has; a program that goes on without time passing, or gives back a lock that it has not.
+    pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
+        self.link()?;
+        for code in &self.codes[self.parts.len()..] {
+            let begin = self.steps.len() as u32;
+            self.steps.extend(&code.ops);
+            self.parts.push((begin, self.steps.len() as u32));
+        }
+        while self.living > 0 || !self.has_end {
+            let Some(due) = self.events.pop_until(until) else { break };
+            debug_assert!(due.at.0 >= self.scene.now, "time goes back");
+            self.scene.now = due.at.0;
+            let Target { index, generation } = due.what;
+            let word = due.at.0 ^ u64::from(due.class) << 60 ^ u64::from(index) << 32 ^ u64::from(generation);
+            self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let was_stale = self.happen(due.class, index, generation);
+            self.handled += u64::from(!was_stale);
+            self.stale += u64::from(was_stale);
+            if let Some(stuck) = self.stuck.take() {
+                return Err(stuck);
+            }
+        }
+        if (self.living > 0 || !self.has_end) && self.events.next_at().is_some() {
+            // It may have been run further before: time never goes back.
+            self.scene.now = self.scene.now.max(until.0);
+        }
+        Ok(self.report())
+    }
+
+    /// A step of a program; nothing behind the last one.
+    #[inline]
+    fn op_at(&self, code: u32, step: u32) -> Option<Op> {
+        let (begin, end) = self.parts[code as usize];
+        self.steps[begin as usize..end as usize].get(step as usize).copied()
+    }
+
+    /// Whether the event was stale.
+    #[inline]
+    fn happen(&mut self, class: u8, index: u32, generation: u32) -> bool {
+        let is_current = |world: &Self| world.scene.cpus[index as usize].generation == generation;
+        match class {
+            kind::STEP | kind::ARRIVE | kind::LOOK if !is_current(self) => return true,
+            kind::STEP => return self.step_ends(index),
+            kind::ARRIVE => self.arrives(index),
+            kind::TIMER => self.timer(index),
+            kind::BEGIN => {
+                let waker = Waker::Outside(None);
+                self.wake(index, waker, false, 0);
+            }
+            kind::PREEMPT => return self.preempt_for(index, generation),
+            kind::TICK => return self.tick(index),
+            _ => self.kick(index, 0, false),
+        }
+        false
+    }
+
+    fn is_running(&self, cpu: u32) -> bool {
+        self.scene.cpus[cpu as usize].state == State::Running
+    }
+}

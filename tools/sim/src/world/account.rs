@@ -1,0 +1,63 @@
+//! Account: budgets of this world, with stocks behind locks as they were published.
+//!
+//! Model.   The crate's own accounts over its own reference kind of stock. The CPU is the one that the simulator
+//!          imagines. Nobody else is there, so no lock is ever held by another.
+//! Number.  A charge that a stock serves costs what `Settings::charge` says.
+//! Writers. The world.
+
+use crate::program::AccountId;
+use warmcore_budget::stock::{Key, Locked};
+use warmcore_budget::{Accounts, Node, Plan};
+use warmcore_types::CpuId;
+
+pub(crate) struct Budgets {
+    cpus: u32,
+    accounts: Option<Accounts<Locked>>,
+    keys: Vec<(Key, u64)>,
+}
+
+impl Budgets {
+    pub(crate) fn new(cpus: u32) -> Self {
+        Self { cpus, accounts: None, keys: Vec::new() }
+    }
+
+    pub(crate) fn create(&mut self, name: &str, parent: Option<AccountId>, limit: u64) -> AccountId {
+        let cpus = self.cpus;
+        let accounts = self.accounts.get_or_insert_with(|| Accounts::new(Locked::new(cpus)));
+        let parent = parent.and_then(|parent| accounts.node(self.keys[parent.0 as usize].0));
+        let plan = Plan { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+        let node = accounts.create(parent, plan).unwrap_or_else(|over| panic!("{over}"));
+        self.keys.push((node.key(), 0));
+        AccountId(self.keys.len() as u32 - 1)
+    }
+
+    fn node(&self, account: AccountId) -> (&Accounts<Locked>, &Node) {
+        let (key, _) = self.keys[account.0 as usize];
+        let accounts = self.accounts.as_ref().expect("an id comes from `create`");
+        (accounts, accounts.node(key).expect("accounts of a world stay"))
+    }
+
+    /// False: refused.
+    pub(crate) fn charge(&mut self, account: AccountId, cpu: CpuId, units: u64) -> bool {
+        let (accounts, node) = self.node(account);
+        let fits = accounts.try_charge(node, || cpu, units).is_ok();
+        self.keys[account.0 as usize].1 += u64::from(!fits);
+        fits
+    }
+
+    /// False: more than was charged.
+    pub(crate) fn uncharge(&mut self, account: AccountId, cpu: CpuId, units: u64) -> bool {
+        let (accounts, node) = self.node(account);
+        accounts.uncharge(node, || cpu, units).is_ok()
+    }
+
+    pub(crate) fn usage(&self, account: AccountId) -> (u64, u64) {
+        let (accounts, node) = self.node(account);
+        (accounts.usage(node).charged, self.keys[account.0 as usize].1)
+    }
+
+    pub(crate) fn drain(&mut self, account: AccountId) -> u64 {
+        let (accounts, node) = self.node(account);
+        accounts.drain_all(node).units
+    }
+}

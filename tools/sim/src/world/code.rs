@@ -1,0 +1,233 @@
+//! Code: a program as a world runs it, its names looked up.
+//!
+//! Model.   Two passes: `load` when a program is spawned, which finds what this machine has not; `link` when the
+//!          world goes on, which finds the tasks and locks that other programs name. A forked program is
+//!          loaded with the one that forks it, once.
+//! Number.  40 bytes a step.
+//! Writers. `World::spawn` and `World::run`.
+
+use super::World;
+use super::gate::Gate;
+use super::observe::Observer;
+use super::task::NONE;
+use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskId, Where, place_of};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use warmcore_sched::{Allowed, Policy};
+use warmcore_types::{CpuId, CpuSet};
+
+/// A program as a world runs it.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub(crate) name: String,
+    pub(crate) ops: Vec<Op>,
+    names: Arc<Vec<String>>,
+    stands: Arc<Vec<(u32, Arc<str>)>>,
+    children: Vec<u32>,
+    pub(crate) places: Vec<Allowed>,
+    pub(crate) starts_at: Allowed,
+    pub(crate) process: Option<ProcessId>,
+    pub(crate) is_daemon: bool,
+    pub(crate) delay: Option<Length>,
+    /// How much of a task's own working set its steps go over, in KiB, the least first.
+    pub(crate) own_kib: Vec<u32>,
+    /// The gates that it locks, each with the first step that does.
+    pub(crate) locks: Vec<(u32, u32)>,
+    /// Units that an account refused a task of it, and that the task has not come to give back: by (task, account).
+    pub(crate) refused: BTreeMap<(u32, u32), u64>,
+    is_linked: bool,
+    /// What came of forked tasks that ran it and are gone.
+    pub(crate) past: super::TaskCounts,
+    pub(crate) past_tasks: u64,
+}
+
+impl Code {
+    /// A step's place, in words.
+    pub(crate) fn at(&self, step: u32) -> String {
+        place_of(&self.name, &self.stands, step)
+    }
+}
+
+/// Who is meant by a name. Looked up, never gone through.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) tasks: HashMap<String, u32>,
+    gates: HashMap<String, u32>,
+    marks: HashMap<String, u32>,
+}
+
+impl<P: Policy, O: Observer> World<P, O> {
+    pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
+        self.load_family(program, &mut HashMap::new())
+    }
+
+    /// This one and all that it forks, each once. `loaded` is looked up, never gone through.
+    fn load_family(
+        &mut self,
+        program: &Program,
+        loaded: &mut HashMap<*const Program, u32>,
+    ) -> Result<u32, ProgramError> {
+        let mut children = Vec::new();
+        for child in program.children.iter() {
+            let known = loaded.get(&Arc::as_ptr(child)).copied();
+            let code = known.map_or_else(|| self.load_family(child, loaded), Ok)?;
+            loaded.insert(Arc::as_ptr(child), code);
+            children.push(code);
+        }
+        let place = |place: &Where, step: Option<usize>| {
+            self.allowed(place).map_err(|fact| {
+                let all = self.topology.online();
+                let next = format!("name one CPU of {all}, all of an LLC or of a node, or none for all");
+                ProgramError::new(step.map_or_else(|| program.place(), |step| program.at(step)), fact, next)
+            })
+        };
+        if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
+            let fact = format!("process {} is not of this world", process.0);
+            return Err(ProgramError::new(
+                format!("program `{}`", program.name),
+                fact,
+                "make one with `process`",
+            ));
+        }
+        let step_of = |at: usize| program.ops.iter().position(|op| *op == Op::Allow(at as u32));
+        let places = program.places.iter().enumerate().map(|(at, of)| place(of, step_of(at)));
+        let (starts_at, places) = (place(&program.starts_at, None)?, places.collect::<Result<_, _>>()?);
+        let own = program.ops.iter().filter_map(|op| match op {
+            Op::TouchOwn { kib, .. } => Some(*kib),
+            _ => None,
+        });
+        let mut own_kib: Vec<u32> = own.collect();
+        own_kib.sort_unstable();
+        own_kib.dedup();
+        self.codes.push(Code {
+            name: program.name.clone(),
+            ops: program.ops.to_vec(),
+            names: program.names.clone(),
+            stands: program.stands.clone(),
+            children,
+            places,
+            starts_at,
+            process: program.process,
+            is_daemon: program.is_daemon,
+            delay: program.delay,
+            own_kib,
+            locks: Vec::new(),
+            refused: BTreeMap::new(),
+            is_linked: false,
+            past: super::TaskCounts::default(),
+            past_tasks: 0,
+        });
+        Ok(self.codes.len() as u32 - 1)
+    }
+
+    /// Where a task may run, in the host's numbers.
+    fn allowed(&self, place: &Where) -> Result<Allowed, String> {
+        let topology = &self.topology;
+        let host = |id: CpuId| {
+            let at = topology.cpus.binary_search_by_key(&id, |cpu| cpu.id);
+            at.map(|at| CpuId(at as u32)).map_err(|_| format!("{id} is not online on {}", topology.source))
+        };
+        match place {
+            Where::Anywhere => Ok(Allowed::Anywhere),
+            Where::Cpu(cpu) => Ok(Allowed::Cpu(host(*cpu)?)),
+            Where::Llc(llc) if llc.index() < topology.llcs.len() => Ok(Allowed::Llc(*llc)),
+            Where::Llc(llc) => Err(format!("there is no {llc} on {}", topology.source)),
+            Where::Node(node) if topology.node(*node).is_some_and(|node| !node.cpus.is_empty()) => {
+                Ok(Allowed::Node(*node))
+            }
+            Where::Node(node) => Err(format!("there is no {node} with CPUs on {}", topology.source)),
+            Where::Cpus(cpus) => {
+                if let Some(missing) = cpus.iter().find(|cpu| host(*cpu).is_err()) {
+                    return Err(format!("{missing} is not online on {}", topology.source));
+                }
+                let all =
+                    || topology.llcs.iter().find(|llc| llc.cpus == *cpus).map(|llc| Allowed::Llc(llc.id));
+                let node =
+                    || topology.nodes.iter().find(|node| node.cpus == *cpus).map(|n| Allowed::Node(n.id));
+                let one = (cpus.iter().count() == 1).then(|| cpus.first()).flatten();
+                match one {
+                    _ if *cpus == topology.online() => Ok(Allowed::Anywhere),
+                    Some(cpu) => Ok(Allowed::Cpu(host(cpu)?)),
+                    None => node().or_else(all).ok_or_else(|| {
+                        format!("CPUs {cpus} are neither one CPU nor all of an LLC, a node or the machine")
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The CPUs of a place.
+    pub(super) fn cpus_of(&self, place: Allowed) -> CpuSet {
+        let machine = &self.scene.machine;
+        (0..self.scene.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
+    }
+
+    /// A task may run only there from now on; its process is told, as the kernel tells an `mm`.
+    pub(super) fn allow(&mut self, id: u32, place: Allowed) {
+        let task = self.scene.task(id);
+        task.allowed = place;
+        let (process, user) = (task.process, task.user);
+        if process != NONE {
+            let cpus = self.cpus_of(place);
+            self.processes[process as usize].allow(user, &cpus);
+        }
+    }
+
+    /// Looks up what programs name. A program of which a name is missing stays as it was, for the next time.
+    pub(super) fn link(&mut self) -> Result<(), ProgramError> {
+        for at in 0..self.codes.len() {
+            let code = &mut self.codes[at];
+            if code.is_linked {
+                continue;
+            }
+            let (mut ops, mut locks) = (Vec::with_capacity(code.ops.len()), Vec::<(u32, u32)>::new());
+            let (names, gates, marks) = (&mut self.names, &mut self.gates, &mut self.marks);
+            for step in 0..code.ops.len() {
+                let name = |name: u32| code.names[name as usize].clone();
+                let mut gate = |of: u32| {
+                    *names.gates.entry(name(of)).or_insert_with(|| {
+                        gates.push(Gate::new(name(of)));
+                        gates.len() as u32 - 1
+                    })
+                };
+                let linked = match code.ops[step] {
+                    Op::WakeNamed { whom, is_sync } => match names.tasks.get(&name(whom)) {
+                        Some(task) => Op::Wake { task: TaskId(*task), is_sync },
+                        None => {
+                            let fact = format!("wakes `{}`, and no task is called so", name(whom));
+                            return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
+                        }
+                    },
+                    Op::Wake { task, .. } if task.0 as usize >= self.scene.tasks.len() => {
+                        let fact = format!("wakes task {}, and there is none", task.0);
+                        return Err(ProgramError::new(code.at(step as u32), fact, "take what `spawn` gave"));
+                    }
+                    Op::Lock(of) => {
+                        let of = gate(of);
+                        if locks.iter().all(|(known, _)| *known != of) {
+                            locks.push((of, step as u32));
+                        }
+                        Op::Lock(of)
+                    }
+                    Op::Unlock(of) => Op::Unlock(gate(of)),
+                    Op::Suspend(of) => Op::Suspend(gate(of)),
+                    Op::Signal(of) => Op::Signal(gate(of)),
+                    Op::Broadcast(of) => Op::Broadcast(gate(of)),
+                    Op::WaitOn { condition, lock } => {
+                        Op::WaitOn { condition: gate(condition), lock: gate(lock) }
+                    }
+                    Op::Barrier { name: of, parties } => Op::Barrier { name: gate(of), parties },
+                    Op::Fork(child) => Op::Fork(code.children[child as usize]),
+                    Op::Mark(of) => Op::Mark(*names.marks.entry(name(of)).or_insert_with(|| {
+                        marks.push((name(of), 0));
+                        marks.len() as u32 - 1
+                    })),
+                    other => other,
+                };
+                ops.push(linked);
+            }
+            (code.ops, code.locks, code.is_linked) = (ops, locks, true);
+        }
+        Ok(())
+    }
+}

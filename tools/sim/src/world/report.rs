@@ -1,0 +1,286 @@
+//! Report: what came of a world so far.
+//!
+//! Model.   Counts per task and per CPU, marks, how often what happened; and if nothing can happen any more while tasks
+//!          wait, who waits for whom. Tasks that were forked and are gone are summed by their program.
+//! Number.  The hash changes with every event, in order and time.
+//! Writers. None.
+
+use super::World;
+use super::observe::Observer;
+use super::scene::CpuCounts;
+use super::task::{For, Life, NONE, TaskCounts};
+use crate::memory;
+use crate::program::Op;
+use serde::Serialize;
+use std::fmt;
+use warmcore_sched::Policy;
+use warmcore_types::Nanos;
+
+/// For what a task waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// To be woken.
+    Wake,
+    /// For its children's ends.
+    Children,
+    /// For that lock.
+    Lock(String),
+    /// For a signal of that condition.
+    Signal(String),
+    /// For others to come to that barrier.
+    Barrier(String),
+}
+
+/// A task that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Waiting {
+    /// Its name.
+    pub task: String,
+    /// For what it waits.
+    pub for_what: WaitsFor,
+    /// Who might end that: whose programs do so somewhere, or who has the lock. At most eight.
+    pub whom: Vec<String>,
+    /// At which step it waits.
+    pub place: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let task = &self.task;
+        match &self.for_what {
+            WaitsFor::Wake => write!(f, "`{task}` waits to be woken")?,
+            WaitsFor::Children => write!(f, "`{task}` waits for its children to end")?,
+            WaitsFor::Lock(name) => write!(f, "`{task}` waits for the lock `{name}`")?,
+            WaitsFor::Signal(name) => write!(f, "`{task}` waits for a signal of `{name}`")?,
+            WaitsFor::Barrier(name) => write!(f, "`{task}` waits at the barrier `{name}`")?,
+        }
+        let whom = self.whom.iter().map(|whom| format!("`{whom}`")).collect::<Vec<_>>().join(" or ");
+        match &self.for_what {
+            _ if whom.is_empty() => write!(f, ", and nobody is left who would end that")?,
+            WaitsFor::Lock(_) if self.whom == [task.as_str()] => write!(f, ", which it has itself")?,
+            WaitsFor::Lock(_) => write!(f, ", which {whom} has")?,
+            _ => write!(f, ", which {whom} would end")?,
+        }
+        write!(f, " ({})", self.place)
+    }
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All tasks have, daemons aside.
+    Ended,
+    /// The time is over.
+    TimeIsUp,
+    /// Nothing will happen any more, and these wait.
+    Deadlock(Vec<Waiting>),
+}
+
+/// What came of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskReport {
+    /// Its program's name.
+    pub name: String,
+    /// How many there were: more than one for forked tasks that are gone.
+    pub tasks: u64,
+    /// Summed over them.
+    #[serde(flatten)]
+    pub counts: TaskCounts,
+}
+
+/// What came of a world so far.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The clock.
+    #[serde(rename = "now_ns", serialize_with = "number")]
+    pub now: Nanos,
+    /// Events that something came of.
+    pub events: u64,
+    /// Events that were no longer right when their time came.
+    pub stale: u64,
+    /// Of all events, in order.
+    pub hash: u64,
+    /// How often each mark was passed.
+    pub marks: Vec<(String, u64)>,
+    /// By task.
+    pub tasks: Vec<TaskReport>,
+    /// By CPU, in the topology's order.
+    pub cpus: Vec<CpuCounts>,
+    /// What happened in the caches.
+    pub memory: memory::Counts,
+}
+
+fn number<S: serde::Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.0)
+}
+
+impl Report {
+    /// Whether all tasks have ended.
+    pub fn is_complete(&self) -> bool {
+        self.outcome == Outcome::Ended
+    }
+
+    /// How often a mark was passed.
+    pub fn mark(&self, name: &str) -> u64 {
+        self.marks.iter().find(|(of, _)| of == name).map_or(0, |(_, count)| *count)
+    }
+
+    /// How often per second a mark was passed, in a thousandth.
+    pub fn milli_per_second(&self, name: &str) -> u64 {
+        let count = u128::from(self.mark(name));
+        (count * 1_000_000_000_000 / u128::from(self.now.0.max(1))) as u64
+    }
+
+    /// All tasks together.
+    pub fn total(&self) -> TaskCounts {
+        let mut total = TaskCounts::default();
+        self.tasks.iter().for_each(|task| total.add(&task.counts));
+        total
+    }
+
+    /// How much of the machine's time it ran tasks, in thousandths.
+    pub fn busy_per_mille(&self) -> u64 {
+        let busy: u128 = self.cpus.iter().map(|cpu| u128::from(cpu.busy_ns)).sum();
+        (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
+    }
+
+    /// Who waits for whom, a line each, of the first twelve; nothing if it is no deadlock.
+    pub fn deadlock(&self) -> Option<String> {
+        let Outcome::Deadlock(waiting) = &self.outcome else { return None };
+        let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();
+        if waiting.len() > LINES_MAX {
+            lines.push(format!("and {} more wait", waiting.len() - LINES_MAX));
+        }
+        Some(lines.join("\n"))
+    }
+}
+
+/// So many who wait are told of in a text.
+const LINES_MAX: usize = 12;
+
+/// So many are named who might end a wait.
+const WHOM_MAX: usize = 8;
+
+impl<P: Policy, O: Observer> World<P, O> {
+    /// What came of it so far.
+    pub(super) fn report(&mut self) -> Report {
+        let now = self.scene.now;
+        let outcome = match () {
+            () if self.living == 0 && self.has_end => Outcome::Ended,
+            () if self.events.next_at().is_some() => Outcome::TimeIsUp,
+            () => Outcome::Deadlock(self.waiting()),
+        };
+        let mut tasks: Vec<TaskReport> = Vec::new();
+        for task in self.scene.tasks.iter().filter(|task| !(task.is_forked && task.life == Life::Gone)) {
+            let mut counts = task.counts;
+            match task.life {
+                Life::Running => counts.run_ns += now - self.scene.cpus[task.home as usize].on_since,
+                Life::Queued => {
+                    let waited = now - task.queued_at;
+                    counts.wait_ns += waited;
+                    counts.wait_ns_max = counts.wait_ns_max.max(waited);
+                }
+                _ => {}
+            }
+            tasks.push(TaskReport { name: self.name_of(task.code), tasks: 1, counts });
+        }
+        let alive = tasks.len();
+        for code in self.codes.iter().filter(|code| code.past_tasks > 0) {
+            let known = tasks[alive..].iter().position(|past| past.name == code.name);
+            let at = known.map_or(tasks.len(), |at| alive + at);
+            if at == tasks.len() {
+                tasks.push(TaskReport { name: code.name.clone(), tasks: 0, counts: TaskCounts::default() });
+            }
+            tasks[at].tasks += code.past_tasks;
+            tasks[at].counts.add(&code.past);
+        }
+        let cpu = |cpu: &super::scene::Cpu| CpuCounts {
+            busy_ns: cpu.counts.busy_ns
+                + if cpu.is_busy && !cpu.searches { now - cpu.state_since } else { 0 },
+            search_ns: cpu.counts.search_ns + if cpu.searches { now - cpu.state_since } else { 0 },
+            ..cpu.counts
+        };
+        Report {
+            outcome,
+            now: Nanos(now),
+            events: self.handled,
+            stale: self.stale,
+            hash: self.hash,
+            marks: self.marks.clone(),
+            tasks,
+            cpus: self.scene.cpus.iter().map(cpu).collect(),
+            memory: self.memory.counts(),
+        }
+    }
+
+    fn name_of(&self, code: u32) -> String {
+        self.codes[code as usize].name.clone()
+    }
+
+    fn waiting(&self) -> Vec<Waiting> {
+        let tasks = &self.scene.tasks;
+        let alive = || (0..tasks.len() as u32).filter(|id| tasks[*id as usize].life != Life::Gone);
+        let name = |id: u32| self.name_of(tasks[id as usize].code);
+        let ops = |id: u32| self.codes[tasks[id as usize].code as usize].ops.iter();
+        let named = |would: &dyn Fn(u32) -> bool| -> Vec<String> {
+            alive().filter(|id| would(*id)).take(WHOM_MAX).map(name).collect()
+        };
+        let mut all = Vec::new();
+        for id in alive() {
+            let Life::Waiting(what) = tasks[id as usize].life else { continue };
+            let (for_what, whom) = match what {
+                For::Wake => {
+                    let wakes = |op: &Op| matches!(op, Op::Wake { task, .. } if task.0 == id);
+                    (WaitsFor::Wake, named(&|other| ops(other).any(wakes)))
+                }
+                For::Children => (WaitsFor::Children, named(&|other| tasks[other as usize].parent == id)),
+                For::Gate(gate) => {
+                    let at = &self.gates[gate as usize];
+                    let tells = |op: &Op| match op {
+                        Op::Signal(of) | Op::Broadcast(of) => *of == gate,
+                        Op::Barrier { name, .. } => *name == gate,
+                        _ => false,
+                    };
+                    let whom = match at.owner {
+                        NONE => named(&|other| other != id && ops(other).any(tells)),
+                        owner => vec![name(owner)],
+                    };
+                    let name = at.name.clone();
+                    let for_what = match self.step_of(id) {
+                        Some(Op::Barrier { .. }) => WaitsFor::Barrier(name),
+                        Some(Op::Lock(_)) => WaitsFor::Lock(name),
+                        _ => WaitsFor::Signal(name),
+                    };
+                    (for_what, whom)
+                }
+            };
+            let task = &tasks[id as usize];
+            let place = self.codes[task.code as usize].at(task.step.saturating_sub(1));
+            all.push(Waiting { task: name(id), for_what, whom, place });
+        }
+        all
+    }
+
+    /// The step at which a task waits: it stands behind it.
+    fn step_of(&self, id: u32) -> Option<&Op> {
+        let task = &self.scene.tasks[id as usize];
+        self.codes[task.code as usize].ops.get((task.step as usize).checked_sub(1)?)
+    }
+
+    /// Bytes that the world has allocated for CPUs, for tasks, and for what is pending; the memory's model aside.
+    pub fn bytes(&self) -> (usize, usize, usize) {
+        let scene = &self.scene;
+        let cpus = scene.cpu_bytes();
+        let tasks = scene.tasks.capacity() * size_of::<super::task::Task>();
+        (cpus, tasks, self.events.bytes())
+    }
+
+    /// The time that a wait for this world's clock may be in: for whoever runs it in parts.
+    pub fn next_at(&mut self) -> Option<Nanos> {
+        self.events.next_at()
+    }
+}

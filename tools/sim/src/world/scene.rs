@@ -1,0 +1,665 @@
+//! Scene: CPUs, tasks and queues as they are at this moment: what a policy is shown.
+//!
+//! Model.   What a policy asks for often is counted as it changes: who idles and who waits, per shard. So no event
+//!          looks at all CPUs unless the policy itself wants to.
+//! Number.  A CPU is at most 512 bytes here.
+//! Writers. The world.
+
+use super::queue::{List, RunQueue};
+use super::settings::{Order, Settings};
+use super::task::{NONE, Task};
+use super::usage::Usage;
+use std::cell::{Cell, RefCell};
+use warmcore_sched::policy::kernel::{AverageIdle, NewidleCost};
+use warmcore_sched::{Allowed, Distance, Machine, Pull, View, Whom};
+use warmcore_types::{CpuId, Nanos};
+
+/// What a CPU does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing, and it sleeps.
+    Idle,
+    /// It was woken, and is on its way out of an idle state; or it looks for work.
+    Coming,
+    /// It runs a task.
+    Running,
+}
+
+/// What came of a CPU so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CpuCounts {
+    /// It ran tasks.
+    pub busy_ns: u64,
+    /// How often a task began.
+    pub switches: u64,
+    /// How often another CPU interrupted it: out of its idle state, or for a wakee.
+    pub ipis: u64,
+    /// How often it left an idle state.
+    pub idle_exits: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// Tasks that it took from elsewhere when it had none, or fewer.
+    pub pulled: u64,
+    /// Searches of other CPUs' run queues that it began right after it had run out of work, while tasks waited.
+    pub searches: u64,
+    /// … that found nothing and gave up before every CPU was looked at: the gate of newidle balancing was closed.
+    pub gated: u64,
+    /// It searched.
+    pub search_ns: u64,
+}
+
+/// A CPU. What a switch needs stands first, on four lines: what it does; its clocks; who waits; its counts.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Cpu {
+    pub(crate) state: State,
+    /// Asleep, until a time at which it looks for work.
+    pub(crate) looks: bool,
+    pub(crate) ticks: bool,
+    /// It has just run out of work.
+    pub(crate) is_newly_idle: bool,
+    /// It runs something: the cores' units are shared with it.
+    pub(crate) is_busy: bool,
+    /// Who runs there sleeps right after the wake that is placed now.
+    pub(crate) sleeps_next: bool,
+    /// It searches until its arrival.
+    pub(crate) searches: bool,
+    /// Searches in a row that brought nothing.
+    pub(crate) tries: u8,
+    pub(crate) current: u32,
+    /// Of the step, the arrival or the look that is pending: others are stale.
+    pub(crate) generation: u32,
+    pub(crate) core: u32,
+    pub(crate) shard: u32,
+    pub(crate) kernel: CpuId,
+    /// In thousandths.
+    pub(crate) speed: u32,
+    /// Of the current step, at full speed, at `since`.
+    pub(crate) left: u64,
+    pub(crate) since: u64,
+    /// When the step ends, and when its event is due: not later.
+    pub(crate) ends_at: u64,
+    pub(crate) event_at: u64,
+
+    /// Since when the current task is on.
+    pub(crate) on_since: u64,
+    /// Up to when what it ran is in its `v`.
+    pub(crate) v_at: u64,
+    pub(crate) v_min: u64,
+    /// Running or idle since.
+    pub(crate) state_since: u64,
+    pub(crate) average_run: u64,
+    pub(crate) average_idle: AverageIdle,
+
+    pub(crate) hot_until: u64,
+    pub(crate) queue: RunQueue,
+
+    /// What the search that is under way ends with, and who had the CPU before it.
+    pub(crate) found: Pull,
+    pub(crate) had: u32,
+    /// Of that search, in ns by how far it looks: it ends after a part of it if a task is woken here.
+    pub(crate) parts: [u32; 6],
+
+    pub(crate) counts: CpuCounts,
+    pub(crate) lopsided: u32,
+    /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last. The first is of
+    /// looking into the shared queues.
+    pub(crate) failed: [u8; 6],
+    pub(crate) newidle: [NewidleCost; 6],
+    pub(crate) balanced_at: [u64; 6],
+}
+
+/// Where a fair clock begins, so that a credit does not lead below 0.
+const V_BEGIN: u64 = 1 << 40;
+
+impl Cpu {
+    fn new(core: u32, shard: u32, kernel: CpuId, migration_cost: Nanos) -> Self {
+        Self {
+            state: State::Idle,
+            looks: false,
+            ticks: false,
+            current: NONE,
+            generation: 0,
+            core,
+            shard,
+            kernel,
+            left: 0,
+            since: 0,
+            speed: 1000,
+            ends_at: 0,
+            event_at: 0,
+            on_since: 0,
+            v_at: 0,
+            v_min: V_BEGIN,
+            state_since: 0,
+            hot_until: 0,
+            average_run: 0,
+            average_idle: AverageIdle::new(migration_cost),
+            newidle: [NewidleCost::default(); 6],
+            balanced_at: [0; 6],
+            failed: [0; 6],
+            is_newly_idle: false,
+            is_busy: false,
+            sleeps_next: false,
+            searches: false,
+            tries: 0,
+            found: Pull::Nothing,
+            had: NONE,
+            parts: [0; 6],
+            queue: RunQueue::default(),
+            lopsided: 0,
+            counts: CpuCounts::default(),
+        }
+    }
+}
+
+/// What is asked of many CPUs at a time, apart from all else: four CPUs on a line.
+#[derive(Debug, Clone)]
+struct Glance {
+    state: State,
+    /// The search that looked here last.
+    searched: Cell<u32>,
+    /// Those that wait, and who runs.
+    runs: u32,
+    /// Those that wait and may run elsewhere, too.
+    movable: u32,
+}
+
+/// CPUs that share a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    pub(crate) idle: u32,
+    /// Movable tasks that wait on its CPUs, whether they are in its queue besides or not.
+    pub(crate) backlog: u32,
+    /// Its CPUs that have more tasks than the one that runs or is about to.
+    pub(crate) crowded: u32,
+    /// Cores all of whose CPUs idle.
+    pub(crate) idle_cores: u32,
+    /// How much its CPUs have run lately.
+    pub(crate) usage: Usage,
+}
+
+/// Threads that share a core's units.
+#[derive(Debug, Default)]
+pub(crate) struct Core {
+    /// Where its CPUs stand in `Scene::of_cores`.
+    pub(crate) cpus: (u32, u32),
+    /// CPUs of it that run something.
+    pub(crate) busy: u32,
+    /// CPUs of it that idle.
+    pub(crate) idle: u32,
+    pub(crate) idle_since: u64,
+}
+
+/// CPUs, tasks and queues as they are at this moment.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) machine: Machine,
+    pub(crate) now: u64,
+    pub(crate) order: Order,
+    pub(crate) long_run: Option<Nanos>,
+    pub(crate) cpus: Vec<Cpu>,
+    /// Of each of them.
+    glances: Vec<Glance>,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) shards: Vec<Shard>,
+    /// The shared queues: tasks that belong to no CPU yet, or that any CPU of a cache may take. As many as the policy
+    /// says, numbered by it.
+    pub(crate) shelves: Vec<List<1>>,
+    pub(crate) cores: Vec<Core>,
+    /// The CPUs of the cores, one core's after the other's.
+    of_cores: Vec<u32>,
+    /// CPUs that idle.
+    pub(crate) idle: u32,
+    /// CPUs that look for work: on their way, or asleep until they look.
+    pub(crate) looking: u32,
+    /// Movable tasks that wait, wherever.
+    pub(crate) waiting: u32,
+    /// CPUs that have more tasks than one, and tasks in the shards' queues.
+    pub(crate) crowded: u32,
+    pub(crate) shelved: u32,
+    /// Looks at CPUs since this was reset.
+    pub(crate) looks: Cell<u32>,
+    /// The CPU that searches. Of its search: which it is, how many CPUs it has looked at by how far they are, and the
+    /// queues of which shards.
+    pub(crate) searches: Cell<Option<u32>>,
+    search: Cell<u32>,
+    pub(crate) looked: [Cell<u32>; 6],
+    pub(crate) asked: RefCell<Vec<u32>>,
+    /// Of the wake that is placed now.
+    pub(crate) wakee_was_on: Option<CpuId>,
+    pub(crate) wakes_wide: bool,
+}
+
+impl Scene {
+    /// `queues`: how many shared queues there are.
+    pub(crate) fn new(
+        machine: Machine,
+        core_of: &[u32],
+        settings: &Settings,
+        queues: usize,
+        migration_cost: Nanos,
+    ) -> Self {
+        let cpu = |(i, core): (usize, &u32)| {
+            let id = CpuId(i as u32);
+            Cpu::new(*core, machine.shard_of(id) as u32, machine.kernel_cpu(id), migration_cost)
+        };
+        let cpus: Vec<Cpu> = core_of.iter().enumerate().map(cpu).collect();
+        let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
+        let shards: Vec<Shard> = (0..machine.shards()).map(shard).collect();
+        let mut of_cores: Vec<u32> = (0..core_of.len() as u32).collect();
+        of_cores.sort_by_key(|cpu| (core_of[*cpu as usize], *cpu));
+        let mut cores: Vec<Core> = Vec::new();
+        cores.resize_with(core_of.iter().max().map_or(0, |core| *core as usize + 1), Core::default);
+        let mut shards: Vec<Shard> = shards;
+        let mut begin = 0;
+        for all in of_cores.chunk_by(|a, b| core_of[*a as usize] == core_of[*b as usize]) {
+            let core = &mut cores[core_of[all[0] as usize] as usize];
+            core.cpus = (begin, begin + all.len() as u32);
+            core.idle = all.len() as u32;
+            begin = core.cpus.1;
+            shards[cpus[all[0] as usize].shard as usize].idle_cores += 1;
+        }
+        Self {
+            machine,
+            now: 0,
+            order: settings.order,
+            long_run: settings.long_run,
+            idle: cpus.len() as u32,
+            glances: vec![
+                Glance { state: State::Idle, searched: Cell::new(0), runs: 0, movable: 0 };
+                cpus.len()
+            ],
+            cpus,
+            tasks: Vec::new(),
+            shards,
+            shelves: vec![List::default(); queues],
+            cores,
+            of_cores,
+            looking: 0,
+            waiting: 0,
+            crowded: 0,
+            shelved: 0,
+            looks: Cell::new(0),
+            searches: Cell::new(None),
+            search: Cell::new(0),
+            looked: Default::default(),
+            asked: RefCell::new(Vec::new()),
+            wakee_was_on: None,
+            wakes_wide: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cpu(&self, cpu: CpuId) -> &Cpu {
+        &self.cpus[cpu.index()]
+    }
+
+    /// Bytes that are allocated for CPUs.
+    pub(crate) fn cpu_bytes(&self) -> usize {
+        self.cpus.capacity() * size_of::<Cpu>()
+            + self.glances.capacity() * size_of::<Glance>()
+            + self.shards.capacity() * size_of::<Shard>()
+            + self.cores.capacity() * size_of::<Core>()
+            + self.of_cores.capacity() * size_of::<u32>()
+    }
+
+    #[inline]
+    pub(crate) fn task(&mut self, id: u32) -> &mut Task {
+        &mut self.tasks[id as usize]
+    }
+
+    /// The CPUs of a core.
+    #[inline]
+    pub(crate) fn core(&self, core: u32) -> &[u32] {
+        let (begin, end) = self.cores[core as usize].cpus;
+        &self.of_cores[begin as usize..end as usize]
+    }
+
+    /// A CPU's search begins: what it looks at is counted until [`Scene::end_search`].
+    pub(crate) fn begin_search(&self, cpu: u32) {
+        self.searches.set(Some(cpu));
+        self.search.set(self.search.get().wrapping_add(1));
+        self.looked.iter().for_each(|looked| looked.set(0));
+        self.asked.borrow_mut().clear();
+    }
+
+    /// How many CPUs it has looked at, by how far they are.
+    pub(crate) fn end_search(&self) -> [u32; 6] {
+        self.searches.set(None);
+        self.looked.each_ref().map(Cell::get)
+    }
+
+    /// Who searches looks at a CPU. What it has seen once in a search is in its own cache.
+    #[inline]
+    fn look(&self, cpu: CpuId) {
+        let Some(me) = self.searches.get() else { return };
+        let glance = &self.glances[cpu.index()];
+        if glance.searched.replace(self.search.get()) != self.search.get() {
+            let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
+            looked.set(looked.get() + 1);
+        }
+    }
+
+    /// A task gets the CPU, or loses it: who.
+    #[inline]
+    pub(crate) fn set_current(&mut self, cpu: u32, id: u32) -> u32 {
+        let before = std::mem::replace(&mut self.cpus[cpu as usize].current, id);
+        match (before != NONE, id != NONE) {
+            (false, true) => self.count_runs(cpu, 1),
+            (true, false) => self.count_runs(cpu, u32::MAX),
+            _ => {}
+        }
+        before
+    }
+
+    /// A task more is on a CPU, or one less.
+    #[inline]
+    fn count_runs(&mut self, cpu: u32, by: u32) {
+        let runs = &mut self.glances[cpu as usize].runs;
+        let was_crowded = *runs > 1;
+        *runs = runs.wrapping_add(by);
+        if was_crowded != (*runs > 1) {
+            let shard = &mut self.shards[self.cpus[cpu as usize].shard as usize];
+            shard.crowded = shard.crowded.wrapping_add(by);
+            self.crowded = self.crowded.wrapping_add(by);
+        }
+    }
+
+    /// Whether a free CPU has anything to look for. In a kernel: a CPU that has more than one task (`rd->overload`), or a
+    /// queue that is shared.
+    #[inline]
+    pub(crate) fn has_surplus(&self) -> bool {
+        match self.order {
+            Order::Fair => self.crowded > 0 || self.shelved > 0,
+            Order::Rounds => self.waiting > 0,
+        }
+    }
+
+    /// Counts a task in that waits on a CPU, or out.
+    fn count_waiting(&mut self, cpu: u32, id: u32, comes: bool) {
+        let allowed = self.tasks[id as usize].allowed;
+        let by = if comes { 1u32 } else { u32::MAX };
+        self.count_runs(cpu, by);
+        if matches!(allowed, Allowed::Cpu(_)) {
+            return;
+        }
+        let glance = &mut self.glances[cpu as usize];
+        glance.movable = glance.movable.wrapping_add(by);
+        let at = &mut self.cpus[cpu as usize];
+        if comes && at.queue.movable == 0 {
+            at.queue.since = self.now;
+        }
+        at.queue.movable = at.queue.movable.wrapping_add(by);
+        if allowed != Allowed::Anywhere {
+            at.queue.restricted = at.queue.restricted.wrapping_add(by);
+        }
+        let shard = &mut self.shards[at.shard as usize];
+        shard.backlog = shard.backlog.wrapping_add(by);
+        self.waiting = self.waiting.wrapping_add(by);
+    }
+
+    /// A task waits on a CPU from now on, and in a shared queue besides if that is named.
+    pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_next: bool, enters: Option<usize>) {
+        self.count_waiting(cpu, id, true);
+        self.tasks[id as usize].queued_on = cpu;
+        let queue = &mut self.cpus[cpu as usize].queue;
+        if is_next {
+            queue.push_next(&mut self.tasks, id);
+        } else {
+            queue.push(&mut self.tasks, id, self.order);
+        }
+        if let Some(queue) = enters {
+            self.enter(id, queue);
+        }
+    }
+
+    /// A task that waits on a CPU waits in a shared queue besides.
+    pub(crate) fn enter(&mut self, id: u32, queue: usize) {
+        self.shelved += 1;
+        self.tasks[id as usize].shelf = queue as u32;
+        self.shelves[queue].push(&mut self.tasks, id);
+    }
+
+    /// A task waits on no CPU, but in a shared queue.
+    pub(crate) fn shelve(&mut self, queue: usize, id: u32) {
+        self.enter(id, queue);
+        self.waiting += 1;
+    }
+
+    /// The first task that waits on a CPU and is to enter a shared queue now that the CPU is awake, and that queue.
+    pub(crate) fn enters_late(&mut self, cpu: u32) -> Option<(u32, usize)> {
+        let all = self.cpus[cpu as usize].queue.all(&self.tasks);
+        let mut all = all.map(|id| (id, self.tasks[id as usize].enters));
+        let (id, queue) = all.find(|(_, queue)| *queue != NONE)?;
+        drop(all);
+        self.tasks[id as usize].enters = NONE;
+        Some((id, queue as usize))
+    }
+
+    /// A task waits no longer, wherever it did. The shared queue that it was in.
+    pub(crate) fn unqueue(&mut self, id: u32) -> Option<usize> {
+        let task = &mut self.tasks[id as usize];
+        let cpu = std::mem::replace(&mut task.queued_on, NONE);
+        let shelf = std::mem::replace(&mut task.shelf, NONE);
+        task.enters = NONE;
+        if shelf != NONE {
+            self.shelved -= 1;
+            self.shelves[shelf as usize].remove(&mut self.tasks, id);
+        }
+        if cpu == NONE {
+            self.waiting -= 1;
+        } else {
+            self.cpus[cpu as usize].queue.remove(&mut self.tasks, id);
+            self.count_waiting(cpu, id, false);
+        }
+        (shelf != NONE).then_some(shelf as usize)
+    }
+
+    /// The next one to run there, and the shared queue in which it was besides; it waits no longer.
+    pub(crate) fn dequeue(
+        &mut self,
+        cpu: u32,
+        chain_max: impl Fn(Nanos) -> u32,
+        turn: impl Fn(Nanos) -> warmcore_sched::Turn,
+    ) -> Option<(u32, Option<usize>)> {
+        let at = &mut self.cpus[cpu as usize];
+        let average = Nanos(at.average_run);
+        let id = at.queue.choose(&mut self.tasks, || chain_max(average), || turn(average))?;
+        Some((id, self.unqueue(id)))
+    }
+
+    /// Takes one that may run on `me` from another CPU's queue, and from the shared queue that it was in besides: both.
+    pub(crate) fn take(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<(u32, Option<usize>)> {
+        let id = self.spare(me, from, whom)?;
+        Some((id, self.unqueue(id)))
+    }
+
+    fn spare(&self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
+        let may = |task: &Task| self.machine.allows(task.allowed, me);
+        self.cpus[from.index()].queue.spare(&self.tasks, self.order, whom, may)
+    }
+
+    /// The first in a shared queue if it may run on `me`, off its CPU if it waits on one: which.
+    pub(crate) fn unshelve(&mut self, queue: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
+        let id = self.first_for(queue, me)?;
+        let on = self.tasks[id as usize].queued_on;
+        self.unqueue(id);
+        Some((id, (on != NONE).then_some(CpuId(on))))
+    }
+
+    fn first_for(&self, queue: usize, me: CpuId) -> Option<u32> {
+        let first = self.shelves[queue].first();
+        first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
+    }
+
+    /// A task that has run on one CPU is to be compared with those of another.
+    pub(crate) fn carry_v(&mut self, id: u32, to: u32, credit: u64) {
+        let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].v_min);
+        match std::mem::replace(&mut task.v_of, to) {
+            NONE => task.v = min,
+            of if of != to => task.v = (task.v + min).saturating_sub(self.cpus[of as usize].v_min),
+            _ => {}
+        }
+        task.v = task.v.max(min.saturating_sub(credit));
+    }
+
+    /// What a CPU does from now on. Counts who idles and who looks.
+    pub(crate) fn turn(&mut self, cpu: u32, state: State, looks: bool) {
+        let at = &mut self.cpus[cpu as usize];
+        let (was_idle, is_idle) = (at.state == State::Idle, state == State::Idle);
+        let looked = at.looks || at.state == State::Coming;
+        let will_look = looks || state == State::Coming;
+        let (did_run, runs) = (at.state == State::Running, state == State::Running);
+        if did_run != runs {
+            self.shards[at.shard as usize].usage.turn(self.now, runs);
+        }
+        (at.state, at.looks) = (state, looks);
+        self.glances[cpu as usize].state = state;
+        at.generation = at.generation.wrapping_add(1);
+        if was_idle != is_idle {
+            let by = if is_idle { 1u32 } else { u32::MAX };
+            let shard = &mut self.shards[at.shard as usize];
+            shard.idle = shard.idle.wrapping_add(by);
+            self.idle = self.idle.wrapping_add(by);
+            let core = &mut self.cores[at.core as usize];
+            let all = core.cpus.1 - core.cpus.0;
+            let was_whole = core.idle == all;
+            core.idle = core.idle.wrapping_add(by);
+            if was_whole != (core.idle == all) {
+                let first = self.cpus[self.of_cores[core.cpus.0 as usize] as usize].shard;
+                let whole = &mut self.shards[first as usize].idle_cores;
+                *whole = whole.wrapping_add(by);
+            }
+        }
+        if looked != will_look {
+            self.looking = self.looking.wrapping_add(if will_look { 1 } else { u32::MAX });
+        }
+    }
+}
+
+impl View for Scene {
+    #[inline]
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        self.glances[cpu.index()].state == State::Idle
+    }
+
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        let at = self.cpu(cpu);
+        let is_long = |long: Nanos| self.now - at.on_since >= long.0;
+        at.state == State::Running && self.long_run.is_some_and(is_long)
+    }
+
+    #[inline]
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        self.look(cpu);
+        self.glances[cpu.index()].movable
+    }
+
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.cpu(cpu).queue.since)
+    }
+
+    fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
+        let oldest = self.spare(me, cpu, Whom::Oldest);
+        Nanos(oldest.map_or(u64::MAX, |id| self.tasks[id as usize].queued_at))
+    }
+
+    fn refill_there(&self, cpu: CpuId) -> Nanos {
+        let at = self.cpu(cpu);
+        let of = |id: u32| self.tasks[id as usize].refill;
+        at.queue.peek().map_or(Nanos(0), of)
+    }
+
+    #[inline]
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.cpu(cpu).hot_until)
+    }
+
+    #[inline]
+    fn waiting_in(&self, queue: usize) -> u32 {
+        if self.searches.get().is_some() {
+            self.asked.borrow_mut().push(queue as u32);
+        }
+        self.shelves[queue].len
+    }
+
+    #[inline]
+    fn idle_in(&self, shard: usize) -> u32 {
+        self.shards[shard].idle
+    }
+
+    #[inline]
+    fn has_backlog_in(&self, shard: usize) -> bool {
+        let shard = &self.shards[shard];
+        match self.order {
+            Order::Fair => shard.crowded > 0,
+            Order::Rounds => shard.backlog > 0,
+        }
+    }
+
+    fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
+        let queue = &self.cpu(cpu).queue;
+        let may = |id: u32| self.machine.allows(self.tasks[id as usize].allowed, me);
+        queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
+    }
+
+    fn may_take_in(&self, me: CpuId, queue: usize) -> bool {
+        self.first_for(queue, me).is_some()
+    }
+
+    fn sleeps_next(&self, cpu: CpuId) -> bool {
+        self.cpu(cpu).sleeps_next
+    }
+
+    #[inline]
+    fn runs(&self, cpu: CpuId) -> u32 {
+        self.look(cpu);
+        self.glances[cpu.index()].runs
+    }
+
+    fn wakee_was_on(&self) -> Option<CpuId> {
+        self.wakee_was_on
+    }
+
+    fn wakes_wide(&self) -> bool {
+        self.wakes_wide
+    }
+
+    #[inline]
+    fn has_idle_core_in(&self, shard: usize) -> bool {
+        self.shards[shard].idle_cores > 0
+    }
+
+    fn usage_in(&self, shard: usize) -> Option<u64> {
+        Some(self.shards[shard].usage.now(self.now))
+    }
+
+    fn average_idle(&self, cpu: CpuId) -> Nanos {
+        self.cpu(cpu).average_idle.average()
+    }
+
+    fn newidle_cost(&self, cpu: CpuId, within: Distance) -> Nanos {
+        self.cpu(cpu).newidle[within as usize].most()
+    }
+
+    fn is_newly_idle(&self, cpu: CpuId) -> bool {
+        self.cpu(cpu).is_newly_idle
+    }
+
+    fn last_ran(&self, cpu: CpuId) -> Nanos {
+        let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.home == cpu.0);
+        let spare = queue.spare(&self.tasks, self.order, Whom::Last, |task| !task.is_pinned());
+        let task = spare.map(|id| &self.tasks[id as usize]).filter(|task| is_there(task));
+        Nanos(task.map_or(0, |task| task.last_ran))
+    }
+
+    fn balanced_at(&self, cpu: CpuId, within: Distance) -> Nanos {
+        Nanos(self.cpu(cpu).balanced_at[within as usize])
+    }
+
+    fn balances_failed(&self, cpu: CpuId, within: Distance) -> u32 {
+        self.cpu(cpu).failed[within as usize].into()
+    }
+}

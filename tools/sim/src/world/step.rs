@@ -1,0 +1,368 @@
+//! Step: what a running task does next.
+//!
+//! Model.   Steps that take time add up until one comes that tells or asks somebody: that one happens when the time is
+//!          over, at an event of its own. Passes over memory that follow each other count as begun one behind the
+//!          other, without an event between them.
+//! Number.  `run, wake, wait` is two events: the end of the run, and the end of what waking cost.
+//! Writers. The world.
+
+use super::observe::{Left, Observer};
+use super::task::{For, Life, NONE};
+use super::{Target, World, kind};
+use crate::memory::ExtentId;
+use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
+use warmcore_sched::Policy;
+use warmcore_types::{CpuId, Nanos};
+
+/// The clock goes no further: half of its number, so that what is still to come fits.
+const CLOCK_MAX: u64 = 1 << 63;
+
+/// So many tasks at a time: a program that forks without end is told so before the memory is full, 2 GiB.
+const TASKS_MAX: usize = 1 << 22;
+
+/// What comes of going on.
+pub(super) enum Goes {
+    /// It runs for so long, at full speed.
+    Runs(u64),
+    /// It leaves the CPU.
+    Leaves(Left),
+}
+
+impl<P: Policy, O: Observer> World<P, O> {
+    /// The current task goes on. `overhead`: what the CPU does before.
+    pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> Goes {
+        let id = self.scene.cpus[cpu as usize].current;
+        let kernel = self.scene.cpus[cpu as usize].kernel;
+        if self.scene.now >= CLOCK_MAX {
+            self.stop(id, "the clock is at its end, 292 years", "let the world run for a shorter time");
+            return self.fail(id);
+        }
+        // `pending`: time that goes by before the next step. `ran`, `worked`: of it some is a run, or any step.
+        let (mut pending, mut ran, mut worked) = (overhead, false, false);
+        for _ in 0..self.settings.steps_max {
+            if pending >= LENGTH_MAX.0 {
+                return Goes::Runs(pending);
+            }
+            let task = &self.scene.tasks[id as usize];
+            let (code, step) = (task.code as usize, task.step);
+            let now = Nanos(self.scene.now.saturating_add(pending));
+            let Some(op) = self.op_at(code as u32, step) else {
+                if pending > 0 {
+                    return Goes::Runs(pending);
+                }
+                if !self.end(cpu, id) {
+                    return self.fail(id);
+                }
+                return Goes::Leaves(Left::Ended);
+            };
+            match op {
+                Op::Run(length) => {
+                    pending += self.draw(id, length);
+                    (ran, worked) = (true, true);
+                }
+                Op::Touch(..)
+                | Op::TouchOwn { .. }
+                | Op::TouchCid(_)
+                | Op::ReadLine(_)
+                | Op::WriteLine(_) => {
+                    if ran {
+                        return Goes::Runs(pending);
+                    }
+                    pending += self.touch(cpu, kernel, id, op, now);
+                    worked = true;
+                }
+                Op::Begin { times, end } => {
+                    let task = self.scene.task(id);
+                    if times == 0 {
+                        task.step = end;
+                        continue;
+                    }
+                    task.loops[usize::from(task.depth)] = times;
+                    task.depth += 1;
+                }
+                Op::End(begin) => {
+                    if worked && pending > 0 {
+                        return Goes::Runs(pending);
+                    }
+                    let task = self.scene.task(id);
+                    let left = &mut task.loops[usize::from(task.depth) - 1];
+                    if *left == FOREVER || *left > 1 {
+                        *left -= u32::from(*left != FOREVER);
+                        task.step = begin;
+                    } else {
+                        task.depth -= 1;
+                    }
+                }
+                Op::Mark(mark) => {
+                    if worked && pending > 0 {
+                        return Goes::Runs(pending);
+                    }
+                    self.marks[mark as usize].1 += 1;
+                }
+                Op::Allow(place) => {
+                    if ran {
+                        return Goes::Runs(pending);
+                    }
+                    self.allow(id, self.codes[code].places[place as usize]);
+                }
+                _ if pending > 0 => return Goes::Runs(pending),
+                Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
+                Op::Fork(_) if self.free.is_empty() && self.scene.tasks.len() >= TASKS_MAX => {
+                    let fact = format!("forks one task more, and there are {TASKS_MAX}");
+                    self.stop(id, &fact, "let it join those before");
+                    return self.fail(id);
+                }
+                Op::Fork(child) => pending += self.fork(cpu, id, child),
+                Op::Signal(gate) => {
+                    if let Some(waiter) = self.gates[gate as usize].pop(&self.scene.tasks) {
+                        pending += self.wake_by(waiter, cpu, false);
+                    }
+                }
+                Op::Broadcast(gate) => {
+                    while let Some(waiter) = self.gates[gate as usize].pop(&self.scene.tasks) {
+                        pending += self.wake_by(waiter, cpu, false);
+                    }
+                }
+                Op::Unlock(gate) => match self.unlock(cpu, id, gate) {
+                    Some(cost) => pending += cost,
+                    None => return self.fail(id),
+                },
+                Op::Charge(account, units) => {
+                    if !self.accounts.charge(account, CpuId(cpu), units) {
+                        let refused = self.codes[code].refused.entry((id, account.0)).or_default();
+                        *refused = refused.saturating_add(units);
+                    }
+                    pending += self.settings.charge.0;
+                }
+                Op::Uncharge(account, units) => {
+                    let units = units - self.take_refused(id, account.0, units);
+                    if units > 0 {
+                        if !self.accounts.uncharge(account, CpuId(cpu), units) {
+                            let fact = format!("gives back {units} units, and so many are not charged");
+                            self.stop(id, &fact, "charge before");
+                            return self.fail(id);
+                        }
+                        pending += self.settings.charge.0;
+                    }
+                }
+                _ => match self.ask(cpu, id, op) {
+                    Asked::GoesOn(cost) => pending += cost,
+                    Asked::Leaves(left) => {
+                        self.scene.task(id).step += 1;
+                        return Goes::Leaves(left);
+                    }
+                    Asked::Fails => return self.fail(id),
+                },
+            }
+            self.scene.task(id).step += 1;
+        }
+        let fact = format!("{} steps, and no time has passed", self.settings.steps_max);
+        self.stop(id, &fact, "let it run, sleep or wait in its loop");
+        self.fail(id)
+    }
+
+    /// A step that may have the task wait.
+    fn ask(&mut self, cpu: u32, id: u32, op: Op) -> Asked {
+        let now = self.scene.now;
+        let life = match op {
+            Op::Wait => {
+                let task = self.scene.task(id);
+                if task.permits > 0 {
+                    task.permits -= 1;
+                    return Asked::GoesOn(0);
+                }
+                Life::Waiting(For::Wake)
+            }
+            Op::Sleep(length) => match self.draw(id, length) {
+                0 => return Asked::GoesOn(0),
+                ns => self.sleep_until(id, now.saturating_add(ns)),
+            },
+            Op::Timer { period, is_absolute, slot } => {
+                let last = &mut self.scene.task(id).timers[usize::from(slot)];
+                let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
+                *last = if due > now || is_absolute { due } else { now };
+                if due <= now {
+                    return Asked::GoesOn(0);
+                }
+                self.sleep_until(id, due)
+            }
+            Op::Yield => {
+                // Behind whoever waits.
+                let behind = self.scene.cpus[cpu as usize].queue.least_v(&self.scene.tasks);
+                let task = self.scene.task(id);
+                task.v = behind.map_or(task.v, |v| task.v.max(v + 1));
+                task.left = self.times.voluntary;
+                return Asked::Leaves(Left::Waits);
+            }
+            Op::Join => match self.scene.tasks[id as usize].children {
+                0 => return Asked::GoesOn(0),
+                _ => Life::Waiting(For::Children),
+            },
+            Op::Lock(gate) => {
+                let at = &mut self.gates[gate as usize];
+                if at.owner == NONE {
+                    at.owner = id;
+                    return Asked::GoesOn(0);
+                }
+                at.push(&mut self.scene.tasks, id);
+                Life::Waiting(For::Gate(gate))
+            }
+            Op::WaitOn { condition, lock } => {
+                if self.unlock(cpu, id, lock).is_none() {
+                    return Asked::Fails;
+                }
+                self.gates[condition as usize].push(&mut self.scene.tasks, id);
+                Life::Waiting(For::Gate(condition))
+            }
+            Op::Suspend(condition) => {
+                self.gates[condition as usize].push(&mut self.scene.tasks, id);
+                Life::Waiting(For::Gate(condition))
+            }
+            Op::Barrier { name, parties } => {
+                if self.gates[name as usize].waiting + 1 >= parties {
+                    let mut cost = 0;
+                    while let Some(waiter) = self.gates[name as usize].pop(&self.scene.tasks) {
+                        cost += self.wake_by(waiter, cpu, false);
+                    }
+                    return Asked::GoesOn(cost);
+                }
+                self.gates[name as usize].push(&mut self.scene.tasks, id);
+                Life::Waiting(For::Gate(name))
+            }
+            other => unreachable!("{other:?} is linked"),
+        };
+        self.scene.task(id).life = life;
+        Asked::Leaves(Left::Sleeps)
+    }
+
+    fn sleep_until(&mut self, id: u32, at: u64) -> Life {
+        self.events.push(Nanos(at), kind::TIMER, Target { index: id, generation: 0 });
+        Life::Sleeping
+    }
+
+    /// Gives a lock to the first who waits. What that costs; `None`: it was not this task's.
+    fn unlock(&mut self, cpu: u32, id: u32, gate: u32) -> Option<u64> {
+        let at = &mut self.gates[gate as usize];
+        if at.owner != id {
+            let fact = format!("gives back the lock `{}`, which it has not", at.name);
+            self.stop(id, &fact, "lock it before");
+            return None;
+        }
+        let next = at.pop(&self.scene.tasks);
+        at.owner = next.unwrap_or(NONE);
+        Some(next.map_or(0, |next| self.wake_by(next, cpu, false)))
+    }
+
+    fn touch(&mut self, cpu: u32, kernel: CpuId, id: u32, op: Op, now: Nanos) -> u64 {
+        let memory = &mut self.memory;
+        let took = match op {
+            Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
+            Op::TouchOwn { kib, pages, how } => {
+                // An extent for each size: what it has more than the next smaller one.
+                let task = &mut self.scene.tasks[id as usize];
+                let sizes = &self.codes[task.code as usize].own_kib;
+                if task.own.is_none() {
+                    let mut below = 0;
+                    for size in sizes {
+                        let part = memory.extent(u64::from(size - below) * 1024, pages, None);
+                        task.own.get_or_insert(part);
+                        below = *size;
+                    }
+                }
+                let first = task.own.expect("the sizes are those of the steps").0;
+                let parts = sizes.iter().take_while(|size| **size <= kib).zip(first..);
+                Nanos(parts.map(|(_, part)| memory.touch(kernel, ExtentId(part), how, now).0).sum())
+            }
+            Op::TouchCid(how) => {
+                let task = &self.scene.tasks[id as usize];
+                debug_assert_eq!(task.home, cpu);
+                self.processes[task.process as usize].touch(task.user, memory, kernel, how, now)
+            }
+            Op::ReadLine(line) => memory.read_line(kernel, line, now),
+            Op::WriteLine(line) => memory.write_line(kernel, line, now),
+            other => unreachable!("{other:?} touches nothing"),
+        };
+        took.0
+    }
+
+    fn fork(&mut self, cpu: u32, id: u32, child: u32) -> u64 {
+        let task = self.scene.task(id);
+        task.forks += 1;
+        task.children += 1;
+        let entity = self.random.child(task.entity, task.forks);
+        let delay = self.codes[child as usize].delay;
+        let child = self.make(child, entity, id);
+        match delay.map_or(0, |delay| self.draw(child, delay)) {
+            0 => self.wake_by(child, cpu, false),
+            delay => {
+                let at = Nanos(self.scene.now.saturating_add(delay));
+                self.events.push(at, kind::BEGIN, Target { index: child, generation: 0 });
+                0
+            }
+        }
+    }
+
+    /// How many of the units that a task is to give back it never got.
+    fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
+        let refused = &mut self.codes[self.scene.tasks[id as usize].code as usize].refused;
+        let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
+        let taken = units.min(*left);
+        *left -= taken;
+        if *left == 0 {
+            refused.remove(&(id, account));
+        }
+        taken
+    }
+
+    /// A task has done all its steps. False: it has a lock, which nobody could ever give back.
+    fn end(&mut self, cpu: u32, id: u32) -> bool {
+        let code = &mut self.codes[self.scene.tasks[id as usize].code as usize];
+        if let Some((gate, step)) = code.locks.iter().find(|(gate, _)| self.gates[*gate as usize].owner == id)
+        {
+            let fact =
+                format!("takes the lock `{}`, and its task ends with it", self.gates[*gate as usize].name);
+            self.stuck = Some(ProgramError::new(code.at(*step), fact, "unlock it before"));
+            return false;
+        }
+        while let Some((key, _)) = code.refused.range((id, 0)..=(id, u32::MAX)).next() {
+            let key = *key;
+            code.refused.remove(&key);
+        }
+        let task = self.scene.task(id);
+        task.life = Life::Gone;
+        let (parent, is_daemon) = (task.parent, task.is_daemon);
+        self.living -= u64::from(!is_daemon);
+        if parent == NONE {
+            return true;
+        }
+        let task = self.scene.task(parent);
+        task.children -= 1;
+        match task.life {
+            Life::Waiting(For::Children) if task.children == 0 => _ = self.wake_by(parent, cpu, false),
+            // It kept its place for its children's sake.
+            Life::Gone if task.children == 0 && task.is_forked => self.free.push(parent),
+            _ => {}
+        }
+        true
+    }
+
+    fn stop(&mut self, id: u32, fact: &str, next: &str) {
+        let task = &self.scene.tasks[id as usize];
+        let place = self.codes[task.code as usize].at(task.step);
+        self.stuck = Some(ProgramError::new(place, fact, next));
+    }
+
+    /// The world stops: the task just leaves.
+    fn fail(&mut self, id: u32) -> Goes {
+        self.scene.task(id).life = Life::Waiting(For::Wake);
+        Goes::Leaves(Left::Sleeps)
+    }
+}
+
+/// What comes of a step that may have the task wait.
+enum Asked {
+    /// What that costs.
+    GoesOn(u64),
+    Leaves(Left),
+    Fails,
+}

@@ -1,0 +1,299 @@
+//! Rules: those that decide in a simulation are the crates' own. One is changed there, and what is simulated changes.
+//!
+//! Model.   `cid` has a form of each policy without one of its rules: the table that is made by it moves the way that
+//!          rule says, and nothing else in it does. That the simulator has no copy follows from two things: `cid`'s
+//!          `Policy` is sealed, so that nobody else's code can say which id a CPU gets; and no source file of the
+//!          simulator has a word of those rules, or makes an id.
+
+use std::path::Path;
+use warmcore_budget::{room, stock};
+use warmcore_cid::policy::{Rule, Without};
+use warmcore_cid::{CacheLocal, KeptPerCpu, Policy as Ids, Stats};
+use warmcore_sched::{Allowed, Home, Kernel, Machine, Placed, Policy, Pull, Turn, View, Wake};
+use warmcore_sim::costs::Costs;
+use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::program::{FORKS_MAX, Length, Program, rt_app};
+use warmcore_sim::table::cid::scene::Index;
+use warmcore_sim::table::cid::{self, Columns};
+use warmcore_sim::table::{Options, Table};
+use warmcore_sim::world::process::{Expiry, Plan};
+use warmcore_sim::world::{Outcome, Report, Settings, World};
+use warmcore_topo::{MACHINES, Topology};
+use warmcore_types::{CpuId, LlcId, Nanos};
+
+/// The machine that was published.
+const MACHINE: &str = "epyc9654_2p";
+
+static FORGETFUL: Without = Without::new(&CacheLocal, Rule::Recent);
+static LASTING: Without = Without::new(&KeptPerCpu, Rule::Expire);
+
+fn machine(name: &str) -> (Costs, Topology) {
+    (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
+}
+
+fn table(columns: &Columns) -> Table {
+    let (costs, topology) = machine(MACHINE);
+    cid::table_by(&costs, &topology, &Options { seeds: 0..1, ..Options::default() }, columns)
+}
+
+fn row(table: &Table, name: &str) -> f64 {
+    let found = table.rows.iter().find(|row| row.name == name);
+    found.unwrap_or_else(|| panic!("no row is called {name}")).simulated
+}
+
+#[test]
+fn a_rule_that_changes_in_cid_changes_the_table() {
+    let plain = table(&Columns::default());
+    // Without its first rule, cache-local has nothing more than kept ids have.
+    let forgetful = table(&Columns { local: Index::Cid(&FORGETFUL), ..Columns::default() });
+    // Ids that never expire stay where they are, as cache-local's do.
+    let lasting = table(&Columns { kept: Index::Cid(&LASTING), ..Columns::default() });
+    for size in ["8 threads", "24 threads", "192 threads", "384 threads"] {
+        let of = |table, what: &str| row(table, &format!("{size}, 200 ms, {what}"));
+        let (before, after) = (of(&plain, "cachelocal"), of(&forgetful, "cachelocal"));
+        assert!(after > 1.5 * before, "{size}: {before} ns, and {after} ns without recent ids");
+        assert_eq!(of(&plain, "cachelocal, areas of a thread's bursts"), 1.0);
+        assert!(of(&forgetful, "cachelocal, areas of a thread's bursts") > 1.5, "{size}");
+        let (before, after) = (of(&plain, "kept"), of(&lasting, "kept"));
+        assert!(before > 1.5 * after, "{size}: {before} ns, and {after} ns without expiry");
+        assert_eq!(of(&lasting, "kept / cachelocal"), 1.0, "{size}");
+        // What has nothing to do with it stays to the last digit.
+        for what in ["per_cpu", "kept", "lowest", "task-owned"] {
+            assert_eq!(of(&plain, what), of(&forgetful, what), "{size}, {what}");
+        }
+        for what in ["per_cpu", "cachelocal", "lowest", "task-owned"] {
+            assert_eq!(of(&plain, what), of(&lasting, what), "{size}, {what}");
+        }
+    }
+}
+
+/// Eight threads that sleep longer than an id is kept, one after the other, each on its own CPU.
+fn sleepers(policy: &'static dyn Ids) -> (Stats, Report) {
+    let (costs, topology) = machine("ryzen7950x");
+    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let plan = Plan::new(policy).with_area(16 << 10, Pages::CopyOnWrite);
+    let process = world.process(plan.with_expiry(Expiry::Age(Nanos(100_000_000))));
+    // Who ticks, so that ids are looked through.
+    let ticks = Program::new("ticks").on(Allowed::Cpu(CpuId(15))).in_process(process).daemon();
+    world.spawn(&ticks.forever(|p| p.run(1_000_000))).unwrap();
+    for cpu in [5, 3, 7, 1, 0, 6, 2, 4] {
+        let sleeper = Program::new(format!("sleeper {cpu}")).on(Allowed::Cpu(CpuId(cpu)));
+        let begins = Nanos(40_000_000 * u64::from((cpu * 5 + 3) % 8));
+        let body = |p: Program| {
+            p.touch_cid(Access::Write).run(10_000).sleep(310_000_000 + 7_000_000 * u64::from(cpu))
+        };
+        world.spawn(&sleeper.in_process(process).after(begins).repeat(12, body)).unwrap();
+    }
+    let report = world.run(Nanos(60_000_000_000)).unwrap();
+    assert!(report.is_complete(), "{:?}", report.deadlock());
+    (world.process_of(process).stats(), report)
+}
+
+#[test]
+fn a_rule_that_changes_in_cid_changes_a_world() {
+    let ran = |report: &Report| -> u64 {
+        report.tasks.iter().filter(|task| task.name != "ticks").map(|task| task.counts.run_ns).sum()
+    };
+    let ((kept, kept_ran), (lasting, lasting_ran)) = (sleepers(&KeptPerCpu), sleepers(&LASTING));
+    assert!(kept.compacted > 20 && lasting.compacted == 0, "{kept:?}\n{lasting:?}");
+    assert!(ran(&kept_ran) > ran(&lasting_ran), "{} and {}", ran(&kept_ran), ran(&lasting_ran));
+    let ((local, local_ran), (forgetful, forgetful_ran)) = (sleepers(&CacheLocal), sleepers(&FORGETFUL));
+    assert!(local.recent_hits > 20 && forgetful.recent_hits == 0, "{local:?}\n{forgetful:?}");
+    assert!(ran(&forgetful_ran) > ran(&local_ran), "{} and {}", ran(&forgetful_ran), ran(&local_ran));
+}
+
+/// Words of a rule by which an id is found, bounded or taken back.
+const WORDS: &[&str] = &[
+    "lowest_free",
+    "lowest_gap",
+    "max_nr_cid",
+    "nr_cpus_allowed",
+    "recent_cid",
+    "left_behind",
+    "LeftBehind",
+    "Pick::",
+    "retakes",
+];
+
+fn sources(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
+    for entry in std::fs::read_dir(dir).expect("the sources are beside the tests") {
+        let path = entry.expect("it can be listed").path();
+        if path.is_dir() {
+            sources(&path, look);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            look(&path, &std::fs::read_to_string(&path).expect("it is text"));
+        }
+    }
+}
+
+/// Whether it makes an id: `Cid(…)`, and neither `Index::Cid` nor `TouchCid`.
+fn makes_an_id(line: &str) -> bool {
+    line.match_indices("Cid(").any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == ':')
+            && !line.trim_start().starts_with("Cid(&'static")
+    })
+}
+
+#[test]
+fn the_simulator_has_no_copy_of_cids_rules() {
+    let mut files = 0;
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |path, text| {
+        files += 1;
+        for (number, line) in (1..).zip(text.lines()) {
+            let word = WORDS.iter().find(|word| line.contains(**word));
+            let word = word.copied().or(makes_an_id(line).then_some("Cid(…)"));
+            assert_eq!(word, None, "{}:{number} has a rule of `cid`'s: {line}", path.display());
+        }
+    });
+    assert!(files > 50, "{files} files");
+    assert!(makes_an_id("let cid = Cid(3);") && !makes_an_id("Index::Cid(policy)"));
+}
+
+/// Home, to which a move costs nothing.
+#[derive(Debug, Clone, Copy)]
+struct Impatient;
+
+impl Policy for Impatient {
+    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+        Home.wake(machine, view, wake)
+    }
+    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
+        Home.pull(machine, view, me, now)
+    }
+    fn crowded(&self, average_poll: Nanos) -> u32 {
+        Home.crowded(average_poll)
+    }
+    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId> {
+        Home.help(machine, view, at, now)
+    }
+    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+        Home.balance(machine, view, me, other)
+    }
+    fn turn(&self, average_poll: Nanos) -> Turn {
+        Home.turn(average_poll)
+    }
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        Home.chain_max(average_poll)
+    }
+    fn refill(&self, _: Nanos) -> Nanos {
+        Nanos(0)
+    }
+}
+
+/// Moves of many tasks that run shortly, on few CPUs, in 50 ms.
+fn moves(policy: impl Policy) -> u64 {
+    let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
+    let topology = Topology::from_machine(text, "drawn").unwrap();
+    let mut world = World::new(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);
+    for i in 0..24 {
+        let length = Length::Exponential(Nanos(60_000));
+        let nap = Length::Exponential(Nanos(120_000));
+        world.spawn(&Program::new(format!("task {i}")).forever(|p| p.run(length).sleep(nap))).unwrap();
+    }
+    world.run(Nanos(50_000_000)).unwrap().total().moves()
+}
+
+#[test]
+fn a_rule_that_changes_in_place_changes_a_world() {
+    let (home, impatient) = (moves(Home), moves(Impatient));
+    assert!(impatient > home, "{home} moves, {impatient} when they cost nothing");
+}
+
+#[test]
+fn how_much_lies_in_a_worlds_stock_is_what_budget_says() {
+    for (limit, units) in [(1 << 20, 1), (1 << 30, 100), (10_000, 3), (u64::MAX, 8)] {
+        let (costs, topology) = machine("ryzen7950x");
+        let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+        let account = world.account("tenant", None, limit);
+        world.spawn(&Program::new("task").run(1_000).charge(account, units)).unwrap();
+        assert!(world.run(Nanos(1_000_000)).unwrap().is_complete());
+        let facts = room::Facts { limit, usage: units, taken: 0, stocks: 1 };
+        let lies = stock::room(room::room_log2(units, facts.allows()));
+        assert_eq!(world.account_use(account), (lies, 0), "a limit of {limit}");
+        assert_eq!((world.drain(account), world.account_use(account).0), (lies - units, units));
+    }
+}
+
+#[test]
+fn the_last_at_a_barrier_pays_for_the_wakes() {
+    let (costs, topology) = machine("ryzen7950x");
+    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    for i in 0..8 {
+        world.spawn(&Program::new(format!("waits {i}")).barrier("all", 9)).unwrap();
+    }
+    world.spawn(&Program::new("last").sleep(1_000_000).run(10_000).barrier("all", 9)).unwrap();
+    let report = world.run(Nanos(1_000_000_000)).unwrap();
+    let last = report.tasks.iter().find(|task| task.name == "last").unwrap().counts.run_ns;
+    assert!(report.is_complete() && last > 10_000, "{last} ns");
+}
+
+#[test]
+fn who_gets_its_own_cpu_back_has_not_switched() {
+    let text = "[one]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 1\nsmt = 1\n";
+    let topology = Topology::from_machine(text, "one").unwrap();
+    let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+    world.spawn(&Program::new("alone").repeat(10, |p| p.run(1_000).yield_now())).unwrap();
+    let report = world.run(Nanos(1_000_000_000)).unwrap();
+    assert_eq!((report.tasks[0].counts.switches, report.cpus[0].switches), (1, 1));
+}
+
+#[test]
+fn a_change_of_affinity_is_told_to_the_process() {
+    let (costs, topology) = machine("ryzen7950x");
+    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let process = world.process(Plan::new(&CacheLocal));
+    let pinned = Program::new("pinned").on(Allowed::Cpu(CpuId(3))).in_process(process);
+    let freed = pinned.run(1_000).sleep(1_000_000).allow(Allowed::Llc(LlcId(0)));
+    world.spawn(&freed.run(1_000)).unwrap();
+    world.run(Nanos(500_000)).unwrap();
+    assert_eq!(world.process_of(process).stats().nr_cpus_allowed, 1);
+    world.run(Nanos(10_000_000)).unwrap();
+    assert_eq!(world.process_of(process).stats().nr_cpus_allowed, 16);
+}
+
+#[test]
+fn a_program_of_doubling_forks_is_read_once_per_level() {
+    let doubled = |levels: usize| {
+        let leaf = Program::new("leaf").run(1_000);
+        (0..levels)
+            .fold(leaf, |p, level| Program::new(format!("level {level}")).run(1_000).fork(p.clone()).fork(p))
+    };
+    let (costs, topology) = machine("ryzen7950x");
+    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    // 2^64 tasks, if it ran for long enough.
+    world.spawn(&doubled(FORKS_MAX)).unwrap();
+    assert_eq!(world.run(Nanos(20_000)).unwrap().outcome, Outcome::TimeIsUp);
+    let error = doubled(FORKS_MAX + 1).check().unwrap_err().to_string();
+    assert!(error.contains("fork each other over more than 64 levels; let one of them loop"), "{error}");
+    let forks = |levels: usize| {
+        let task = |i: usize| {
+            format!(r#""t{i}": {{ "loop": 1, "run": 1, "fork": "t{}", "fork2": "t{}" }}, "#, i + 1, i + 1)
+        };
+        let all: String = (0..levels).map(task).collect();
+        let text = format!(r#"{{ "tasks": {{ {all} "t{levels}": {{ "loop": 1, "run": 1 }} }} }}"#);
+        rt_app::read(&text).map(|load| load.programs.len())
+    };
+    assert_eq!(forks(FORKS_MAX), Ok(FORKS_MAX + 1));
+    let error = forks(FORKS_MAX + 1).unwrap_err().to_string();
+    assert!(
+        error.starts_with("tasks.t64.fork: tasks that fork each other over more than 64 levels"),
+        "{error}"
+    );
+}
+
+#[test]
+fn loops_of_a_milliard_rounds_within_each_other_end_with_the_time_or_with_an_error() {
+    const MANY: u32 = 1_000_000_000;
+    let (costs, topology) = machine("ryzen7950x");
+    let run = |program: Program| {
+        let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+        world.spawn(&program).and_then(|_| world.run(Nanos(1_000_000)))
+    };
+    let nested = |body: fn(Program) -> Program| Program::new("a").repeat(MANY, |p| p.repeat(MANY, body));
+    assert_eq!(run(nested(|p| p.run(1_000))).unwrap().outcome, Outcome::TimeIsUp);
+    for body in [|p: Program| p, |p: Program| p.run(0), |p: Program| p.mark("round")] {
+        let error = run(nested(body)).unwrap_err().to_string();
+        assert!(error.contains("1000000 steps, and no time has passed"), "{error}");
+    }
+}
