@@ -28,7 +28,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use warmcore_sys::affinity;
-use warmcore_sys::rseq::{Here, Ids, cpu_hint, current_cpu};
+use warmcore_sys::rseq::{PercpuMode, RseqArea, cpu_hint, current_cpu};
 use warmcore_types::CpuId;
 
 static WORD: OnceLock<Accounts<Word>> = OnceLock::new();
@@ -61,10 +61,10 @@ pub(crate) use on_site;
 pub(crate) fn word() -> &'static Accounts<Word> {
     #[cold]
     fn begin() -> &'static Accounts<Word> {
-        // The mode is chosen here at the latest, so that CPUs can be told without a call.
-        let _ = warmcore_percpu::try_mode();
+        // The backend is chosen here at the latest, so that CPUs can be told without a call.
+        let _ = warmcore_percpu::try_backend();
         set_up_unbilled();
-        WORD.get_or_init(|| Accounts::new(Word::new(affinity::cpu_numbers_end() as u32)))
+        WORD.get_or_init(|| Accounts::new(Word::new(affinity::nr_cpu_ids() as u32)))
     }
     WORD.get().unwrap_or_else(begin)
 }
@@ -74,11 +74,11 @@ pub(crate) fn rseq() -> &'static Accounts<Rseq> {
     #[cold]
     fn begin() -> &'static Accounts<Rseq> {
         // Sections run from here on, if they run at all, also where a kind was asked for by name.
-        let _ = warmcore_percpu::try_mode();
+        let _ = warmcore_percpu::try_backend();
         set_up_unbilled();
         // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
         // tables; where sections are not enabled, every charge goes up the tree.
-        RSEQ.get_or_init(|| Accounts::new(unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }))
+        RSEQ.get_or_init(|| Accounts::new(unsafe { Rseq::new(affinity::nr_cpu_ids() as u32) }))
     }
     RSEQ.get().unwrap_or_else(begin)
 }
@@ -91,8 +91,8 @@ fn set_up_unbilled() {
 /// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have
 /// the fast way save registers.
 #[inline(always)]
-fn word_at(here: Option<Here>, place: Place) -> Option<&'static AtomicU64> {
-    let cpu = here.map(Here::id).or_else(cpu_hint)?;
+fn word_at(here: Option<RseqArea>, place: Place) -> Option<&'static AtomicU64> {
+    let cpu = here.map(RseqArea::index).or_else(cpu_hint)?;
     // SAFETY: the table of the static lives for ever.
     let [word, _] = unsafe { place.stock(CpuId(cpu)) };
     Some(word)
@@ -127,7 +127,7 @@ impl Site {
     #[inline(always)]
     pub(crate) fn charge_stock(self, place: Place, n: u64) -> bool {
         // Before the kind is asked, so that a loop asks it once.
-        let here = Here::new(Ids::Cpu);
+        let here = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: the tables of the two statics live for ever.
@@ -141,7 +141,7 @@ impl Site {
     /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
     #[inline(always)]
     pub(crate) fn uncharge_stock(self, place: Place, n: u64) -> bool {
-        let here = Here::new(Ids::Cpu);
+        let here = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: as in `charge_stock`.

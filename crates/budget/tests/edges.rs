@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, mpsc};
 use warmcore_budget::{Account, Charge, Event, Kind};
-use warmcore_percpu::Mode;
+use warmcore_percpu::Backend;
 use warmcore_sys::rseq;
 
 const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
@@ -446,7 +446,7 @@ fn a_child_of_fork_charges_and_the_parent_does_not_notice() {
 
 /// Takes glibc's area away from this thread, if glibc gave it one.
 fn unregister_area() {
-    let Ok(Mode::Rseq(rseq::Support { source: rseq::Source::Glibc, .. })) = warmcore_percpu::try_mode()
+    let Ok(Backend::Rseq(rseq::Support { source: rseq::Source::Glibc, .. })) = warmcore_percpu::try_backend()
     else {
         return;
     };
@@ -467,7 +467,7 @@ fn unregister_area() {
         let result = libc::syscall(libc::SYS_rseq, area, 32, 1, signature);
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
-    assert!(rseq::Here::find(rseq::Ids::Cpu).is_none(), "still registered");
+    assert!(rseq::RseqArea::lookup(rseq::PercpuMode::Cpu).is_none(), "still registered");
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn nobody_hangs(kind: Kind) {
     };
     let aborts = rseq::aborts();
     let runs_sections =
-        kind == Kind::Rseq && matches!(warmcore_percpu::mode(), warmcore_percpu::Mode::Rseq(_));
+        kind == Kind::Rseq && matches!(warmcore_percpu::backend(), warmcore_percpu::Backend::Rseq(_));
     let Some(end) = contend(low, high, || true) else { return };
     assert_eq!(end, End::Finished);
     assert_eq!((leaf.exact_usage(), root.exact_usage()), (0, 0), "{}", leaf.explain());
@@ -209,7 +209,7 @@ fn no_priority_hangs_a_charge_of_sections() {
 
 #[test]
 fn a_priority_hangs_a_charge_behind_a_lock() {
-    let accounts = Accounts::new(Locked::new(affinity::cpu_numbers_end() as u32));
+    let accounts = Accounts::new(Locked::new(affinity::nr_cpu_ids() as u32));
     let plan =
         Plan { name: Arc::from("leaf"), limit: LIMIT, soft_limit: u64::MAX, guarantee: 0, listener: None };
     let leaf = accounts.create(None, plan).unwrap();

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use warmcore_budget::{Account, Charge, Kind, room};
-use warmcore_percpu::Mode;
+use warmcore_percpu::Backend;
 use warmcore_sys::{affinity, rseq};
 
 /// Operations of the long test, for each kind. Debug builds take a tenth.
@@ -38,7 +38,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn runs_sections() -> bool {
-    matches!(warmcore_percpu::try_mode(), Ok(Mode::Rseq(_)))
+    matches!(warmcore_percpu::try_backend(), Ok(Backend::Rseq(_)))
 }
 
 fn install_handler() {

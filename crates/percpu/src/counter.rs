@@ -14,11 +14,11 @@ use std::fmt;
 /// Costs 16 bytes in each slot that was touched, and 256 for itself. Slots go by concurrency id,
 /// of which the kernel uses at most as many as the process has threads, or CPUs it may run on.
 ///
-/// The first add gives it its slots, under a lock, and chooses the process's [`mode`](crate::mode())
-/// if nothing has yet. A program that cannot afford these 5 to 50 ms there calls `mode` in `main`; so does one
+/// The first add gives it its slots, under a lock, and chooses the process's [`backend`](crate::backend())
+/// if nothing has yet. A program that cannot afford these 5 to 50 ms there calls `backend` in `main`; so does one
 /// whose first add is in a hot loop, since that loop may stay on the slow path to its end.
 /// A global allocator may count in one: adds that come back while its slots are reserved are counted aside. But not
-/// while it holds a lock of its own that the first add's allocations need; call `mode` and add 0 before there is one.
+/// while it holds a lock of its own that the first add's allocations need; call `backend` and add 0 before there is one.
 ///
 /// After that an add is safe in signal handlers on the `rseq` backend, in threads that have an area
 /// (all of glibc ≥ 2.35's), and in a child of fork, which may also drain; a snapshot there may wait for
@@ -46,7 +46,7 @@ impl Counter {
         Self { sum: Sum::new() }
     }
 
-    /// Adds `n`; wraps around at 2⁶⁴. The first add panics where [`mode`](crate::mode()) does, and
+    /// Adds `n`; wraps around at 2⁶⁴. The first add panics where [`backend`](crate::backend()) does, and
     /// where no address space is left for its slots.
     ///
     /// **Touches** the line of this CPU's slot, for writing; the counter's own first line, which

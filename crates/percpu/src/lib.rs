@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod backend;
 #[cfg(not(loom))]
 mod counter;
 mod free_list;
-mod mode;
 #[cfg(not(loom))]
 mod per;
 #[cfg_attr(loom, allow(dead_code))]
@@ -13,13 +13,13 @@ mod sum;
 mod sync;
 mod words;
 
+pub use backend::{Backend, BackendError, VARIABLE, backend, register_thread, try_backend};
 #[cfg(not(loom))]
 pub use counter::{Counter, Gauge};
 #[cfg(not(loom))]
 pub use free_list::{FreeList, Item};
-pub use mode::{Mode, ModeError, VARIABLE, mode, register_thread, try_mode};
 #[cfg(not(loom))]
-pub use per::{Field, HoldsCid, IdSource, Local, Own, PerCid, PerCpu};
+pub use per::{CidHolder, Field, IdSource, LocalU64, OwnedSlot, PerCid, PerCpu};
 #[cfg(not(loom))]
 pub use pool::Pool;
 pub use set_up::{Within, set_up_within};

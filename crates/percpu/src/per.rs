@@ -1,34 +1,34 @@
 //! PerCpu and PerCid: your own struct, one per slot.
 //!
 //! Model.   Slots start as zeros and exist when touched, so `T` must make sense as zeros and
-//!          nobody's `Drop` runs. Shared access is what one gets: [`PerCid::here`] is a hint,
-//!          since the thread may be moved the moment after; so fields are atomics, or [`Local`]
+//!          nobody's `Drop` runs. Shared access is what one gets: [`PerCid::current`] is a hint,
+//!          since the thread may be moved the moment after; so fields are atomics, or [`LocalU64`]
 //!          numbers that are added to in a restartable section.
 //!          Ids come from the kernel, or from a host that hands out its own ([`IdSource`]: a
 //!          tenant); one uses the same `PerCid` with either.
 //! Number.  A struct of 64 counters in 3 slots is 3 × 512 bytes; as 64 arrays of padded atomics
 //!          it would be 3 × 8 KiB.
-//! Writers. `Local` fields: sections of the slot's holder, or locked adds; with a host's ids, plain
+//! Writers. `LocalU64` fields: sections of the slot's holder, or locked adds; with a host's ids, plain
 //!          adds of the id's holder. Others: the user.
 
 use crate::pool::{Block, Pool, SHARED_BYTES_MAX, SLOT_BYTES};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::{mode, mode::locks, mode::one_slot, sum::RETRIES, words::probable_slot};
+use crate::{backend, backend::locks, backend::one_slot, sum::RETRIES, words::probable_slot};
 use bytemuck::Zeroable;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 use warmcore_line::PAIR;
-use warmcore_sys::rseq::{Here, Ids, section};
+use warmcore_sys::rseq::{PercpuMode, RseqArea, section};
 use warmcore_types::{Cid, CpuId};
 
 /// A number in a slot, which [`PerCid::add`] adds to without a locked instruction.
 #[repr(transparent)]
 #[derive(Zeroable)]
-pub struct Local(AtomicU64);
+pub struct LocalU64(AtomicU64);
 
-impl Local {
+impl LocalU64 {
     /// The value at some moment.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -59,7 +59,7 @@ pub unsafe trait IdSource: Send + Sync {
 ///
 /// # Safety
 /// The id was handed out by `source`.
-pub unsafe trait HoldsCid {
+pub unsafe trait CidHolder {
     /// The id, which no other thread has as long as the holder lives.
     fn cid(&self) -> Cid;
 
@@ -67,14 +67,14 @@ pub unsafe trait HoldsCid {
     fn source(&self) -> &dyn IdSource;
 }
 
-/// The slot of an id that one holds: nobody else adds to it. Made by [`PerCid::own`].
-pub struct Own<'a, T> {
+/// The slot of an id that one holds: nobody else adds to it. Made by [`PerCid::owned_slot`].
+pub struct OwnedSlot<'a, T> {
     slot: &'a T,
     /// A holder must not leave its thread, nor may this.
     not_send: PhantomData<*const ()>,
 }
 
-impl<T> Own<'_, T> {
+impl<T> OwnedSlot<'_, T> {
     /// Adds `n` to one number of the slot, with a load and a store; wraps around at 2⁶⁴.
     ///
     /// **Touches** the line of that number, for writing.
@@ -84,7 +84,7 @@ impl<T> Own<'_, T> {
     }
 }
 
-impl<T> std::ops::Deref for Own<'_, T> {
+impl<T> std::ops::Deref for OwnedSlot<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -93,33 +93,33 @@ impl<T> std::ops::Deref for Own<'_, T> {
     }
 }
 
-impl fmt::Debug for Local {
+impl fmt::Debug for LocalU64 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.get(), f)
     }
 }
 
-/// Which [`Local`] of a `T`; made by [`field!`](crate::field).
+/// Which [`LocalU64`] of a `T`; made by [`field!`](crate::field).
 pub struct Field<T> {
     offset: usize,
     of: PhantomData<fn(T)>,
 }
 
 impl<T> Field<T> {
-    /// The `Local` that stands `offset` bytes into every `T`. Use [`field!`](crate::field).
+    /// The `LocalU64` that stands `offset` bytes into every `T`. Use [`field!`](crate::field).
     ///
     /// # Safety
     /// There is one, in whatever state the `T` is.
     #[doc(hidden)]
-    pub const unsafe fn new(offset: usize, _: fn(&T) -> &Local) -> Self {
-        assert!(offset + size_of::<Local>() <= size_of::<T>());
+    pub const unsafe fn new(offset: usize, _: fn(&T) -> &LocalU64) -> Self {
+        assert!(offset + size_of::<LocalU64>() <= size_of::<T>());
         Self { offset, of: PhantomData }
     }
 
     #[inline(always)]
-    fn of(self, slot: &T) -> &Local {
-        // SAFETY: the field is a `Local` inside every T, by `new`'s contract.
-        unsafe { &*std::ptr::from_ref(slot).byte_add(self.offset).cast::<Local>() }
+    fn of(self, slot: &T) -> &LocalU64 {
+        // SAFETY: the field is a `LocalU64` inside every T, by `new`'s contract.
+        unsafe { &*std::ptr::from_ref(slot).byte_add(self.offset).cast::<LocalU64>() }
     }
 }
 
@@ -132,10 +132,10 @@ impl<T> Clone for Field<T> {
 impl<T> Copy for Field<T> {}
 
 /// The [`Field`] of a struct by its name: `field!(Stats, hits)`. Does not compile unless it is a
-/// [`Local`] itself, not only something that derefs to one:
+/// [`LocalU64`] itself, not only something that derefs to one:
 ///
 /// ```compile_fail,E0308
-/// use warmcore_percpu::{Local, PerCid, field};
+/// use warmcore_percpu::{LocalU64, PerCid, field};
 ///
 /// #[derive(bytemuck::Zeroable)]
 /// struct Stats {
@@ -151,7 +151,7 @@ macro_rules! field {
             // the plain one refuses packed structs and unions.
             unsafe {
                 $crate::Field::<$type>::new(::core::mem::offset_of!($type, $field), |of| {
-                    let _: *const $crate::Local = &raw const of.$field;
+                    let _: *const $crate::LocalU64 = &raw const of.$field;
                     &of.$field
                 })
             }
@@ -177,16 +177,16 @@ macro_rules! per {
 
         impl<T: Zeroable + Sync> $name<T> {
             /// A zeroed `T` in every slot, without memory until it is touched. Panics where
-            /// [`mode`](crate::mode()) does, or without address space.
+            /// [`backend`](crate::backend()) does, or without address space.
             pub fn new() -> Self {
                 Self::on(Pool::of($ids))
             }
 
             fn on(pool: &Pool) -> Self {
-                let (slots, least) = (pool.slots(), warmcore_sys::affinity::cpu_numbers_end());
+                let (slots, least) = (pool.slots(), warmcore_sys::affinity::nr_cpu_ids());
                 assert!(slots >= least, "{slots} slots, and this kernel may give ids up to {}", least - 1);
                 const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
-                mode();
+                backend();
                 Self { block: pool.block(size_of::<T>(), align_of::<T>()), source: None, of: PhantomData }
             }
 
@@ -194,8 +194,8 @@ macro_rules! per {
             #[inline(always)]
             fn source(&self) -> Option<&Arc<dyn IdSource>> {
                 match $ids {
-                    Ids::Cpu => None,
-                    Ids::Cid => self.source.as_ref(),
+                    PercpuMode::Cpu => None,
+                    PercpuMode::Cid => self.source.as_ref(),
                 }
             }
 
@@ -265,21 +265,21 @@ macro_rules! per {
             }
 
             #[inline(always)]
-            fn local(&self, slot: usize, field: Field<T>) -> &Local {
+            fn local(&self, slot: usize, field: Field<T>) -> &LocalU64 {
                 field.of(self.copy(slot))
             }
 
             /// The slot that this thread probably runs on. A hint: it may run elsewhere by the
             /// time it looks, and somebody else on the slot.
             #[inline]
-            pub fn here(&self) -> &T {
+            pub fn current(&self) -> &T {
                 if let Some(source) = self.source() {
                     let mut id = 0;
                     source.with_id(&mut |cid| id = cid.index());
                     return self.copy(self.checked(id));
                 }
                 // Where sections run, their slot; else the one that locked adds would take.
-                let id = if locks() { None } else { Here::find($ids).map(|here| here.id() as usize) };
+                let id = if locks() { None } else { RseqArea::lookup($ids).map(|here| here.index() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }
 
@@ -292,7 +292,7 @@ macro_rules! per {
             /// Adds `n` to one number of this thread's slot; wraps around at 2⁶⁴.
             ///
             /// With a host's ids it takes one for the moment, if this thread holds none, and panics
-            /// where that would: [`PerCid::own`] is for who has one. And then it is not for signal
+            /// where that would: [`PerCid::owned_slot`] is for who has one. And then it is not for signal
             /// handlers, which may come between a load and a store.
             ///
             /// **Touches** the line of that number, for writing.
@@ -304,21 +304,21 @@ macro_rules! per {
                         self.local(self.checked(cid.index()), field).add_alone(n);
                     });
                 }
-                if let Some(here) = Here::new($ids) {
+                if let Some(here) = RseqArea::current($ids) {
                     let base = self.block.base().wrapping_add(field.offset);
-                    // SAFETY: a `Local` inside every slot's T; only sections and, where no
-                    // section runs, locked adds write it, never both: see `add_slowly`.
+                    // SAFETY: a `LocalU64` inside every slot's T; only sections and, where no
+                    // section runs, locked adds write it, never both: see `add_slow`.
                     if unsafe { section::add_strided(here, base, self.stride(), n) } {
                         return;
                     }
                 }
-                self.add_slowly(field, n);
+                self.add_slow(field, n);
             }
 
             #[inline(never)]
-            fn add_slowly(&self, field: Field<T>, n: u64) {
+            fn add_slow(&self, field: Field<T>, n: u64) {
                 if !locks() && warmcore_sys::rseq::register_thread() {
-                    if let Some(here) = Here::find($ids) {
+                    if let Some(here) = RseqArea::lookup($ids) {
                         let base = self.block.base().wrapping_add(field.offset);
                         // SAFETY: as in `add`.
                         if (0..RETRIES).any(|_| unsafe { section::add_strided(here, base, self.stride(), n) }) {
@@ -372,12 +372,12 @@ per!(
     ///
     /// ```
     /// use bytemuck::Zeroable;
-    /// use warmcore_percpu::{Local, PerCid, field};
+    /// use warmcore_percpu::{LocalU64, PerCid, field};
     ///
     /// #[derive(Zeroable)]
     /// struct Stats {
-    ///     hits: Local,
-    ///     misses: Local,
+    ///     hits: LocalU64,
+    ///     misses: LocalU64,
     /// }
     ///
     /// let stats: PerCid<Stats> = PerCid::new();
@@ -387,7 +387,7 @@ per!(
     /// ```
     PerCid,
     Cid,
-    Ids::Cid
+    PercpuMode::Cid
 );
 
 impl<T: Zeroable + Sync> PerCid<T> {
@@ -403,11 +403,11 @@ impl<T: Zeroable + Sync> PerCid<T> {
     /// The slot of the id that one holds. Panics if it was handed out by somebody else than these
     /// slots belong to.
     #[inline]
-    pub fn own<'a>(&'a self, holder: &'a impl HoldsCid) -> Own<'a, T> {
+    pub fn owned_slot<'a>(&'a self, holder: &'a impl CidHolder) -> OwnedSlot<'a, T> {
         let theirs = std::ptr::from_ref(holder.source()).cast::<()>();
         let ours = self.source.as_ref().map(|source| Arc::as_ptr(source).cast::<()>());
         assert!(ours == Some(theirs), "the data of one tenant, and a guard of another");
-        Own { slot: self.copy(self.checked(holder.cid().index())), not_send: PhantomData }
+        OwnedSlot { slot: self.copy(self.checked(holder.cid().index())), not_send: PhantomData }
     }
 }
 
@@ -416,5 +416,5 @@ per!(
     /// touches fewer slots.
     PerCpu,
     CpuId,
-    Ids::Cpu
+    PercpuMode::Cpu
 );

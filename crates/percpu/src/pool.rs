@@ -18,7 +18,7 @@ use warmcore_line::PAIR;
 use warmcore_sys::{
     affinity,
     map::{Region, page_bytes},
-    rseq::Ids,
+    rseq::PercpuMode,
 };
 
 /// A slot's share of a chunk is `1 << SHIFT` bytes: a page on most machines.
@@ -75,14 +75,13 @@ unsafe impl Sync for Block {}
 
 impl Pool {
     /// The pool of one of the kernel's id spaces.
-    pub(crate) fn of(ids: Ids) -> &'static Self {
+    pub(crate) fn of(ids: PercpuMode) -> &'static Self {
         static POOLS: [OnceLock<Pool>; 2] = [const { OnceLock::new() }; 2];
         let pool = &POOLS[match ids {
-            Ids::Cpu => 0,
-            Ids::Cid => 1,
+            PercpuMode::Cpu => 0,
+            PercpuMode::Cid => 1,
         }];
-        pool.get()
-            .unwrap_or_else(|| set_up(|| pool.get_or_init(|| Self::with_slots(affinity::cpu_numbers_end()))))
+        pool.get().unwrap_or_else(|| set_up(|| pool.get_or_init(|| Self::with_slots(affinity::nr_cpu_ids()))))
     }
 
     /// A pool of its own, for any number of slots. Costs nothing until something is in it.

@@ -25,7 +25,7 @@ use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
 use crate::words::Words;
 #[cfg(not(loom))]
 use crate::{
-    mode::{locks, mode},
+    backend::{backend, locks},
     pool::{Pool, SHIFT},
     set_up::is_setting_up,
     words::probable_slot,
@@ -37,7 +37,7 @@ use warmcore_line::{Line, Padded};
 #[cfg(not(loom))]
 use warmcore_sys::{
     membarrier,
-    rseq::{self, Here, Ids, section},
+    rseq::{self, PercpuMode, RseqArea, section},
 };
 
 /// How often an aborted section is tried again before it counts as hopeless (a debugger that
@@ -91,7 +91,7 @@ impl Sum {
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
         // Before any branch, so that the compiler may lift it out of a loop.
-        if let Some(here) = Here::new(Ids::Cid) {
+        if let Some(here) = RseqArea::current(PercpuMode::Cid) {
             // Null before the first add: one branch, predicted after it. The section loads `active` again,
             // which on `rseq` never becomes null again.
             // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
@@ -103,7 +103,7 @@ impl Sum {
         } else if locks() {
             return self.add_locked(n);
         }
-        self.add_slowly(n);
+        self.add_slow(n);
     }
 
     /// Not inlined: with both ways in it, `add` would save registers before it knows which.
@@ -115,7 +115,7 @@ impl Sum {
     /// The first add; or on `rseq`, without a section: aborted, or no area yet. Or `add` read whether
     /// this process locks before another thread's first add chose the backend.
     #[cold]
-    fn add_slowly(&self, n: u64) {
+    fn add_slow(&self, n: u64) {
         // ORDERING: Acquire; pairs with the Release in `bind`: the backend was chosen before it, so
         // `locks` knows it now.
         if self.active.load(Acquire).is_null() {
@@ -124,7 +124,7 @@ impl Sum {
         if locks() {
             return self.add_locked(n);
         }
-        let here = if rseq::register_thread() { Here::find(Ids::Cid) } else { None };
+        let here = if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None };
         // SAFETY: as in `add`.
         let tried = |here| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(here, &self.active, n) });
         if !here.is_some_and(tried) {
@@ -135,8 +135,8 @@ impl Sum {
     /// Reserves the slots: a word of each bank for every id.
     fn words() -> Words {
         // Before any slot exists: it says whether sections or locked instructions write it.
-        mode();
-        Words::new(Pool::of(Ids::Cid), BANKS)
+        backend();
+        Words::new(Pool::of(PercpuMode::Cid), BANKS)
     }
 
     /// As `add_directly`, without slots while a thread sets something up: any lock of this crate may be held for as long as
@@ -246,7 +246,7 @@ impl Sum {
     fn bind(&self, _: &Rest) {
         if self.words.get().is_none() {
             let base = set_up(|| self.words.get_or_init(Self::words)).base();
-            // ORDERING: Release; pairs with the loads in `add_at` and `add_slowly`.
+            // ORDERING: Release; pairs with the loads in `add_at` and `add_slow`.
             self.active.store(base, Release);
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::sync::AtomicU64;
 #[cfg(not(loom))]
-use crate::{mode::one_slot, pool::Block, pool::Pool, pool::SHIFT};
+use crate::{backend::one_slot, pool::Block, pool::Pool, pool::SHIFT};
 #[cfg(not(loom))]
 use warmcore_sys::{affinity, rseq};
 
@@ -24,7 +24,7 @@ pub(crate) struct Words {
 impl Words {
     pub(crate) fn new(pool: &Pool, per_slot: usize) -> Self {
         let block = pool.block(per_slot * 8, 8);
-        // In `plain` mode everybody uses slot 0; in the others any slot may be touched.
+        // The `plain` backend uses slot 0 only; the others may touch any slot.
         let slots = if one_slot() { 1 } else { block.slots() };
         Self { block, per_slot, slots }
     }

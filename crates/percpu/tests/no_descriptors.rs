@@ -7,12 +7,12 @@
 #![cfg(target_os = "linux")]
 
 use bytemuck::Zeroable;
-use warmcore_percpu::{Counter, FreeList, Local, PerCid, PerCpu, field};
-use warmcore_sys::affinity::cpu_numbers_end;
+use warmcore_percpu::{Counter, FreeList, LocalU64, PerCid, PerCpu, field};
+use warmcore_sys::affinity::nr_cpu_ids;
 
 #[derive(Zeroable)]
 struct Stats {
-    hits: Local,
+    hits: LocalU64,
 }
 
 fn open_no_more_files() {
@@ -24,10 +24,10 @@ fn open_no_more_files() {
 
 #[test]
 fn data_is_made_without_a_descriptor() {
-    let (before, end) = (PerCid::<Stats>::new(), cpu_numbers_end());
+    let (before, end) = (PerCid::<Stats>::new(), nr_cpu_ids());
     PerCpu::<Stats>::new();
     open_no_more_files();
-    assert_eq!(cpu_numbers_end(), end);
+    assert_eq!(nr_cpu_ids(), end);
     let (by_cid, by_cpu) = (PerCid::<Stats>::new(), PerCpu::<Stats>::new());
     assert_eq!((by_cid.slots(), by_cpu.slots()), (before.slots(), before.slots()));
     by_cid.add(field!(Stats, hits), 2);

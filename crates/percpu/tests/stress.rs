@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use warmcore_percpu::{Counter, FreeList, Gauge, Local, Mode, PerCid, PerCpu, field, mode};
+use warmcore_percpu::{Backend, Counter, FreeList, Gauge, LocalU64, PerCid, PerCpu, backend, field};
 use warmcore_sys::{affinity, rseq};
 
 /// Operations of the long test. Debug builds take a fifth: there each costs many times more.
@@ -41,7 +41,7 @@ fn disturbed(work: impl Fn(u64) + Sync) -> u64 {
     let aborts = rseq::aborts();
     for round in 1..=ROUNDS_MAX {
         disturbed_once(&work);
-        if !matches!(mode(), Mode::Rseq(_)) || rseq::aborts() > aborts {
+        if !matches!(backend(), Backend::Rseq(_)) || rseq::aborts() > aborts {
             return round;
         }
     }
@@ -108,7 +108,7 @@ fn install_handler() {
     extern "C" fn handler(_: libc::c_int) {
         SIGNALS.fetch_add(1, Relaxed);
         // On locked backends an add may wait for a snapshot in the very thread it interrupted.
-        if matches!(mode(), Mode::Rseq(_)) {
+        if matches!(backend(), Backend::Rseq(_)) {
             IN_HANDLER.add(1);
         }
     }
@@ -128,8 +128,8 @@ fn a_hundred_million_adds_are_exact() {
     let (counter, gauge) = (Counter::new(), Gauge::new());
     #[derive(Zeroable)]
     struct Stats {
-        hits: Local,
-        misses: Local,
+        hits: LocalU64,
+        misses: LocalU64,
     }
     let (per_cid, per_cpu) = (PerCid::<Stats>::new(), PerCpu::<Stats>::new());
     let each = OPERATIONS / THREADS;
@@ -150,7 +150,7 @@ fn a_hundred_million_adds_are_exact() {
     assert_eq!(per_cid.sum(field!(Stats, hits)), all);
     assert_eq!(per_cid.sum(field!(Stats, misses)), 2 * all);
     assert_eq!(per_cpu.sum(field!(Stats, misses)), each * rounds * (0..THREADS).sum::<u64>());
-    if matches!(mode(), Mode::Rseq(_)) {
+    if matches!(backend(), Backend::Rseq(_)) {
         let seen = (SIGNALS.load(Relaxed) - signals.0, IN_HANDLER.sum() - signals.1);
         assert!(seen.0 > 0 && seen.0 == seen.1, "{} signals counted {} times", seen.0, seen.1);
     }
@@ -306,7 +306,7 @@ fn a_thread_without_a_registered_area_loses_nothing() {
     let (counter, list) = (Counter::new(), FreeList::<NonZeroU64>::new());
     #[derive(Zeroable)]
     struct One {
-        n: Local,
+        n: LocalU64,
     }
     let ones = PerCid::<One>::new();
     std::thread::scope(|scope| {
@@ -333,7 +333,7 @@ fn a_thread_without_a_registered_area_loses_nothing() {
 
 /// Takes glibc's area away from this thread, if glibc gave it one.
 fn unregister_area() {
-    let Mode::Rseq(rseq::Support { source: rseq::Source::Glibc, .. }) = mode() else { return };
+    let Backend::Rseq(rseq::Support { source: rseq::Source::Glibc, .. }) = backend() else { return };
     // SAFETY: the arguments of the very registration that glibc made for this thread; the kernel
     // refuses any other.
     unsafe {
@@ -355,7 +355,7 @@ fn unregister_area() {
             std::io::Error::last_os_error()
         );
     }
-    assert!(rseq::Here::find(rseq::Ids::Cpu).is_none(), "still registered");
+    assert!(rseq::RseqArea::lookup(rseq::PercpuMode::Cpu).is_none(), "still registered");
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn memory_follows_the_slots_that_two_threads_touch() {
     #[allow(dead_code, reason = "it is there to take room")]
     struct Area {
         before: [u64; 300],
-        number: Local,
+        number: LocalU64,
         after: [u64; 199],
     }
     let areas = PerCid::<Area>::with_slots(8192);

@@ -248,7 +248,7 @@ fn main() -> ExitCode {
             let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
             println!("polls {}", host.count(case, polls));
             let is_counted = whose == "ours" && case.how == How::Tenant;
-            println!("uses {}", if is_counted { warmcore_percpu::mode().name() } else { "nothing" });
+            println!("uses {}", if is_counted { warmcore_percpu::backend().name() } else { "nothing" });
         }
         _ => {
             eprintln!("no arguments, or: cases; count ours|tokio CASE POLLS");

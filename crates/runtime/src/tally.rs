@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use warmcore_budget::host::unbilled;
 use warmcore_line::{Line, Padded};
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
 
 /// Seats are allocated so many at a time at first, and twice as many each time after that.
@@ -38,10 +38,10 @@ pub(crate) fn of_all(ran: u64, half_polls: u32) -> u64 {
 /// What is counted, on the CPU where it happens.
 #[derive(Zeroable)]
 struct Counts {
-    polls: Local,
-    run_ns: Local,
+    polls: LocalU64,
+    run_ns: LocalU64,
     /// Begun less ended. A task may end on another CPU than it began on, so only the sum means something.
-    living: Local,
+    living: LocalU64,
 }
 
 /// A tenant's numbers at one moment.

@@ -90,7 +90,7 @@ const LINUX_CPUS_MAX: usize = 8192;
 ///
 /// **Touches** one read-mostly static, after the first call.
 #[cfg(target_os = "linux")]
-pub fn cpu_numbers_end() -> usize {
+pub fn nr_cpu_ids() -> usize {
     static END: OnceLock<usize> = OnceLock::new();
     *END.get_or_init(|| {
         let mut words = [0u64; LINUX_CPUS_MAX / 64];
@@ -143,7 +143,7 @@ mod elsewhere {
     }
 
     /// One slot: this platform runs on the `plain` backend.
-    pub fn cpu_numbers_end() -> usize {
+    pub fn nr_cpu_ids() -> usize {
         1
     }
 
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn the_end_of_the_cpu_numbers_is_beyond_every_cpu_we_may_use() {
         let last = allowed().unwrap().last().unwrap();
-        assert!(last.index() < cpu_numbers_end() && cpu_numbers_end() <= LINUX_CPUS_MAX);
+        assert!(last.index() < nr_cpu_ids() && nr_cpu_ids() <= LINUX_CPUS_MAX);
         assert_eq!(printed_width("Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n"), Some(4));
         assert_eq!(printed_width("Cpus_allowed:\tff,ffffffff,ffffffff\n"), Some(72));
         assert_eq!((printed_width("Cpus_allowed:\t\n"), printed_width("")), (None, None));

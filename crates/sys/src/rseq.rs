@@ -35,7 +35,7 @@ pub(crate) mod field {
 
 /// Which of the kernel's ids a section indexes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ids {
+pub enum PercpuMode {
     /// The CPU's number: sparse, up to the number of possible CPUs.
     Cpu,
     /// The process's concurrency id: below the number of its threads, and of the CPUs they may
@@ -78,7 +78,7 @@ impl std::error::Error for Unavailable {}
 
 /// Where every thread's area is and where in it the concurrency id stands, in one word so that
 /// nobody sees one without the other: the distance from the thread pointer above, the field's
-/// offset in the lower half. 0: none. Written once, in `support`; read by `Here::find`.
+/// offset in the lower half. 0: none. Written once, in `support`; read by `RseqArea::lookup`.
 static FOUND: AtomicI64 = AtomicI64::new(0);
 
 /// How far the CPU's number is from the thread pointer: of `FOUND`, what [`cpu_hint`] needs. 0: there
@@ -121,7 +121,7 @@ pub fn support() -> Result<Support, Unavailable> {
         .clone()
 }
 
-/// Lets [`Here::new`] find areas from now on. Before this, and without it, every fast path ends
+/// Lets [`RseqArea::current`] find areas from now on. Before this, and without it, every fast path ends
 /// in its slow one. Pins the library that this code is in, should it have been loaded at run
 /// time: the kernel may look at the last descriptor after everybody else has forgotten it.
 ///
@@ -203,12 +203,12 @@ fn glibc_area() -> Option<(isize, usize)> {
 
 /// This thread's registered area, and where in it the index stands.
 #[derive(Clone, Copy)]
-pub struct Here {
+pub struct RseqArea {
     pub(crate) area: NonNull<u8>,
     pub(crate) index: NonNull<u32>,
 }
 
-impl Here {
+impl RseqArea {
     /// This thread's area, if it has a registered one and [`enable_sections`] was called.
     ///
     /// Compiles to ten instructions without a branch, and the compiler may lift it out of a
@@ -218,7 +218,7 @@ impl Here {
     ///
     /// **Touches** two read-mostly statics and this thread's own area.
     #[inline(always)]
-    pub fn new(ids: Ids) -> Option<Self> {
+    pub fn current(ids: PercpuMode) -> Option<Self> {
         let (area, cid_field) = section::area();
         Some(Self::at(NonNull::new(area)?, ids, cid_field))
     }
@@ -226,21 +226,21 @@ impl Here {
     /// This thread's area, if it has a registered one, whether or not sections are enabled.
     /// For slow paths and tests, and for whoever only reads the ids.
     #[inline(always)]
-    pub fn find(ids: Ids) -> Option<Self> {
+    pub fn lookup(ids: PercpuMode) -> Option<Self> {
         let found = FOUND.load(Relaxed);
         let (offset, cid_field) = ((found >> 32) as isize, found as u32 as usize);
         let area = NonNull::new(section::thread_pointer().wrapping_byte_offset(offset));
         let area = area.filter(|_| offset != 0)?;
         // A negative number: this thread is not registered, and its other fields mean nothing.
-        let is_registered = (Self::at(area, Ids::Cpu, cid_field).id() as i32) >= 0;
+        let is_registered = (Self::at(area, PercpuMode::Cpu, cid_field).index() as i32) >= 0;
         is_registered.then(|| Self::at(area, ids, cid_field))
     }
 
     #[inline(always)]
-    fn at(area: NonNull<u8>, ids: Ids, cid_field: usize) -> Self {
+    fn at(area: NonNull<u8>, ids: PercpuMode, cid_field: usize) -> Self {
         let field = match ids {
-            Ids::Cpu => field::CPU_ID,
-            Ids::Cid => cid_field,
+            PercpuMode::Cpu => field::CPU_ID,
+            PercpuMode::Cid => cid_field,
         };
         // SAFETY: both fields stand inside the 32 bytes of the area.
         let index = unsafe { area.byte_add(field).cast::<u32>() };
@@ -249,7 +249,7 @@ impl Here {
 
     /// The id that the kernel wrote last. Stale as soon as it is read, unless a section reads it.
     #[inline(always)]
-    pub fn id(self) -> u32 {
+    pub fn index(self) -> u32 {
         // SAFETY: the field of this thread's live area; the kernel writes it in this very thread.
         unsafe { self.index.read_volatile() }
     }
@@ -291,27 +291,27 @@ pub fn current_cpu() -> CpuId {
 /// Gives this thread an area if it has none and may have one; says whether it has one now.
 ///
 /// The slow path of every section calls it, so nobody has to. With own areas (musl) a thread that
-/// begins with a hot loop should: the compiler may have lifted [`Here::new`] out of that loop,
+/// begins with a hot loop should: the compiler may have lifted [`RseqArea::current`] out of that loop,
 /// and then the whole of it takes the slow path.
 #[cold]
 pub fn register_thread() -> bool {
     match SUPPORT.get() {
         Some(Ok(Support { source: Source::Own, .. })) => own::register_thread(),
-        Some(Ok(Support { source: Source::Glibc, .. })) => Here::find(Ids::Cpu).is_some(),
+        Some(Ok(Support { source: Source::Glibc, .. })) => RseqArea::lookup(PercpuMode::Cpu).is_some(),
         _ => false,
     }
 }
 
 /// The NUMA node that the kernel wrote last for this thread, if it keeps one.
 pub fn node_id() -> Option<u32> {
-    let here = Here::find(Ids::Cpu).filter(|_| support().is_ok_and(|s| s.has_node_id))?;
+    let here = RseqArea::lookup(PercpuMode::Cpu).filter(|_| support().is_ok_and(|s| s.has_node_id))?;
     // SAFETY: inside the area; the kernel keeps it up to date, which was just asked.
     Some(unsafe { here.area.byte_add(field::NODE_ID).cast::<u32>().read_volatile() })
 }
 
 /// The process-wide concurrency id of this thread, if the kernel keeps one.
 pub fn mm_cid() -> Option<u32> {
-    Here::find(Ids::Cid).filter(|_| support().is_ok_and(|s| s.has_mm_cid)).map(Here::id)
+    RseqArea::lookup(PercpuMode::Cid).filter(|_| support().is_ok_and(|s| s.has_mm_cid)).map(RseqArea::index)
 }
 
 #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use warmcore_sys::map::Region;
-use warmcore_sys::rseq::{Here, Ids, aborts, register_thread, section::*, support};
-use warmcore_sys::{affinity, affinity::cpu_numbers_end};
+use warmcore_sys::rseq::{PercpuMode, RseqArea, aborts, register_thread, section::*, support};
+use warmcore_sys::{affinity, affinity::nr_cpu_ids};
 use warmcore_types::CpuId;
 
 /// A pair of lines per CPU.
@@ -46,8 +46,8 @@ struct Table(Region);
 
 impl Table {
     fn new(stock: [u64; 2]) -> Self {
-        let table = Self(Region::reserve(cpu_numbers_end() << SHIFT).unwrap());
-        for cpu in 0..cpu_numbers_end() {
+        let table = Self(Region::reserve(nr_cpu_ids() << SHIFT).unwrap());
+        for cpu in 0..nr_cpu_ids() {
             table.word(cpu, 0).store(stock[0], Relaxed);
             table.word(cpu, 1).store(stock[1], Relaxed);
         }
@@ -71,13 +71,13 @@ impl Table {
     /// Over all CPUs, what is free: below 0 where there are debts.
     fn free(&self) -> i64 {
         let free = |(used, granted): (u32, u32)| i64::from(granted.wrapping_sub(used) as i32);
-        (0..cpu_numbers_end()).map(|cpu| free(self.counts(cpu))).sum()
+        (0..nr_cpu_ids()).map(|cpu| free(self.counts(cpu))).sum()
     }
 }
 
-fn here() -> Here {
+fn here() -> RseqArea {
     assert!(register_thread());
-    Here::find(Ids::Cpu).expect("this thread is registered")
+    RseqArea::lookup(PercpuMode::Cpu).expect("this thread is registered")
 }
 
 fn cpus() -> Vec<CpuId> {
@@ -109,7 +109,7 @@ enum Kind {
 type Tally = [i64; 3];
 
 /// Calls `act` until the round is over, on threads of every kind on every CPU; adds up what they did.
-fn disturbed(act: impl Fn(Here, &mut Random, &mut Tally) + Sync) -> Tally {
+fn disturbed(act: impl Fn(RseqArea, &mut Random, &mut Tally) + Sync) -> Tally {
     let (cpus, began, act) = (&cpus(), Instant::now(), &act);
     let kinds = [Kind::Busy, Kind::Busy, Kind::Napper, Kind::Napper, Kind::Wanderer];
     let work = |cpu: CpuId, kind: Kind, seed: usize| {
@@ -143,7 +143,7 @@ const NEAR_THE_EDGE: u32 = u32::MAX - 500;
 const ROOM_LOG2: u64 = 10;
 
 /// Charges or uncharges by chance; says by how much what is charged rose.
-fn charge_or_uncharge(table: &Table, here: Here, random: &mut Random) -> i64 {
+fn charge_or_uncharge(table: &Table, here: RseqArea, random: &mut Random) -> i64 {
     let (n, key) = (random.below(16) as u32, if random.below(16) > 0 { KEY } else { !KEY });
     // SAFETY: the table has a stock for every CPU; all tests here write it as promised.
     let rose = unsafe {
@@ -197,7 +197,7 @@ fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
                     *charged += charge_or_uncharge(table, here, random);
                     return;
                 }
-                let cpu = here.id() as usize;
+                let cpu = here.index() as usize;
                 let (grant, head) = (table.word(cpu, 1).load(Acquire), table.word(cpu, 0).load(Relaxed));
                 let n = random.below(50) as u32;
                 let new = next_tag(grant) | ROOM_LOG2 << 32 | u64::from((grant as u32).wrapping_add(n));
@@ -229,7 +229,7 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     until_aborted(|| {
         let tally = disturbed(|here, random, [charged, ..]| {
             *charged += charge_or_uncharge(table, here, random);
-            let (used, granted) = table.counts(here.id() as usize);
+            let (used, granted) = table.counts(here.index() as usize);
             let free = granted.wrapping_sub(used) as i32;
             assert!((0..1 << ROOM_LOG2).contains(&free), "{free} are free");
         });
@@ -248,14 +248,14 @@ fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
     let (mut left_granted, mut left, mut granted, raised) = (0, 0, 0, &AtomicU64::new(0));
     until_aborted(|| {
         let tally = disturbed(|here, random, [left_granted, left, granted]| {
-            let cpu = here.id();
+            let cpu = here.index();
             let [head, grant] = [0, 1].map(|i| table.word(cpu as usize, i).load(Acquire));
             let is_granted = grant as u32 == head as u32;
             // SAFETY: as above.
             unsafe {
                 match random.below(64) {
                     0 => {
-                        let other = random.below(cpu_numbers_end().min(4) as u64) as usize;
+                        let other = random.below(nr_cpu_ids().min(4) as u64) as usize;
                         table.word(other, 1).fetch_add(1 << 32, AcqRel);
                         raised.fetch_add(1, Relaxed);
                     }
@@ -272,7 +272,7 @@ fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
             }
         });
         (left_granted, left, granted) = (left_granted + tally[0], left + tally[1], granted + tally[2]);
-        let words = || (0..cpu_numbers_end()).map(|cpu| [0, 1].map(|i| table.word(cpu, i).load(Relaxed)));
+        let words = || (0..nr_cpu_ids()).map(|cpu| [0, 1].map(|i| table.word(cpu, i).load(Relaxed)));
         let stand_granted = words().filter(|[head, grant]| *head as u32 == *grant as u32).count() as i64;
         assert_eq!(words().map(|[head, _]| head as i64 - 1).sum::<i64>(), left_granted + left, "heads");
         assert_eq!(granted, left_granted + stand_granted, "grants");

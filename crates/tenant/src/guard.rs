@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use warmcore_budget::host::{self, Current};
 use warmcore_cid::Held;
-use warmcore_percpu::{HoldsCid, IdSource};
+use warmcore_percpu::{CidHolder, IdSource};
 use warmcore_types::Cid;
 
 /// Holds an id of a tenant on this thread: [`Tenant::enter`](crate::Tenant::enter).
@@ -62,7 +62,7 @@ impl Drop for Guard<'_> {
 }
 
 // SAFETY: the tenant handed the id out.
-unsafe impl HoldsCid for Guard<'_> {
+unsafe impl CidHolder for Guard<'_> {
     #[inline(always)]
     fn cid(&self) -> Cid {
         self.cid()

@@ -95,11 +95,11 @@ impl Builder {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// Makes the tenant. Panics without address space, and where [`mode`](warmcore_percpu::mode())
+    /// Makes the tenant. Panics without address space, and where [`backend`](warmcore_percpu::backend())
     /// does; the first one in a process takes as long as that.
     #[track_caller]
     pub fn build(self) -> Tenant {
-        let here = affinity::cpu_numbers_end() as u32;
+        let here = affinity::nr_cpu_ids() as u32;
         let cpus = self.cpus.unwrap_or(here);
         assert!(
             (here..=CPUS_MAX).contains(&cpus),

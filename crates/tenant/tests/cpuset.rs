@@ -6,14 +6,14 @@ use bytemuck::Zeroable;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_types::CpuSet;
 
 #[derive(Zeroable)]
 struct Numbers {
-    n: Local,
+    n: LocalU64,
 }
 
 /// A cgroup that this process is in until it is dropped.
@@ -73,7 +73,7 @@ fn a_cpuset_may_shrink_grow_and_move_while_threads_run() {
             scope.spawn(|| {
                 let mut added = 0;
                 while !done.load(Acquire) {
-                    data.own(&tenant.enter()).add(field!(Numbers, n), 1);
+                    data.owned_slot(&tenant.enter()).add(field!(Numbers, n), 1);
                     added += 1;
                 }
                 added

@@ -1,7 +1,7 @@
 //! What tenants cost, in a process of its own: it looks at the whole process's memory.
 
 use bytemuck::Zeroable;
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::{affinity, map};
 use warmcore_tenant::Tenant;
 
@@ -13,7 +13,7 @@ const WINDOWS: usize = 5;
 
 #[derive(Zeroable)]
 struct Numbers {
-    n: Local,
+    n: LocalU64,
     _more: [u64; 190],
 }
 
@@ -40,7 +40,7 @@ fn tenants(cpus: u32) -> Vec<Tenant> {
 /// As many tenants as on a machine of so many CPU numbers, in a process of their own, since memory
 /// that was given back to the heap would make the next ones look cheap.
 fn cost(cpus: u32) {
-    // What the first tenant brings for all: the mode's self-test, the pools, the compactor.
+    // What the first tenant brings for all: the backend's self-test, the pools, the compactor.
     drop(Tenant::builder().build().enter());
     let before = resident_bytes();
     let alive = tenants(cpus);
@@ -87,7 +87,7 @@ fn ten_thousand_tenants_cost_at_most_a_page_each_and_give_it_back() {
     if let Ok(cpus) = std::env::var(CPUS) {
         return cost(cpus.parse().unwrap());
     }
-    for cpus in [affinity::cpu_numbers_end() as u32, 384, 2048] {
+    for cpus in [affinity::nr_cpu_ids() as u32, 384, 2048] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([
             "--exact",

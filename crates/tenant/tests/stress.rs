@@ -3,7 +3,7 @@
 
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
 use warmcore_types::CpuId;
@@ -17,7 +17,7 @@ const MOVE_EVERY: u64 = 50_000;
 /// One slot of the data: a number that is exact only if ids are unique, and who is there.
 #[derive(Zeroable)]
 struct Slot {
-    entries: Local,
+    entries: LocalU64,
     inside: AtomicU32,
 }
 
@@ -50,7 +50,7 @@ fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
                         }
                     }
                     let guard = tenant.enter();
-                    let own = data.own(&guard);
+                    let own = data.owned_slot(&guard);
                     // Not atomic on purpose: a swap would repair what it is to find.
                     assert_eq!(own.inside.load(Relaxed), 0, "{} is held twice", guard.cid());
                     own.inside.store(1, Relaxed);
@@ -106,7 +106,7 @@ fn tenants_and_threads_come_and_go() {
                     scope.spawn(|| {
                         let tenant = tenant.clone();
                         for _ in 0..200 {
-                            own.own(&tenant.enter()).add(field!(Slot, entries), 1);
+                            own.owned_slot(&tenant.enter()).add(field!(Slot, entries), 1);
                             data.add(field!(Slot, entries), 1);
                         }
                     });

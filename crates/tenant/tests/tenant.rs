@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::{CacheLocal, Guard, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
 use warmcore_types::{Cid, CpuId, CpuSet};
@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Zeroable)]
 struct Numbers {
-    a: Local,
-    b: Local,
+    a: LocalU64,
+    b: LocalU64,
 }
 
 /// Tests that pin threads to CPUs run one after the other, or one would preempt the other.
@@ -98,7 +98,7 @@ fn adds_are_exact_with_a_guard_and_without() {
                     for _ in 0..50_000 {
                         data.add(field!(Numbers, a), 1);
                         let guard = tenant.enter();
-                        data.own(&guard).add(field!(Numbers, a), 1);
+                        data.owned_slot(&guard).add(field!(Numbers, a), 1);
                         data.add(field!(Numbers, b), 3);
                     }
                 });
@@ -115,7 +115,7 @@ fn data_refuses_the_guard_of_another_tenant() {
     let (one, other) = (Tenant::builder().build(), Tenant::builder().build());
     let data: PerCid<Numbers> = one.data();
     let guard = other.enter();
-    data.own(&guard).add(field!(Numbers, a), 1);
+    data.owned_slot(&guard).add(field!(Numbers, a), 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn data_refuses_the_guard_of_another_tenant() {
 fn data_of_the_kernels_ids_refuses_every_guard() {
     let tenant = Tenant::builder().build();
     let guard = tenant.enter();
-    PerCid::<Numbers>::new().own(&guard);
+    PerCid::<Numbers>::new().owned_slot(&guard);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_leaked_guard_costs_its_cpu_the_id_and_nothing_else() {
         on(Some(cpu), || {
             let guard = tenant.enter();
             assert!(guard.is_overflow());
-            data.own(&guard).add(field!(Numbers, a), 1);
+            data.owned_slot(&guard).add(field!(Numbers, a), 1);
         });
     }
     assert_eq!(data.sum(field!(Numbers, a)), 3);

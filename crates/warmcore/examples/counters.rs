@@ -3,15 +3,15 @@
 //! `cargo run --release -p warmcore --example counters`
 
 use std::time::Instant;
-use warmcore::percpu::mode;
+use warmcore::percpu::backend;
 use warmcore::prelude::*;
 
 /// What every request counts. One slot's numbers lie together, on lines of their own.
 #[derive(Zeroable)]
 struct Stats {
-    requests: Local,
-    bytes: Local,
-    errors: Local,
+    requests: LocalU64,
+    bytes: LocalU64,
+    errors: LocalU64,
 }
 
 fn main() {
@@ -34,7 +34,7 @@ fn main() {
         }
     });
     let ns = began.elapsed().as_nanos() as f64 / (4.0 * EACH as f64);
-    println!("mode      {}", mode());
+    println!("backend   {}", backend());
     println!("requests  {}", stats.sum(field!(Stats, requests)));
     println!("bytes     {}", stats.sum(field!(Stats, bytes)));
     println!("errors    {}", stats.sum(field!(Stats, errors)));

@@ -8,8 +8,8 @@ use warmcore::prelude::*;
 
 #[derive(Zeroable)]
 struct Traffic {
-    requests: Local,
-    bytes: Local,
+    requests: LocalU64,
+    bytes: LocalU64,
 }
 
 /// A customer, and what it used.
@@ -27,7 +27,7 @@ impl Customer {
     /// One request: the id is held while it is served, and its slot is ours alone.
     fn serve(&self, bytes: u64) {
         let here = self.tenant.enter();
-        let own = self.traffic.own(&here);
+        let own = self.traffic.owned_slot(&here);
         own.add(field!(Traffic, requests), 1);
         own.add(field!(Traffic, bytes), bytes);
     }

@@ -30,8 +30,8 @@ const PASSES: u32 = 32;
 /// Numbers of a tenant: a slot for each of its tasks that run at the same time, on lines of its own.
 #[derive(Zeroable)]
 struct Traffic {
-    requests: Local,
-    bytes: Local,
+    requests: LocalU64,
+    bytes: LocalU64,
 }
 
 /// A tenant at the end.

@@ -85,7 +85,7 @@ mod zeroable {
 /// use warmcore::prelude::*;
 ///
 /// #[derive(Zeroable)]
-/// struct Stats { hits: Local, misses: Local }
+/// struct Stats { hits: LocalU64, misses: LocalU64 }
 ///
 /// let stats = PerCid::<Stats>::new();
 /// stats.add(field!(Stats, hits), 1);
@@ -104,7 +104,7 @@ pub mod prelude {
     pub use crate::line::{Line, Padded};
     pub use crate::zeroable::Zeroable;
     pub use warmcore_budget::{Account, Charge, OverBudget};
-    pub use warmcore_percpu::{Counter, FreeList, Gauge, Local, PerCid, PerCpu, field};
+    pub use warmcore_percpu::{Counter, FreeList, Gauge, LocalU64, PerCid, PerCpu, field};
     #[cfg(feature = "runtime")]
     pub use warmcore_runtime::{Handle, JoinHandle, Placement, Runtime};
     pub use warmcore_tenant::Tenant;

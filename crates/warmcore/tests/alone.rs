@@ -15,7 +15,7 @@ static OPEN: Gauge = Gauge::new();
 static BUFFERS: FreeList<Box<[u8; 64]>> = FreeList::new();
 
 #[derive(Zeroable)]
-struct Stats { hits: Local, misses: Local }
+struct Stats { hits: LocalU64, misses: LocalU64 }
 
 #[derive(Zeroable)]
 struct Nested<T: Copy> where T: Send { stats: Stats, last: T, twice: [T; 2], this: std::marker::PhantomData<Self> }
@@ -51,7 +51,7 @@ async fn main() {
     let of_task = warmcore::spawn_in(&tenant, async { 40 }).await.unwrap();
     {
         let here = tenant.enter();
-        traffic.own(&here).add(field!(Stats, hits), of_task);
+        traffic.owned_slot(&here).add(field!(Stats, hits), of_task);
     }
     let aborted: JoinHandle<()> = warmcore::spawn(std::future::pending());
     aborted.abort();

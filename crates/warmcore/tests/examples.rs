@@ -96,7 +96,7 @@ fn counters_prints_what_its_threads_added() {
     assert_eq!(value("bytes"), bytes.to_string());
     assert_eq!(value("errors"), "20000");
     assert_eq!(value("open"), "0");
-    let backend = value("mode");
+    let backend = value("backend");
     assert!(["rseq", "atomic", "plain"].iter().any(|name| backend.contains(name)), "{text}");
     let [kib, slots] = numbers(value("memory"))[..] else { panic!("{text}") };
     assert!(kib > 0 && slots > 0, "{text}");

@@ -10,7 +10,7 @@ use crate::host;
 use crate::report::{Finding, State};
 use std::path::PathBuf;
 use warmcore_budget::host as budget;
-use warmcore_percpu::{Mode, VARIABLE, try_mode};
+use warmcore_percpu::{Backend, VARIABLE, try_backend};
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
 use warmcore_topo::Topology;
 
@@ -48,7 +48,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 /// Everything that was looked at.
 pub fn findings() -> Vec<Finding> {
     let mut found =
-        vec![kernel(), libc(), areas(), mode(), budgets(), fences(), cpus(), machine(), time(), build()];
+        vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
     match Topology::this_machine() {
         Ok(topology) => {
             found.push(places(&topology));
@@ -124,25 +124,25 @@ fn areas() -> Finding {
     }
 }
 
-fn mode() -> Finding {
+fn backend() -> Finding {
     let forced = std::env::var(VARIABLE).is_ok_and(|v| !v.is_empty());
-    match try_mode() {
+    match try_backend() {
         Err(error) => {
             finding("per-CPU data", State::Missing, error.to_string(), Some(format!("unset {VARIABLE}")))
         }
-        Ok(mode @ Mode::Rseq(_)) => {
-            finding("per-CPU data", State::Ok, format!("{mode}, self-test passed"), None)
+        Ok(backend @ Backend::Rseq(_)) => {
+            finding("per-CPU data", State::Ok, format!("{backend}, self-test passed"), None)
         }
-        Ok(mode) if forced => finding(
+        Ok(backend) if forced => finding(
             "per-CPU data",
             State::Limited,
-            mode.to_string(),
+            backend.to_string(),
             Some(format!("unset {VARIABLE} for the fastest")),
         ),
-        Ok(mode) => finding(
+        Ok(backend) => finding(
             "per-CPU data",
             State::Limited,
-            mode.to_string(),
+            backend.to_string(),
             Some("see rseq and membarrier here".into()),
         ),
     }
@@ -185,7 +185,7 @@ fn cpus() -> Finding {
     match affinity::allowed() {
         Err(error) => finding("CPUs", State::Limited, format!("affinity can't be read: {error}"), None),
         Ok(allowed) => {
-            let (n, end) = (allowed.len(), affinity::cpu_numbers_end());
+            let (n, end) = (allowed.len(), affinity::nr_cpu_ids());
             let fact = format!("{n} allowed ({allowed}); slots reserved for {end} numbers");
             match n {
                 1 => finding(

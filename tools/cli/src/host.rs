@@ -6,7 +6,7 @@
 
 use crate::results::{Load, Machine, Results, Row, SCHEMA};
 use std::time::{SystemTime, UNIX_EPOCH};
-use warmcore_percpu::mode;
+use warmcore_percpu::backend;
 use warmcore_sys::{affinity, platform};
 
 /// The machine, as far as a number depends on it.
@@ -90,7 +90,7 @@ pub fn results(what: &str, command: &str, when: String, meter: &LoadMeter, rows:
         command: command.to_owned(),
         when,
         machine: machine(),
-        mode: mode().to_string(),
+        percpu_backend: backend().to_string(),
         load: meter.load(),
         rows,
         timelines: Vec::new(),

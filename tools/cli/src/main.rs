@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         signals::listen();
     }
     let done = match &cli.command {
-        // Doctor is for systems where the forced mode is an error; it says so itself.
+        // Doctor is for systems where the forced backend is an error; it says so itself.
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
@@ -65,6 +65,6 @@ fn main() -> ExitCode {
 
 /// A forced backend that isn't there is an error before anything is measured.
 fn with_mode() -> anyhow::Result<()> {
-    warmcore_percpu::try_mode()?;
+    warmcore_percpu::try_backend()?;
     Ok(())
 }

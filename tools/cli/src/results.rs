@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use warmcore_sys::files;
 
 /// The version of the schema. It grows when a field changes its meaning or goes away.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
 pub const NOISY_ABOVE: f64 = 0.10;
@@ -35,7 +35,8 @@ pub struct Results {
     /// Where it ran.
     pub machine: Machine,
     /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
-    pub mode: String,
+    #[serde(alias = "mode")] // schema 2
+    pub percpu_backend: String,
     /// What else the machine did meanwhile.
     pub load: Load,
     /// What was measured.

@@ -3,7 +3,7 @@
 use crate::stock::{Rseq, Stocks, Word};
 use std::fmt;
 use std::sync::OnceLock;
-use warmcore_percpu::{Mode, try_mode};
+use warmcore_percpu::{Backend, try_backend};
 
 /// The environment variable that forces a kind: `rseq`, `word`.
 pub const VARIABLE: &str = "WARMCORE_BUDGET";
@@ -85,8 +85,8 @@ fn choose(forced: Option<&str>) -> Result<Kind, KindError> {
 
 /// Why sections don't run here, if they don't.
 fn why_no_rseq() -> Option<String> {
-    match try_mode() {
-        Ok(Mode::Rseq(_)) => None,
+    match try_backend() {
+        Ok(Backend::Rseq(_)) => None,
         Ok(other) => Some(format!("per-CPU data is on {other}")),
         Err(error) => Some(error.to_string()),
     }

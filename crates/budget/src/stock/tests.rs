@@ -49,12 +49,12 @@ fn do_undisturbed<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, expec
 
 #[test]
 fn all_kinds_give_the_same_answers() {
-    let runs_sections = matches!(warmcore_percpu::try_mode(), Ok(warmcore_percpu::Mode::Rseq(_)));
+    let runs_sections = matches!(warmcore_percpu::try_backend(), Ok(warmcore_percpu::Backend::Rseq(_)));
     let before = affinity::allowed().unwrap();
     let cpu = before.iter().next().unwrap();
     affinity::pin(cpu).unwrap();
-    let cpus = affinity::cpu_numbers_end() as u32;
-    // SAFETY: the mode was chosen.
+    let cpus = affinity::nr_cpu_ids() as u32;
+    // SAFETY: the backend was chosen.
     let (word, locked, rseq) = (Word::new(cpus), Locked::new(cpus), unsafe { Rseq::new(cpus) });
     let mut dice = Dice(7);
     // Both in one slot.

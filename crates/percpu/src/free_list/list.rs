@@ -2,7 +2,7 @@
 
 use super::stacks::Stacks;
 use super::{CAP_OR_LOCK, ITEMS, LEN};
-use crate::mode::{locks, mode};
+use crate::backend::{backend, locks};
 use crate::pool::{Pool, SHIFT};
 use crate::sum::RETRIES;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock};
@@ -12,7 +12,7 @@ use std::{cell::UnsafeCell, fmt, marker::PhantomData, mem::ManuallyDrop};
 use warmcore_line::{Line, Padded};
 use warmcore_sys::{
     membarrier,
-    rseq::{self, Here, Ids, section},
+    rseq::{self, PercpuMode, RseqArea, section},
 };
 
 /// Items per slot, unless one says otherwise: with its two words half a KiB.
@@ -52,7 +52,7 @@ unsafe impl Item for std::num::NonZeroU64 {}
 /// BUFFERS.push(buffer);
 /// ```
 ///
-/// The first push gives it its slots, and chooses the process's [`mode`](crate::mode()) if nothing has
+/// The first push gives it its slots, and chooses the process's [`backend`](crate::backend()) if nothing has
 /// yet.
 ///
 /// A child of fork must not use the lists of its parent: another thread of the parent may have
@@ -126,8 +126,8 @@ impl<T: Item> FreeList<T> {
     fn stacks(&self) -> &Stacks {
         self.stacks.get_or_init(|| {
             // Before any slot exists: it says whether sections or locked instructions write it.
-            mode();
-            let words = Words::new(Pool::of(Ids::Cid), ITEMS + self.capacity);
+            backend();
+            let words = Words::new(Pool::of(PercpuMode::Cid), ITEMS + self.capacity);
             // ORDERING: Release; pairs with nothing but addresses: the slots are zeros, and what a push
             // may put there it puts after this.
             self.active.store(words.base(), Release);
@@ -141,8 +141,8 @@ impl<T: Item> FreeList<T> {
     /// **Touches** the two lines of this CPU's stack; once in half a capacity the depot.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
-        // `Here` before any branch, so that the compiler may lift it out of a loop. Null: nothing was ever pushed.
-        if let Some(here) = Here::new(Ids::Cid)
+        // `RseqArea` before any branch, so that the compiler may lift it out of a loop. Null: nothing was ever pushed.
+        if let Some(here) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {
             // SAFETY: `active` is slot 0's stack or the zeros, which have a stack for every id
@@ -155,17 +155,17 @@ impl<T: Item> FreeList<T> {
             }
         }
         // SAFETY: as above.
-        self.pop_slowly().map(|item| unsafe { from_word(item) })
+        self.pop_slow().map(|item| unsafe { from_word(item) })
     }
 
     /// Gives an item back, to this CPU.
     ///
     /// **Touches** what [`FreeList::pop`] touches. Allocates only when the depot grows. The first push
-    /// panics where [`mode`](crate::mode()) does, and where no address space is left for its slots.
+    /// panics where [`backend`](crate::backend()) does, and where no address space is left for its slots.
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
-        if let Some(here) = Here::new(Ids::Cid)
+        if let Some(here) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {
             // SAFETY: as in `pop`.
@@ -173,7 +173,7 @@ impl<T: Item> FreeList<T> {
                 return;
             }
         }
-        self.push_slowly(item);
+        self.push_slow(item);
     }
 
     /// Appends up to `max` items to `out`, this CPU's first; says how many.
@@ -184,7 +184,7 @@ impl<T: Item> FreeList<T> {
         while taken < max {
             // Brings a batch to this CPU, if the depot has one.
             // SAFETY: a push gave this item up, and this pop alone took it.
-            let Some(item) = self.pop_slowly().map(|item| unsafe { from_word(item) }) else { break };
+            let Some(item) = self.pop_slow().map(|item| unsafe { from_word(item) }) else { break };
             out.push(item);
             taken += 1 + self.pop_here(out, max - taken - 1);
         }
@@ -196,7 +196,7 @@ impl<T: Item> FreeList<T> {
         let Some(stacks) = self.stacks.get() else { return 0 };
         let max = max.min(self.capacity);
         out.reserve(max);
-        let Some(here) = Here::new(Ids::Cid) else {
+        let Some(here) = RseqArea::current(PercpuMode::Cid) else {
             let slot = probable_slot(stacks.words.slots());
             // SAFETY: a push gave each item up, and this take alone took it.
             let mut push = |item| out.push(unsafe { from_word(item) });
@@ -224,7 +224,7 @@ impl<T: Item> FreeList<T> {
         // SAFETY: the vector's items, each 8 bytes without padding.
         let words = unsafe { std::slice::from_raw_parts(items.as_ptr().cast::<u64>(), items.len()) };
         let stacks = self.stacks();
-        let put = match Here::new(Ids::Cid) {
+        let put = match RseqArea::current(PercpuMode::Cid) {
             // SAFETY: as in `pop`; the slice is good for its length.
             Some(here) => unsafe {
                 section::push_batch::<SHIFT>(here, &self.active, words.as_ptr(), words.len())
@@ -250,11 +250,11 @@ impl<T: Item> FreeList<T> {
 
     /// Puts items on this CPU's stack, which gets its capacity if it is fresh; under the depot's
     /// lock, so that the capacity is never given to the zeros. Says how many it took.
-    fn keep_here(&self, here: Here, items: &[u64]) -> usize {
+    fn keep_here(&self, here: RseqArea, items: &[u64]) -> usize {
         let cap = AtomicPtr::new(self.stacks().words.base().wrapping_add(CAP_OR_LOCK * 8));
         // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the
         // section is aborted the slot stays fresh, and the next push comes here again.
-        unsafe { section::store_if::<SHIFT>(here, &cap, 0, self.capacity as u64) };
+        unsafe { section::cmpeqv_storev::<SHIFT>(here, &cap, 0, self.capacity as u64) };
         // SAFETY: as in `pop`; the slice is good for its length.
         unsafe { section::push_batch::<SHIFT>(here, &self.active, items.as_ptr(), items.len()) }
     }
@@ -270,7 +270,7 @@ impl<T: Item> FreeList<T> {
         let Some(stacks) = self.stacks.get() else { return Vec::new() };
         let mut depot = lock(&self.depot);
         // The zeros are there before anything is taken: to reserve them may panic.
-        let nothing = (!locks()).then(|| Pool::of(Ids::Cid).nothing());
+        let nothing = (!locks()).then(|| Pool::of(PercpuMode::Cid).nothing());
         let mut items = std::mem::take(&mut *depot);
         match nothing {
             None => stacks.drain_into(&mut items),
@@ -298,7 +298,7 @@ impl<T: Item> FreeList<T> {
 
     /// Empty, aborted, no area yet, or another backend.
     #[inline(never)]
-    fn pop_slowly(&self) -> Option<u64> {
+    fn pop_slow(&self) -> Option<u64> {
         // Nothing was ever pushed, or the first push is under way.
         let stacks = self.stacks.get()?;
         if locks() {
@@ -330,7 +330,7 @@ impl<T: Item> FreeList<T> {
 
     /// Full, fresh, aborted, no area yet, or another backend.
     #[inline(never)]
-    fn push_slowly(&self, item: u64) {
+    fn push_slow(&self, item: u64) {
         // After this the backend is chosen, and `locks` knows it.
         let stacks = self.stacks();
         if locks() {
@@ -367,8 +367,8 @@ impl<T: Item> FreeList<T> {
 }
 
 /// This thread's area, given to it now if it may have one.
-fn registered() -> Option<Here> {
-    if rseq::register_thread() { Here::find(Ids::Cid) } else { None }
+fn registered() -> Option<RseqArea> {
+    if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None }
 }
 
 impl<T: Item> Default for FreeList<T> {

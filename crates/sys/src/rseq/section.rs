@@ -28,17 +28,17 @@
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 mod aarch64;
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-mod nowhere;
 mod stock;
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod unsupported;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod x86_64;
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 pub use aarch64::*;
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-pub use nowhere::*;
 pub use stock::{stock_charge, stock_grant, stock_rebind, stock_uncharge};
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+pub use unsupported::*;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use x86_64::*;
 

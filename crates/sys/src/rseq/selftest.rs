@@ -8,7 +8,7 @@
 //! Source.  Linux 6.19–7.0 on arm64 missed aborts on the same core; version numbers can't tell,
 //!          since fixes are backported. So the kernel at hand is asked.
 
-use super::{Here, Ids, Unavailable, aborts, register_thread, section};
+use super::{PercpuMode, RseqArea, Unavailable, aborts, register_thread, section};
 use crate::{affinity, map::Region};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -37,10 +37,10 @@ pub fn selftest(slots: usize) -> Result<(), Unavailable> {
         let mut added = 0;
         // An unpinned pair still tells, if the two happen to meet; without aborts there is no verdict.
         let _ = affinity::pin(cpu);
-        let here = register_thread().then(|| Here::find(Ids::Cpu)).flatten()?;
+        let here = register_thread().then(|| RseqArea::lookup(PercpuMode::Cpu)).flatten()?;
         while !done.load(Relaxed) {
             // SAFETY: the region has a page for every possible CPU, and only this test knows it.
-            added += u64::from(unsafe { section::add_slowly::<SHIFT>(here, &active, 1, SPINS, true) });
+            added += u64::from(unsafe { section::add_delayed::<SHIFT>(here, &active, 1, SPINS, true) });
             if naps {
                 std::thread::sleep(Duration::from_micros(20));
             }

@@ -56,7 +56,7 @@ fn processor(inputs: &Inputs) -> String {
 fn header(inputs: &Inputs) -> String {
     let mut facts = vec![processor(inputs), topo_picture::in_words(inputs.topology)];
     if let Some(run) = inputs.runs.first() {
-        facts.extend([format!("Linux {}", run.machine.kernel), run.mode.clone(), run.when.clone()]);
+        facts.extend([format!("Linux {}", run.machine.kernel), run.percpu_backend.clone(), run.when.clone()]);
     }
     let facts: String = facts.iter().map(|f| format!("<li>{}</li>", esc(f))).collect();
     let nav: String = [

@@ -47,8 +47,8 @@ pub fn run_table(run: &Results) -> String {
         lines.push(cells);
     }
     let load = format!(
-        "mode {}; load {:.2} before, {:.0} % stolen and {:.0} % used by others meanwhile",
-        run.mode,
+        "backend {}; load {:.2} before, {:.0} % stolen and {:.0} % used by others meanwhile",
+        run.percpu_backend,
         run.load.loadavg_1m,
         run.load.steal_share * 100.0,
         run.load.others_share * 100.0
@@ -100,7 +100,10 @@ pub fn summary(inputs: &Inputs) -> String {
                 noisy.to_owned(),
             ]
         };
-        out += &table(&format!("{}  ({}; {})", run.what, run.command, run.mode), rows.map(cells).collect());
+        out += &table(
+            &format!("{}  ({}; {})", run.what, run.command, run.percpu_backend),
+            rows.map(cells).collect(),
+        );
         out += &timelines(run);
     }
     let simulated: Vec<String> =

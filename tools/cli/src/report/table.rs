@@ -178,7 +178,7 @@ pub(super) fn runs(runs: &[Results]) -> String {
             esc(&r.what),
             format!("<code>{}</code>", esc(&r.command)),
             esc(&r.when),
-            esc(&r.mode),
+            esc(&r.percpu_backend),
             digits(r.load.loadavg_1m),
             share(r.load.steal_share),
             share(r.load.others_share),

@@ -77,7 +77,7 @@ fn results(what: &str, rows: Vec<Row>) -> Results {
             allowed: "0-1".into(),
             hypervisor: Some("KVM".into()),
         },
-        mode: "rseq (glibc)".into(),
+        percpu_backend: "rseq (glibc)".into(),
         load: Load { loadavg_1m: 0.31, steal_share: 0.002, others_share: 0.014 },
         rows,
         timelines: Vec::new(),
@@ -413,7 +413,7 @@ fn hostile_names_stay_text() {
     let evil = "</title><script>alert('x')</script>&\"\u{1b}[31m\u{0}";
     let mut run = results(evil, vec![Row::of(evil, evil, evil, "ns", &[1.0, 2.0])]);
     run.rows.push(Row::ratio(evil, evil, evil, &[1.0], &[2.0]).promise(Bound::AtMost, 1.0));
-    (run.command, run.mode, run.when) = (evil.into(), evil.into(), evil.into());
+    (run.command, run.percpu_backend, run.when) = (evil.into(), evil.into(), evil.into());
     run.machine.cpu = evil.into();
     run.machine.hypervisor = Some(evil.into());
     run.rows.push(Row { unit: evil.into(), ..run.rows[0].clone() });

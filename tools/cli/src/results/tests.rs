@@ -341,7 +341,7 @@ fn the_schema_in_the_docs_is_the_schema() {
             allowed: "0-1".into(),
             hypervisor: Some("KVM".into()),
         },
-        mode: "rseq (glibc)".into(),
+        percpu_backend: "rseq (glibc)".into(),
         load: Load::default(),
         rows: vec![Row::ratio("c", "v", "o", &[2.0], &[1.0]).promise(Bound::AtLeast, 1.0)],
         timelines: vec![Timeline {

@@ -27,7 +27,7 @@ use crate::results::{NOISY_ABOVE, Row};
 use std::fmt::Display;
 use warmcore_budget::stock::Locked;
 use warmcore_budget::{Account, Accounts, Kind, Node, Plan};
-use warmcore_percpu::{Mode, mode};
+use warmcore_percpu::{Backend, backend};
 use warmcore_sys::affinity;
 
 /// The cases, in the order of the report.
@@ -72,7 +72,7 @@ const LIMIT: u64 = 1 << 40;
 
 /// Whether restartable sections run here; without, the kind that uses them is left out.
 fn on_rseq() -> bool {
-    matches!(mode(), Mode::Rseq(_))
+    matches!(backend(), Backend::Rseq(_))
 }
 
 /// The kind that others are compared with: the default one.
@@ -97,7 +97,7 @@ fn rseq_leaves(limit: u64, count: usize) -> Option<Vec<Account>> {
 
 /// Accounts with a lock in each stock.
 fn locked() -> Accounts<Locked> {
-    Accounts::new(Locked::new(affinity::cpu_numbers_end() as u32))
+    Accounts::new(Locked::new(affinity::nr_cpu_ids() as u32))
 }
 
 /// As [`leaves`].

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
 use thread_local::ThreadLocal;
 use warmcore_line::Padded;
-use warmcore_percpu::{Counter, FreeList, Local, Mode, PerCid, VARIABLE, field, mode};
+use warmcore_percpu::{Backend, Counter, FreeList, LocalU64, PerCid, VARIABLE, backend, field};
 use warmcore_sys::affinity;
 
 /// The cases, in the order of the report: first what programs do, then loops on one thing.
@@ -53,7 +53,7 @@ const SLAB: &str = "sharded-slab";
 
 /// Ours, with the backend it runs on.
 pub fn ours() -> String {
-    format!("warmcore {}", mode().name())
+    format!("warmcore {}", backend().name())
 }
 
 thread_local! {
@@ -71,7 +71,7 @@ struct PerCpuByHand(Vec<Padded<AtomicU64>>);
 
 impl PerCpuByHand {
     fn new() -> Self {
-        Self((0..affinity::cpu_numbers_end()).map(|_| Padded::new(AtomicU64::new(0))).collect())
+        Self((0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicU64::new(0))).collect())
     }
 
     #[inline(always)]
@@ -143,7 +143,7 @@ fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
 }
 
 fn on_rseq() -> bool {
-    matches!(mode(), Mode::Rseq(_))
+    matches!(backend(), Backend::Rseq(_))
 }
 
 fn counter_add(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
@@ -160,14 +160,14 @@ fn counter_add(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         }),
     );
     let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
-    let promises = match mode() {
+    let promises = match backend() {
         // Guarded: every add makes sure that its thread has a registered area.
-        Mode::Rseq(_) => vec![
+        Backend::Rseq(_) => vec![
             measured.promise(ATOMIC, &ours(), Bound::AtLeast, 8.0),
             measured.promise(&ours(), THREAD_LOCAL, Bound::AtMost, 2.5),
         ],
-        Mode::Atomic(_) => vec![measured.promise(&ours(), GETCPU, Bound::AtMost, 1.25)],
-        Mode::Plain(_) => vec![],
+        Backend::Atomic(_) => vec![measured.promise(&ours(), GETCPU, Bound::AtMost, 1.25)],
+        Backend::Plain(_) => vec![],
     };
     Ok(Some(rows(&measured, promises)))
 }
@@ -508,7 +508,7 @@ fn memory(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
     struct Area {
-        number: Local,
+        number: LocalU64,
         more: [u64; 500],
     }
     const CPUS: usize = 8192;

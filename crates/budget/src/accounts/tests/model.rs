@@ -555,7 +555,7 @@ fn stocks_behind_a_lock_change_no_answer() {
 #[test]
 fn stocks_in_sections_change_no_answer() {
     // Sections may run from here on, if they run at all.
-    let _ = warmcore_percpu::try_mode();
-    // SAFETY: the mode was chosen.
-    tell_stories(|_| unsafe { Rseq::new(affinity::cpu_numbers_end() as u32) }, |_, _| current_cpu);
+    let _ = warmcore_percpu::try_backend();
+    // SAFETY: the backend was chosen.
+    tell_stories(|_| unsafe { Rseq::new(affinity::nr_cpu_ids() as u32) }, |_, _| current_cpu);
 }

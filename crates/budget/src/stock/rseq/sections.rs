@@ -2,7 +2,7 @@
 
 use super::super::table::{Place, SHIFT, Table};
 use super::{Key, Rseq};
-use warmcore_sys::rseq::{self, Here, Ids, section};
+use warmcore_sys::rseq::{self, PercpuMode, RseqArea, section};
 use warmcore_types::CpuId;
 
 /// How often an aborted section is tried again before it counts as hopeless (a debugger that
@@ -18,25 +18,27 @@ impl Rseq {
         Self { table: Table::new(cpus) }
     }
 
-    fn here(&self) -> Option<Here> {
+    fn here(&self) -> Option<RseqArea> {
         // A thread without an area gets one here if it may have one.
-        if rseq::register_thread() { Here::new(Ids::Cpu) } else { None }
+        if rseq::register_thread() { RseqArea::current(PercpuMode::Cpu) } else { None }
     }
 
-    fn retry(&self, mut section: impl FnMut(Here) -> bool) -> bool {
+    fn retry(&self, mut section: impl FnMut(RseqArea) -> bool) -> bool {
         self.here().is_some_and(|here| (0..RETRIES).any(|_| section(here)))
     }
 
     #[inline(always)]
     pub(super) fn charge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: a place in this very table.
-        Here::new(Ids::Cpu).is_some_and(|here| unsafe { charge_at(here, self.table.place(key), n) })
+        RseqArea::current(PercpuMode::Cpu)
+            .is_some_and(|here| unsafe { charge_at(here, self.table.place(key), n) })
     }
 
     #[inline(always)]
     pub(super) fn uncharge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: as in `charge_here`.
-        Here::new(Ids::Cpu).is_some_and(|here| unsafe { uncharge_at(here, self.table.place(key), n) })
+        RseqArea::current(PercpuMode::Cpu)
+            .is_some_and(|here| unsafe { uncharge_at(here, self.table.place(key), n) })
     }
 
     /// Replaces `grant`, if this is that CPU and both words are as seen.
@@ -61,9 +63,9 @@ impl Rseq {
 /// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
 ///
 /// # Safety
-/// A place in the table of an [`Rseq`] that lives; `here` is by [`Ids::Cpu`].
+/// A place in the table of an [`Rseq`] that lives; `here` is by [`PercpuMode::Cpu`].
 #[inline(always)]
-pub(crate) unsafe fn charge_at(here: Here, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn charge_at(here: RseqArea, place: Place, n: u32) -> bool {
     // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
     // written by sections only, `grant` by locked instructions only.
     unsafe { section::stock_charge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
@@ -74,7 +76,7 @@ pub(crate) unsafe fn charge_at(here: Here, place: Place, n: u32) -> bool {
 /// # Safety
 /// As [`charge_at`].
 #[inline(always)]
-pub(crate) unsafe fn uncharge_at(here: Here, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn uncharge_at(here: RseqArea, place: Place, n: u32) -> bool {
     // SAFETY: as in `charge_at`.
     unsafe { section::stock_uncharge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
 }

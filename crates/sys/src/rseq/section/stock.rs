@@ -20,12 +20,12 @@
 //!
 //! The asm is the architectures'; what it does is said here, once.
 
-use crate::rseq::Here;
+use crate::rseq::RseqArea;
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 use super::aarch64::stock as verbs;
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-use super::nowhere::stock as verbs;
+use super::unsupported::stock as verbs;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::x86_64::stock as verbs;
 
@@ -41,10 +41,10 @@ use super::x86_64::stock as verbs;
 ///
 /// # Safety
 /// `first + (id << SHIFT)` is a stock, 16 bytes, aligned to 16, for every CPU that the kernel may
-/// give; `here` is by [`Ids::Cpu`](crate::rseq::Ids::Cpu). Nobody but sections writes its `head`,
+/// give; `here` is by [`PercpuMode::Cpu`](crate::rseq::PercpuMode::Cpu). Nobody but sections writes its `head`,
 /// and its `grant` is written by locked instructions only, as long as sections may run on it.
 #[inline(always)]
-pub unsafe fn stock_charge<const SHIFT: u32>(here: Here, first: *mut u8, key: u32, n: u32) -> bool {
+pub unsafe fn stock_charge<const SHIFT: u32>(here: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
     // SAFETY: the caller's promise.
     unsafe { verbs::charge::<SHIFT>(here, first, key, n) }
 }
@@ -63,7 +63,7 @@ pub unsafe fn stock_charge<const SHIFT: u32>(here: Here, first: *mut u8, key: u3
 /// # Safety
 /// As [`stock_charge`].
 #[inline(always)]
-pub unsafe fn stock_uncharge<const SHIFT: u32>(here: Here, first: *mut u8, key: u32, n: u32) -> bool {
+pub unsafe fn stock_uncharge<const SHIFT: u32>(here: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
     // SAFETY: the caller's promise.
     unsafe { verbs::uncharge::<SHIFT>(here, first, key, n) }
 }
@@ -83,7 +83,7 @@ pub unsafe fn stock_uncharge<const SHIFT: u32>(here: Here, first: *mut u8, key: 
 /// # Safety
 /// As [`stock_charge`].
 pub unsafe fn stock_grant<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -105,7 +105,7 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
 /// # Safety
 /// As [`stock_charge`].
 pub unsafe fn stock_rebind<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,

@@ -5,7 +5,7 @@
 use super::super::{ENABLED, aborts, field};
 use super::*;
 use crate::map::{Region, page_bytes};
-use crate::rseq::Here;
+use crate::rseq::RseqArea;
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -54,10 +54,10 @@ impl Area {
         Self(words)
     }
 
-    fn here(&mut self, id_field: usize) -> Here {
+    fn here(&mut self, id_field: usize) -> RseqArea {
         let area = NonNull::from(&mut self.0).cast::<u8>();
         // SAFETY: both id fields are inside the area.
-        Here { area, index: unsafe { area.byte_add(id_field).cast() } }
+        RseqArea { area, index: unsafe { area.byte_add(id_field).cast() } }
     }
 
     /// The descriptor of the section that was entered last.
@@ -143,7 +143,7 @@ fn agrees_with_the_model<const SHIFT: u32>() {
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 1 | 2 => {
-                    assert!(add_slowly::<SHIFT>(here, &word, n, random(3) as u64, verb == 1));
+                    assert!(add_delayed::<SHIFT>(here, &word, n, random(3) as u64, verb == 1));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 3 => {
@@ -152,8 +152,8 @@ fn agrees_with_the_model<const SHIFT: u32>() {
                 }
                 4 => {
                     let expected = if random(2) == 0 { slot[at / 8] } else { n };
-                    let stored = store_if::<SHIFT>(here, &word, expected, !n);
-                    assert_eq!(stored, expected == slot[at / 8], "step {step}: store_if");
+                    let stored = cmpeqv_storev::<SHIFT>(here, &word, expected, !n);
+                    assert_eq!(stored, expected == slot[at / 8], "step {step}: cmpeqv_storev");
                     slot[at / 8] = if stored { !n } else { slot[at / 8] };
                 }
                 5 => assert_eq!(pop::<SHIFT>(here, &active), model::pop(slot), "step {step}: pop"),
@@ -283,14 +283,17 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
     for (at_index, slot) in [(true, len), (false, nowhere.cast()), (false, len)] {
         let active = AtomicPtr::new(slot.cast::<u8>());
         let is_at_commit = !at_index && slot == len;
-        let disturbed = |name: &str, verb: &dyn Fn(Here) -> u64, next_item: u64| {
+        let disturbed = |name: &str, verb: &dyn Fn(RseqArea) -> u64, next_item: u64| {
             ready();
             let (mut area, before) = (Area::new(0, 0), aborts());
             let area = &raw mut area;
             // SAFETY: the area above, in this frame; no reference to it lives across the verb.
             let here = unsafe { (*area).here(field::CPU_ID) };
-            let here =
-                if at_index { Here { index: NonNull::new(nowhere).unwrap().cast(), ..here } } else { here };
+            let here = if at_index {
+                RseqArea { index: NonNull::new(nowhere).unwrap().cast(), ..here }
+            } else {
+                here
+            };
             FAULTING.set(area);
             let said = verb(here);
             FAULTING.set(std::ptr::null_mut());
@@ -306,9 +309,9 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
         // that would touch other memory are aborted there.
         unsafe {
             disturbed("add", &|here| add::<12>(here, &active, 1).into(), 33);
-            disturbed("add_slowly", &|here| add_slowly::<12>(here, &active, 1, 9, true).into(), 33);
+            disturbed("add_delayed", &|here| add_delayed::<12>(here, &active, 1, 9, true).into(), 33);
             disturbed("add_strided", &|here| add_strided(here, slot.cast(), 64, 1).into(), 33);
-            disturbed("store_if", &|here| store_if::<12>(here, &active, 2, 5).into(), 33);
+            disturbed("cmpeqv_storev", &|here| cmpeqv_storev::<12>(here, &active, 2, 5).into(), 33);
             disturbed("pop", &|here| pop::<12>(here, &active), 33);
             disturbed("push", &|here| push::<12>(here, &active, 40).into(), 40);
             let out = out.as_mut_ptr();

@@ -1,6 +1,6 @@
 //! The sections for x86-64. Each carries its pseudo-code; the frame is in the parent's page.
 
-use super::super::{ABORTS, CPU_OFFSET, ENABLED, Here, field};
+use super::super::{ABORTS, CPU_OFFSET, ENABLED, RseqArea, field};
 use std::arch::asm;
 use std::sync::atomic::AtomicPtr;
 
@@ -165,7 +165,7 @@ pub(super) mod stock;
 /// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may give,
 /// written by nobody else but sections, until `active` was changed and a fence passed.
 #[inline(always)]
-pub unsafe fn add<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>, n: u64) -> bool {
+pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
     // SAFETY: the caller's promise; the scratch register is the asm's own.
     unsafe {
         section!(
@@ -194,7 +194,7 @@ pub unsafe fn add<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>, n: u64) 
 /// `base + id * stride` is a writable, aligned word for every id that the kernel may give, and
 /// nobody else but sections writes it while they may.
 #[inline(always)]
-pub unsafe fn add_strided(here: Here, base: *mut u8, stride: usize, n: u64) -> bool {
+pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -223,8 +223,8 @@ pub unsafe fn add_strided(here: Here, base: *mut u8, stride: usize, n: u64) -> b
 ///
 /// # Safety
 /// As [`add`].
-pub unsafe fn store_if<const SHIFT: u32>(
-    here: Here,
+pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
+    here: RseqArea,
     active: &AtomicPtr<u8>,
     expected: u64,
     new: u64,
@@ -257,8 +257,8 @@ pub unsafe fn store_if<const SHIFT: u32>(
 ///
 /// # Safety
 /// As [`add`]. Not armed, updates may be lost: that is what it is for.
-pub unsafe fn add_slowly<const SHIFT: u32>(
-    here: Here,
+pub unsafe fn add_delayed<const SHIFT: u32>(
+    here: RseqArea,
     active: &AtomicPtr<u8>,
     n: u64,
     spins: u64,
@@ -305,7 +305,7 @@ pub unsafe fn add_slowly<const SHIFT: u32>(
 /// that the kernel may give, written by nobody else but sections, until `active` was changed and
 /// a fence passed.
 #[inline(always)]
-pub unsafe fn pop<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>) -> u64 {
+pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u64 {
     let item;
     // SAFETY: the caller's promise.
     unsafe {
@@ -342,7 +342,7 @@ pub unsafe fn pop<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>) -> u64 {
 /// # Safety
 /// As [`pop`].
 #[inline(always)]
-pub unsafe fn push<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>, item: u64) -> bool {
+pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -380,7 +380,7 @@ pub unsafe fn push<const SHIFT: u32>(here: Here, active: &AtomicPtr<u8>, item: u
 /// As [`pop`]; `out` is good for `max` writes, and what it holds after a 0 is unspecified.
 #[inline(always)]
 pub unsafe fn pop_batch<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     active: &AtomicPtr<u8>,
     out: *mut u64,
     max: usize,
@@ -443,7 +443,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
 /// As [`pop`]; `items` is good for `n` reads.
 #[inline(always)]
 pub unsafe fn push_batch<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     active: &AtomicPtr<u8>,
     items: *const u64,
     n: usize,

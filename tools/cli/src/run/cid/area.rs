@@ -81,8 +81,7 @@ impl Way {
 
     /// Fresh areas to be found this way.
     pub fn areas(self) -> Areas {
-        let words =
-            || (0..affinity::cpu_numbers_end()).map(|_| Padded::new(AtomicBool::new(false))).collect();
+        let words = || (0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicBool::new(false))).collect();
         match self {
             Self::ByCpu => Areas::ByCpu(PerCpu::new(), words()),
             Self::MmCid => Areas::MmCid(PerCid::new(), words()),
@@ -141,7 +140,7 @@ impl Areas {
                         let guard = tenant.enter();
                         all.wait();
                         // SAFETY: the guard's id is nobody else's.
-                        unsafe { areas.own(&guard).pass() };
+                        unsafe { areas.owned_slot(&guard).pass() };
                         all.wait();
                     });
                 }
@@ -164,7 +163,7 @@ impl Areas {
                 let guard = tenant.enter();
                 let ran = Ran { area: guard.cid().0, at_ns: clock::now().0 };
                 // SAFETY: the guard's id is nobody else's, and the area is found by nothing else.
-                unsafe { areas.own(&guard).pass() };
+                unsafe { areas.owned_slot(&guard).pass() };
                 ran
             }
             Self::ByCpu(_, words) => {

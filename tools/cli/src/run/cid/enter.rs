@@ -16,7 +16,7 @@ use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use thread_local::ThreadLocal;
 use warmcore_line::Padded;
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
 
 /// The fast path alone, as it stands in the rows.
@@ -27,7 +27,7 @@ const OVER_MUTEX_MAX: f64 = 0.6;
 
 #[derive(Zeroable)]
 struct Slot {
-    number: Local,
+    number: LocalU64,
 }
 
 /// Everything that is compared, each for itself.
@@ -88,7 +88,7 @@ impl All {
             variant!("std Mutex, in a function", lock_called(&self.mutex)),
             variant!("warmcore tenant, with an add", {
                 let guard = self.tenant.enter();
-                self.data.own(&guard).add(NUMBER, 1);
+                self.data.owned_slot(&guard).add(NUMBER, 1);
             }),
             variant!("std Mutex, with an add", *self.lock() += 1),
             variant!("warmcore, PerCid::add without a guard", self.data.add(NUMBER, 1)),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
 use thread_local::ThreadLocal;
 use warmcore_line::Padded;
-use warmcore_percpu::{Local, PerCid, field};
+use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_types::CpuId;
@@ -52,7 +52,7 @@ enum Kind {
 #[derive(Zeroable)]
 #[allow(dead_code, reason = "the rest is there to take room")]
 struct Data {
-    number: Local,
+    number: LocalU64,
     more: [u64; 7],
 }
 
@@ -78,7 +78,7 @@ impl Many {
                 grown(n, build, |(tenant, data), all| {
                     let guard = tenant.enter();
                     all.wait();
-                    data.own(&guard).add(field!(Data, number), 1);
+                    data.owned_slot(&guard).add(field!(Data, number), 1);
                     all.wait();
                 })
             }

@@ -5,12 +5,12 @@
 //!          latest through the `grant` that follows, a Release. In `rebind` the store waits for both
 //!          comparisons, as a store does for a branch.
 
-use crate::rseq::{ABORTS, Here, field};
+use crate::rseq::{ABORTS, RseqArea, field};
 use std::arch::asm;
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -45,7 +45,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -81,7 +81,7 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -120,7 +120,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,

@@ -175,7 +175,7 @@ const VERBS: [(&str, Stock); 4] = [
 ];
 
 /// Applies a verb, as it would succeed.
-fn apply(verb: &str, here: Here, first: *mut u8) -> bool {
+fn apply(verb: &str, here: RseqArea, first: *mut u8) -> bool {
     let [head, grant] = STOCK;
     // SAFETY: for CPU 0, which the fake areas give, the stock is at `first`, the test's own; a verb that
     // would touch other memory is aborted there.
@@ -222,7 +222,7 @@ fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
             let here = unsafe { (*area).here(field::CPU_ID) };
             let index = index.and_then(NonNull::new).map_or(here.index, NonNull::cast);
             FAULTING.set(area);
-            let said = apply(name, Here { index, ..here }, first);
+            let said = apply(name, RseqArea { index, ..here }, first);
             FAULTING.set(std::ptr::null_mut());
             assert!(!said, "{name}");
             assert!(aborts() > before, "{name} was not aborted");

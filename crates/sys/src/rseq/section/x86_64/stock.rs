@@ -1,11 +1,11 @@
 //! The sections of a stock for x86-64. What each does is said in `section/stock.rs`.
 
-use crate::rseq::{ABORTS, Here, field};
+use crate::rseq::{ABORTS, RseqArea, field};
 use std::arch::asm;
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -42,7 +42,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -83,7 +83,7 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -112,7 +112,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
-    here: Here,
+    here: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
