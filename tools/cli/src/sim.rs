@@ -4,7 +4,7 @@
 //!          seeds under way: the table has the seeds that were finished, and each row says how many. Nothing of
 //!          this machine is in a result, unless `--machine this` asks for it, so `--json` holds no machine and no load.
 //! Number.  All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute.
-//! Source.  `tools/sim`; the tolerances were written down before it, in `tools/sim/tolerances.toml`.
+//! Source.  `tools/sim`; the tolerances were written down before it, in `tools/papers/tolerances.toml`.
 
 mod args;
 pub mod load;
@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use warmcore_sim::culprit::{self, Base, Culprit, Profile};
-use warmcore_sim::layout::Layout;
+use warmcore_layout::Layout;
+use warmcore_layout::culprit::{self, Base, Culprit, Profile};
+use warmcore_papers::{Options, Table, UNPUBLISHED};
 use warmcore_sim::machine::{Machine, THIS};
-use warmcore_sim::table::{Options, Table, UNPUBLISHED};
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
 use watch::Onlooker;

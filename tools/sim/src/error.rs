@@ -1,6 +1,7 @@
 //! Error: what cannot be simulated, and where that stands.
 //!
 //! Model.   A place, a fact, the next step. Costs, layouts and programs say so alike; each calls it by its own name.
+//!          Also for crates that read inputs of a simulation (`layout`).
 //! Number.  Three texts.
 //! Writers. None.
 
@@ -15,12 +16,13 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(place: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
+    /// An error: where, what is wrong there, and what to do about it.
+    pub fn new(place: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
         Self { place: place.into(), fact: fact.into(), next: next.into() }
     }
 
     /// The same, found at a place that says more.
-    pub(crate) fn at(self, place: impl Into<String>) -> Self {
+    pub fn at(self, place: impl Into<String>) -> Self {
         Self { place: place.into(), ..self }
     }
 
@@ -40,7 +42,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Up to three of the names that one may have meant, `a, b or c`.
-pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let allowed = 1 + name.len() / 4;
     let mut found: Vec<(usize, &str)> = names
         .filter(|other| other.len().abs_diff(name.len()) <= allowed)

@@ -10,17 +10,13 @@
 #![forbid(unsafe_code)]
 
 pub mod costs;
-pub mod culprit;
 mod error;
 pub mod event;
-pub mod layout;
 pub mod machine;
 pub mod memory;
 pub mod program;
 pub mod random;
-pub mod table;
-pub mod tolerance;
 pub mod trace;
 pub mod world;
 
-pub use error::Error;
+pub use error::{Error, near};

@@ -1,9 +1,9 @@
 //! Rules: those that decide in a simulation are the crates' own. One is changed there, and what is simulated changes.
 //!
-//! Model.   `cid` has a form of each policy without one of its rules: the table that is made by it moves the way that
-//!          rule says, and nothing else in it does. That the simulator has no copy follows from two things: `cid`'s
-//!          `Policy` is sealed, so that nobody else's code can say which id a CPU gets; and no source file of the
-//!          simulator has a word of those rules, or makes an id.
+//! Model.   `cid` has a form of each policy without one of its rules: with it a simulated program behaves as that rule
+//!          says (`papers/tests/rules.rs` has the same of the published table). That the simulator has no copy follows
+//!          from two things: `cid`'s `Policy` is sealed, so that no other crate's code can say which id a CPU gets; and
+//!          no source file of `sim` or `papers` has a word of those rules, or makes an id.
 
 use std::path::Path;
 use warmcore_budget::{room, stock};
@@ -13,58 +13,16 @@ use warmcore_sched::{Allowed, Home, Kernel, Machine, Placed, Policy, Pull, Turn,
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::program::{FORKS_MAX, Length, Program, rt_app};
-use warmcore_sim::table::cid::scene::Index;
-use warmcore_sim::table::cid::{self, Columns};
-use warmcore_sim::table::{Options, Table};
 use warmcore_sim::world::process::{Expiry, Plan};
 use warmcore_sim::world::{Outcome, Report, Settings, World};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::{CpuId, LlcId, Nanos};
-
-/// The machine that was published.
-const MACHINE: &str = "epyc9654_2p";
 
 static FORGETFUL: Without = Without::new(&CacheLocal, Rule::Recent);
 static LASTING: Without = Without::new(&KeptPerCpu, Rule::Expire);
 
 fn machine(name: &str) -> (Costs, Topology) {
     (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
-}
-
-fn table(columns: &Columns) -> Table {
-    let (costs, topology) = machine(MACHINE);
-    cid::table_by(&costs, &topology, &Options { seeds: 0..1, ..Options::default() }, columns)
-}
-
-fn row(table: &Table, name: &str) -> f64 {
-    let found = table.rows.iter().find(|row| row.name == name);
-    found.unwrap_or_else(|| panic!("no row is called {name}")).simulated
-}
-
-#[test]
-fn a_rule_that_changes_in_cid_changes_the_table() {
-    let plain = table(&Columns::default());
-    // Without its first rule, cache-local has nothing more than kept ids have.
-    let forgetful = table(&Columns { local: Index::Cid(&FORGETFUL), ..Columns::default() });
-    // Ids that never expire stay where they are, as cache-local's do.
-    let lasting = table(&Columns { kept: Index::Cid(&LASTING), ..Columns::default() });
-    for size in ["8 threads", "24 threads", "192 threads", "384 threads"] {
-        let of = |table, what: &str| row(table, &format!("{size}, 200 ms, {what}"));
-        let (before, after) = (of(&plain, "cachelocal"), of(&forgetful, "cachelocal"));
-        assert!(after > 1.5 * before, "{size}: {before} ns, and {after} ns without recent ids");
-        assert_eq!(of(&plain, "cachelocal, areas of a thread's bursts"), 1.0);
-        assert!(of(&forgetful, "cachelocal, areas of a thread's bursts") > 1.5, "{size}");
-        let (before, after) = (of(&plain, "kept"), of(&lasting, "kept"));
-        assert!(before > 1.5 * after, "{size}: {before} ns, and {after} ns without expiry");
-        assert_eq!(of(&lasting, "kept / cachelocal"), 1.0, "{size}");
-        // What has nothing to do with it stays to the last digit.
-        for what in ["per_cpu", "kept", "lowest", "task-owned"] {
-            assert_eq!(of(&plain, what), of(&forgetful, what), "{size}, {what}");
-        }
-        for what in ["per_cpu", "cachelocal", "lowest", "task-owned"] {
-            assert_eq!(of(&plain, what), of(&lasting, what), "{size}, {what}");
-        }
-    }
 }
 
 /// Eight threads that sleep longer than an id is kept, one after the other, each on its own CPU.
@@ -138,14 +96,16 @@ fn makes_an_id(line: &str) -> bool {
 #[test]
 fn the_simulator_has_no_copy_of_cids_rules() {
     let mut files = 0;
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut |path, text| {
-        files += 1;
-        for (number, line) in (1..).zip(text.lines()) {
-            let word = WORDS.iter().find(|word| line.contains(**word));
-            let word = word.copied().or(makes_an_id(line).then_some("Cid(…)"));
-            assert_eq!(word, None, "{}:{number} has a rule of `cid`'s: {line}", path.display());
-        }
-    });
+    for dir in ["src", "../papers/src"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), &mut |path, text| {
+            files += 1;
+            for (number, line) in (1..).zip(text.lines()) {
+                let word = WORDS.iter().find(|word| line.contains(**word));
+                let word = word.copied().or(makes_an_id(line).then_some("Cid(…)"));
+                assert_eq!(word, None, "{}:{number} has a rule of `cid`'s: {line}", path.display());
+            }
+        });
+    }
     assert!(files > 50, "{files} files");
     assert!(makes_an_id("let cid = Cid(3);") && !makes_an_id("Index::Cid(policy)"));
 }

@@ -8,7 +8,7 @@
 use super::imagined::{Row, Simulated, Table};
 use super::markup::{amount, esc};
 use super::table;
-use warmcore_sim::tolerance::{Claim, What};
+use warmcore_papers::tolerance::{Claim, What};
 
 /// The band, in percent of the strip.
 const BAND: (f64, f64) = (38.0, 62.0);

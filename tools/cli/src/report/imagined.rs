@@ -9,8 +9,8 @@
 use super::markup::esc;
 use super::{claims, lanes, tornado};
 use serde::{Deserialize, Serialize};
-use warmcore_sim::table::sensitivity::Sensitivity;
-use warmcore_sim::tolerance::Tolerance;
+use warmcore_papers::sensitivity::Sensitivity;
+use warmcore_papers::tolerance::Tolerance;
 
 /// The command that adds the tables, run in the folder of the page.
 pub(super) const COMMAND: &str = "warmcore sim tables --json sim.json";

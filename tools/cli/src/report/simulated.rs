@@ -9,8 +9,8 @@
 use super::markup::amount;
 use super::summary::{columns, printable, wrapped};
 use crate::sim::load::Load;
-use warmcore_sim::table::{Mark, Row, Table};
-use warmcore_sim::tolerance::{Claim, What};
+use warmcore_papers::tolerance::{Claim, What};
+use warmcore_papers::{Mark, Row, Table};
 use warmcore_sim::world::Report;
 
 /// One table.
@@ -71,7 +71,7 @@ pub fn simulated_loads(loads: &[Load]) -> String {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut numbers: Vec<f64> = reports.iter().map(of).collect();
             numbers.sort_by(f64::total_cmp);
-            warmcore_sim::table::median(&numbers)
+            warmcore_papers::median(&numbers)
         };
         let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
         let percent = |number: f64| format!("{number:.2} %");

@@ -882,7 +882,7 @@ fn imagined() -> Imagined {
         published: met.map(|_| 100.0),
         simulated: Some(simulated),
         spread: (Some(simulated), Some(simulated + 1.0)),
-        tolerance: met.map(|_| warmcore_sim::tolerance::named("cid.10_ms")),
+        tolerance: met.map(|_| warmcore_papers::tolerance::named("cid.10_ms")),
         inputs: if mark == "fitted" { vec!["a fault of a page".into()] } else { Vec::new() },
         mark: mark.into(),
         met,
@@ -904,7 +904,7 @@ fn imagined() -> Imagined {
         rows,
         notes: vec!["believe it late".into()],
     };
-    let input = |name: &str, low: f64, high: f64| warmcore_sim::table::sensitivity::Input {
+    let input = |name: &str, low: f64, high: f64| warmcore_papers::sensitivity::Input {
         name: name.into(),
         value: 205.0,
         unit: "ns".into(),
@@ -913,7 +913,7 @@ fn imagined() -> Imagined {
         low,
         high,
     };
-    let moved = warmcore_sim::table::sensitivity::Sensitivity {
+    let moved = warmcore_papers::sensitivity::Sensitivity {
         name: "drain".into(),
         asked: "A drain".into(),
         machine: "somewhere".into(),
@@ -1030,7 +1030,7 @@ fn hostile_names_in_what_was_simulated_stay_text() {
     let pictures = all.pictures.as_mut().unwrap();
     let one = &mut pictures.sensitivities[0];
     (one.name, one.asked, one.machine, one.unit) = (evil.into(), evil.into(), evil.into(), evil.into());
-    one.inputs[0] = warmcore_sim::table::sensitivity::Input {
+    one.inputs[0] = warmcore_papers::sensitivity::Input {
         name: evil.into(),
         unit: evil.into(),
         basis: evil.into(),

@@ -8,7 +8,7 @@
 use super::claims::of;
 use super::markup::{digits, esc, standalone};
 use super::table;
-use warmcore_sim::table::sensitivity::{Input, Sensitivity};
+use warmcore_papers::sensitivity::{Input, Sensitivity};
 
 /// So many are drawn.
 const DRAWN_MAX: usize = 7;

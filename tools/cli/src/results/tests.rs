@@ -375,7 +375,7 @@ fn the_schema_in_the_docs_is_the_schema() {
 #[test]
 fn the_schema_of_simulations_in_the_docs_is_the_schema() {
     use crate::sim::{SCHEMA, Simulated};
-    use warmcore_sim::table::{Row, Table};
+    use warmcore_papers::{Row, Table};
     let row = Row::of("8 threads", "ns", vec![1.0]).against(Some(1.0), "cid.10_ms");
     let (rows, notes) = (vec![row], vec!["a note".into()]);
     let full = Simulated {

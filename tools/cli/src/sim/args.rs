@@ -8,7 +8,7 @@ use super::load;
 use anyhow::{bail, ensure};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use warmcore_sim::table::{Options, Table, by_load, cid, drain, false_sharing, hot_windows, wake_queue};
+use warmcore_papers::{Options, Table, by_load, cid, drain, false_sharing, hot_windows, wake_queue};
 use warmcore_topo::{MACHINES, machines};
 
 /// Arguments of `warmcore sim`.
@@ -118,7 +118,7 @@ const MARKS: &str = "\
 A row is predicted (nothing in it was chosen by looking at the published table), fitted (something was, and the row
 says what), new (it is not published), by construction (it can't come out otherwise, and is counted nowhere), or nothing
 is claimed for it. How far a row may be from what was published was written down before this simulator:
-tools/sim/tolerances.toml. A row is met if its median and its mean are within that, from five seeds on; beside it stands
+tools/papers/tolerances.toml. A row is met if its median and its mean are within that, from five seeds on; beside it stands
 whether a null model, in which the proposal has no effect, is. On a machine for which nothing was published the
 same is simulated, nothing is claimed, and the costs that are estimates are listed.";
 

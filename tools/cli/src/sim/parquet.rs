@@ -15,7 +15,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use std::sync::Arc;
-use warmcore_sim::table::{Mark, Row, Table};
+use warmcore_papers::{Mark, Row, Table};
 use warmcore_sim::world::Report;
 
 const SCHEMA: &str = "message simulated {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
-    use warmcore_sim::table::{Options, drain};
+    use warmcore_papers::{Options, drain};
 
     #[test]
     fn every_seed_of_every_row_is_read_back_as_it_was() {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use warmcore_sim::table::Watch;
+use warmcore_papers::Watch;
 
 /// How often a signal is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -99,7 +99,7 @@ impl Onlooker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmcore_sim::table::Options;
+    use warmcore_papers::Options;
 
     #[test]
     fn a_simulation_that_panics_is_told_with_the_command_that_replays_it() {

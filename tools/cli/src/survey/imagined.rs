@@ -16,19 +16,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use warmcore_papers::{
+    Options, Table, Watch, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
+};
 use warmcore_sched::{Kernel, To, Waker};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::program::{Length, Program, TaskId};
-use warmcore_sim::table::{
-    Options, Table, Watch, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
-};
 use warmcore_sim::world::{Left, Observer, Settings, World};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::{CpuId, Nanos};
 
 /// Seeds of a report's tables.
-const SEEDS: u64 = warmcore_sim::table::SEEDS_MIN as u64;
+const SEEDS: u64 = warmcore_papers::SEEDS_MIN as u64;
 
 type Simulate = fn(&Options) -> Table;
 

@@ -1,0 +1,421 @@
+//! Culprit: which field makes another one's reads miss, at what cost, and the cheapest way out.
+//!
+//! Model.   A layout says which fields share a line, a profile who touches them. Cost of a read = P(the line was
+//!          invalidated since its core's last touch) × hand-over. A field *suffers* if it costs more than it would on
+//!          a line of its own; who is to blame are the other fields of its lines that are written elsewhere, each
+//!          by its share of the invalidations. So a lock and what it guards, which come and go together, blame
+//!          nobody; and a writer is named wherever it stands in the line, before or after.
+//! Number.  The kernel's `mm_struct` of April 2023: `mm_count` at byte 88, `pcpu_cid` at 96; on 224 CPUs 99 of 100 reads
+//!          of `pcpu_cid` get their line from another core, and padding after `pcpu_cid` changes nothing.
+//! Source.  linux-kernel, May 2023, "mm: Move mm_count into its own cache line". `culprit/rates.rs` has the formulas.
+
+mod perf;
+mod profile;
+mod rates;
+mod relayout;
+mod report;
+mod simulate;
+#[cfg(test)]
+mod tests;
+
+pub use perf::{Base, from_perf, is_perf};
+pub use profile::{Cpus, Per, Profile, Touch};
+pub use relayout::{Kind, Relayout, relayouts};
+pub use simulate::{Seen, simulate};
+
+use crate::{Layout, LayoutError};
+use rates::{Cores, Cost, Rates, Solved};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use warmcore_line::{Access, FieldLine, Group};
+use warmcore_sim::costs::Costs;
+use warmcore_topo::Topology;
+
+/// A field suffers if it costs so much more than on a line of its own.
+const SUFFERS_SHARE: f64 = 0.05;
+/// … and at least so many ns a touch.
+const SUFFERS_NS: f64 = 0.5;
+/// Whoever has a smaller part in the invalidations is not named.
+const BLAME_SHARE: f64 = 0.05;
+/// A line that is on its way for more of the time is near the point where whoever wants it waits for ever.
+const BUSY: f64 = 0.5;
+
+/// What an access profile makes of a layout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The fields that the profile names, by offset.
+    pub fields: Vec<FieldCost>,
+    /// All touches of all fields, in ns for each second.
+    pub ns_per_s: f64,
+    /// … of it what fields cost more than on lines of their own.
+    pub excess_ns_per_s: f64,
+    /// Lines that are on their way to a writer for more than half of the time: number and share.
+    pub busy: Vec<(usize, f64)>,
+    /// Bytes that travel together.
+    pub unit: usize,
+}
+
+/// A field, and what its touches cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FieldCost {
+    /// Its name in the profile.
+    pub name: String,
+    /// Its first byte.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+    /// All cores' reads in a second.
+    pub reads_per_s: f64,
+    /// All cores' writes in a second.
+    pub writes_per_s: f64,
+    /// Cores that read it.
+    pub readers: usize,
+    /// Cores that write it.
+    pub writers: usize,
+    /// One read, in ns. 0 if there is none.
+    pub read_ns: f64,
+    /// … on a line of its own.
+    pub read_alone_ns: f64,
+    /// One write.
+    pub write_ns: f64,
+    /// … on a line of its own.
+    pub write_alone_ns: f64,
+    /// Whose fault it is that its reads cost more than alone, the worst first. Empty: nobody's.
+    pub blame: Vec<Blame>,
+    /// The same for its writes, which readers delay too.
+    pub write_blame: Vec<Blame>,
+}
+
+/// A field that another one suffers from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Blame {
+    /// Its name in the profile.
+    pub field: String,
+    /// Where it stands.
+    pub stands: Stands,
+    /// Its share of what invalidates the line, other fields counted.
+    pub share: f64,
+    /// So much of each touch, in ns.
+    pub by_ns: f64,
+}
+
+/// Where a field stands, seen from the one that suffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stands {
+    /// At a lower offset: what is put behind the sufferer changes nothing.
+    Before,
+    /// At a higher one.
+    After,
+    /// In the same bytes: no layout helps.
+    Inside,
+}
+
+impl Verdict {
+    /// The field that this one's reads suffer most from.
+    pub fn culprit_of(&self, field: &str) -> Option<&Blame> {
+        self.fields.iter().find(|f| f.name == field)?.blame.first()
+    }
+
+    /// One of the fields.
+    pub fn field(&self, name: &str) -> Option<&FieldCost> {
+        self.fields.iter().find(|f| f.name == name)
+    }
+}
+
+/// A profile on a machine, ready for many layouts of the struct.
+pub struct Judge {
+    cores: Cores,
+    /// The names in the profile, each once, with how often each core touches it.
+    touched: Vec<(String, Rates)>,
+    unit: usize,
+    /// By the fields on a line: it is asked for again and again while looking for a layout.
+    known: RefCell<BTreeMap<Vec<usize>, Rc<Solved>>>,
+}
+
+impl Judge {
+    /// For a profile, checked against the layout.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::check`].
+    pub fn new(
+        profile: &Profile,
+        layout: &Layout,
+        costs: &Costs,
+        topology: &Topology,
+    ) -> Result<Self, LayoutError> {
+        profile.check(layout, topology)?;
+        let cores = Cores::new(costs, topology);
+        let mut touched: Vec<(String, Rates)> = Vec::new();
+        for access in &profile.access {
+            let at = touched.iter().position(|(name, _)| *name == access.field).unwrap_or_else(|| {
+                touched.push((access.field.clone(), cores.none()));
+                touched.len() - 1
+            });
+            let cpus = access.cpus.on(topology, "profile")?;
+            let each = profile.each(access, cpus.len());
+            for cpu in cpus.iter() {
+                let rate = &mut touched[at].1.0[cores.core_of(cpu)];
+                *rate = (rate.0 + each.0, rate.1 + each.1);
+            }
+        }
+        let unit = topology.line_bytes as usize * if profile.pair { 2 } else { 1 };
+        Ok(Self { cores, touched, unit, known: RefCell::new(BTreeMap::new()) })
+    }
+
+    /// Bytes that travel together.
+    pub fn unit(&self) -> usize {
+        self.unit
+    }
+
+    /// The fields that the profile names: their numbers in the layout, each once.
+    pub(crate) fn hot(&self, layout: &Layout) -> Vec<usize> {
+        let mut hot: Vec<usize> =
+            self.touched.iter().filter_map(|(name, _)| Some(layout.place(name).ok()?.field)).collect();
+        hot.sort_unstable();
+        hot.dedup();
+        hot
+    }
+
+    /// What a touch of a line with these fields on it costs each core.
+    fn solve(&self, fields: &[usize]) -> Rc<Solved> {
+        if let Some(solved) = self.known.borrow().get(fields) {
+            return Rc::clone(solved);
+        }
+        let mut line = self.cores.none();
+        fields.iter().for_each(|f| line.add(&self.touched[*f].1));
+        let solved = Rc::new(self.cores.solve(&line));
+        self.known.borrow_mut().insert(fields.to_vec(), Rc::clone(&solved));
+        solved
+    }
+
+    /// Means over a field's touches: of a read and of a write.
+    fn mean(&self, field: usize, costs: &[Cost]) -> Cost {
+        let rates = &self.touched[field].1;
+        let (mut read, mut write) = (0.0, 0.0);
+        for ((reads, writes), cost) in rates.0.iter().zip(costs) {
+            read += reads * cost.read;
+            write += writes * cost.write;
+        }
+        let over = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
+        Cost { read: over(read, rates.reads()), write: over(write, rates.writes()) }
+    }
+
+    /// What the profile makes of a layout.
+    ///
+    /// # Errors
+    ///
+    /// A field that the layout does not have.
+    pub fn verdict(&self, layout: &Layout) -> Result<Verdict, LayoutError> {
+        let places =
+            self.touched.iter().map(|(name, _)| layout.place(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut lines: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (field, place) in places.iter().enumerate() {
+            for line in place.units(self.unit) {
+                lines.entry(line).or_default().push(field);
+            }
+        }
+        let mut verdict = Verdict {
+            fields: Vec::new(),
+            ns_per_s: 0.0,
+            excess_ns_per_s: 0.0,
+            busy: Vec::new(),
+            unit: self.unit,
+        };
+        for (line, fields) in &lines {
+            let busy = self.solve(fields).busy;
+            if busy > BUSY {
+                verdict.busy.push((*line, busy));
+            }
+        }
+        for (field, (name, rates)) in self.touched.iter().enumerate() {
+            let place = places[field];
+            let (mut here, mut alone) = (Cost::default(), Cost::default());
+            let mut company: Vec<usize> = Vec::new();
+            for fields in lines.values().filter(|fields| fields.contains(&field)) {
+                let (with, without) = (
+                    self.mean(field, &self.solve(fields).costs),
+                    self.mean(field, &self.solve(&[field]).costs),
+                );
+                here = Cost { read: here.read + with.read, write: here.write + with.write };
+                alone = Cost { read: alone.read + without.read, write: alone.write + without.write };
+                company.extend(fields.iter().filter(|f| **f != field));
+            }
+            company.sort_unstable();
+            company.dedup();
+            let (reads, writes) = (rates.reads(), rates.writes());
+            verdict.ns_per_s += reads * here.read + writes * here.write;
+            verdict.excess_ns_per_s += reads * (here.read - alone.read).max(0.0);
+            verdict.excess_ns_per_s += writes * (here.write - alone.write).max(0.0);
+            let blame = |excess: f64, alone: f64, is_read: bool| {
+                let suffers = excess > SUFFERS_NS && excess > SUFFERS_SHARE * alone;
+                if suffers { self.blame(field, &company, excess, is_read, layout) } else { Vec::new() }
+            };
+            verdict.fields.push(FieldCost {
+                name: name.clone(),
+                offset: place.offset,
+                size: place.size,
+                reads_per_s: reads,
+                writes_per_s: writes,
+                readers: rates.0.iter().filter(|r| r.0 > 0.0).count(),
+                writers: rates.writers(),
+                read_ns: here.read,
+                read_alone_ns: alone.read,
+                write_ns: here.write,
+                write_alone_ns: alone.write,
+                blame: blame(here.read - alone.read, alone.read, true),
+                write_blame: blame(here.write - alone.write, alone.write, false),
+            });
+        }
+        verdict.fields.sort_by_key(|f| (f.offset, f.size));
+        Ok(verdict)
+    }
+
+    /// Shares out what a field costs too much among those on its lines.
+    fn blame(
+        &self,
+        field: usize,
+        company: &[usize],
+        excess: f64,
+        is_read: bool,
+        layout: &Layout,
+    ) -> Vec<Blame> {
+        let mine = &self.touched[field].1;
+        // A read suffers from others' writes, a write from whatever others do.
+        let harms = |other: &Rates, core: usize| {
+            let (reads, writes) = other.0[core];
+            if is_read { writes } else { reads + writes }
+        };
+        let weigh = |other: usize| -> f64 {
+            let other = &self.touched[other].1;
+            let all: f64 = (0..other.0.len()).map(|core| harms(other, core)).sum();
+            let each = mine.0.iter().enumerate().map(|(core, (reads, writes))| {
+                let touches = if is_read { *reads } else { *writes };
+                touches * (all - harms(other, core)).max(0.0)
+            });
+            each.sum()
+        };
+        let weights: Vec<(usize, f64)> = company.iter().map(|other| (*other, weigh(*other))).collect();
+        let all: f64 = weights.iter().map(|(_, weight)| weight).sum();
+        if all <= 0.0 {
+            return Vec::new();
+        }
+        let place = |f: usize| layout.place(&self.touched[f].0).expect("the verdict has asked for it");
+        let me = place(field);
+        let mut blame: Vec<Blame> = weights
+            .into_iter()
+            .filter(|(_, weight)| weight / all >= BLAME_SHARE)
+            .map(|(other, weight)| {
+                let it = place(other);
+                let stands = match () {
+                    _ if it.offset + it.size <= me.offset => Stands::Before,
+                    _ if me.offset + me.size <= it.offset => Stands::After,
+                    _ => Stands::Inside,
+                };
+                let share = weight / all;
+                Blame { field: self.touched[other].0.clone(), stands, share, by_ns: share * excess }
+            })
+            .collect();
+        blame.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.field.cmp(&b.field)));
+        blame
+    }
+
+    /// The touched fields as `line` sees them, in groups by who writes them: for its conflicts and its drawings.
+    pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
+        let fields = self.touched.iter().filter_map(|(name, rates)| {
+            let place = layout.place(name).ok()?;
+            // What the same cores touch in the same measure is one group, called by its first field.
+            let first = self.touched.iter().find(|(_, other)| other == rates)?.0.as_str();
+            let group = match rates.writers() {
+                0 => Group { access: Access::ReadMostly, name: "" },
+                1 => Group { access: Access::Owner, name: first },
+                _ => Group { access: Access::Contended, name: first },
+            };
+            Some(FieldLine { name, group, offset: place.offset, size: place.size.max(1) })
+        });
+        fields.collect()
+    }
+}
+
+/// All of it for one layout: what its fields cost, who is to blame, what to do about it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Culprit {
+    /// The struct's layout.
+    pub layout: Layout,
+    /// What runs.
+    pub workload: String,
+    /// The machine.
+    pub machine: String,
+    /// What the profile makes of it.
+    pub verdict: Verdict,
+    /// Pairs of fields in different groups on one line, in words.
+    pub conflicts: Vec<String>,
+    /// Layouts that take the excess away, the cheapest first, one of each kind; and the padding after the sufferer
+    /// that does not, for comparison.
+    pub relayouts: Vec<Relayout>,
+}
+
+/// Judges a layout and looks for a better one.
+///
+/// ```
+/// use warmcore_sim::{costs::Costs, culprit, layout::Layout};
+/// use warmcore_topo::{MACHINES, Topology};
+///
+/// let ring = Layout::declared(
+///     r#"
+///     name = "ring"
+///     size = 128
+///     align = 64
+///     fields = [
+///       { name = "tail", offset = 0, size = 8 },
+///       { name = "mask", offset = 8, size = 8 },
+///       { name = "name", offset = 64, size = 8 },
+///     ]"#,
+///     "ring.toml",
+/// )?;
+/// let profile = culprit::Profile::parse(
+///     r#"
+///     struct = "ring"
+///     rates = "per_cpu"
+///     access = [
+///       { field = "tail", writes_per_s = 100_000, cpus = "0" },
+///       { field = "mask", reads_per_s = 100_000, cpus = "8-15" },
+///     ]"#,
+///     "profile.toml",
+/// )?;
+/// let machine = "epyc9654_2p";
+/// let (costs, topology) = (
+///     Costs::from_machine(MACHINES, machine).unwrap(),
+///     Topology::from_machine(MACHINES, machine).unwrap(),
+/// );
+/// let found = culprit::find(&ring, &profile, &costs, &topology)?;
+/// assert_eq!(found.verdict.culprit_of("mask").unwrap().field, "tail");
+/// assert_eq!(found.relayouts[0].added, 0);
+/// println!("{}", found.report());
+/// # Ok::<(), warmcore_sim::layout::LayoutError>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`Profile::check`].
+pub fn find(
+    layout: &Layout,
+    profile: &Profile,
+    costs: &Costs,
+    topology: &Topology,
+) -> Result<Culprit, LayoutError> {
+    let judge = Judge::new(profile, layout, costs, topology)?;
+    let fields = judge.field_lines(layout);
+    let conflicts = warmcore_line::conflicts(&fields, judge.unit());
+    Ok(Culprit {
+        layout: layout.clone(),
+        workload: profile.workload.clone(),
+        machine: costs.machine().to_owned(),
+        verdict: judge.verdict(layout)?,
+        conflicts: conflicts.iter().map(ToString::to_string).collect(),
+        relayouts: relayouts(&judge, layout)?,
+    })
+}

@@ -1,0 +1,228 @@
+//! Perf: a profile from what `perf c2c report --stdio` and `perf mem report --stdio` print.
+//!
+//! Model.   Both print samples of loads and stores with their data addresses; a struct stood at one of them
+//!          ([`Base`]), and a sample inside of it counts as a touch of the field that is there. `perf c2c`
+//!          prints them by line (its *pareto* table: counts of a line, and shares of each offset in them) and
+//!          how many CPUs took part, with `--node-info` which. `perf mem` prints them by data symbol or
+//!          address, and not which CPUs: all, then.
+//!          Samples are a part of the touches, the same part of each field's of one kind: who takes whose line
+//!          is in their ratio. What a second costs is of the samples alone, and a note says so.
+//! Number.  A line of two fields that 160 CPUs fight for is four rows of the pareto.
+//! Source.  Linux tools/perf/builtin-c2c.c (the columns; those called `peer` since 6.0, `N/A` since 5.19) and
+//!          Documentation/perf-mem.txt.
+
+use super::{Cpus, Per, Profile, Touch};
+use crate::{Layout, LayoutError};
+use std::collections::BTreeMap;
+
+const PARETO: &str = "Shared Cache Line Distribution Pareto";
+
+/// Where the struct stood while `perf` took samples.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Base {
+    /// At this address.
+    Address(u64),
+    /// Where this symbol is: a static. `perf mem` prints it, `perf c2c` does not.
+    Symbol(String),
+}
+
+impl Base {
+    /// `0x55d0c8a4e0c0`, or a symbol's name.
+    pub fn parse(text: &str) -> Self {
+        hex(text).map_or_else(|| Self::Symbol(text.to_owned()), Self::Address)
+    }
+
+    /// How far into the struct something is, if it is not before it.
+    fn offset_of(&self, symbol: &str) -> Option<u64> {
+        // `[.] shared+0x8`, `[k] 0xffff8a0b8f1a2c48`.
+        let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name).trim();
+        match self {
+            Self::Address(base) => hex(symbol)?.checked_sub(*base),
+            Self::Symbol(name) => {
+                let behind = symbol.strip_prefix(name.as_str())?;
+                if behind.is_empty() { Some(0) } else { hex(behind.strip_prefix('+')?) }
+            }
+        }
+    }
+}
+
+/// Whether a text is what `perf c2c` or `perf mem` prints.
+pub fn is_perf(text: &str) -> bool {
+    text.contains(PARETO) || (text.contains("# Samples:") && text.contains("Data Symbol"))
+}
+
+/// Loads and stores of one field, by the CPUs that made them.
+type Counts = BTreeMap<(String, String), (f64, f64)>;
+
+/// A profile from what `perf` printed, and what to know of it.
+///
+/// # Errors
+/// A text without samples in the struct; `perf c2c` with a base that is a symbol.
+pub fn from_perf(
+    text: &str,
+    layout: &Layout,
+    base: &Base,
+    place: &str,
+) -> Result<(Profile, Vec<String>), LayoutError> {
+    let wrong = |fact: String, next: &str| Err(LayoutError::new(place, fact, next));
+    let is_c2c = text.contains(PARETO);
+    let mut counts = Counts::new();
+    let rows = match (is_c2c, base) {
+        (true, Base::Symbol(name)) => {
+            let fact = format!("has addresses, and the struct is said to be at `{name}`");
+            return wrong(fact, "say its address: the hottest line's stands above its rows, or see nm");
+        }
+        (true, Base::Address(at)) => c2c(text, *at, layout, &mut counts),
+        (false, base) => mem(text, base, layout, &mut counts),
+    };
+    if counts.is_empty() {
+        let fact = format!("has {rows} rows of samples, and none of them in {}", layout.name);
+        return wrong(fact, "say with --at where the struct stood while perf took samples");
+    }
+    let seconds = duration(text);
+    let access = counts.into_iter().map(|((field, cpus), (loads, stores))| Touch {
+        field,
+        reads_per_s: loads / seconds.unwrap_or(1.0),
+        writes_per_s: stores / seconds.unwrap_or(1.0),
+        cpus: match cpus.strip_prefix('#') {
+            Some(count) => Cpus::First(count.parse().unwrap_or(1)),
+            None if cpus.is_empty() => Cpus::All,
+            None => Cpus::List(cpus),
+        },
+    });
+    let tool = if is_c2c { "perf c2c" } else { "perf mem" };
+    let profile = Profile {
+        workload: format!("{tool}, {place}"),
+        name: layout.name.clone(),
+        machine: None,
+        pair: false,
+        rates: Per::Total,
+        access: access.collect(),
+    };
+    let mut notes = vec![format!(
+        "Rates are samples of {tool}{}: who takes whose line is in their ratio; what a second costs is of the samples \
+         alone. Loads that hit are not sampled where a latency threshold is set (ldlat).",
+        match seconds {
+            Some(seconds) => format!(" in {seconds:.3} s"),
+            None => ", as if all were of one second (`--header` would say of how many)".to_owned(),
+        }
+    )];
+    if profile.access.iter().any(|touch| !matches!(touch.cpus, Cpus::List(_))) {
+        let how =
+            if is_c2c { "how many CPUs took part and not which (--node-info says it)" } else { "no CPUs" };
+        notes.push(format!("It says {how}; taken as the first so many, or all."));
+    }
+    Ok((profile, notes))
+}
+
+/// The rows of the pareto; gives how many there are.
+fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
+    let table = text.split_once(PARETO).map_or("", |(_, behind)| behind);
+    // Those of loads come first: remote, local, and in newer ones peer; then the cycles, as many or one more.
+    let has_peer =
+        table.lines().take_while(|l| !l.trim_start().starts_with("---")).any(|l| l.contains("Peer"));
+    let (of_loads, cycles) = if has_peer { (3, 4) } else { (2, 3) };
+    let (mut line, mut stores_of, mut rows) = (0, Vec::new(), 0);
+    for row in table.lines() {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let shares: Vec<f64> = words
+            .iter()
+            .map_while(|w| w.strip_suffix('%')?.parse().ok())
+            .filter(|s: &f64| s.is_finite())
+            .collect();
+        let behind = &words[shares.len()..];
+        // `0  4  2092  0  0  0  0x20ea08034080`: number, counts, address.
+        if let ([_, numbers @ .., address], true) = (&words[..], shares.is_empty()) {
+            let numbers: Option<Vec<f64>> =
+                numbers.iter().map(|n| n.parse::<u32>().ok().map(f64::from)).collect();
+            if let (Some(address), Some(numbers)) = (hex(address), numbers.filter(|n| n.len() > of_loads)) {
+                (line, stores_of) = (address, numbers[of_loads..].to_vec());
+                continue;
+            }
+        }
+        let Some(offset) = behind.first().and_then(|w| hex(w)).filter(|_| shares.len() > of_loads) else {
+            continue;
+        };
+        let Some(code) = behind.iter().skip(1).position(|w| hex(w).is_some()) else { continue };
+        let mut numbers = behind[code + 2..].iter().skip(cycles).map_while(|w| w.parse::<u32>().ok());
+        let (Some(records), Some(cpus)) = (numbers.next(), numbers.next()) else { continue };
+        rows += 1;
+        let stores: f64 =
+            shares[of_loads..].iter().zip(&stores_of).map(|(share, all)| share / 100.0 * all).sum();
+        let stores = stores.round().min(records.into());
+        let loads = f64::from(records) - stores;
+        // `0{0-3,8}  1{4}`, with --node-info.
+        let listed: Vec<&str> = row.split('{').skip(1).filter_map(|w| w.split('}').next()).collect();
+        let cpus = if listed.is_empty() { format!("#{}", cpus.max(1)) } else { listed.join(",") };
+        if let Some(field) =
+            line.checked_add(offset).and_then(|at| at.checked_sub(base)).and_then(|o| field(layout, o))
+        {
+            add(counts, field, cpus, loads, stores);
+        }
+    }
+    rows
+}
+
+/// The rows of `perf mem report`, whose columns stand below the dots of its header.
+fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
+    let (mut is_store, mut columns, mut names, mut rows) = (false, Vec::new(), "", 0);
+    for row in text.lines() {
+        if let Some(event) = row.strip_prefix("# Samples:") {
+            (is_store, columns) = (event.contains("store"), Vec::new());
+        } else if row.starts_with("# ..") {
+            columns = starts(row).into_iter().map(|at| (at, column(names, &starts(row), at))).collect();
+        } else if row.starts_with('#') {
+            names = row;
+        }
+        if row.starts_with('#') || row.trim().is_empty() || columns.is_empty() {
+            continue;
+        }
+        let bounds: Vec<usize> = columns.iter().map(|c| c.0).collect();
+        let of = |name: &str| columns.iter().find(|c| c.1 == name).map(|c| column(row, &bounds, c.0));
+        let Some(symbol) = of("Data Symbol") else { continue };
+        rows += 1;
+        let samples = of("Samples").and_then(|n| n.parse::<u32>().ok()).map_or(1.0, f64::from);
+        // AMD's and Arm's one event has both.
+        let store = is_store && !of("Memory access").unwrap_or_default().to_lowercase().contains("load");
+        if let Some(field) = base.offset_of(symbol).and_then(|offset| field(layout, offset)) {
+            let (loads, stores) = if store { (0.0, samples) } else { (samples, 0.0) };
+            add(counts, field, String::new(), loads, stores);
+        }
+    }
+    rows
+}
+
+/// Where columns begin in a line of dots.
+fn starts(dots: &str) -> Vec<usize> {
+    let bytes = dots.as_bytes();
+    (1..bytes.len()).filter(|&i| bytes[i] == b'.' && bytes[i - 1] == b' ').collect()
+}
+
+/// What a row has in the column that begins at `start`.
+fn column<'a>(row: &'a str, starts: &[usize], start: usize) -> &'a str {
+    let end = starts.iter().copied().find(|&s| s > start).unwrap_or(row.len()).min(row.len());
+    row.get(start.min(end)..end).unwrap_or("").trim()
+}
+
+/// The field at an offset.
+fn field(layout: &Layout, offset: u64) -> Option<String> {
+    let offset = usize::try_from(offset).ok()?;
+    let at = layout.fields.iter().find(|f| (f.offset..f.end().max(f.offset + 1)).contains(&offset))?;
+    Some(at.name.clone())
+}
+
+fn add(counts: &mut Counts, field: String, cpus: String, loads: f64, stores: f64) {
+    let sum = counts.entry((field, cpus)).or_default();
+    *sum = (sum.0 + loads, sum.1 + stores);
+}
+
+/// `# sample duration :   1005.123 ms`, which `--header` prints.
+fn duration(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|l| l.strip_prefix("# sample duration")?.split_once(':'))?.1;
+    let ms: f64 = line.trim().strip_suffix("ms")?.trim().parse().ok()?;
+    Some(ms / 1e3).filter(|s| s.is_finite() && *s > 1e-6)
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}

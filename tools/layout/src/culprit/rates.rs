@@ -1,0 +1,177 @@
+//! Rates: what a touch of a line costs each core, from how often every core touches it.
+//!
+//! Model.   Touches come independently of each other (Poisson). Seen back in time from a read of core r: it hits if
+//!          its core's own last touch is younger than the last write of any other, so it misses with
+//!          P = W / (W + A), W being the others' writes and A its own touches. It then gets the line from whoever
+//!          touched it last: core c with (w_c + P·r_c) / (W + R + A). A write is free if its core's own last write
+//!          is younger than any other's touch; else it waits for the farthest that has the line. While a writer gets
+//!          the line, others wait: a queue with one server (Pollaczek-Khinchine). All cores of a distance
+//!          are added up first, so that it is linear in cores.
+//! Number.  224 CPUs that each read once and write once for every 50 µs: 99 % of the reads miss.
+//! Source.  What `Memory`'s lines do, solved; `tests/culprit.rs` compares the two. Where it is not exact: a reader
+//!          gets a line from who got it last, not from who touched it last, which differs only among readers
+//!          of unlike rates; and waiting assumes that who finds the line on its way had not got it yet.
+
+use warmcore_sim::costs::Costs;
+use warmcore_topo::{Distance, Topology};
+
+/// Distances between cores, the nearest first; the last is everybody.
+const LEVELS: [Distance; 4] = [Distance::Llc, Distance::Node, Distance::Socket, Distance::Other];
+
+/// The cores of a machine, and what is between them.
+pub(super) struct Cores {
+    /// Of each CPU number: its core.
+    core_of: Vec<usize>,
+    /// Of each core, at each level: which group it is in.
+    groups: Vec<[usize; LEVELS.len()]>,
+    /// How many groups there are at each level.
+    counts: [usize; LEVELS.len()],
+    /// What a hand-over costs at each level, in ns.
+    hand_over: [f64; LEVELS.len()],
+    own: f64,
+}
+
+/// How often each core touches something: reads and writes in a second.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Rates(pub Vec<(f64, f64)>);
+
+/// What a touch of a line costs a core, in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Cost {
+    pub read: f64,
+    pub write: f64,
+}
+
+/// More than this a queue's formula says nothing; a line that is so busy is reported.
+const BUSY_MAX: f64 = 0.95;
+
+/// A line, solved.
+#[derive(Debug, Clone)]
+pub(super) struct Solved {
+    /// By core.
+    pub costs: Vec<Cost>,
+    /// For which part of the time it is on its way to a writer.
+    pub busy: f64,
+}
+
+/// As `Memory`: whole ns, rounded up.
+fn ns(ps: u64) -> f64 {
+    ps.div_ceil(1000) as f64
+}
+
+impl Cores {
+    pub fn new(costs: &Costs, topology: &Topology) -> Self {
+        let end = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
+        let mut core_of = vec![usize::MAX; end];
+        let mut groups = vec![[0; LEVELS.len()]; topology.cores.len()];
+        for cpu in &topology.cpus {
+            core_of[cpu.id.index()] = cpu.core.index();
+            let node = topology.nodes.iter().position(|n| n.id == cpu.node).unwrap_or(0);
+            groups[cpu.core.index()] = [cpu.llc.index(), node, cpu.socket.index(), 0];
+        }
+        let counts = [topology.llcs.len(), topology.nodes.len(), topology.sockets.len(), 1];
+        let hand_over = LEVELS.map(|level| ns(costs.hand_over(level)));
+        Self { core_of, groups, counts, hand_over, own: ns(costs.l1()) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub fn core_of(&self, cpu: warmcore_types::CpuId) -> usize {
+        self.core_of[cpu.index()]
+    }
+
+    pub fn none(&self) -> Rates {
+        Rates(vec![(0.0, 0.0); self.len()])
+    }
+
+    /// What is added up over the cores of each group.
+    fn sums(&self, of: impl Fn(usize) -> f64) -> [Vec<f64>; LEVELS.len()] {
+        std::array::from_fn(|level| {
+            let mut sums = vec![0.0; self.counts[level]];
+            for (core, groups) in self.groups.iter().enumerate() {
+                sums[groups[level]] += of(core);
+            }
+            sums
+        })
+    }
+
+    /// What a touch costs each core, of a line that is touched like that by all.
+    pub fn solve(&self, line: &Rates) -> Solved {
+        let rates = &line.0;
+        let reads = self.sums(|core| rates[core].0);
+        let writes = self.sums(|core| rates[core].1);
+        let last = LEVELS.len() - 1;
+        let (all_reads, all_writes) = (reads[last][0], writes[last][0]);
+        // A writer after whom nobody outside of its group has read: the farthest sharer is no farther than that.
+        let kept: Vec<_> = (0..LEVELS.len())
+            .map(|level| {
+                let near = self.sums(|core| {
+                    let outside = all_reads - reads[level][self.groups[core][level]];
+                    share(rates[core].1, all_writes + outside.max(0.0))
+                });
+                near[level].clone()
+            })
+            .collect();
+        let mut costs = Vec::with_capacity(self.len());
+        // Of all writes in a second: the ns that the line is on its way, and their squares.
+        let (mut busy, mut squares) = (0.0, 0.0);
+        for (core, &(own_reads, own_writes)) in rates.iter().enumerate() {
+            let own = own_reads + own_writes;
+            let others_writes = all_writes - own_writes;
+            let miss = share(others_writes, others_writes + own);
+            let touches = all_reads + all_writes;
+            let mut read = (1.0 - miss) * self.own;
+            let alone = share(own_writes, own_writes + touches - own);
+            let (mut inside, mut within) = (own_writes + own_reads * miss, alone);
+            let mut write = alone * self.own;
+            for level in 0..LEVELS.len() {
+                let group = self.groups[core][level];
+                let hand_over = self.hand_over[level];
+                let upto = writes[level][group] + reads[level][group] * miss;
+                read += share((upto - inside).max(0.0), touches) * hand_over;
+                inside = upto.max(inside);
+                let taken = (kept[level][group] - within).max(0.0);
+                write += taken * hand_over;
+                busy += own_writes * taken * hand_over;
+                squares += own_writes * taken * hand_over * hand_over;
+                within = kept[level][group].max(within);
+            }
+            costs.push(Cost { read, write });
+        }
+        let busy = (busy / 1e9).min(BUSY_MAX);
+        let wait = squares / 1e9 / (2.0 * (1.0 - busy));
+        for (cost, (_, own_writes)) in costs.iter_mut().zip(rates) {
+            let others = share(all_writes - own_writes, all_writes);
+            *cost = Cost { read: cost.read + wait * others, write: cost.write + wait * others };
+        }
+        Solved { costs, busy }
+    }
+}
+
+impl Rates {
+    pub fn add(&mut self, other: &Rates) {
+        for (mine, more) in self.0.iter_mut().zip(&other.0) {
+            *mine = (mine.0 + more.0, mine.1 + more.1);
+        }
+    }
+
+    pub fn reads(&self) -> f64 {
+        self.0.iter().map(|r| r.0).sum()
+    }
+
+    pub fn writes(&self) -> f64 {
+        self.0.iter().map(|r| r.1).sum()
+    }
+
+    /// Cores that write.
+    pub fn writers(&self) -> usize {
+        self.0.iter().filter(|r| r.1 > 0.0).count()
+    }
+}
+
+/// a / b; 0 of nothing.
+fn share(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}

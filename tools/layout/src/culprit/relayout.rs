@@ -1,0 +1,244 @@
+//! Relayout: the cheapest layout in which nobody suffers from another field any more.
+//!
+//! Model.   Moves of a few fields, everything else stays where it is in its line: into a hole of another line, in
+//!          exchange for a field of the same size there, to a line of their own after or before all others.
+//!          Each candidate is judged anew. Cheapest is: the fewest bytes added, then the fewest fields moved, then the
+//!          least that all touches cost. One that makes the whole dearer is none. If one move is not enough, the best
+//!          one is made and the search goes on from there.
+//! Number.  A struct of 140 fields of which four are touched: about 300 candidates.
+//! Source.  Exchanging fields is only as good as the profile is complete: what it does not name is taken for
+//!          untouched, and the report says so.
+
+use super::{Judge, Verdict};
+use crate::{Layout, LayoutError};
+use serde::Serialize;
+
+/// So much of the excess must be gone.
+const GONE: f64 = 0.95;
+/// Moves made one after the other.
+const STEPS_MAX: usize = 6;
+
+/// What kind of change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Into bytes that nobody uses.
+    Hole,
+    /// In exchange for an untouched or friendlier field.
+    Exchange,
+    /// On a line of its own after all others.
+    End,
+    /// On a line of its own before all others.
+    Front,
+    /// Several of those.
+    Several,
+    /// A line of padding after the sufferer: not a way out if the culprit stands before it.
+    PadAfter,
+}
+
+/// Another layout of the same struct.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Relayout {
+    /// What kind of change.
+    pub kind: Kind,
+    /// What to do, in words.
+    pub what: String,
+    /// Fields that stand elsewhere in their line than before.
+    pub moved: Vec<String>,
+    /// Bytes more than before.
+    pub added: isize,
+    /// Which part of the excess is gone.
+    pub gone: f64,
+    /// The layout.
+    pub layout: Layout,
+    /// The verdict on it.
+    pub verdict: Verdict,
+}
+
+impl Relayout {
+    /// Whether nobody suffers any more.
+    pub fn helps(&self) -> bool {
+        self.gone >= GONE
+    }
+
+    fn price(&self) -> (isize, usize, u64, Kind) {
+        // In whole µs a second: less does not decide between two layouts.
+        (self.added, self.moved.len(), (self.verdict.ns_per_s / 1000.0) as u64, self.kind)
+    }
+}
+
+/// Layouts that take the excess away, the cheapest of each kind, the cheapest first; then padding after the worst
+/// sufferer, whether it helps or not. Empty if nobody suffers.
+///
+/// # Errors
+///
+/// A field that the layout does not have.
+pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, LayoutError> {
+    let before = judge.verdict(layout)?;
+    let suffers = |v: &Verdict| v.fields.iter().any(|f| !f.blame.is_empty() || !f.write_blame.is_empty());
+    if !suffers(&before) {
+        return Ok(Vec::new());
+    }
+    let mut found: Vec<Relayout> = Vec::new();
+    let (mut from, mut said) = (layout.clone(), Vec::<(String, Vec<String>)>::new());
+    for _ in 0..STEPS_MAX {
+        let mut tried = Vec::new();
+        for Candidate { kind, what, moved, layout: to } in candidates(judge, &from) {
+            let verdict = judge.verdict(&to)?;
+            if verdict.ns_per_s >= before.ns_per_s {
+                continue;
+            }
+            let gone = 1.0 - verdict.excess_ns_per_s / before.excess_ns_per_s;
+            let mut all = moved.clone();
+            all.extend(said.iter().flat_map(|(_, moved)| moved.clone()));
+            all.sort();
+            all.dedup();
+            let whole: Vec<&str> = said.iter().map(|(w, _)| w.as_str()).chain([what.as_str()]).collect();
+            let kind = if said.is_empty() { kind } else { Kind::Several };
+            let relayout = Relayout {
+                kind,
+                what: whole.join("; "),
+                moved: all,
+                added: to.added_to(layout),
+                gone,
+                layout: to,
+                verdict,
+            };
+            tried.push((relayout, (what, moved)));
+        }
+        let helps = tried.iter().any(|(relayout, _)| relayout.helps());
+        if helps {
+            for (relayout, _) in tried {
+                if relayout.helps() {
+                    keep(&mut found, relayout);
+                }
+            }
+            break;
+        }
+        // None is enough: the one that takes most away, the cheaper of two that are alike.
+        let best = tried.into_iter().min_by_key(|(relayout, _)| {
+            ((relayout.verdict.excess_ns_per_s / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
+        });
+        let Some((best, step)) = best.filter(|(best, _)| {
+            let so_far = judge.verdict(&from).map_or(f64::MAX, |v| v.excess_ns_per_s);
+            best.verdict.excess_ns_per_s < 0.99 * so_far
+        }) else {
+            break;
+        };
+        from = best.layout;
+        said.push(step);
+    }
+    found.sort_by_key(Relayout::price);
+    found.extend(pad_after(judge, layout, &before)?);
+    Ok(found)
+}
+
+/// The cheapest of its kind stays.
+fn keep(found: &mut Vec<Relayout>, new: Relayout) {
+    match found.iter_mut().find(|old| old.kind == new.kind) {
+        Some(old) if new.price() < old.price() => *old = new,
+        Some(_) => {}
+        None => found.push(new),
+    }
+}
+
+struct Candidate {
+    kind: Kind,
+    what: String,
+    moved: Vec<String>,
+    layout: Layout,
+}
+
+/// Every move of a field that suffers or is to blame, and of all to blame for one sufferer together.
+fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
+    let unit = judge.unit();
+    let hot = judge.hot(layout);
+    let Ok(verdict) = judge.verdict(layout) else { return Vec::new() };
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    let number = |name: &str| layout.place(name).ok().map(|place| place.field);
+    for field in &verdict.fields {
+        for blames in [&field.blame, &field.write_blame] {
+            if blames.is_empty() {
+                continue;
+            }
+            let mut culprits: Vec<usize> = blames.iter().filter_map(|b| number(&b.field)).collect();
+            sets.extend(culprits.iter().map(|f| vec![*f]));
+            sets.extend(number(&field.name).map(|f| vec![f]));
+            culprits.sort_unstable();
+            culprits.dedup();
+            sets.push(culprits);
+        }
+    }
+    sets.sort();
+    sets.dedup();
+    let mut candidates = Vec::new();
+    for set in sets {
+        let names: Vec<String> = set.iter().map(|f| layout.fields[*f].name.clone()).collect();
+        let said = names.join(" and ");
+        let mut add = |kind, what: String, moved: Vec<String>, layout: Layout| {
+            candidates.push(Candidate { kind, what, moved, layout });
+        };
+        let end = layout.at_the_end(&set, unit);
+        let behind = match layout.flexible().filter(|last| !set.contains(last)) {
+            Some(last) => format!(", {} behind it", layout.fields[last].name),
+            None => String::new(),
+        };
+        add(Kind::End, format!("give {said} a line of its own at the end{behind}"), names.clone(), end);
+        if layout.flexible().is_some_and(|last| set.contains(&last)) {
+            continue; // It has to be the last.
+        }
+        let front = layout.in_front(&set, unit);
+        add(Kind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
+        let &[only] = set.as_slice() else { continue };
+        let field = &layout.fields[only];
+        let home = field.offset / unit;
+        for hole in layout.holes() {
+            // The first place in each line that the hole reaches.
+            for line in hole.offset / unit..(hole.offset + hole.size).div_ceil(unit) {
+                let at = hole.offset.max(line * unit).next_multiple_of(field.align);
+                if line != home
+                    && at + field.size <= hole.offset + hole.size
+                    && let Some(to) = layout.with(&[(only, at)])
+                {
+                    let what = format!("move {said} into the hole at byte {at}");
+                    add(Kind::Hole, what, names.clone(), to);
+                }
+            }
+        }
+        for (number, other) in layout.fields.iter().enumerate() {
+            let fits = other.size == field.size && other.offset / unit != home;
+            if number == only || !fits {
+                continue;
+            }
+            // An untouched field may stand anywhere; a touched one is judged like all.
+            if let Some(to) = layout.with(&[(only, other.offset), (number, field.offset)]) {
+                let cold = if hot.contains(&number) { "" } else { ", which nobody touches" };
+                let what = format!("exchange {said} and {}{cold}", other.name);
+                let moved = vec![field.name.clone(), other.name.clone()];
+                add(Kind::Exchange, what, moved, to);
+            }
+        }
+    }
+    candidates
+}
+
+fn pad_after(judge: &Judge, layout: &Layout, before: &Verdict) -> Result<Option<Relayout>, LayoutError> {
+    let excess = |f: &&super::FieldCost| (f.read_ns - f.read_alone_ns) * f.reads_per_s;
+    let worst = before.fields.iter().filter(|f| !f.blame.is_empty());
+    let Some(worst) = worst.max_by(|a, b| excess(a).total_cmp(&excess(b))) else { return Ok(None) };
+    let place = layout.place(&worst.name)?;
+    let padded = layout.padded_after(place.field, judge.unit());
+    let verdict = judge.verdict(&padded)?;
+    // What that does for the sufferer, whoever else gains by it.
+    let after = verdict.field(&worst.name).map_or(worst.read_ns, |f| f.read_ns);
+    let gone = (worst.read_ns - after) / (worst.read_ns - worst.read_alone_ns);
+    Ok(Some(Relayout {
+        kind: Kind::PadAfter,
+        what: format!("a line of padding after {}", worst.name),
+        moved: Vec::new(),
+        added: padded.added_to(layout),
+        gone,
+        layout: padded,
+        verdict,
+    }))
+}

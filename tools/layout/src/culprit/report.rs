@@ -1,0 +1,249 @@
+//! Report: the verdict on a layout, line by line, as one reads pahole's.
+//!
+//! Model.   Lines that the profile touches are drawn with all their fields and holes, the others are counted. A `!`
+//!          marks who suffers. Then a sentence for each sufferer, and what to do.
+
+use super::{Blame, Culprit, FieldCost, Kind, Stands};
+use crate::Layout;
+use std::fmt::{self, Write};
+
+impl Culprit {
+    /// All of it, as text.
+    pub fn report(&self) -> String {
+        self.to_string()
+    }
+
+    /// Fields that suffer, the costliest first.
+    pub fn sufferers(&self) -> Vec<&FieldCost> {
+        let excess = |f: &FieldCost| {
+            f.reads_per_s * (f.read_ns - f.read_alone_ns) + f.writes_per_s * (f.write_ns - f.write_alone_ns)
+        };
+        let is_one = |f: &&FieldCost| !f.blame.is_empty() || !f.write_blame.is_empty();
+        let mut sufferers: Vec<_> = self.verdict.fields.iter().filter(is_one).collect();
+        sufferers.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
+        sufferers
+    }
+
+    fn draw(&self, out: &mut impl Write) -> fmt::Result {
+        let (layout, unit) = (&self.layout, self.verdict.unit);
+        let touches = |line: usize| {
+            let on = |f: &&FieldCost| f.offset < (line + 1) * unit && line * unit < f.offset + f.size.max(1);
+            self.verdict.fields.iter().any(|f| on(&f))
+        };
+        writeln!(out, "  Rates are of all cores together.")?;
+        writeln!(
+            out,
+            "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",
+            "offset", "size", "field", "reads/s", "writes/s", "read write", "ns/read", "ns/write"
+        )?;
+        // What an array of no length has stands behind the end.
+        let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
+        let lines = layout.size.div_ceil(unit).max(flexible);
+        let mut line = 0;
+        while line < lines {
+            let next = (line + 1..lines).find(|l| touches(*l)).unwrap_or(lines);
+            if touches(line) {
+                writeln!(out, "  -- line {line}, bytes {}..{} --", line * unit, (line + 1) * unit)?;
+                self.draw_line(out, line)?;
+                line += 1;
+            } else {
+                if next - line == 1 {
+                    writeln!(out, "  -- line {line}: not touched --")?;
+                } else {
+                    writeln!(out, "  -- lines {line} to {}: not touched --", next - 1)?;
+                }
+                line = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn draw_line(&self, out: &mut impl Write, line: usize) -> fmt::Result {
+        let (layout, unit) = (&self.layout, self.verdict.unit);
+        let on =
+            |offset: usize, size: usize| offset < (line + 1) * unit && line * unit < offset + size.max(1);
+        let mut rows: Vec<(usize, usize, Option<usize>)> = layout
+            .fields
+            .iter()
+            .enumerate()
+            .filter(|(_, f)| on(f.offset, f.size))
+            .map(|(i, f)| (f.offset, f.size, Some(i)))
+            .collect();
+        rows.extend(layout.holes().iter().filter(|h| on(h.offset, h.size)).map(|h| (h.offset, h.size, None)));
+        rows.sort_unstable();
+        for (offset, size, field) in rows {
+            let Some(field) = field else {
+                writeln!(out, "  {offset:>6} {size:>5}  (nothing)")?;
+                continue;
+            };
+            let field = &layout.fields[field];
+            let end = field.end().max(field.offset + 1);
+            let within = |f: &&FieldCost| f.offset < end && field.offset < f.offset + f.size.max(1);
+            let touched: Vec<&FieldCost> = self.verdict.fields.iter().filter(within).collect();
+            if touched.is_empty() {
+                writeln!(out, "  {offset:>6} {size:>5}  {}", field.name)?;
+            }
+            for f in touched {
+                let mark = if f.blame.is_empty() && f.write_blame.is_empty() { ' ' } else { '!' };
+                let by = format!("{:>5} {:>5}", f.readers, f.writers);
+                let ns = |rate: f64, ns: f64| if rate > 0.0 { format!("{ns:.1}") } else { String::new() };
+                let row = format!(
+                    "{mark} {:>6} {:>5}  {:<28} {:>9} {:>9}  {by}  {:>8} {:>8}",
+                    f.offset,
+                    f.size,
+                    f.name,
+                    rate(f.reads_per_s),
+                    rate(f.writes_per_s),
+                    ns(f.reads_per_s, f.read_ns),
+                    ns(f.writes_per_s, f.write_ns),
+                );
+                writeln!(out, "{}", row.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn blame(
+        &self,
+        out: &mut impl Write,
+        field: &FieldCost,
+        what: &str,
+        blame: &[Blame],
+        (ns, alone): (f64, f64),
+    ) -> fmt::Result {
+        if blame.is_empty() {
+            return Ok(());
+        }
+        let line = field.offset / self.verdict.unit;
+        writeln!(
+            out,
+            "{}: {ns:.1} ns a {what}, on a line of its own {alone:.1}. Line {line} is taken away by",
+            field.name
+        )?;
+        for b in blame {
+            let it = self.verdict.field(&b.field);
+            let offset = it.map_or(0, |f| f.offset);
+            let mut touches = Vec::new();
+            for (rate_per_s, cores, word) in it.into_iter().flat_map(|f| {
+                // A read is harmed by writes alone.
+                let reads = if what == "read" { 0.0 } else { f.reads_per_s };
+                [(f.writes_per_s, f.writers, "writes"), (reads, f.readers, "reads")]
+            }) {
+                if rate_per_s > 0.0 {
+                    touches.push(format!("{} {word}/s by {cores} cores", rate(rate_per_s).trim()));
+                }
+            }
+            let stands = match b.stands {
+                Stands::Before => "before it",
+                Stands::After => "after it",
+                Stands::Inside => "in the same bytes",
+            };
+            writeln!(
+                out,
+                "  {}, byte {offset}, {stands}: {:.0} % of it, {:.1} ns a {what} ({})",
+                b.field,
+                100.0 * b.share,
+                b.by_ns,
+                touches.join(", "),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn ways_out(&self, out: &mut impl Write) -> fmt::Result {
+        let (ways, not): (Vec<_>, Vec<_>) = self.relayouts.iter().partition(|r| r.kind != Kind::PadAfter);
+        if ways.is_empty() {
+            let found = "No layout helps: whoever suffers does so from what has to be where it is.";
+            return writeln!(out, "{found}");
+        }
+        for (number, way) in ways.iter().enumerate() {
+            let which = if number == 0 { "Cheapest" } else { "Or" };
+            writeln!(
+                out,
+                "{which}: {}. {:+} bytes, {} moved, {:.1} % of the excess gone.",
+                way.what,
+                way.added,
+                way.moved.len(),
+                100.0 * way.gone
+            )?;
+            if number > 0 {
+                continue;
+            }
+            for field in self.sufferers() {
+                if let Some(after) = way.verdict.field(&field.name) {
+                    let place = format!("byte {}, line {}", after.offset, after.offset / self.verdict.unit);
+                    let mut said = Vec::new();
+                    if field.reads_per_s > 0.0 {
+                        said.push(format!("{:.1} -> {:.1} ns a read", field.read_ns, after.read_ns));
+                    }
+                    if field.writes_per_s > 0.0 {
+                        said.push(format!("{:.1} -> {:.1} ns a write", field.write_ns, after.write_ns));
+                    }
+                    writeln!(out, "  {} ({place}): {}", field.name, said.join(", "))?;
+                }
+            }
+        }
+        for way in not {
+            let verdict = if way.helps() { "helps the reader too" } else { "is no way out" };
+            writeln!(
+                out,
+                "{} {verdict}: {:+} bytes, {:.1} % of what it suffers gone.",
+                capital(&way.what),
+                way.added,
+                100.0 * way.gone
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { name, size, align, source, .. } = &self.layout;
+        let unit = self.verdict.unit;
+        let lines = size.div_ceil(unit);
+        writeln!(f, "struct {name}: {size} bytes, {lines} lines of {unit} ({source})")?;
+        let workload = if self.workload.is_empty() { "the profile" } else { &self.workload };
+        writeln!(f, "{workload} on {}", self.machine)?;
+        self.draw(f)?;
+        if *align < unit {
+            writeln!(
+                f,
+                "Lines are counted from its start, and it is aligned to {align}: its allocator decides."
+            )?;
+        }
+        let sufferers = self.sufferers();
+        if sufferers.is_empty() {
+            return writeln!(f, "Nobody suffers from another field of its line.");
+        }
+        for field in sufferers {
+            self.blame(f, field, "read", &field.blame, (field.read_ns, field.read_alone_ns))?;
+            self.blame(f, field, "write", &field.write_blame, (field.write_ns, field.write_alone_ns))?;
+        }
+        for (line, busy) in &self.verdict.busy {
+            writeln!(
+                f,
+                "Line {line} is on its way {:.0} % of the time: a little more, and whoever wants it waits for ever.",
+                100.0 * busy
+            )?;
+        }
+        self.ways_out(f)?;
+        writeln!(f, "Fields that the profile does not name are taken for untouched.")
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// A rate in six letters.
+fn rate(per_s: f64) -> String {
+    match per_s {
+        0.0 => String::new(),
+        x if x >= 1e9 => format!("{:.1} G", x / 1e9),
+        x if x >= 1e6 => format!("{:.1} M", x / 1e6),
+        x if x >= 1e4 => format!("{:.1} k", x / 1e3),
+        x => format!("{x:.0}"),
+    }
+}

@@ -1,0 +1,134 @@
+//! Simulate: the same profile, touch by touch.
+//!
+//! Model.   Every CPU touches every field of its entries at random times, independently; `Memory`'s named lines say
+//!          what each touch costs. The first tenth is not counted: caches begin empty.
+//! Number.  A million touches: half a second.
+
+use super::Profile;
+use crate::{Layout, LayoutError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use warmcore_sim::costs::Costs;
+use warmcore_sim::event::Events;
+use warmcore_sim::memory::{LineId, Memory};
+use warmcore_sim::random::{Purpose, Random, exponential};
+use warmcore_topo::Topology;
+use warmcore_types::{CpuId, Nanos};
+
+/// What was seen of one field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// Its name in the profile.
+    pub name: String,
+    /// Reads that were counted.
+    pub reads: u64,
+    /// All of them together, in ns.
+    pub read_ns: u64,
+    /// Writes that were counted.
+    pub writes: u64,
+    /// All of them together, in ns.
+    pub write_ns: u64,
+}
+
+impl Seen {
+    /// One read in ns, over all.
+    pub fn mean_read_ns(&self) -> f64 {
+        self.read_ns as f64 / self.reads.max(1) as f64
+    }
+
+    /// One write in ns, over all.
+    pub fn mean_write_ns(&self) -> f64 {
+        self.write_ns as f64 / self.writes.max(1) as f64
+    }
+}
+
+/// A CPU that reads, or writes, one field again and again.
+struct Stream {
+    cpu: CpuId,
+    field: usize,
+    is_write: bool,
+    mean: Nanos,
+    count: u64,
+}
+
+/// Who touches a field less often than once in so many ns, 12 days, does it once in that.
+const MEAN_MAX: f64 = 1e15;
+
+/// So many touches of a profile, by named lines.
+///
+/// # Errors
+///
+/// As [`Profile::check`].
+pub fn simulate(
+    layout: &Layout,
+    profile: &Profile,
+    costs: &Costs,
+    topology: &Topology,
+    seed: u64,
+    touches: u64,
+) -> Result<Vec<Seen>, LayoutError> {
+    profile.check(layout, topology)?;
+    let unit = topology.line_bytes as usize * if profile.pair { 2 } else { 1 };
+    let mut memory = Memory::new(costs, topology);
+    let mut lines: BTreeMap<usize, LineId> = BTreeMap::new();
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut on: Vec<Vec<LineId>> = Vec::new();
+    let mut streams = Vec::new();
+    for access in &profile.access {
+        let field = match seen.iter().position(|s| s.name == access.field) {
+            Some(field) => field,
+            None => {
+                let place = layout.place(&access.field)?;
+                let all = place.units(unit);
+                on.push(all.map(|line| *lines.entry(line).or_insert_with(|| memory.line())).collect());
+                seen.push(Seen { name: access.field.clone(), ..Seen::default() });
+                seen.len() - 1
+            }
+        };
+        let cpus = access.cpus.on(topology, "profile")?;
+        let (reads, writes) = profile.each(access, cpus.len());
+        for cpu in cpus.iter() {
+            for (is_write, rate) in [(false, reads), (true, writes)] {
+                if rate > 0.0 {
+                    let mean = Nanos((1e9 / rate).round().min(MEAN_MAX) as u64);
+                    streams.push(Stream { cpu, field, is_write, mean, count: 0 });
+                }
+            }
+        }
+    }
+    let random = Random::new(seed);
+    let mut events = Events::new();
+    for (number, stream) in streams.iter_mut().enumerate() {
+        events.push(next(random, number, stream), 0, number);
+    }
+    for touch in 0..touches {
+        let Some(due) = events.pop() else { break };
+        let stream = &mut streams[due.what];
+        let mut took = 0;
+        for line in &on[stream.field] {
+            let now = Nanos(due.at.0 + took);
+            took += match stream.is_write {
+                true => memory.write_line(stream.cpu, *line, now).0,
+                false => memory.read_line(stream.cpu, *line, now).0,
+            };
+        }
+        if touch >= touches / 10 {
+            let seen = &mut seen[stream.field];
+            let (count, sum) = match stream.is_write {
+                true => (&mut seen.writes, &mut seen.write_ns),
+                false => (&mut seen.reads, &mut seen.read_ns),
+            };
+            *count += 1;
+            *sum += took;
+        }
+        let at = Nanos(due.at.0.saturating_add(next(random, due.what, stream).0));
+        events.push(at, 0, due.what);
+    }
+    Ok(seen)
+}
+
+fn next(random: Random, number: usize, stream: &mut Stream) -> Nanos {
+    let bits = random.bits(number as u64, Purpose::Load, stream.count);
+    stream.count += 1;
+    exponential(bits, stream.mean)
+}

@@ -1,0 +1,401 @@
+//! Scene: librseq's program for intermittent threads, on a virtual clock.
+//!
+//! Model.   Each thread is pinned to a CPU of its own. All meet, so that each CPU has an id; then thread k of a
+//!          random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with
+//!          a sleep of delay × threads after each. No two overlap, so a loop over visits in the order of time is all
+//!          the scheduler that there is. A thread enters when it is switched in and leaves when it is switched
+//!          out: the ids are the crate's own.
+//!          The kernel's compaction runs on the first tick, 100 ms after the last one, that hits a running thread of
+//!          the process, and takes an id whose CPU's clock says that it lay unused for 100 ms. The clock of an idle CPU
+//!          stands still, but for a pass over all idle CPUs that is made at most every 32 ms, by whoever goes idle
+//!          or ticks then: their next balancing is due, so that it brings their clocks up to date.
+//! Number.  8 threads, 10 ms: a CPU sleeps 80 ms, less than 100, so no id is ever given up. 384 threads, 200 ms: 77 s.
+//! Source.  librseq `tests/basic_percpu_benchmark.c`; Linux 6.4 `task_tick_mm_cid`, `task_mm_cid_work`,
+//!          `sched_mm_cid_remote_clear_old`; `nohz_newidle_balance`, `_nohz_idle_balance`; `fs/select.c`
+//!          `select_estimate_accuracy` (a sleep is up to 0.1 % longer than asked for).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use warmcore_cid::{Held, Ids, Policy, Seat, User, seats};
+use warmcore_sim::costs::Costs;
+use warmcore_sim::memory::{Access, ExtentId, Memory, Pages};
+use warmcore_sim::random::{Purpose, Random, below};
+use warmcore_topo::Topology;
+use warmcore_types::{CpuId, CpuSet, Nanos};
+
+const MS: u64 = 1_000_000;
+/// As in the published program.
+pub const AREA_BYTES: u64 = 16 << 10;
+const WARM_PASSES: u64 = 20_000;
+/// As in the published program.
+pub const TIMED_PASSES: u32 = 5;
+/// Linux's `MM_CID_SCAN_DELAY` and `SCHED_MM_CID_PERIOD_NS`.
+const EXPIRY: u64 = 100 * MS;
+/// Linux's `LOAD_AVG_PERIOD`: so far apart are passes over idle CPUs.
+const PASS_PERIOD: u64 = 32 * MS;
+
+/// How a burst finds its area.
+#[derive(Debug, Clone, Copy)]
+pub enum Index {
+    /// By the CPU's number.
+    Cpu,
+    /// By an id under this policy.
+    Cid(&'static dyn Policy),
+}
+
+/// What the clock of another, idle CPU shows to a compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteClock {
+    /// What it is.
+    Right,
+    /// When it went idle, or when somebody last made a pass over all idle CPUs.
+    Stale,
+}
+
+/// Which program, on how many CPUs.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// One per CPU.
+    pub threads: u32,
+    /// On so many last-level caches, as many CPUs of each.
+    pub llcs: u32,
+    /// From one thread's burst to the next one's.
+    pub delay_ms: u64,
+    /// How an area is found.
+    pub index: Index,
+    /// What the areas' pages are before they are written. A pool of librseq's is copied on the first write.
+    pub pages: Pages,
+    /// Ticks per second of a CPU that is not idle.
+    pub hz: u64,
+    /// What compaction reads.
+    pub clock: RemoteClock,
+    /// Whether there is a compaction.
+    pub compacts: bool,
+    /// After a burst a thread ends with this probability, in percent, and another is made on its CPU at its next turn.
+    pub churn_percent: u64,
+    /// Added to a timed pass that follows a sleep, in ns: what the model of memory does not explain of an own
+    /// area's cost. Only in rows that are marked fitted.
+    pub after_sleep_ns: i64,
+}
+
+/// What came out.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outcome {
+    /// A timed pass, on average.
+    pub burst_ns: f64,
+    /// … but for each thread's first one.
+    pub after_sleep_ns: f64,
+    /// Areas that were passed over.
+    pub areas: u32,
+    /// Timed passes over another area than this CPU's last one was.
+    pub moved: u32,
+    /// Page faults in timed passes.
+    pub faults: u64,
+    /// Compactions.
+    pub compactions: u32,
+}
+
+struct Thread<'a> {
+    cpu: CpuId,
+    user: Option<User>,
+    held: Option<Held<'a>>,
+    area: Option<u32>,
+    /// Timed passes that it made.
+    passes: u32,
+}
+
+/// What a CPU's run queue knows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queue {
+    clock: u64,
+    /// When a thread of the process last came or went.
+    used: u64,
+    is_idle: bool,
+}
+
+/// Runs it.
+///
+/// # Panics
+/// If the machine has not so many CPUs.
+pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outcome {
+    let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
+    let ids = match setup.index {
+        Index::Cpu => None,
+        Index::Cid(policy) => Some(Ids::new(seats(numbers), OVERFLOW, policy)),
+    };
+    Scene::new(costs, topology, setup, seed, ids.as_ref()).run()
+}
+
+/// Ids for who finds its CPU's held: nobody does here.
+const OVERFLOW: u32 = 4;
+
+struct Scene<'a> {
+    setup: &'a Setup,
+    random: Random,
+    memory: Memory,
+    ids: Option<&'a Ids<Box<[Seat]>>>,
+    all: CpuSet,
+    /// By place: the CPU's index among those that take part.
+    threads: Vec<Thread<'a>>,
+    queues: Vec<Queue>,
+    /// By CPU number.
+    places: Vec<usize>,
+    /// The places of each place's core: a core sleeps when all its threads do.
+    siblings: Vec<Vec<usize>>,
+    /// By area: its extent.
+    areas: Vec<Option<ExtentId>>,
+    next_token: u32,
+    next_scan: u64,
+    next_idle_pass: u64,
+    switch_ns: u64,
+    hot_pass_ns: u64,
+    compactions: u32,
+}
+
+impl<'a> Scene<'a> {
+    fn new(
+        costs: &Costs,
+        topology: &Topology,
+        setup: &'a Setup,
+        seed: u64,
+        ids: Option<&'a Ids<Box<[Seat]>>>,
+    ) -> Self {
+        let cpus = cpus_of(topology, setup);
+        let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
+        let mut places = vec![usize::MAX; numbers];
+        cpus.iter().enumerate().for_each(|(place, cpu)| places[cpu.index()] = place);
+        let siblings = cpus.iter().map(|cpu| {
+            let all = topology.siblings(*cpu).into_iter().flat_map(|set| set.iter());
+            all.map(|cpu| places[cpu.index()]).filter(|place| *place != usize::MAX).collect()
+        });
+        let siblings = siblings.collect();
+        let mut memory = Memory::new(costs, topology);
+        // What a pass over what is in the own cache takes.
+        let probe = memory.extent(AREA_BYTES, Pages::Touched, None);
+        memory.touch(cpus[0], probe, Access::Write, Nanos(0));
+        let hot_pass_ns = memory.touch(cpus[0], probe, Access::Write, Nanos(0)).0;
+        let thread = |cpu: &CpuId| Thread { cpu: *cpu, user: None, held: None, area: None, passes: 0 };
+        Self {
+            setup,
+            random: Random::new(seed),
+            memory,
+            ids,
+            threads: cpus.iter().map(thread).collect(),
+            queues: vec![Queue::default(); cpus.len()],
+            all: cpus.into_iter().collect(),
+            places,
+            siblings,
+            areas: vec![None; numbers + OVERFLOW as usize],
+            next_token: 0,
+            next_scan: EXPIRY,
+            next_idle_pass: 0,
+            switch_ns: costs.ns("csw_voluntary").0,
+            hot_pass_ns,
+            compactions: 0,
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        let n = self.threads.len() as u64;
+        // That all meet is at any moment between two ticks, before the first compaction.
+        let met = EXPIRY / 2 + below(self.random.bits(0, Purpose::Load, 0), MS);
+        let main = self.meet(met);
+        let mut due = BinaryHeap::new();
+        for (k, place) in self.order().into_iter().enumerate() {
+            due.push(Reverse((slept_until(met, k as u64 * self.setup.delay_ms * MS), k, place)));
+        }
+        let mut out = Outcome::default();
+        let (mut sum, mut after) = (0, 0);
+        while let Some(Reverse((now, k, place))) = due.pop() {
+            let (was, came_back) = (self.threads[place].area, self.threads[place].passes > 0);
+            let before = self.memory.counts().faults;
+            let (left, timed) = self.visit(place, now, came_back);
+            sum += timed;
+            if came_back {
+                after += timed;
+                out.moved += u32::from(self.threads[place].area != was);
+                out.faults += self.memory.counts().faults - before;
+            }
+            if self.threads[place].passes < TIMED_PASSES {
+                due.push(Reverse((slept_until(left, self.setup.delay_ms * n * MS), k, place)));
+            }
+        }
+        let users = self.threads.iter_mut().filter_map(|thread| thread.user.take()).chain(main);
+        let users: Vec<User> = users.collect();
+        users.into_iter().for_each(|user| _ = self.ids.map(|ids| ids.remove_user(user)));
+        out.burst_ns = sum as f64 / (n * u64::from(TIMED_PASSES)) as f64;
+        out.after_sleep_ns = after as f64 / (n * u64::from(TIMED_PASSES - 1)) as f64;
+        out.areas = self.areas.iter().flatten().count() as u32;
+        out.compactions = self.compactions;
+        out
+    }
+
+    /// The random sequence of the places.
+    fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.threads.len()).collect();
+        for i in (1..order.len()).rev() {
+            let j = below(self.random.bits(1, Purpose::Load, i as u64), i as u64 + 1);
+            order.swap(i, j as usize);
+        }
+        order
+    }
+
+    fn new_user(&mut self) -> Option<User> {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.ids.map(|ids| ids.add_user(token, &self.all))
+    }
+
+    /// All run at once until the last one is there: each CPU has an id then. The first thread of the process
+    /// made the others, and waits for their end.
+    fn meet(&mut self, now: u64) -> Option<User> {
+        let mut main = self.new_user();
+        for place in 0..self.threads.len() {
+            self.threads[place].user = self.new_user();
+        }
+        if let (Some(ids), Some(main)) = (self.ids, &mut main) {
+            let held = ids.enter(self.threads[0].cpu, main).expect("the first id");
+            ids.leave(held, main);
+        }
+        self.threads.iter_mut().for_each(|thread| _ = thread.enter(self.ids));
+        for place in 0..self.threads.len() {
+            self.threads[place].leave(self.ids);
+            self.goes_idle(place, now);
+        }
+        main
+    }
+
+    /// A thread's turn, from when it is woken: when it sleeps again, and what its timed pass took.
+    fn visit(&mut self, place: usize, now: u64, came_back: bool) -> (u64, u64) {
+        let cpu = self.threads[place].cpu;
+        let idle_since = self.siblings[place].iter().map(|p| self.queues[*p].used).max().unwrap_or(0);
+        let state = self.memory.slept(cpu, Nanos(now.saturating_sub(idle_since)));
+        let mut at = now + state.map_or(0, |state| state.exit.0) + self.switch_ns;
+        let area = self.switch_in(place, at);
+        if !came_back {
+            // Warm passes: the first finds the area where it is, the others in the own cache.
+            at += self.pass(area, cpu, at) + (WARM_PASSES - 1) * self.hot_pass_ns;
+        }
+        let mut timed = self.pass(area, cpu, at);
+        if came_back {
+            timed = timed.saturating_add_signed(self.setup.after_sleep_ns);
+        }
+        at += timed + self.switch_ns;
+        self.ticks(now, at);
+        self.switch_out(place, at);
+        (at, timed)
+    }
+
+    fn switch_in(&mut self, place: usize, now: u64) -> u32 {
+        if self.threads[place].user.is_none() {
+            self.threads[place].user = self.new_user();
+        }
+        let queue = &mut self.queues[place];
+        *queue = Queue { clock: now, used: now, is_idle: false };
+        self.threads[place].enter(self.ids)
+    }
+
+    fn switch_out(&mut self, place: usize, now: u64) {
+        let (percent, thread) = (self.setup.churn_percent, &mut self.threads[place]);
+        thread.leave(self.ids);
+        thread.passes += 1;
+        let draw = self.random.bits(2 + place as u64, Purpose::Load, u64::from(thread.passes));
+        let ends = below(draw, 100) < percent;
+        if let (Some(ids), Some(user)) = (self.ids, thread.user.take_if(|_| ends)) {
+            ids.remove_user(user);
+        }
+        self.goes_idle(place, now);
+    }
+
+    fn pass(&mut self, area: u32, cpu: CpuId, now: u64) -> u64 {
+        let (memory, pages) = (&mut self.memory, self.setup.pages);
+        let extent = *self.areas[area as usize].get_or_insert_with(|| memory.extent(AREA_BYTES, pages, None));
+        memory.touch(cpu, extent, Access::Write, Nanos(now)).0
+    }
+
+    /// The ticks that hit a thread that runs from `from` to `to`.
+    fn ticks(&mut self, from: u64, to: u64) {
+        let period = 1_000_000_000 / self.setup.hz;
+        let mut tick = from.next_multiple_of(period);
+        while tick < to {
+            if self.setup.compacts && tick >= self.next_scan {
+                self.next_scan = tick + EXPIRY;
+                self.compact(tick);
+            }
+            self.pass_over_idle(tick);
+            tick += period;
+        }
+    }
+
+    fn compact(&mut self, now: u64) {
+        let (places, queues, clock) = (&self.places, &self.queues, self.setup.clock);
+        self.compactions += 1;
+        self.ids.map(|ids| {
+            ids.compact_if(|cpu, _| {
+                let queue = &queues[places[cpu.index()]];
+                let shows = if clock == RemoteClock::Right { now } else { queue.clock };
+                shows >= queue.used + EXPIRY
+            })
+        });
+    }
+
+    /// Brings the clocks of idle CPUs up to date, if that was not done just now.
+    fn pass_over_idle(&mut self, now: u64) {
+        if now >= self.next_idle_pass {
+            self.next_idle_pass = now + PASS_PERIOD;
+            self.queues.iter_mut().filter(|queue| queue.is_idle).for_each(|queue| queue.clock = now);
+        }
+    }
+
+    fn goes_idle(&mut self, place: usize, now: u64) {
+        self.pass_over_idle(now);
+        self.queues[place] = Queue { clock: now, used: now, is_idle: true };
+    }
+}
+
+impl<'a> Thread<'a> {
+    /// The area that it has from now on.
+    fn enter(&mut self, ids: Option<&'a Ids<Box<[Seat]>>>) -> u32 {
+        let area = match (ids, &mut self.user) {
+            (Some(ids), Some(user)) => {
+                let held = ids.enter(self.cpu, user).expect("an id for each CPU");
+                let cid = held.cid();
+                self.held = Some(held);
+                cid.0
+            }
+            _ => self.cpu.0,
+        };
+        self.area = Some(area);
+        area
+    }
+
+    fn leave(&mut self, ids: Option<&'a Ids<Box<[Seat]>>>) {
+        if let (Some(ids), Some(held), Some(user)) = (ids, self.held.take(), &mut self.user) {
+            ids.leave(held, user);
+        }
+    }
+}
+
+/// So many CPUs of each of the first caches, one per core while there are cores.
+fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
+    let each = setup.threads.div_ceil(setup.llcs) as usize;
+    let mut cpus: Vec<CpuId> = Vec::new();
+    for llc in topology.llcs.iter().take(setup.llcs as usize) {
+        let rank =
+            |cpu: CpuId| topology.siblings(cpu).map_or(0, |s| s.iter().take_while(|c| *c < cpu).count());
+        let mut of: Vec<CpuId> = llc.cpus.iter().collect();
+        of.sort_by_key(|cpu| (rank(*cpu), *cpu));
+        cpus.extend(of.into_iter().take(each));
+    }
+    cpus.sort();
+    let (have, want) = (cpus.len(), setup.threads as usize);
+    let (llcs, source) = (setup.llcs, &topology.source);
+    assert!(have >= want, "{want} threads on {llcs} caches of {source}, and they have {have} CPUs");
+    cpus.truncate(want);
+    cpus
+}
+
+/// Nobody asks to sleep for nothing; else the timer may be late by 0.1 %, at least 50 µs, at most 100 ms.
+fn slept_until(now: u64, ns: u64) -> u64 {
+    if ns == 0 { now } else { now + ns + (ns / 1000).clamp(50_000, 100 * MS) }
+}

@@ -1,0 +1,162 @@
+use super::*;
+use crate::Mark;
+
+fn quick() -> Options {
+    Options { seeds: 0..3, quick: true, ..Options::default() }
+}
+
+fn machine() -> Machine {
+    Machine::named(MACHINES, MACHINE)
+}
+
+#[test]
+fn every_promised_row_is_within_its_tolerance_and_says_what_was_given() {
+    let table = table(&quick());
+    let claims = |row: &&Row| row.tolerance.as_ref().is_some_and(|tolerance| tolerance.what.is_some());
+    let claimed: Vec<&Row> = table.rows.iter().filter(claims).collect();
+    assert_eq!(claimed.len(), 8);
+    for row in claimed {
+        // The published counts are its inputs, and nobody is in an operation: it is 0 whatever is simulated.
+        let is_zero = row.name.starts_with("held locks");
+        let expected = if is_zero { (Mark::ByConstruction, None) } else { (Mark::Fitted, Some(true)) };
+        assert_eq!((row.mark(), row.is_met()), expected, "{row:?}");
+    }
+    assert_eq!(table.tally()[0], (7, 7));
+    // Without the proposal both ways cost the same: it meets 1 and 8 CPUs. Of queueing it says what the rows say.
+    let (null, of) = table.tally()[1];
+    assert!(of == 4 && null < 4, "{null} of {of}");
+    assert!(table.rows.iter().all(|row| row.null.is_none_or(|null| null != row.simulated)));
+}
+
+#[test]
+fn with_nothing_given_the_direction_is_right_and_the_rows_say_so() {
+    let table = table(&quick());
+    let saved = table.rows.iter().find(|row| row.name == "nothing given, 128 CPUs, saved").unwrap();
+    assert!(saved.inputs.is_empty() && saved.simulated < -50.0, "{saved:?}");
+}
+
+#[test]
+fn a_stock_size_of_zero_makes_both_drains_equal() {
+    let machine = machine();
+    for seed in 0..5 {
+        // No stock opens: a hundredth of the limit is less than two units each.
+        let case = Case { limit: 256, ..Case::plain(128) };
+        let [queued, remote] = WAYS.map(|(way, _)| machine.drain(&case, way, seed));
+        assert_eq!((queued, queued.stocks), (remote, 0));
+        assert_ne!(queued.ns, 0, "both still read them all");
+    }
+}
+
+#[test]
+fn what_is_in_which_stock_is_decided_by_the_real_accounts() {
+    let machine = machine();
+    for charging in [0, 1, 8, 128] {
+        let drain = machine.drain(&Case::plain(charging), Way::Patched, 1);
+        assert_eq!(drain.stocks, charging);
+    }
+    let part = Case { with_stock_per_mille: WITH_STOCK, ..Case::plain(128) };
+    assert_eq!(machine.drain(&part, Way::Patched, 1).stocks, 47);
+}
+
+#[test]
+fn nobody_is_interrupted_by_a_drain_from_afar() {
+    let machine = machine();
+    let interrupted = |way| machine.drain(&Case::plain(128), way, 3).interrupted;
+    assert_eq!((interrupted(Way::Upstream), interrupted(Way::Patched), interrupted(Way::Ours)), (127, 0, 0));
+}
+
+#[test]
+fn our_drain_goes_only_where_a_stock_may_be() {
+    let machine = machine();
+    let ns = |charging, way| machine.drain(&Case::plain(charging), way, 3).ns;
+    assert!(ns(8, Way::Ours) * 4 < ns(8, Way::Patched), "{} {}", ns(8, Way::Ours), ns(8, Way::Patched));
+    assert!(ns(128, Way::Ours) < ns(128, Way::Patched));
+    assert_eq!(ns(0, Way::Ours), 0);
+}
+
+#[test]
+fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
+    let Machine { costs, topology } = machine();
+    assert_eq!(met(&costs, &topology, When::BetweenLoops, DRAINS, 1), Met::default());
+    let meanwhile = met(&costs, &topology, When::Meanwhile, DRAINS, 1);
+    assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
+    // Each has the lock for as long as the other, so owners meet about as many.
+    assert!((30..100).contains(&meanwhile.by_owners), "{meanwhile:?}");
+}
+
+#[test]
+fn all_five_local_operations_stand_beside_ours_and_claim_nothing() {
+    let table = table(&quick());
+    let local: Vec<&Row> = table.rows.iter().filter(|row| row.name.starts_with("local, ")).collect();
+    let names = ["consume_stock", "refill_stock", "mod_objcg_state", "consume_obj_stock", "refill_obj_stock"];
+    assert_eq!(local.len(), names.len());
+    for (row, name) in local.iter().zip(names) {
+        assert!(row.name.contains(name) && row.published.is_some_and(|cycles| cycles > 1.0), "{row:?}");
+        assert_eq!((row.mark(), row.is_met()), (Mark::NotClaimed, None), "{row:?}");
+        assert!(row.simulated > 0.0 && row.simulated < 10.0, "{row:?}");
+    }
+}
+
+#[test]
+fn hand_overs_that_cost_nothing_leave_nothing_of_either_drain() {
+    let mut machine = machine();
+    for class in ["c2c_smt", "c2c_same_l3", "c2c_same_node", "c2c_same_socket", "c2c_other_socket"] {
+        machine.costs = machine.costs.with(class, 0).unwrap();
+    }
+    // What the drainer's own core has still takes a hit each: two stocks, and one sibling's queue.
+    let all: Vec<u64> = WAYS.iter().map(|(way, _)| machine.drain(&Case::plain(128), *way, 1).ns).collect();
+    assert!(all.iter().all(|ns| *ns < 40), "{all:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_drain_at_every_size() {
+    for size in [1, 2, 16, 1024] {
+        let machine = Machine::grown(size);
+        assert_eq!(machine.topology.cpus.len(), size);
+        let drain = |seed| machine.drain(&Case::plain(size), Way::Ours, seed);
+        assert_eq!(drain(9), drain(9));
+        assert_eq!(drain(9).stocks, size);
+    }
+}
+
+#[test]
+fn hand_overs_between_sockets_move_a_large_drain_most() {
+    for (what, moved) in sensitivity(512, 1) {
+        assert_eq!(moved[0].0, "c2c_other_socket", "{what}: {moved:?}");
+        assert!((2.0..10.1).contains(&moved[0].1), "{what}: {moved:?}");
+    }
+}
+
+#[test]
+fn what_was_said_first_is_still_said() {
+    let options = Options { seeds: 0..30, quick: true, ..Options::default() };
+    let counts = [1, 8, 128].map(|cpus| Cycles { cpus, upstream: 1.0, patched: 1.0 });
+    let rows = with_nothing_given(&options, &machine(), &counts, &|_| None);
+    let said: Predictions = toml::from_str(PREDICTIONS).unwrap();
+    assert_eq!(said.rows.len(), 6);
+    for said in &said.rows {
+        let row = rows.iter().find(|row| row.name == said.name).unwrap();
+        let ratio = row.simulated / said.cycles;
+        assert!((0.99..1.01).contains(&ratio), "{}: {} then, {} now", said.name, said.cycles, row.simulated);
+    }
+    assert_eq!(changed(&rows), [""; 0]);
+}
+
+#[test]
+fn the_notes_say_of_the_rows_what_the_rows_say_and_nothing_of_published_numbers_on_another_machine() {
+    let options = quick();
+    let of = |machine: Option<&str>| {
+        let machine = machine.map(|name| warmcore_sim::machine::Machine::named(name).unwrap());
+        table(&Options { machine, ..options.clone() })
+    };
+    let published = of(None);
+    let row = published.rows.iter().find(|row| row.name == "nothing given, 128 CPUs, remote").unwrap();
+    let said = format!("from afar {:.1} times", row.simulated / row.published.unwrap());
+    assert!(published.notes.iter().any(|note| note.contains(&said)), "{said}: {:?}", published.notes);
+    let other = of(Some("ryzen7950x"));
+    assert!(
+        other.notes.iter().all(|note| !note.contains("was published") && !note.contains("128 CPUs")),
+        "{:?}",
+        other.notes
+    );
+}

@@ -1,0 +1,407 @@
+//! Hot windows: many pairs that talk, with and without CPUs that are kept for short sleepers.
+//!
+//! Model.   netperf's TCP_RR over the loopback: a client sends a byte and waits, its server answers and waits. Each
+//!          goes over its own data at every turn, and a task that comes to another CPU carries them there. Who has
+//!          sent goes on for a while before it waits, so the other one is woken while its waker still runs.
+//!          Loads from half a pair per CPU on. One run per load, seed and setting. What is counted is a window as long as
+//!          all before it; the run ends when two successive ones agree, and else is marked as transient. The two
+//!          states of the machine are looked for over all loads: that they are there is claimed, and not where.
+//! Number.  224 pairs at 5 µs a turn: 10 M wakes a second, of which 80 to 160 ms are simulated.
+//! Writers. None.
+//! Source.  SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
+
+use super::{Options, Row, Table};
+use serde::Deserialize;
+use warmcore_sched::Kernel;
+use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::Machine;
+use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::program::{Length, Program};
+use warmcore_sim::world::{Report, Settings, World};
+use warmcore_topo::Topology;
+use warmcore_types::Nanos;
+
+#[cfg(test)]
+mod tests;
+
+/// The machine that was published.
+const MACHINE: &str = "spr_224cpu_2p";
+
+/// What was published.
+#[derive(Deserialize)]
+struct Published {
+    regimes: Regimes,
+}
+
+/// The two states of the machine, without hot windows and with them, for as many pairs as CPUs.
+#[derive(Deserialize)]
+struct Regimes {
+    storm_rr_per_s: f64,
+    storm_migrating: f64,
+    settled_rr_per_s: f64,
+    settled_migrating: f64,
+}
+
+impl Regimes {
+    /// Thousands of round trips per second, and the part of the clients' wakes that migrate.
+    fn storm(&self) -> (f64, f64) {
+        (self.storm_rr_per_s / 1e3, self.storm_migrating)
+    }
+
+    fn settled(&self) -> (f64, f64) {
+        (self.settled_rr_per_s / 1e3, self.settled_migrating)
+    }
+}
+
+/// What a turn takes on a core of its own: a system call, the network stack there and back. Estimated.
+const TURN: Nanos = Nanos(5_000);
+
+/// Ticks per second.
+const HZ: u32 = 1000;
+
+/// The part of it that follows the wake, in percent. Estimated.
+const AFTER_WAKE: u64 = 20;
+
+/// What each side goes over at a turn. Estimated: the stacks, the socket, the task.
+const DATA_KIB: u32 = 16;
+
+/// Who chose [`TURN`] had read the published rates.
+const KNEW: &str = "5 µs a turn: a round number, chosen before the first run by who knew the rate";
+
+/// Pairs per CPU, in percent.
+const LOADS: &[u32] = &[50, 75, 85, 100, 125];
+
+/// The row that chooses its load.
+const CHOSEN: &str = "the load is the one that matches best";
+
+/// Of more seeds the first.
+pub(super) const SEEDS_MAX: u64 = super::SEEDS_MIN as u64;
+
+/// Two windows agree if round trips per second differ by at most this part.
+pub const AGREE: f64 = 0.02;
+
+/// Where hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
+const TOGETHER: &str = "epyc9654_2p";
+const TOGETHER_LOADS: &[u32] = &[50, 85, 100];
+
+/// The next pair begins so long after the one before.
+const NEXT_PAIR: Nanos = Nanos(10_000);
+
+/// When it is counted: windows, each of which begins where the one before ends and is as long as all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Where the first begins.
+    pub from: Nanos,
+    /// None ends later.
+    pub until: Nanos,
+}
+
+impl Windows {
+    /// In milliseconds.
+    pub const fn ms(from: u64, until: u64) -> Self {
+        Self { from: Nanos(from * 1_000_000), until: Nanos(until * 1_000_000) }
+    }
+}
+
+/// How a run is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Pairs.
+    pub pairs: u32,
+    /// What a turn takes on a core of its own.
+    pub turn: Nanos,
+    /// What each side goes over at a turn.
+    pub data_kib: u32,
+    /// When it is counted.
+    pub windows: Windows,
+    /// Ticks per second.
+    pub hz: u32,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trips {
+    /// Thousands of round trips per second.
+    pub k_per_second: f64,
+    /// The part of the clients' wakes that were placed elsewhere than where they had run.
+    pub migrating: f64,
+    /// Whether the window before agrees: if not, this is of a transient.
+    pub is_settled: bool,
+    /// Where the window ends.
+    pub until: Nanos,
+}
+
+/// Pairs that talk, on a machine that decides by `kernel`.
+///
+/// # Panics
+///
+/// If the machine cannot run them, which would be a mistake in here.
+pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
+    let mut world =
+        World::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
+    let after = shape.turn.0 * AFTER_WAKE / 100;
+    let part = |ns: u64| Length::Around(Nanos(ns), 10);
+    let turn = |p: Program, other: String| {
+        let p =
+            if shape.data_kib > 0 { p.touch_own(shape.data_kib, Pages::Touched, Access::Write) } else { p };
+        p.run(part(shape.turn.0 - after)).wake_sync(other).run(part(after))
+    };
+    for pair in 0..shape.pairs {
+        let (client, server) = (format!("client {pair}"), format!("server {pair}"));
+        let begins = Nanos(NEXT_PAIR.0 * u64::from(pair));
+        let there = server.clone();
+        let of_client =
+            Program::new(client.clone()).after(begins).forever(|p| turn(p, there).wait().mark("trips"));
+        let of_server = Program::new(server).after(begins).forever(|p| turn(p.wait(), client));
+        world.spawn(&of_server).unwrap_or_else(|e| panic!("{e}"));
+        world.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let mut until = |at: u64| world.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
+    // Of the clients, as the report counted them.
+    let wakes = |report: &Report| {
+        let clients = report.tasks.iter().filter(|task| task.name.starts_with("client"));
+        clients.fold((0, 0), |(all, moved), task| {
+            let [same, others @ ..] = task.counts.wakes_by_distance;
+            let elsewhere: u64 = others.iter().sum();
+            (all + same + elsewhere, moved + elsewhere)
+        })
+    };
+    let count = |before: &Report, after: &Report, (from, until): (u64, u64)| {
+        let ((all_before, moved_before), (all, moved)) = (wakes(before), wakes(after));
+        Trips {
+            k_per_second: (after.mark("trips") - before.mark("trips")) as f64 / ((until - from) as f64 / 1e6),
+            migrating: (moved - moved_before) as f64 / (all - all_before).max(1) as f64,
+            is_settled: false,
+            until: Nanos(until),
+        }
+    };
+    let mut at = shape.windows.from.0;
+    let (mut before, mut last): (Report, Option<Trips>) = (until(at), None);
+    loop {
+        let after = until(2 * at);
+        let mut trips = count(&before, &after, (at, 2 * at));
+        trips.is_settled =
+            last.is_some_and(|last| (trips.k_per_second / last.k_per_second - 1.0).abs() <= AGREE);
+        if trips.is_settled || 4 * at > shape.windows.until.0 {
+            return trips;
+        }
+        (at, before, last) = (2 * at, after, Some(trips));
+    }
+}
+
+/// What is compared: Linux as it is, and with hot windows.
+fn settings() -> [(&'static str, Kernel); 2] {
+    let linux = Kernel::default();
+    [("Linux", linux), ("hot windows", Kernel { hot_windows: true, ..linux })]
+}
+
+/// The table: the published machine, or another.
+///
+/// # Panics
+///
+/// If there is no such machine.
+pub fn table(options: &Options) -> Table {
+    let Machine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
+    let is_published = machine == MACHINE;
+    let Published { regimes: measured_regimes } = super::published("sis_cache");
+    let windows = if options.quick { Windows::ms(15, 60) } else { Windows::ms(20, 160) };
+    let shape = |load: u32, data_kib: u32| {
+        let pairs = (topology.cpus.len() as u32 * load / 100).max(1);
+        Shape { pairs, turn: TURN, data_kib, windows, hz: HZ }
+    };
+    // The last two are the control: nothing is carried.
+    let shapes: Vec<(u32, Shape)> = LOADS
+        .iter()
+        .map(|load| (*load, shape(*load, DATA_KIB)))
+        .chain([85, 100].map(|load| (load, shape(load, 0))))
+        .collect();
+    let runs: Vec<(Shape, Kernel)> =
+        shapes.iter().flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel))).collect();
+    let done = options
+        .first(SEEDS_MAX)
+        .each_per_seed(&runs, |(shape, kernel), seed| pairs(&topology, &costs, *kernel, seed, *shape));
+    let by_run: Vec<Vec<Trips>> =
+        (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect();
+
+    let mut rows = Vec::new();
+    let mut gains = Vec::new();
+    for ((load, shape), both) in shapes.iter().zip(by_run.chunks(2)) {
+        let name = format!("{load} %{}", if shape.data_kib == 0 { ", nothing to carry" } else { "" });
+        for ((setting, _), trips) in settings().iter().zip(both) {
+            let is_at = |of: u32| is_published && *load == of && shape.data_kib > 0;
+            let measured = match *setting {
+                "Linux" => measured_regimes.storm(),
+                _ => measured_regimes.settled(),
+            };
+            let row = Row::of(
+                format!("{name}, {setting}, round trips"),
+                "k/s",
+                trips.iter().map(|trips| trips.k_per_second).collect(),
+            );
+            let transients = transients(trips);
+            let row = row.with_inputs(&[KNEW]).transient(transients);
+            rows.push(Row { published: is_at(100).then_some(measured.0), ..row });
+            let row = Row::of(
+                format!("{name}, {setting}, migrating"),
+                "percent",
+                trips.iter().map(|trips| trips.migrating * 100.0).collect(),
+            );
+            rows.push(Row {
+                published: is_at(100).then_some(measured.1 * 100.0),
+                ..row.with_inputs(&[KNEW]).transient(transients)
+            });
+        }
+        let gain: Vec<f64> = both[0]
+            .iter()
+            .zip(&both[1])
+            .map(|(old, new)| (new.k_per_second / old.k_per_second - 1.0) * 100.0)
+            .collect();
+        let unsettled = both[0].iter().zip(&both[1]).filter(|(a, b)| !(a.is_settled && b.is_settled)).count();
+        let row = Row::of(format!("{name}, gain"), "percent", gain.clone()).with_inputs(&[KNEW]);
+        let row = row.transient(unsettled);
+        if shape.data_kib > 0 {
+            gains.push((row.simulated, *load, gain, unsettled));
+        }
+        rows.push(row);
+    }
+    let notes = notes(&rows);
+    rows.extend(regimes(&shapes, &by_run, is_published.then_some(&measured_regimes)));
+    if let Some((_, load, gain, unsettled)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let row = Row::of(format!("the most gained, at {load} %"), "percent", gain);
+        let row = row.with_inputs(&[KNEW, CHOSEN]).transient(unsettled).beside_null(0.0);
+        rows.push(if is_published { row.against(None, "hot_windows.window") } else { row });
+    }
+    if is_published && !options.quick {
+        rows.extend(together(options));
+    }
+    Table {
+        name: "hot_windows",
+        machine,
+        source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()",
+        rows,
+        notes,
+    }
+}
+
+/// How many seeds had not settled.
+pub(super) fn transients(trips: &[Trips]) -> usize {
+    trips.iter().filter(|trips| !trips.is_settled).count()
+}
+
+/// Both ideas at once on 24 LLCs of 8 cores. Against Linux under the same load.
+fn together(options: &Options) -> Vec<Row> {
+    let Machine { topology, costs, .. } = Machine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
+    let linux = Kernel::default();
+    let settings = [
+        ("Linux", linux),
+        ("hot windows", Kernel { hot_windows: true, ..linux }),
+        ("wake queue", Kernel { wake_queue: true, ..linux }),
+        ("both", Kernel { hot_windows: true, wake_queue: true, ..linux }),
+    ];
+    let windows = Windows::ms(20, 80);
+    let pairs_at = |load: u32| topology.cpus.len() as u32 * load / 100;
+    let runs: Vec<(u32, Kernel)> =
+        TOGETHER_LOADS.iter().flat_map(|load| settings.map(|(_, kernel)| (*load, kernel))).collect();
+    let done = options.first(SEEDS_MAX).each_per_seed(&runs, |(load, kernel), seed| {
+        let shape = Shape { pairs: pairs_at(*load), turn: TURN, data_kib: DATA_KIB, windows, hz: HZ };
+        pairs(&topology, &costs, *kernel, seed, shape)
+    });
+    let mut rows = Vec::new();
+    for (at, (load, _)) in runs.iter().enumerate() {
+        let of: Vec<Trips> = done.iter().map(|seed| seed[at]).collect();
+        let name = format!("2 × 96 cores, {load} %, {}", settings[at % settings.len()].0);
+        let mut add = |what: &str, unit: &'static str, number: fn(&Trips) -> f64| {
+            let row = Row::of(format!("{name}, {what}"), unit, of.iter().map(number).collect());
+            rows.push(row.with_inputs(&[KNEW]).transient(transients(&of)));
+        };
+        add("round trips", "k/s", |trips| trips.k_per_second);
+        add("migrating", "percent", |trips| trips.migrating * 100.0);
+    }
+    rows
+}
+
+/// Whether both states of the machine are there, at whatever load: the run in which the most migrates, and of those
+/// with a pair per CPU and more the one in which the least does.
+fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Regimes>) -> Vec<Row> {
+    let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
+    let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);
+    let linux = runs().map(|((load, _), both)| (*load, &*both[0]));
+    let storm = linux.max_by(|a, b| most(a.1).total_cmp(&most(b.1)));
+    let full = runs()
+        .filter(|((load, _), _)| *load >= 100)
+        .flat_map(|((load, _), both)| both.iter().map(|b| (*load, &**b)));
+    let settled = full.min_by(|a, b| most(a.1).total_cmp(&most(b.1)));
+    let named = [
+        ("storm", storm, measured.map(Regimes::storm)),
+        ("settled", settled, measured.map(Regimes::settled)),
+    ];
+    let rows = named.into_iter().filter_map(|(name, found, measured)| {
+        let (load, trips) = found?;
+        let numbers = |of: fn(&Trips) -> f64| trips.iter().map(of).collect::<Vec<f64>>();
+        let speed =
+            Row::of(format!("{name}, at {load} %, round trips"), "k/s", numbers(|trips| trips.k_per_second));
+        let speed = match measured {
+            Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
+            None => speed,
+        };
+        // Without an effect the machine is in the storm with hot windows, too.
+        let null = storm.map_or(f64::NAN, |(_, trips)| {
+            Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
+        });
+        let made = |row: Row| row.with_inputs(&[KNEW, CHOSEN]).transient(transients(trips));
+        let speed = made(speed);
+        // Of the storm that model says what the row says.
+        let speed = if name == "storm" { speed } else { speed.beside_null(null) };
+        let moved =
+            Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
+        let moved = made(moved);
+        Some([speed, Row { published: measured.map(|(_, part)| part * 100.0), ..moved }])
+    });
+    rows.flatten().collect()
+}
+
+/// What to know of the rows. What they say is taken from them.
+fn notes(rows: &[Row]) -> Vec<String> {
+    let of = |name: String| rows.iter().find(|row| row.name == name);
+    let gains = |carried: &str| {
+        let said = [85, 100].map(|load| {
+            let row = of(format!("{load} %{carried}, gain"))?;
+            let transient = if row.transient > 0 { " (transient)" } else { "" };
+            Some(format!("{:+.1} % at {load} %{transient}", row.simulated))
+        });
+        said.into_iter().flatten().collect::<Vec<String>>().join(", ")
+    };
+    let mut notes = vec![format!(
+        "By load, in pairs per CPU, hot windows change round trips by {}; with nothing to carry by {}.",
+        gains(""),
+        gains(", nothing to carry")
+    )];
+    if let Some(row) = of("100 %, Linux, migrating".to_owned())
+        && let Some(published) = row.published
+    {
+        notes.push(format!(
+            "At a pair per CPU {:.0} % of the wakes migrate here under Linux; {published:.0} % were published.",
+            row.simulated
+        ));
+    }
+    notes.extend(estimates());
+    notes
+}
+
+fn estimates() -> Vec<String> {
+    vec![
+        format!(
+            "{} µs a turn on a core of its own, {DATA_KIB} KiB of data a side, {AFTER_WAKE} % of a turn after the wake: \
+             estimates in round numbers. The length of a turn sets the settled rate.",
+            TURN.0 / 1000
+        ),
+        "Hot windows by v2's code; the rates of the two regimes were published for v1. 15 to 70 % is v2's range over \
+         loads; v1's table has +120 % at a pair per CPU."
+            .to_owned(),
+        format!(
+            "At most {SEEDS_MAX} seeds. A window is as long as all before it; a run ends when round trips per second of two \
+             differ by at most {} %, and is marked as transient if none do until its end.",
+            AGREE * 100.0
+        ),
+    ]
+}

@@ -1,0 +1,326 @@
+//! Table: simulated beside published, row by row, with what was claimed beforehand.
+//!
+//! Model.   A table is a list of rows. A row names its tolerance; what is in it beyond the machine's own numbers
+//!          (`inputs`) makes it fitted, whatever its tolerance hoped for. A row that can't come out otherwise says why
+//!          (`by_construction`), and is counted nowhere. Beside a claimed row stands what a null model says, in which
+//!          the proposal has no effect. One file per published table.
+//! Number.  A row's number is the median over the seeds. It is met if the median and the mean are within the bounds, and
+//!          claimed from five seeds on.
+
+#![forbid(unsafe_code)]
+
+use crate::tolerance::{Claim, Tolerance};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub mod by_load;
+pub mod cid;
+pub mod drain;
+pub mod false_sharing;
+pub mod hot_windows;
+mod options;
+pub mod sensitivity;
+pub mod tolerance;
+pub mod wake_queue;
+
+pub use options::{Options, Watch};
+
+/// What others measured: compared with, printed beside, and never read by what is simulated.
+///
+/// # Panics
+///
+/// If the embedded file has no such section, which a test would have said.
+fn published<T: DeserializeOwned>(section: &str) -> T {
+    const FILE: &str = include_str!("../../../fixtures/published.toml");
+    let mut all: toml::Table = FILE.parse().unwrap_or_else(|e| panic!("published.toml: {e}"));
+    let found = all.remove(section).unwrap_or_else(|| panic!("published.toml has no {section}"));
+    found.try_into().unwrap_or_else(|e| panic!("published.toml, {section}: {e}"))
+}
+
+/// What a row is, once it was simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// Nothing in it was chosen by looking at the table.
+    Predicted,
+    /// Something was; `inputs` says what.
+    Fitted,
+    /// Nothing is claimed.
+    NotClaimed,
+    /// Not published: an answer of ours.
+    New,
+    /// It can't come out otherwise, whatever the machine's numbers are.
+    ByConstruction,
+}
+
+/// A row whose seeds differ claims something from so many seeds on.
+pub const SEEDS_MIN: usize = 5;
+
+/// One number. It is written with its mark and with whether it is met.
+#[derive(Debug, Clone, Serialize)]
+#[serde(into = "Told")]
+pub struct Row {
+    /// Which: `8 threads, 200 ms, kept`.
+    pub name: String,
+    /// `ns`, `cycles`, `percent`, `x`.
+    pub unit: &'static str,
+    /// What others measured.
+    pub published: Option<f64>,
+    /// What came out: the median over the seeds.
+    pub simulated: f64,
+    /// The least and the most over the seeds.
+    pub spread: (f64, f64),
+    /// What each seed gave, in their order. One number: it was asked once.
+    pub numbers: Vec<f64>,
+    /// The tolerance it must meet. `None` for a row that stands there for information.
+    pub tolerance: Option<Tolerance>,
+    /// What was chosen by looking at a published table, or read from `fitted.toml`.
+    pub inputs: Vec<&'static str>,
+    /// What a model says in which the proposal has no effect.
+    pub null: Option<f64>,
+    /// Why it can't come out otherwise.
+    pub by_construction: Option<&'static str>,
+    /// So many seeds ended before two successive windows agreed.
+    pub transient: usize,
+}
+
+/// A row as it is written.
+#[derive(Serialize)]
+struct Told {
+    name: String,
+    unit: &'static str,
+    published: Option<f64>,
+    simulated: f64,
+    mean: f64,
+    spread: (f64, f64),
+    seeds: usize,
+    tolerance: Option<Tolerance>,
+    inputs: Vec<&'static str>,
+    mark: Mark,
+    met: Option<bool>,
+    null: Option<f64>,
+    null_met: Option<bool>,
+    by_construction: Option<&'static str>,
+    transient: usize,
+}
+
+impl From<Row> for Told {
+    fn from(row: Row) -> Self {
+        let (mark, met, null_met, mean) = (row.mark(), row.is_met(), row.is_null_met(), row.mean());
+        let Row { name, unit, published, simulated, spread, numbers, tolerance, inputs, .. } = row;
+        let Row { null, by_construction, transient, .. } = row;
+        Self {
+            name,
+            unit,
+            published,
+            simulated,
+            mean,
+            spread,
+            seeds: numbers.len(),
+            tolerance,
+            inputs,
+            mark,
+            met,
+            null,
+            null_met,
+            by_construction,
+            transient,
+        }
+    }
+}
+
+/// Rows that belong together.
+#[derive(Debug, Clone, Serialize)]
+pub struct Table {
+    /// `cid`, `drain`, …
+    pub name: &'static str,
+    /// The machine's name.
+    pub machine: String,
+    /// Where the published numbers come from, in a sentence.
+    pub source: &'static str,
+    /// The rows, in the published order.
+    pub rows: Vec<Row>,
+    /// What to know before one believes it.
+    pub notes: Vec<String>,
+}
+
+impl Row {
+    /// From one number per seed. Without any, as when it was stopped before the first, it says nothing, and
+    /// [`Table::concluded`] leaves it out.
+    pub fn of(name: impl Into<String>, unit: &'static str, numbers: Vec<f64>) -> Self {
+        let mut sorted = numbers.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+        Self {
+            name: name.into(),
+            unit,
+            published: None,
+            simulated: median(&sorted),
+            spread: (at(0), at(sorted.len().saturating_sub(1))),
+            numbers,
+            tolerance: None,
+            inputs: Vec::new(),
+            null: None,
+            by_construction: None,
+            transient: 0,
+        }
+    }
+
+    /// What others measured, and how far from it is good.
+    pub fn against(mut self, published: Option<f64>, tolerance: &str) -> Self {
+        self.published = published;
+        self.tolerance = Some(crate::tolerance::named(tolerance));
+        self
+    }
+
+    /// What is in it that was chosen by looking at a published table.
+    pub fn with_inputs(mut self, inputs: &[&'static str]) -> Self {
+        self.inputs.extend_from_slice(inputs);
+        self
+    }
+
+    /// What a model says in which the proposal has no effect.
+    pub fn beside_null(self, number: f64) -> Self {
+        Self { null: Some(number), ..self }
+    }
+
+    /// It can't come out otherwise: why.
+    pub fn by_construction(self, why: &'static str) -> Self {
+        Self { by_construction: Some(why), ..self }
+    }
+
+    /// So many seeds ended before two successive windows agreed.
+    pub fn transient(self, seeds: usize) -> Self {
+        Self { transient: seeds, ..self }
+    }
+
+    /// The mean over the seeds.
+    pub fn mean(&self) -> f64 {
+        self.numbers.iter().sum::<f64>() / self.numbers.len() as f64
+    }
+
+    /// What it is.
+    pub fn mark(&self) -> Mark {
+        match &self.tolerance {
+            _ if self.by_construction.is_some() => Mark::ByConstruction,
+            Some(tolerance) if tolerance.claim == Claim::None => Mark::NotClaimed,
+            _ if !self.inputs.is_empty() => Mark::Fitted,
+            None if self.published.is_none() => Mark::New,
+            _ => Mark::Predicted,
+        }
+    }
+
+    /// Whether its median and its mean are within its tolerance. Of what had not settled neither is. `None`: nothing is
+    /// claimed, or it can't come out otherwise.
+    pub fn is_met(&self) -> Option<bool> {
+        let tolerance = self.tolerance.as_ref().filter(|_| self.by_construction.is_none())?;
+        let [median, mean] =
+            [self.simulated, self.mean()].map(|number| tolerance.allows(number, self.published));
+        Some(median? && mean? && self.transient == 0)
+    }
+
+    /// Whether the null model's number is. `None`: as above, or there is no such model.
+    pub fn is_null_met(&self) -> Option<bool> {
+        self.is_met()?;
+        self.tolerance.as_ref()?.allows(self.null?, self.published)
+    }
+}
+
+/// The number in the middle; of two the mean. The numbers are sorted; of none it is none.
+pub fn median(sorted: &[f64]) -> f64 {
+    match (sorted.len() / 2, sorted.len() % 2) {
+        (0, 0) => f64::NAN,
+        (middle, 0) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        (middle, _) => sorted[middle],
+    }
+}
+
+/// Why nothing is claimed of a machine for which nothing was published.
+pub const UNPUBLISHED: &str = "nothing published for this machine";
+
+/// Why nothing is claimed by one to four seeds.
+pub const FEW_SEEDS: &str = "fewer than five seeds";
+
+impl Table {
+    /// How many of the claimed rows are met, of how many, and how many of those that a null model says something about
+    /// that model meets, of how many.
+    pub fn tally(&self) -> [(usize, usize); 2] {
+        let of = |met: fn(&Row) -> Option<bool>| {
+            let known: Vec<bool> = self.rows.iter().filter_map(met).collect();
+            (known.iter().filter(|met| **met).count(), known.len())
+        };
+        [of(Row::is_met), of(Row::is_null_met)]
+    }
+
+    /// What is told of it in the end. Rows without a seed go; those with fewer than [`SEEDS_MIN`] claim nothing. On a machine that was asked for and has nothing published
+    /// nothing is claimed. One that was asked for says which of its costs are estimates.
+    pub fn concluded(mut self, options: &Options) -> Self {
+        let is_published = self.rows.iter().any(|row| row.published.is_some());
+        self.rows.retain(|row| !row.numbers.is_empty());
+        for row in &mut self.rows {
+            let differs = row.numbers.iter().any(|number| *number != row.numbers[0]);
+            let is_one = row.numbers.len() == 1 && options.seeds.end - options.seeds.start < SEEDS_MIN as u64;
+            let is_claimed = row.tolerance.as_ref().is_some_and(|tolerance| tolerance.claim != Claim::None);
+            if is_claimed && row.numbers.len() < SEEDS_MIN && (differs || is_one) {
+                row.tolerance = Some(Tolerance::unclaimed(FEW_SEEDS));
+            }
+        }
+        let Some(machine) = &options.machine else { return self };
+        if !is_published {
+            for row in &mut self.rows {
+                row.tolerance = Some(Tolerance::unclaimed(UNPUBLISHED));
+            }
+        }
+        self.notes.extend(machine.notes());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claimed(numbers: &[f64], tolerance: &str) -> Row {
+        Row::of("a", "percent", numbers.to_vec()).against(None, tolerance)
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_of_seeds_is_between_the_two_in_the_middle() {
+        let row = |numbers: &[f64]| Row::of("a", "percent", numbers.to_vec()).simulated;
+        assert!((row(&[-6.59, 4.53]) - -1.03).abs() < 1e-9);
+        assert_eq!(row(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(row(&[3.0, 1.0, 2.0]), 2.0);
+        assert!(row(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_row_is_met_only_if_its_median_and_its_mean_are_within_the_bounds() {
+        // -0.6 to 0 is allowed.
+        assert_eq!(claimed(&[-0.3, -0.2, -0.1], "wake_queue.time").is_met(), Some(true));
+        assert_eq!(claimed(&[-0.3, -0.2, 5.0], "wake_queue.time").is_met(), Some(false));
+        assert_eq!(claimed(&[-9.0, 0.1, 0.2], "wake_queue.time").is_met(), Some(false));
+        assert_eq!(claimed(&[-0.2; 5], "wake_queue.time").transient(1).is_met(), Some(false));
+    }
+
+    #[test]
+    fn what_cannot_come_out_otherwise_is_marked_and_counted_nowhere() {
+        let row = claimed(&[0.0; 5], "drain.contended").by_construction("it is 0").beside_null(0.0);
+        assert_eq!((row.mark(), row.is_met(), row.is_null_met()), (Mark::ByConstruction, None, None));
+        let other = claimed(&[0.0; 5], "wake_queue.time").beside_null(0.0);
+        let table =
+            Table { name: "t", machine: "m".into(), source: "s", rows: vec![row, other], notes: Vec::new() };
+        assert_eq!(table.tally(), [(1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn fewer_than_five_seeds_claim_nothing() {
+        let met = |seeds: u64| {
+            let numbers: Vec<f64> = (0..seeds).map(|seed| -0.1 * (1.0 + seed as f64 / 10.0)).collect();
+            let rows = vec![claimed(&numbers, "wake_queue.time")];
+            let table = Table { name: "t", machine: "m".into(), source: "s", rows, notes: Vec::new() };
+            let options = Options { seeds: 0..seeds, ..Options::default() };
+            table.concluded(&options).rows[0].is_met()
+        };
+        assert_eq!([1, 2, 4, 5].map(met), [None, None, None, Some(true)]);
+    }
+}

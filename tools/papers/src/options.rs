@@ -1,0 +1,225 @@
+//! Options: what is run for a table, on how many threads, and who looks on.
+//!
+//! Model.   Simulations know nothing of each other, so they run on several threads; seeds are taken in their order, and
+//!          whoever looks on may say stop. What was begun then is finished, so that what is there is always all of the
+//!          first seeds, and of none a part: the numbers of fewer seeds, as if fewer had been asked for.
+//! Number.  30 seeds of 4 settings: 120 simulations; a stop after 50 leaves 12 seeds, each with its 4.
+//! Writers. `Stint::next`: the threads.
+
+use std::fmt::Debug;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use warmcore_sim::machine::Machine;
+
+/// Who looks on while seeds are simulated. All of it is called from several threads.
+pub trait Watch: Debug + Send + Sync {
+    /// Whether nothing more is to be begun.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// So many of so many seeds are finished, of what is being run now.
+    fn finished(&self, seeds: usize, of: usize) {
+        let _ = (seeds, of);
+    }
+
+    /// The simulation of a seed panicked; the panic goes on.
+    fn failed(&self, seed: u64) {
+        let _ = seed;
+    }
+}
+
+/// What is run for a table.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The machine. `None`: the one that the table was published for.
+    pub machine: Option<Machine>,
+    /// One simulation for each.
+    pub seeds: Range<u64>,
+    /// Fewer configurations, and shorter: for a report within minutes.
+    pub quick: bool,
+    /// On so many threads. `None`: as many as there are CPUs. Nothing that comes out depends on it.
+    pub threads: Option<NonZeroUsize>,
+    /// Who looks on.
+    pub watch: Option<Arc<dyn Watch>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { machine: None, seeds: 0..10, quick: false, threads: None, watch: None }
+    }
+}
+
+impl Options {
+    /// The machine that was asked for, or else the published one.
+    ///
+    /// # Panics
+    ///
+    /// If the machine file has none of the published name.
+    pub fn machine_or(&self, published: &str) -> Machine {
+        self.machine.clone().unwrap_or_else(|| Machine::named(published).unwrap_or_else(|e| panic!("{e}")))
+    }
+
+    /// The same with the first seeds alone.
+    pub fn first(&self, seeds: u64) -> Self {
+        let end = self.seeds.end.min(self.seeds.start.saturating_add(seeds));
+        Self { seeds: self.seeds.start..end, ..self.clone() }
+    }
+
+    /// One result per seed, in the seeds' order. Fewer if it was stopped: those of the first seeds.
+    pub fn per_seed<T: Send>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+        self.each_per_seed(&[()], |(), seed| run(seed)).into_iter().flatten().collect()
+    }
+
+    /// For each seed, one result for each of `all`. Fewer seeds if it was stopped: the first ones.
+    pub fn each_per_seed<I: Sync, T: Send>(
+        &self,
+        all: &[I],
+        run: impl Fn(&I, u64) -> T + Sync,
+    ) -> Vec<Vec<T>> {
+        let seeds: Vec<u64> = self.seeds.clone().collect();
+        let pairs: Vec<(u64, &I)> =
+            seeds.iter().flat_map(|seed| all.iter().map(move |item| (*seed, item))).collect();
+        let stint = Stint { all: &pairs, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
+        let tell = |done: usize| {
+            let Some(watch) = self.watch.as_ref().filter(|_| done.is_multiple_of(all.len())) else { return };
+            watch.finished(done / all.len(), seeds.len());
+        };
+        let mut done =
+            stint.run(self, |(seed, item)| run(item, *seed), |(seed, _)| Some(*seed), tell).into_iter();
+        let whole = done.len().checked_div(all.len()).unwrap_or(0);
+        (0..whole).map(|_| done.by_ref().take(all.len()).collect()).collect()
+    }
+
+    /// One result for each of `all`, in their order. Fewer if it was stopped: those of the first.
+    pub fn each<I: Sync, T: Send>(&self, all: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
+        let stint = Stint { all, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
+        stint.run(self, run, |_| None, |_| ())
+    }
+}
+
+/// Work that is shared out.
+struct Stint<'a, I> {
+    all: &'a [I],
+    /// Who is next. Writers and readers: all threads.
+    next: AtomicUsize,
+    /// A simulation panicked. Writer: its thread; readers: all.
+    is_over: AtomicBool,
+}
+
+impl<I: Sync> Stint<'_, I> {
+    fn run<T: Send>(
+        &self,
+        options: &Options,
+        run: impl Fn(&I) -> T + Sync,
+        seed: impl Fn(&I) -> Option<u64> + Sync,
+        tell: impl Fn(usize) + Sync,
+    ) -> Vec<T> {
+        let watch = options.watch.as_deref();
+        let finished = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            // ORDERING: Relaxed, here and below; who takes a number needs to see nothing of who took the one before,
+            // and a stop that is seen late costs a simulation.
+            while !self.is_over.load(Ordering::Relaxed) && !watch.is_some_and(|watch| watch.is_over()) {
+                let at = self.next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = self.all.get(at) else { break };
+                let result = catch_unwind(AssertUnwindSafe(|| run(item))).unwrap_or_else(|panic| {
+                    self.is_over.store(true, Ordering::Relaxed);
+                    if let Some((watch, seed)) = watch.zip(seed(item)) {
+                        watch.failed(seed);
+                    }
+                    resume_unwind(panic)
+                });
+                done.push((at, result));
+                tell(finished.fetch_add(1, Ordering::Relaxed) + 1);
+            }
+            done
+        };
+        let threads = options.threads.or_else(|| std::thread::available_parallelism().ok());
+        let threads = threads.map_or(1, NonZeroUsize::get).min(self.all.len());
+        let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let done = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| resume_unwind(e)));
+            done.flatten().collect()
+        });
+        done.sort_by_key(|(at, _)| *at);
+        done.into_iter().map(|(_, result)| result).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Patience {
+        left: AtomicUsize,
+        told: AtomicUsize,
+        failed: AtomicUsize,
+    }
+
+    impl Watch for Patience {
+        fn is_over(&self) -> bool {
+            self.told.load(Ordering::Relaxed) >= self.left.load(Ordering::Relaxed)
+        }
+
+        fn finished(&self, seeds: usize, of: usize) {
+            assert!(seeds <= of);
+            self.told.fetch_max(seeds, Ordering::Relaxed);
+        }
+
+        fn failed(&self, seed: u64) {
+            self.failed.store(seed as usize, Ordering::Relaxed);
+        }
+    }
+
+    fn options(threads: usize, left: usize) -> (Options, Arc<Patience>) {
+        let watch = Arc::new(Patience { left: AtomicUsize::new(left), ..Patience::default() });
+        let options = Options {
+            seeds: 5..105,
+            threads: NonZeroUsize::new(threads),
+            watch: Some(watch.clone()),
+            ..Options::default()
+        };
+        (options, watch)
+    }
+
+    #[test]
+    fn what_comes_out_depends_on_no_number_of_threads() {
+        for threads in [1, 2, 8, 300] {
+            let (options, watch) = options(threads, usize::MAX);
+            let done = options.each_per_seed(&[10, 20], |item, seed| item * seed);
+            assert_eq!(done, (5..105).map(|seed| vec![10 * seed, 20 * seed]).collect::<Vec<_>>());
+            assert_eq!(watch.told.load(Ordering::Relaxed), 100);
+            assert_eq!(options.first(3).per_seed(|seed| seed), [5, 6, 7]);
+            assert_eq!(options.each(&[1, 2, 3], |n| n + 1), [2, 3, 4]);
+            assert!(options.each_per_seed(&[], |(), seed| seed).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_stop_leaves_all_of_the_first_seeds() {
+        for threads in [1, 2, 8] {
+            let (options, _) = options(threads, 7);
+            let done = options.each_per_seed(&[1, 2, 3], |item, seed| (*item, seed));
+            assert!((7..=7 + threads).contains(&done.len()), "{}", done.len());
+            for (i, seed) in done.iter().enumerate() {
+                assert_eq!(*seed, [1, 2, 3].map(|item| (item, 5 + i as u64)));
+            }
+            assert!(options.per_seed(|seed| seed).is_empty(), "nothing is begun after a stop");
+        }
+    }
+
+    #[test]
+    fn a_panic_says_in_which_seed_and_goes_on() {
+        let (options, watch) = options(2, usize::MAX);
+        let run = |seed| assert!(seed != 42, "the broken one");
+        let panic = catch_unwind(AssertUnwindSafe(|| options.per_seed(run))).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"the broken one"));
+        assert_eq!(watch.failed.load(Ordering::Relaxed), 42);
+    }
+}

@@ -1,0 +1,302 @@
+//! Sensitivity: which of the numbers that nobody measured moves an answer, and how far.
+//!
+//! Model.   An answer is simulated again with half and with twice of each number that is neither published nor measured,
+//!          one at a time; what follows from a number moves with it. Numbers that change nothing are counted, those
+//!          that do are given with what came out, the one that moves it most first. Five answers: the published table
+//!          of ids, and four that are not published.
+//! Number.  30 numbers: 61 simulations of an answer. All of it takes some 40 s on one core, of which hot windows on
+//!          384 CPUs are nearly all.
+
+use super::cid::scene::{Index, Setup, run};
+use super::cid::{PUBLISHED, given};
+use super::hot_windows::{Shape, Trips, Windows, pairs};
+use super::{Options, drain};
+use serde::{Deserialize, Serialize};
+use warmcore_cid::{CacheLocal, KeptPerCpu, TaskOwned};
+use warmcore_sched::Kernel;
+use warmcore_sim::costs::{Costs, Number, Trust};
+use warmcore_sim::machine::Machine;
+use warmcore_sim::memory::Pages;
+use warmcore_types::Nanos;
+
+/// A number is taken so many thousandths of what it is said to be.
+pub const BOUNDS: [u64; 2] = [500, 2000];
+
+/// As in the table of ids: after a burst a thread ends with this probability.
+const CHURN_PERCENT: u64 = 25;
+
+/// Threads of the answer about threads that come and go: as many as cores.
+const CHURNING: u32 = 192;
+
+/// CPUs of the largest drain.
+const DRAINED: usize = 8192;
+
+/// Pairs per CPU, in percent, of the answer about hot windows: the middle load of the table.
+const LOAD: u32 = 85;
+
+/// An answer, and what moves it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sensitivity {
+    /// `cid`, `task-owned`, `touched`, `hot-windows`, `drain`.
+    pub name: String,
+    /// What was asked, in words.
+    pub asked: String,
+    /// The machine's name.
+    pub machine: String,
+    /// The answer's unit.
+    pub unit: String,
+    /// The answer, with every number as it is said to be.
+    pub plain: f64,
+    /// The numbers that move it, the one that moves it most first.
+    pub inputs: Vec<Input>,
+    /// So many were varied and change nothing.
+    pub still: usize,
+}
+
+/// A number that moves an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Input {
+    /// As the machine file names it.
+    pub name: String,
+    /// What it is said to be.
+    pub value: f64,
+    /// `ns`, or what its name says.
+    pub unit: String,
+    /// The letter of how far to trust it: `D`, `R`, `E`.
+    pub trust: char,
+    /// Where it comes from.
+    pub basis: String,
+    /// The answer with half of it.
+    pub low: f64,
+    /// The answer with twice of it.
+    pub high: f64,
+}
+
+impl Input {
+    /// By how much the answer differs at most from `plain`.
+    pub fn moves(&self, plain: f64) -> f64 {
+        (self.low - plain).abs().max((self.high - plain).abs())
+    }
+}
+
+/// All answers. Empty ones are left out if somebody said stop.
+///
+/// # Panics
+///
+/// If a machine of ours is not in the file.
+pub fn all(options: &Options) -> Vec<Sensitivity> {
+    let mut all = ids(options);
+    all.extend(hot_windows(options));
+    all.extend(drained(options));
+    all
+}
+
+/// The answers of the table of ids.
+fn ids(options: &Options) -> Vec<Sensitivity> {
+    let machine = Machine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
+    // As in the predicted rows: a core is at its usual clock at once.
+    let burst = |costs: &Costs, setup: Setup| {
+        let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
+        let costs = costs.with("base_mhz", clock).expect("every machine has a base clock");
+        run(&costs, &machine.topology, &setup, 0).burst_ns
+    };
+    let (kept, local) = (Index::Cid(&KeptPerCpu), Index::Cid(&CacheLocal));
+    let eight = Setup { index: kept, ..PUBLISHED };
+    let gain = |costs: &Costs, pages: Pages| {
+        let own = Setup { index: local, ..PUBLISHED };
+        burst(costs, Setup { pages, ..eight }) / burst(costs, Setup { pages, ..own })
+    };
+    let churning = Setup {
+        threads: CHURNING,
+        llcs: machine.topology.llcs.len() as u32,
+        index: Index::Cid(&TaskOwned),
+        churn_percent: CHURN_PERCENT,
+        ..PUBLISHED
+    };
+    let of = |name: &str, asked: String, unit: &str, answer: &(dyn Fn(&Costs) -> f64 + Sync)| {
+        varied(options, &machine, (name, asked, unit), answer, &[])
+    };
+    let churn = format!(
+        "A burst under Linux 6.19’s ids, {CHURNING} threads that come and go, a pause of 200 ms × threads between bursts"
+    );
+    let found = [
+        of(
+            "cid",
+            "How many times as long a burst takes if ids are only kept, 8 threads, 200 ms".to_owned(),
+            "x",
+            &|costs| gain(costs, Pages::CopyOnWrite),
+        ),
+        of(
+            "touched",
+            "The same if all areas were touched before, so that no page is copied".to_owned(),
+            "x",
+            &|costs| gain(costs, Pages::Touched),
+        ),
+        of("task-owned", churn, "ns", &|costs| burst(costs, churning)),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// Hot windows and the shared wake queue together, on 2 × 96 cores.
+fn hot_windows(options: &Options) -> Option<Sensitivity> {
+    let machine = Machine::named("epyc9654_2p").unwrap_or_else(|e| panic!("{e}"));
+    let shape = Shape {
+        pairs: machine.topology.cpus.len() as u32 * LOAD / 100,
+        turn: Nanos(5_000),
+        data_kib: 16,
+        windows: Windows::ms(5, 10),
+        hz: 1000,
+    };
+    let gain = |costs: &Costs, shape: Shape| {
+        let linux = Kernel::default();
+        let both = Kernel { hot_windows: true, wake_queue: true, ..linux };
+        let [old, new]: [Trips; 2] =
+            [linux, both].map(|kernel| pairs(&machine.topology, costs, kernel, 0, shape));
+        (new.k_per_second / old.k_per_second - 1.0) * 100.0
+    };
+    let own = |name: &str, value: u64, unit: &str, with: &dyn Fn(u64) -> Shape| {
+        let [low, high] = BOUNDS.map(|bound| with(value * bound / 1000));
+        (name.to_owned(), value as f64, unit.to_owned(), [low, high])
+    };
+    let own = [
+        own("a turn on a core of its own", 5_000, "ns", &|ns| Shape { turn: Nanos(ns), ..shape }),
+        own("data that a side carries", 16, "KiB", &|kib| Shape { data_kib: kib as u32, ..shape }),
+    ];
+    let shapes: Vec<Shape> = own.iter().flat_map(|(.., shapes)| *shapes).collect();
+    let results = options.each(&shapes, |shape| gain(&machine.costs, *shape));
+    let own: Vec<Input> = own
+        .into_iter()
+        .zip(results.chunks_exact(2))
+        .map(|((name, value, unit, _), ends)| Input {
+            name,
+            value,
+            unit,
+            trust: Trust::Estimated.letter(),
+            basis: "chosen for this table: a round number".to_owned(),
+            low: ends[0],
+            high: ends[1],
+        })
+        .collect();
+    let asked = format!(
+        "What hot windows and the shared wake queue gain together on 2 × 96 cores, {} pairs that talk, by one seed \
+         in their first 5 to 10 ms: a transient (seeds alone differ by some percent)",
+        shape.pairs
+    );
+    varied(options, &machine, ("hot-windows", asked, "percent"), &|costs| gain(costs, shape), &own)
+}
+
+/// The drain of all CPUs of the largest machine, in Warmcore's way.
+fn drained(options: &Options) -> Option<Sensitivity> {
+    let machine = drain::grown(DRAINED);
+    let asked = format!("A drain of {DRAINED} CPUs, all with stock, in Warmcore’s own way");
+    let answer = |costs: &Costs| drain::ours_ns(costs, &machine.topology, DRAINED);
+    varied(options, &machine, ("drain", asked, "ns"), &answer, &[])
+}
+
+/// Whether a number is varied: nobody said or measured it, it does not follow another one, which is, and it is none
+/// that a machine was built with and that everybody knows.
+fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
+    if name == "line_bytes" {
+        return false;
+    }
+    let follows = |basis: &str| basis.split_once(": ").is_some_and(|(from, _)| costs.get(from).is_some());
+    number.trust >= Trust::Documented && number.milli > 0 && !follows(&number.basis)
+}
+
+/// `what`: the name, what was asked, the unit. `more`: inputs that are no numbers of the machine. Nothing if it was
+/// stopped.
+fn varied(
+    options: &Options,
+    machine: &Machine,
+    what: (&str, String, &str),
+    answer: &(dyn Fn(&Costs) -> f64 + Sync),
+    more: &[Input],
+) -> Option<Sensitivity> {
+    let costs = &machine.costs;
+    let chosen: Vec<(&str, &Number)> =
+        costs.numbers().filter(|(name, number)| is_varied(costs, name, number)).collect();
+    let mut asked: Vec<Costs> = vec![costs.clone()];
+    for (name, _) in &chosen {
+        asked.extend(BOUNDS.iter().filter_map(|bound| costs.scaled(name, *bound).ok()));
+    }
+    let answers = options.each(&asked, |costs| answer(costs));
+    if answers.len() < 1 + 2 * chosen.len() {
+        return None;
+    }
+    let plain = answers[0];
+    let inputs = chosen.iter().zip(answers[1..].chunks_exact(2)).map(|((name, number), ends)| Input {
+        name: (*name).to_owned(),
+        value: number.milli as f64 / 1000.0,
+        unit: unit_of(name).to_owned(),
+        trust: number.trust.letter(),
+        basis: number.basis.clone(),
+        low: ends[0],
+        high: ends[1],
+    });
+    let (mut moving, still): (Vec<Input>, Vec<Input>) =
+        inputs.chain(more.iter().cloned()).partition(|input| input.moves(plain) > 0.0);
+    moving.sort_by(|a, b| b.moves(plain).total_cmp(&a.moves(plain)).then_with(|| a.name.cmp(&b.name)));
+    let (name, asked, unit) = what;
+    Some(Sensitivity {
+        name: name.to_owned(),
+        asked,
+        machine: machine.name.clone(),
+        unit: unit.to_owned(),
+        plain,
+        inputs: moving,
+        still: still.len(),
+    })
+}
+
+/// What a number of a machine is counted in.
+fn unit_of(name: &str) -> &'static str {
+    let ends = |end: &str| name.ends_with(end);
+    match () {
+        _ if ends("_mhz") => "MHz",
+        _ if ends("_kib") => "KiB",
+        _ if ends("_percent") => "%",
+        _ if ends("_cycles") || ends("_cycles_per_line") => "cycles",
+        _ if ends("_bytes") => "bytes",
+        _ if ends("_gbs") => "GB/s",
+        _ if name.starts_with("mlp_") => "lines at once",
+        _ => "ns",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_measured_is_varied_and_what_follows_it_only_with_it() {
+        let machine = Machine::named(given::MACHINE).unwrap();
+        let of = |name: &str| is_varied(&machine.costs, name, machine.costs.get(name).unwrap());
+        assert!(of("mlp_read") && of("boost_mhz") && of("dram_remote"));
+        assert!(!of("c2c_same_l3"), "it was measured");
+        assert!(!of("line_bytes"), "everybody knows it");
+        assert!(!of("clock_mhz"), "it is boost_mhz");
+    }
+
+    #[test]
+    fn the_number_that_moves_an_answer_most_comes_first_and_those_that_do_not_are_counted() {
+        let machine = Machine::named(given::MACHINE).unwrap();
+        let answer = |costs: &Costs| (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0;
+        let found = varied(&Options::default(), &machine, ("x", "x".into(), "ns"), &answer, &[]).unwrap();
+        let names: Vec<&str> = found.inputs.iter().map(|input| &*input.name).collect();
+        assert_eq!(names, ["dram_remote", "dram_local"], "{found:?}");
+        let first = &found.inputs[0];
+        assert_eq!((first.value, first.trust, &*first.unit), (205.0, 'E', "ns"));
+        assert!(first.low < found.plain && found.plain < first.high && found.still > 5, "{found:?}");
+    }
+
+    #[test]
+    fn every_answer_of_ids_and_drains_is_moved_by_something() {
+        let (options, mut found) = (Options::default(), Vec::new());
+        found.extend(ids(&options));
+        found.extend(drained(&options));
+        assert_eq!(found.len(), 4);
+        for one in found {
+            assert!(one.plain > 0.0 && !one.inputs.is_empty(), "{}: {one:?}", one.name);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The cid table: its rules are the crate's own, its effects vanish with their causes, its numbers are the same ever.
+
+use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned, policy};
+use warmcore_papers::cid::scene::{Index, Outcome, RemoteClock, Setup, run};
+use warmcore_papers::cid::{self, PUBLISHED};
+use warmcore_papers::{Mark, Options, Table};
+use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::Machine;
+use warmcore_sim::memory::Pages;
+use warmcore_topo::{MACHINES, Topology};
+
+const MACHINE: &str = "epyc9654_2p";
+const SEEDS: u64 = 4;
+
+/// Seed 1, 192 threads, 10 ms, kept: ns per burst; moves, faults, areas, compactions.
+const GOLDEN: (f64, (u32, u64, u32, u32)) = (7167.473958333333, (362, 636, 192, 22));
+
+fn costs() -> Costs {
+    Costs::from_machine(MACHINES, MACHINE).unwrap()
+}
+
+fn topology() -> Topology {
+    Topology::from_machine(MACHINES, MACHINE).unwrap()
+}
+
+fn kept(threads: u32, delay_ms: u64) -> Setup {
+    let llcs = if threads == 8 { 1 } else { 24 };
+    Setup { threads, llcs, delay_ms, index: Index::Cid(&KeptPerCpu), ..PUBLISHED }
+}
+
+fn outcome(costs: &Costs, setup: &Setup) -> Outcome {
+    run(costs, &topology(), setup, 1)
+}
+
+/// ns per burst, the mean over a few seeds.
+fn burst(costs: &Costs, setup: &Setup) -> f64 {
+    let topology = topology();
+    (0..SEEDS).map(|seed| run(costs, &topology, setup, seed).burst_ns).sum::<f64>() / SEEDS as f64
+}
+
+fn table() -> Table {
+    cid::table(&Options { seeds: 0..SEEDS, ..Options::default() })
+}
+
+#[test]
+fn eight_threads_at_10_ms_never_lose_an_id_whatever_anything_costs() {
+    let costs = costs();
+    for costs in [&costs, &costs.with_equal_latencies(), &costs.scaled("boost_mhz", 500).unwrap()] {
+        let all: [&'static dyn Policy; 3] = [&CacheLocal, &KeptPerCpu, &TaskOwned];
+        let all = all.map(|policy| outcome(costs, &Setup { index: Index::Cid(policy), ..kept(8, 10) }));
+        let cpu = outcome(costs, &Setup { index: Index::Cpu, ..kept(8, 10) });
+        for outcome in all {
+            assert_eq!((outcome.moved, outcome.faults), (0, 0));
+            assert_eq!(outcome.burst_ns, cpu.burst_ns);
+        }
+    }
+}
+
+#[test]
+fn ids_that_are_kept_stay_where_they_are_under_cache_local() {
+    for threads in [8, 24, 192, 384] {
+        for delay_ms in [10, 200] {
+            let local = Setup { index: Index::Cid(&CacheLocal), ..kept(threads, delay_ms) };
+            let outcome = outcome(&costs(), &local);
+            assert_eq!((outcome.moved, outcome.areas), (0, threads), "{threads} threads, {delay_ms} ms");
+        }
+    }
+}
+
+#[test]
+fn without_expiry_24_threads_at_10_ms_lose_nothing() {
+    let costs = costs();
+    let local = burst(&costs, &Setup { index: Index::Cid(&CacheLocal), ..kept(24, 10) });
+    let with = burst(&costs, &kept(24, 10)) / local;
+    let without = burst(&costs, &Setup { compacts: false, ..kept(24, 10) }) / local;
+    assert!(with > 2.0, "{with}");
+    assert_eq!(without, 1.0);
+}
+
+#[test]
+fn a_rule_of_cid_makes_the_table() {
+    // The scene knows no policy: each is told of the same entries, moves and compactions, and only its own rules
+    // differ. Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
+    let costs = costs();
+    let by =
+        |policy: &'static dyn Policy| outcome(&costs, &Setup { index: Index::Cid(policy), ..kept(24, 200) });
+    let (lowest, kept_ids, local, owned) = (by(&Lowest), by(&KeptPerCpu), by(&CacheLocal), by(&TaskOwned));
+    assert_eq!(local.moved, 0, "rule 1: the recent id");
+    assert!(kept_ids.moved > 24, "without it: {}", kept_ids.moved);
+    assert_eq!(owned.moved, 0, "ids that never expire");
+    assert_eq!(lowest.areas, 1, "all on the lowest one");
+    assert!(lowest.burst_ns > 5.0 * local.burst_ns && kept_ids.burst_ns > 5.0 * local.burst_ns);
+    // What the crate says of itself decides, not the driver: who says that ids expire loses them.
+    for policy in policy::ALL {
+        let plain = outcome(&costs, &Setup { index: Index::Cid(policy), ..kept(24, 200) });
+        let never = Setup { compacts: false, index: Index::Cid(policy), ..kept(24, 200) };
+        let same = plain.moved == outcome(&costs, &never).moved;
+        assert_eq!(same, policy.name() != "kept-per-cpu", "{policy:?}");
+    }
+}
+
+#[test]
+fn equal_latencies_leave_no_difference_between_one_l3_and_many() {
+    let flat = costs().with_equal_latencies();
+    let lowest = |threads, llcs| Setup { threads, llcs, index: Index::Cid(&Lowest), ..PUBLISHED };
+    let (one, many) = (burst(&flat, &lowest(8, 1)), burst(&flat, &lowest(8, 8)));
+    assert_eq!(one, many, "an area that always moves");
+    let (one, many) = (burst(&costs(), &lowest(8, 1)), burst(&costs(), &lowest(8, 8)));
+    assert!(many > 3.0 * one, "with distances {one} and {many}");
+}
+
+#[test]
+fn pages_that_exist_cost_no_faults_and_the_gain_falls_below_3_4() {
+    let costs = costs();
+    let touched = Setup { pages: Pages::Touched, ..kept(8, 200) };
+    assert_eq!(outcome(&costs, &touched).faults, 0);
+    let local = burst(&costs, &Setup { index: Index::Cid(&CacheLocal), ..touched });
+    let gain = burst(&costs, &touched) / local;
+    assert!(gain > 1.0 && gain < 3.4, "{gain}");
+}
+
+#[test]
+fn ids_of_tasks_move_when_tasks_come_and_go() {
+    let costs = costs();
+    let owned = Setup { index: Index::Cid(&TaskOwned), ..kept(24, 200) };
+    assert_eq!(outcome(&costs, &owned).moved, 0);
+    let churn = Setup { churn_percent: 25, ..owned };
+    assert!(outcome(&costs, &churn).moved > 0);
+    let cpu = Setup { index: Index::Cpu, ..churn };
+    assert_eq!(outcome(&costs, &cpu).moved, 0);
+}
+
+#[test]
+fn how_the_ticks_and_clocks_are_changes_only_what_expires() {
+    let costs = costs();
+    for setup in [Setup { hz: 1000, ..kept(24, 10) }, Setup { clock: RemoteClock::Stale, ..kept(24, 10) }] {
+        assert_ne!(burst(&costs, &setup), burst(&costs, &kept(24, 10)));
+        let local = Setup { index: Index::Cid(&CacheLocal), ..setup };
+        assert_eq!(outcome(&costs, &local).moved, 0);
+    }
+}
+
+#[test]
+fn rows_say_what_they_are() {
+    let table = table();
+    for row in &table.rows {
+        let fitted =
+            ["informed", "probed", "fitted", "clocks old"].iter().any(|form| row.name.contains(form));
+        assert_eq!(fitted, !row.inputs.is_empty(), "{}", row.name);
+        assert_eq!(fitted, row.mark() == Mark::Fitted, "{}", row.name);
+    }
+    let published = table.rows.iter().filter(|row| row.mark() == Mark::Predicted && row.unit == "ns").count();
+    assert_eq!(published, 8 * 3);
+    let mut names: Vec<&str> = table.rows.iter().map(|row| row.name.as_str()).collect();
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "two rows of one name");
+}
+
+#[test]
+fn what_is_claimed_is_met_and_what_is_only_predicted_may_miss() {
+    // Ids, and the row in which none expires: exact. 10 ms: with what an own area costs after a sleep. 200 ms: fitted.
+    let table = table();
+    let claimed = |name: &str| {
+        name.contains("areas of a thread's bursts")
+            || name == "8 threads, 10 ms, kept / cachelocal"
+            || name.contains("10 ms") && name.contains("probed")
+            || name.contains("fitted")
+    };
+    let claimed: Vec<_> = table.rows.iter().filter(|row| claimed(&row.name)).collect();
+    for row in &claimed {
+        assert_ne!(row.is_met(), Some(false), "{}: {} ({:?})", row.name, row.simulated, row.published);
+    }
+    assert_eq!(claimed.iter().filter(|row| row.is_met() == Some(true)).count(), 1 + 12 + 8);
+    // That ids stay follows from the rules and from no cost: counted nowhere, and still so.
+    let built: Vec<_> = table.rows.iter().filter(|row| row.mark() == Mark::ByConstruction).collect();
+    assert_eq!(built.len(), 17);
+    for row in built {
+        assert_eq!((row.is_met(), row.published, row.simulated), (None, Some(1.0), 1.0), "{}", row.name);
+    }
+    // Without an effect of ids all three columns are alike: the rows by CPU and the cache-local ones say nothing.
+    let [(met, of), (null, of_null)] = table.tally();
+    // It says something of the rows whose threads change areas: the others are as it has them.
+    assert!(
+        0 < of_null && of_null < of && null < met,
+        "{met} of {of}, a model without an effect {null} of {of_null}"
+    );
+}
+
+#[test]
+fn what_was_said_first_is_still_known() {
+    let table = table();
+    let said = cid::given::predictions();
+    assert!(said.len() > 24, "{}", said.len());
+    for said in &said {
+        let row = table.rows.iter().find(|row| row.name == said.name);
+        let row = row.unwrap_or_else(|| panic!("{} was predicted, and there is no such row", said.name));
+        let noted = table.notes.iter().any(|note| note.starts_with(&format!("{}: first", said.name)));
+        let differs = (row.simulated / said.ns - 1.0).abs() > 0.02;
+        assert_eq!(differs, noted, "{}: {} then, {} now", said.name, said.ns, row.simulated);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_table_and_another_seed_another() {
+    let of = |seeds| serde_json::to_string(&cid::table(&Options { seeds, ..Options::default() })).unwrap();
+    assert_eq!(of(0..2), of(0..2));
+    assert_ne!(of(0..1), of(1..2));
+}
+
+#[test]
+fn a_seed_gives_these_numbers_on_every_machine() {
+    let golden = outcome(&costs(), &kept(192, 10));
+    assert_eq!((golden.moved, golden.faults, golden.areas, golden.compactions), GOLDEN.1, "{golden:?}");
+    assert_eq!(golden.burst_ns, GOLDEN.0);
+}
+
+#[test]
+fn every_machine_has_a_table_of_its_own() {
+    for name in warmcore_topo::machines(MACHINES).unwrap() {
+        let options = Options { machine: Machine::named(&name).ok(), seeds: 0..1, ..Options::default() };
+        let table = cid::table(&options);
+        assert!(table.rows.iter().all(|row| row.simulated.is_finite() && row.simulated > 0.0), "{name}");
+        assert_eq!(table.rows.iter().any(|row| row.published.is_some()), name == MACHINE);
+    }
+}
+
+#[test]
+fn the_number_that_moves_a_row_most_is_named() {
+    let (costs, topology) = (costs(), topology());
+    let moved = cid::sensitivity(&costs, &topology, &kept(8, 200), 1);
+    assert_eq!(moved[0].0, "page_fault_cow_after_200ms_idle", "{moved:?}");
+    let moved =
+        cid::sensitivity(&costs, &topology, &Setup { index: Index::Cid(&Lowest), ..kept(192, 10) }, 1);
+    let first = moved.first().map(|(name, _)| name.as_str());
+    assert!(matches!(first, Some("c2c_other_socket" | "mlp_rmw_dirty_remote")), "{moved:?}");
+}
