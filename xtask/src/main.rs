@@ -10,6 +10,7 @@ mod instructions;
 mod locks;
 mod progress;
 mod sanitizers;
+mod tidy;
 mod tree;
 
 use anyhow::{Context, bail};
@@ -27,6 +28,9 @@ cargo xtask test    format, clippy, every test on every backend, loom and shuttl
 cargo xtask instructions [CASE]
                     counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
                     those that lock; only the cases whose name contains CASE
+cargo xtask tidy [--parts]
+                    counts what keeps the code readable: lines, words, names, circles of imports, files; fails
+                    above a limit
 cargo xtask fuzz [SECONDS]
                     fuzzes each reader for 60 s or so many, where there is a nightly and cargo-fuzz
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
@@ -39,6 +43,8 @@ fn main() -> anyhow::Result<()> {
         ["test", "--all"] => test(true),
         ["instructions"] => instructions::run(&root(), ""),
         ["instructions", case] => instructions::run(&root(), case),
+        ["tidy"] => tidy::run(&root(), false),
+        ["tidy", "--parts"] => tidy::run(&root(), true),
         ["fuzz"] => fuzz::run(&root(), "60"),
         ["fuzz", seconds] => fuzz::run(&root(), seconds),
         ["peers"] => peers(),
