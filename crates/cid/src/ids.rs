@@ -1,27 +1,27 @@
 //! Ids: the concurrency ids of one tenant.
 //!
-//! Model.   Every CPU has a seat ([`Seat`]) in the tenant. Who enters takes the seat of its CPU
-//!          and, with it, the id that the seat keeps; who leaves, leaves the id there. That is one
+//! Model.   Every CPU has a pcpu_cid ([`PcpuCid`]) in the tenant. Who enters takes the pcpu_cid of its CPU
+//!          and, with it, the id that the pcpu_cid keeps; who leaves, leaves the id there. That is one
 //!          compare-and-swap and one store, on a line that no other CPU writes. Who comes back after
 //!          a pause retakes the id that its CPU had, if it is free: a bit more to set, and still no
 //!          lock, since CPUs that pause alike come back at the same moment. All else (an id
-//!          for an empty seat, a task that moved, compaction) happens under the tenant's lock and
+//!          for an empty pcpu_cid, a task that moved, compaction) happens under the tenant's lock and
 //!          asks the [`Policy`].
 //! Number.  Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, whose floor for a compare-and-swap and
 //!          a store is 2.2; no clock is read. Under the lock, 64 ids on 384 CPUs: about 35 ns.
-//! Protocol. An id belongs to one seat from the moment its bit is set, by who holds that seat
-//!          already, until it is freed: first the seat is emptied, by its holder or by a CAS that
-//!          fails if somebody entered; then what the seat remembers is written; then the bit is
-//!          cleared. Seats are held by one at a time. So ids are unique, nothing that takes seats
-//!          (`ids/take.rs`) takes one in use, and who sets a bit finds its seat in order.
-//! Writers. Seats: see there. Bits of ids and seats: who takes an id or gives it back. Everything
+//! Protocol. An id belongs to one pcpu_cid from the moment its bit is set, by who holds that pcpu_cid
+//!          already, until it is freed: first the pcpu_cid is emptied, by its holder or by a CAS that
+//!          fails if somebody entered; then what the pcpu_cid remembers is written; then the bit is
+//!          cleared. PcpuCids are held by one at a time. So ids are unique, nothing that takes pcpu_cids
+//!          (`ids/take.rs`) takes one in use, and who sets a bit finds its pcpu_cid in order.
+//! Writers. PcpuCids: see there. Bits of ids and pcpu_cids: who takes an id or gives it back. Everything
 //!          else: the lock's holder.
-//! Source.  Linux `kernel/sched/core.c`, concurrency ids; the seat's two words and its epoch
+//! Source.  Linux `kernel/sched/core.c`, concurrency ids; the pcpu_cid's two words and its epoch
 //!          of one bit are our own.
 
 use crate::bits::{Bits, SharedBits};
+use crate::pcpu_cid::{CID_END, CidWord, PcpuCid, PcpuCids, State, Token};
 use crate::policy::{Owner, Pick, Policy, Used};
-use crate::seat::{CID_END, Rest, Seat, Seats, State, Token};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
 use warmcore_line::{Line, Padded};
 use warmcore_types::{Cid, CpuId, CpuSet};
@@ -38,15 +38,15 @@ pub use look::Stats;
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose seat it took last; `NOWHERE` before, after an overflow, and if its seat is its
+    /// The CPU whose pcpu_cid it took last; `NOWHERE` before, after an overflow, and if its pcpu_cid is its
     /// own.
     cpu: u32,
-    /// The CPU on which it took a seat of its own last.
+    /// The CPU on which it took a pcpu_cid of its own last.
     own_cpu: u32,
-    /// The seat that it took last.
-    seat: u32,
-    /// What stood in that seat.
-    rest: Rest,
+    /// The pcpu_cid that it took last.
+    pcpu_cid: u32,
+    /// What stood in that pcpu_cid.
+    cid_word: CidWord,
     /// On how many CPUs it may run itself.
     nr_cpus_allowed: u32,
     /// `Shared::mask_changes` when that was asked for.
@@ -66,22 +66,22 @@ const NOWHERE: u32 = u32::MAX;
 /// An id that is held until it goes back through [`Ids::leave`].
 #[derive(Debug)]
 #[must_use = "the id is held until `leave`"]
-pub struct Held<'a> {
+pub struct HeldCid<'a> {
     /// None: an overflow id.
-    seat: Option<&'a Seat>,
-    rest: Rest,
+    pcpu_cid: Option<&'a PcpuCid>,
+    cid_word: CidWord,
 }
 
-impl Held<'_> {
+impl HeldCid<'_> {
     /// The id.
     #[inline(always)]
     pub fn cid(&self) -> Cid {
-        self.rest.cid_held()
+        self.cid_word.assigned_cid()
     }
 
     /// Whether it is an overflow id: the CPU's was held by somebody who lost the CPU with it.
     pub fn is_overflow(&self) -> bool {
-        self.seat.is_none()
+        self.pcpu_cid.is_none()
     }
 }
 
@@ -92,18 +92,18 @@ impl Held<'_> {
 #[derive(Debug, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
-pub struct Ids<S: Seats> {
+pub struct Ids<S: PcpuCids> {
     #[line(read_mostly)]
-    seats: S,
+    pcpu_cids: S,
     #[line(read_mostly)]
     policy: &'static dyn Policy,
-    /// Ids that a seat has. Its words are written by whoever takes an id or gives it back.
+    /// Ids that a pcpu_cid has. Its words are written by whoever takes an id or gives it back.
     #[line(read_mostly)]
     used: SharedBits,
-    /// Seats that have an id, so that compaction looks at no other. Written after the id is used,
+    /// PcpuCids that have an id, so that compaction looks at no other. Written after the id is used,
     /// and before it is free.
     #[line(read_mostly)]
-    seated: SharedBits,
+    occupied: SharedBits,
     #[line(contended)]
     shared: Padded<Mutex<Shared>>,
     /// What is read or counted without the lock.
@@ -114,7 +114,7 @@ pub struct Ids<S: Seats> {
 /// The ends are written under the lock, and read by every sum over slots.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Every id of a seat was below this, ever.
+    /// Every id of a pcpu_cid was below this, ever.
     cids_end: AtomicU32,
     /// Every overflow id was below this, ever.
     overflow_end: AtomicU32,
@@ -141,14 +141,14 @@ struct Shared {
     counts: Stats,
 }
 
-impl<S: Seats> Ids<S> {
-    /// A tenant without users. Ids below `seats.cpus()` are for CPUs; `overflow` more, above them,
+impl<S: PcpuCids> Ids<S> {
+    /// A tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs; `overflow` more, above them,
     /// for who finds its CPU's id held.
-    pub fn new(seats: S, overflow: u32, policy: &'static dyn Policy) -> Self {
-        let cpus = seats.cpus();
+    pub fn new(pcpu_cids: S, overflow: u32, policy: &'static dyn Policy) -> Self {
+        let cpus = pcpu_cids.cpus();
         let ids = cpus.saturating_add(overflow);
         assert!(cpus > 0 && ids < CID_END, "{cpus} CPUs and {overflow} overflow ids; an id has 24 bits");
-        let tasks = if policy.has_task_seats() { cpus } else { 0 };
+        let tasks = if policy.has_task_cids() { cpus } else { 0 };
         let shared = Shared {
             overflow: Bits::new(overflow),
             allowed: Bits::new(cpus),
@@ -158,10 +158,10 @@ impl<S: Seats> Ids<S> {
             counts: Stats::default(),
         };
         let ids = Self {
-            seats,
+            pcpu_cids,
             policy,
             used: SharedBits::new(cpus),
-            seated: SharedBits::new(cpus + tasks),
+            occupied: SharedBits::new(cpus + tasks),
             shared: Padded::new(Mutex::new(shared)),
             seen: Seen::default(),
         };
@@ -183,13 +183,13 @@ impl<S: Seats> Ids<S> {
         let mut shared = lock(&self.shared);
         shared.counts.users += 1;
         let nr_cpus_allowed = self.allow_more(&mut shared, allowed);
-        self.settle_owner(&mut shared);
+        self.update_owner(&mut shared);
         User {
             token,
             cpu: NOWHERE,
             own_cpu: NOWHERE,
-            seat: NOWHERE,
-            rest: Rest::default(),
+            pcpu_cid: NOWHERE,
+            cid_word: CidWord::default(),
             nr_cpus_allowed,
             mask_changes: shared.mask_changes,
             nested: 0,
@@ -206,14 +206,14 @@ impl<S: Seats> Ids<S> {
         assert!(!self.holds(&user), "a user is counted out that still holds an id: {user:?}");
         shared.counts.users -= 1;
         self.free_own(&mut shared, &mut user);
-        self.settle_owner(&mut shared);
+        self.update_owner(&mut shared);
     }
 
     /// Adds CPUs that a user may use from now on. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
         let mut shared = lock(&self.shared);
         self.allow_more(&mut shared, cpus);
-        self.settle_owner(&mut shared);
+        self.update_owner(&mut shared);
     }
 
     /// Replaces the CPUs that a user may use: what it may use from now on counts for itself, and the tenant's set gets
@@ -221,18 +221,18 @@ impl<S: Seats> Ids<S> {
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
         let mut shared = lock(&self.shared);
         user.nr_cpus_allowed = self.allow_more(&mut shared, cpus);
-        self.settle_owner(&mut shared);
+        self.update_owner(&mut shared);
     }
 
     /// Has each user that moves from now on read its mask again, once: [`is_beyond_masks`](Ids::is_beyond_masks) is true
     /// then. For a host that finds another number of CPUs in the mask of a thread that is not the one it runs on.
-    pub fn say_masks_changed(&self) {
+    pub fn notify_masks_changed(&self) {
         let shared = &mut *lock(&self.shared);
         shared.mask_changes = shared.mask_changes.wrapping_add(1);
     }
 
     /// Whether `user` moved to a CPU that no user was allowed on so far, or moved after a mask was
-    /// [changed](Ids::say_masks_changed): the host should read its mask again for [`allow_user`](Ids::allow_user). Without
+    /// [changed](Ids::notify_masks_changed): the host should read its mask again for [`allow_user`](Ids::allow_user). Without
     /// that, the entry adds this one CPU to the tenant's set. It is asked before the mask is read, so that a change
     /// behind the reading is asked for at the next move.
     ///
@@ -257,38 +257,38 @@ impl<S: Seats> Ids<S> {
     ///
     /// Who holds one already gets the same, and leaves as often as it entered.
     ///
-    /// **Touches** the line of this CPU's seat, for writing, if the user was here last.
+    /// **Touches** the line of this CPU's pcpu_cid, for writing, if the user was here last.
     #[inline(always)]
-    pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<Held<'_>> {
-        self.enter_at_once(cpu, user).or_else(|| self.enter_slowly(cpu, user))
+    pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
+        self.enter_fast(cpu, user).or_else(|| self.enter_slow(cpu, user))
     }
 
     /// As [`enter`](Ids::enter), if this user was here last and its CPU kept the id. None: ask
     /// `enter`.
     #[inline(always)]
-    pub fn enter_at_once(&self, cpu: CpuId, user: &mut User) -> Option<Held<'_>> {
+    pub fn enter_fast(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         if user.cpu != cpu.0 {
             return None;
         }
-        let seat = self.seats.seat(cpu.0);
-        if !seat.enter(user.token) {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu.0);
+        if !pcpu_cid.enter(user.token) {
             return None;
         }
-        if seat.rest() != user.rest {
-            return self.look_again(cpu, cpu.0, user);
+        if pcpu_cid.cid_word() != user.cid_word {
+            return self.revalidate(cpu, cpu.0, user);
         }
-        Some(Held { seat: Some(seat), rest: user.rest })
+        Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
     /// Gives an id back, if that is all there is to it: mostly it is.
     ///
-    /// **Touches** the line of the seat, for writing.
+    /// **Touches** the line of the pcpu_cid, for writing.
     #[inline(always)]
-    pub fn leave_at_once<'a>(&self, held: Held<'a>) -> Result<(), Held<'a>> {
+    pub fn leave_fast<'a>(&self, held: HeldCid<'a>) -> Result<(), HeldCid<'a>> {
         // Equal means: no flag is set. One that is set just now is seen by the next entry.
-        match held.seat {
-            Some(seat) if seat.rest() == held.rest => {
-                seat.leave();
+        match held.pcpu_cid {
+            Some(pcpu_cid) if pcpu_cid.cid_word() == held.cid_word => {
+                pcpu_cid.leave();
                 Ok(())
             }
             _ => Err(held),
@@ -296,17 +296,17 @@ impl<S: Seats> Ids<S> {
     }
 
     /// Gives the id back that `enter` gave this user. Panics if it was another one, and there is
-    /// more to it than to leave the seat.
-    pub fn leave(&self, held: Held<'_>, user: &mut User) {
-        if let Err(held) = self.leave_at_once(held) {
-            self.leave_slowly(held, user);
+    /// more to it than to leave the pcpu_cid.
+    pub fn leave(&self, held: HeldCid<'_>, user: &mut User) {
+        if let Err(held) = self.leave_fast(held) {
+            self.leave_slow(held, user);
         }
     }
 
     #[cold]
-    fn leave_slowly(&self, held: Held<'_>, user: &mut User) {
+    fn leave_slow(&self, held: HeldCid<'_>, user: &mut User) {
         let shared = &mut *lock(&self.shared);
-        let Some(seat) = held.seat else {
+        let Some(pcpu_cid) = held.pcpu_cid else {
             assert_eq!(user.overflow, Some(held.cid()), "an id is left by who does not hold it");
             if user.nested > 0 {
                 user.nested -= 1;
@@ -315,28 +315,29 @@ impl<S: Seats> Ids<S> {
             user.overflow = None;
             return self.free_overflow(shared, held.cid());
         };
-        let is_users = user.seat != NOWHERE && std::ptr::eq(seat, self.seats.seat(user.seat));
+        let is_users =
+            user.pcpu_cid != NOWHERE && std::ptr::eq(pcpu_cid, self.pcpu_cids.pcpu_cid(user.pcpu_cid));
         assert!(is_users, "{} is left by who does not hold it: {user:?}", held.cid());
         if user.nested > 0 {
             user.nested -= 1;
-            seat.set_rest(seat.rest().nested(user.nested > 0));
-        } else if seat.rest().is_asked() {
-            seat.vacate();
-            self.free(user.seat, seat.rest().recent());
+            pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(user.nested > 0));
+        } else if pcpu_cid.cid_word().is_asked() {
+            pcpu_cid.vacate();
+            self.free(user.pcpu_cid, pcpu_cid.cid_word().recent());
         } else {
-            // Set by `make_leave_slow`; the next holder finds the seat as any other.
-            seat.set_rest(seat.rest().nested(false));
-            seat.leave();
+            // Set by `make_leave_slow`; the next holder finds the pcpu_cid as any other.
+            pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(false));
+            pcpu_cid.leave();
         }
     }
 
-    /// Sees to it that [`leave_at_once`](Ids::leave_at_once) refuses what this user holds now, so that its host hears of
+    /// Sees to it that [`leave_fast`](Ids::leave_fast) refuses what this user holds now, so that its host hears of
     /// the leave. Nothing if it holds nothing.
     pub fn make_leave_slow(&self, user: &User) {
         let _shared = lock(&self.shared);
         // An overflow id takes the slow way by itself.
-        if let Some(seat) = self.held(user).and_then(|held| held.seat) {
-            seat.set_rest(seat.rest().nested(true));
+        if let Some(pcpu_cid) = self.held(user).and_then(|held| held.pcpu_cid) {
+            pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(true));
         }
     }
 
@@ -352,40 +353,41 @@ impl<S: Seats> Ids<S> {
     }
 
     #[inline]
-    fn held(&self, user: &User) -> Option<Held<'_>> {
+    fn held(&self, user: &User) -> Option<HeldCid<'_>> {
         if let Some(cid) = user.overflow {
-            return Some(Held { seat: None, rest: Rest::of(cid) });
+            return Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) });
         }
-        let seat = (user.seat != NOWHERE).then(|| self.seats.seat(user.seat))?;
-        (seat.state() == State::Held(user.token)).then_some(Held { seat: Some(seat), rest: user.rest })
+        let pcpu_cid = (user.pcpu_cid != NOWHERE).then(|| self.pcpu_cids.pcpu_cid(user.pcpu_cid))?;
+        (pcpu_cid.state() == State::InUse(user.token))
+            .then_some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// The seat was kept and is held now, but it is not what this user left there.
+    /// The pcpu_cid was kept and is held now, but it is not what this user left there.
     #[cold]
-    fn look_again(&self, cpu: CpuId, number: u32, user: &mut User) -> Option<Held<'_>> {
-        let seat = self.seats.seat(number);
-        let rest = seat.rest();
-        if rest.is_asked() {
+    fn revalidate(&self, cpu: CpuId, number: u32, user: &mut User) -> Option<HeldCid<'_>> {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
+        let cid_word = pcpu_cid.cid_word();
+        if cid_word.is_asked() {
             let shared = &mut *lock(&self.shared);
-            seat.vacate();
-            self.free(number, seat.rest().recent());
+            pcpu_cid.vacate();
+            self.free(number, pcpu_cid.cid_word().recent());
             return self.enter_locked(shared, cpu, user);
         }
         // Another id: this CPU got one while we were away.
-        user.rest = rest;
-        Some(Held { seat: Some(seat), rest })
+        user.cid_word = cid_word;
+        Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word })
     }
 
     #[cold]
     #[inline(never)]
-    fn enter_slowly(&self, cpu: CpuId, user: &mut User) -> Option<Held<'_>> {
+    fn enter_slow(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         // No lock for who comes back after a while, or takes its own id along.
         if user.cpu == cpu.0 || user.own_cpu == cpu.0 {
-            let seat = self.seats.seat(user.seat);
-            if seat.enter(user.token) || seat.enter_old(user.token) {
-                return match seat.rest() == user.rest {
-                    true => Some(Held { seat: Some(seat), rest: user.rest }),
-                    false => self.look_again(cpu, user.seat, user),
+            let pcpu_cid = self.pcpu_cids.pcpu_cid(user.pcpu_cid);
+            if pcpu_cid.enter(user.token) || pcpu_cid.enter_stale(user.token) {
+                return match pcpu_cid.cid_word() == user.cid_word {
+                    true => Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word }),
+                    false => self.revalidate(cpu, user.pcpu_cid, user),
                 };
             }
             if let Some(held) = self.retake(user) {
@@ -398,123 +400,123 @@ impl<S: Seats> Ids<S> {
     /// The id that this user left here, which is nobody's by now, if the policy has no say in it.
     ///
     /// Two that pause alike come back at the same moment: under the lock one would wait for the other.
-    fn retake(&self, user: &User) -> Option<Held<'_>> {
-        let (seat, cid) = (self.seats.seat(user.seat), user.rest.cid()?);
+    fn retake(&self, user: &User) -> Option<HeldCid<'_>> {
+        let (pcpu_cid, cid) = (self.pcpu_cids.pcpu_cid(user.pcpu_cid), user.cid_word.cid()?);
         // ORDERING: Relaxed, here and below; a bound that falls now has us asked by the next compaction.
         let bound = self.seen.retake_end.load(Relaxed);
-        if cid.0 >= bound || seat.rest() != user.rest {
+        if cid.0 >= bound || pcpu_cid.cid_word() != user.cid_word {
             return None;
         }
-        // First the seat, so that nobody else has it while we look for the id; then the id.
-        if !seat.claim(user.token) {
+        // First the pcpu_cid, so that nobody else has it while we look for the id; then the id.
+        if !pcpu_cid.claim(user.token) {
             return None;
         }
         if !self.used.insert(cid.0) {
-            seat.vacate();
+            pcpu_cid.vacate();
             return None;
         }
-        // Whoever freed it wrote first what the seat is to remember (an id that moved is forgotten),
+        // Whoever freed it wrote first what the pcpu_cid is to remember (an id that moved is forgotten),
         // and knew the bound: with the id we got both.
-        if seat.rest() != user.rest || cid.0 >= self.seen.retake_end.load(Relaxed) {
+        if pcpu_cid.cid_word() != user.cid_word || cid.0 >= self.seen.retake_end.load(Relaxed) {
             self.used.remove(cid.0);
-            seat.vacate();
+            pcpu_cid.vacate();
             return None;
         }
-        self.seated.insert(user.seat);
+        self.occupied.insert(user.pcpu_cid);
         self.seen.retaken.fetch_add(1, Relaxed);
         // As `pick` does. Mostly it is not above, and then its line is not written.
         if self.seen.max_nr_cid.load(Relaxed) > bound {
             self.seen.max_nr_cid.fetch_min(bound, Relaxed);
         }
-        Some(Held { seat: Some(seat), rest: user.rest })
+        Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    fn enter_locked(&self, shared: &mut Shared, cpu: CpuId, user: &mut User) -> Option<Held<'_>> {
+    fn enter_locked(&self, shared: &mut Shared, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         if let Some(held) = self.held(user) {
             user.nested += 1;
-            if let Some(seat) = held.seat {
-                seat.set_rest(seat.rest().nested(true));
+            if let Some(pcpu_cid) = held.pcpu_cid {
+                pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(true));
             }
             return Some(held);
         }
         self.arrive(shared, cpu);
         let number = match shared.owner {
-            Owner::Task => self.task_seat(shared, user),
+            Owner::Task => self.task_pcpu_cid(shared, user),
             Owner::Cpu => {
                 if user.task.is_some() {
                     self.free_own(shared, user);
                 } else if user.cpu != NOWHERE && user.cpu != cpu.0 {
-                    self.look_behind(shared, user, cpu);
+                    self.release_previous(shared, user, cpu);
                 }
                 Some(cpu.0)
             }
         };
-        let Some(rest) = number.and_then(|number| self.sit(shared, number, user.token)) else {
+        let Some(cid_word) = number.and_then(|number| self.acquire(shared, number, user.token)) else {
             return self.overflow(shared, user);
         };
         let number = number?;
         let is_cpus = number == cpu.0;
         (user.cpu, user.own_cpu) = if is_cpus { (cpu.0, NOWHERE) } else { (NOWHERE, cpu.0) };
-        (user.seat, user.rest) = (number, rest);
-        Some(Held { seat: Some(self.seats.seat(number)), rest })
+        (user.pcpu_cid, user.cid_word) = (number, cid_word);
+        Some(HeldCid { pcpu_cid: Some(self.pcpu_cids.pcpu_cid(number)), cid_word })
     }
 
     /// Counts a CPU in that somebody came to. Panics if there is none with that number.
     fn arrive(&self, shared: &mut Shared, cpu: CpuId) {
-        assert!(cpu.0 < self.seats.cpus(), "{cpu}, and there are {} CPU numbers", self.seats.cpus());
+        assert!(cpu.0 < self.pcpu_cids.cpus(), "{cpu}, and there are {} CPU numbers", self.pcpu_cids.cpus());
         if shared.allowed.insert(cpu.0) {
-            self.settle_owner(shared);
+            self.update_owner(shared);
         }
     }
 
-    /// The seat of a user whose ids are its own.
-    fn task_seat(&self, shared: &mut Shared, user: &mut User) -> Option<u32> {
+    /// The pcpu_cid of a user whose ids are its own.
+    fn task_pcpu_cid(&self, shared: &mut Shared, user: &mut User) -> Option<u32> {
         if user.task.is_none() {
             user.task = shared.tasks.lowest_gap(shared.tasks.width());
             user.task.map(|task| shared.tasks.insert(task));
         }
-        Some(self.seats.cpus() + user.task?)
+        Some(self.pcpu_cids.cpus() + user.task?)
     }
 
-    /// A user that has a seat of its own has none any more.
+    /// A user that has a pcpu_cid of its own has none any more.
     fn free_own(&self, shared: &mut Shared, user: &mut User) {
         let Some(task) = user.task.take() else { return };
         shared.tasks.remove(task);
-        let number = self.seats.cpus() + task;
-        let seat = self.seats.seat(number);
-        if seat.take() {
-            self.free(number, seat.rest().recent());
+        let number = self.pcpu_cids.cpus() + task;
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
+        if pcpu_cid.take() {
+            self.free(number, pcpu_cid.cid_word().recent());
         }
     }
 
-    /// Holds a seat, and says with which id. None if somebody else holds it, or there is no id.
-    fn sit(&self, shared: &mut Shared, number: u32, token: Token) -> Option<Rest> {
-        let seat = self.seats.seat(number);
+    /// Holds a pcpu_cid, and says with which id. None if somebody else holds it, or there is no id.
+    fn acquire(&self, shared: &mut Shared, number: u32, token: Token) -> Option<CidWord> {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
         loop {
-            match seat.state() {
-                State::Held(_) => return None,
-                State::Kept | State::Old if seat.rest().is_asked() => {
-                    if seat.take() {
-                        self.free(number, seat.rest().recent());
+            match pcpu_cid.state() {
+                State::InUse(_) => return None,
+                State::Cached | State::Stale if pcpu_cid.cid_word().is_asked() => {
+                    if pcpu_cid.take() {
+                        self.free(number, pcpu_cid.cid_word().recent());
                     }
                 }
-                State::Kept | State::Old => {
-                    if seat.enter(token) || seat.enter_old(token) {
-                        return Some(seat.rest());
+                State::Cached | State::Stale => {
+                    if pcpu_cid.enter(token) || pcpu_cid.enter_stale(token) {
+                        return Some(pcpu_cid.cid_word());
                     }
                 }
                 State::Empty => {
-                    // The seat first: its recent id may be retaken without the lock.
-                    if seat.claim(token) {
-                        let Some(cid) = self.pick(shared, seat.rest().cid()) else {
-                            seat.vacate();
+                    // The pcpu_cid first: its recent id may be retaken without the lock.
+                    if pcpu_cid.claim(token) {
+                        let Some(cid) = self.pick(shared, pcpu_cid.cid_word().cid()) else {
+                            pcpu_cid.vacate();
                             return None;
                         };
-                        let rest = Rest::of(cid);
+                        let cid_word = CidWord::of(cid);
                         // Who may not keep it is asked for it from the start.
-                        seat.set_rest(if self.policy.keeps() { rest } else { rest.asked() });
-                        self.seated.insert(number);
-                        return Some(rest);
+                        pcpu_cid.set_cid_word(if self.policy.keeps() { cid_word } else { cid_word.asked() });
+                        self.occupied.insert(number);
+                        return Some(cid_word);
                     }
                 }
             }
@@ -539,15 +541,15 @@ impl<S: Seats> Ids<S> {
                 self.seen.max_nr_cid.store(cid.0 + 1, Relaxed);
             }
         }
-        counts.handed_out = counts.handed_out.max(cid.0 + 1);
+        counts.allocated = counts.allocated.max(cid.0 + 1);
         // ORDERING: Relaxed; who reads slots up to here was told of them by somebody who came later.
-        self.seen.cids_end.store(counts.handed_out, Relaxed);
+        self.seen.cids_end.store(counts.allocated, Relaxed);
         Some(cid)
     }
 
-    fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<Held<'_>> {
+    fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<HeldCid<'_>> {
         // Wherever it was, it is not there now: the next entry looks at what it holds first.
-        (user.cpu, user.own_cpu, user.seat) = (NOWHERE, NOWHERE, NOWHERE);
+        (user.cpu, user.own_cpu, user.pcpu_cid) = (NOWHERE, NOWHERE, NOWHERE);
         user.overflow = Some(self.take_overflow(shared)?);
         self.held(user)
     }
@@ -559,17 +561,17 @@ impl<S: Seats> Ids<S> {
         // ORDERING: Relaxed; who reads slots up to here was told of them by somebody who came later.
         let end = self.seen.overflow_end.load(Relaxed).max(gap + 1);
         self.seen.overflow_end.store(end, Relaxed);
-        Some(Cid(self.seats.cpus() + gap))
+        Some(Cid(self.pcpu_cids.cpus() + gap))
     }
 
     fn free_overflow(&self, shared: &mut Shared, cid: Cid) {
-        let gap = cid.0.checked_sub(self.seats.cpus());
+        let gap = cid.0.checked_sub(self.pcpu_cids.cpus());
         assert!(gap.is_some_and(|gap| shared.overflow.remove(gap)), "{cid} is left, and nobody holds it");
     }
 
     /// Adds CPUs to the tenant's set. Says how many there are with such numbers, new or not.
     fn allow_more(&self, shared: &mut Shared, cpus: &CpuSet) -> u32 {
-        let known = self.seats.cpus();
+        let known = self.pcpu_cids.cpus();
         let mut count = 0;
         for cpu in cpus.iter().filter(|cpu| cpu.0 < known) {
             shared.allowed.insert(cpu.0);
@@ -579,14 +581,14 @@ impl<S: Seats> Ids<S> {
     }
 
     /// An overflow id for who is no user: a thread that is about to end. It goes back through
-    /// [`leave_as_guest`](Ids::leave_as_guest). None: there is none left.
-    pub fn enter_as_guest(&self) -> Option<Held<'_>> {
+    /// [`leave_overflow`](Ids::leave_overflow). None: there is none left.
+    pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
         let cid = self.take_overflow(&mut lock(&self.shared))?;
-        Some(Held { seat: None, rest: Rest::of(cid) })
+        Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
-    /// Gives back what [`enter_as_guest`](Ids::enter_as_guest) gave. Panics if it is not that.
-    pub fn leave_as_guest(&self, held: Held<'_>) {
+    /// Gives back what [`enter_overflow`](Ids::enter_overflow) gave. Panics if it is not that.
+    pub fn leave_overflow(&self, held: HeldCid<'_>) {
         self.free_overflow(&mut lock(&self.shared), held.cid());
     }
 }

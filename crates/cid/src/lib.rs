@@ -2,10 +2,10 @@
 
 mod bits;
 mod ids;
+mod pcpu_cid;
 pub mod policy;
-mod seat;
 mod sync;
 
-pub use ids::{Held, Ids, Stats, User};
+pub use ids::{HeldCid, Ids, Stats, User};
+pub use pcpu_cid::{PcpuCid, PcpuCids, pcpu_cids};
 pub use policy::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned};
-pub use seat::{Seat, Seats, seats};

@@ -2,7 +2,7 @@
 //!
 //! Model.   Facts in, a choice out. A policy sees the tenant's numbers and which ids are free; it
 //!          changes nothing. What all of them share (a kept id is used again, an id belongs to
-//!          one seat, compaction takes nothing in use) is in `ids`, not here.
+//!          one pcpu_cid, compaction takes nothing in use) is in `ids`, not here.
 //! Number.  Four policies: what Linux did in 6.3, in 6.4, in 6.13 with the bound that came in 6.14, and in 6.19.
 //! Source.  Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions.
 //!          Before 6.13 a process has no set of allowed CPUs: what is below `nr_cpu_ids` may be picked there, and a move
@@ -33,7 +33,7 @@ pub struct Facts {
     pub nr_cpus_allowed: u32,
     /// How many ids were handed out by expanding; falls with [`Facts::bound`].
     pub max_nr_cid: u32,
-    /// Ids that seats hold now.
+    /// Ids that pcpu_cids hold now.
     pub in_use: u32,
     /// How many CPU numbers the machine has.
     pub cpus: u32,
@@ -160,13 +160,13 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         Owner::Cpu
     }
 
-    /// Whether [`owner`](Policy::owner) ever says `Task`: seats for tasks are kept only then.
-    fn has_task_seats(&self) -> bool {
+    /// Whether [`owner`](Policy::owner) ever says `Task`: pcpu_cids for tasks are kept only then.
+    fn has_task_cids(&self) -> bool {
         false
     }
 
-    /// Every id that it picks is below this, if there is one to be had. No seat without an id finds them all in use:
-    /// every CPU that has one counts as allowed. So it matters only while an id is in no seat yet.
+    /// Every id that it picks is below this, if there is one to be had. No pcpu_cid without an id finds them all in use:
+    /// every CPU that has one counts as allowed. So it matters only while an id is in no pcpu_cid yet.
     fn end(&self, facts: &Facts) -> u32 {
         facts.nr_cpus_allowed
     }
@@ -176,7 +176,7 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         facts.bound()
     }
 
-    /// An id for a seat without one, which used `recent` last. What it says may be taken by somebody
+    /// An id for a pcpu_cid without one, which used `recent` last. What it says may be taken by somebody
     /// else meanwhile; then it is asked again. None: there is none, and whoever
     /// enters gets an overflow id.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;

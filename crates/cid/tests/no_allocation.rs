@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, TaskOwned, User, seats};
+use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, TaskOwned, User, pcpu_cids};
 use warmcore_types::{CpuId, CpuSet};
 
 struct Counting;
@@ -38,7 +38,7 @@ static COUNTING: Counting = Counting;
 /// Enough users and CPUs for every path: moves, overflow, ids above the bound, a change of owner.
 fn all_there_is(policy: &'static dyn Policy) {
     const CPUS: u32 = 96;
-    let ids = Ids::new(seats(CPUS), 8, policy);
+    let ids = Ids::new(pcpu_cids(CPUS), 8, policy);
     let allowed: CpuSet = (0..CPUS / 2).map(CpuId).collect();
     let more: CpuSet = (0..CPUS).map(CpuId).collect();
     let mut users: [Option<User>; 128] = [const { None }; 128];
@@ -77,7 +77,7 @@ fn all_there_is(policy: &'static dyn Policy) {
         ids.leave(other, second);
         ids.leave(held, first);
     }
-    let (stats, seen) = (ids.stats(), (ids.handed_out(), ids.in_use(), ids.at(CpuId(1))));
+    let (stats, seen) = (ids.stats(), (ids.allocated(), ids.in_use(), ids.at(CpuId(1))));
     assert_eq!(ALLOCATIONS.get(), before, "{} allocated: {stats:?}, {seen:?}", policy.name());
     assert_eq!(stats.users, 32);
     assert!(stats.overflows > 0 && stats.compacted + stats.lowest > 0, "{stats:?}");

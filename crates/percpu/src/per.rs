@@ -44,7 +44,7 @@ impl LocalU64 {
 /// Who hands out ids of its own: a tenant.
 ///
 /// # Safety
-/// Every id that it gives is in [`handed_out`](IdSource::handed_out) from before on, and those ranges
+/// Every id that it gives is in [`allocated`](IdSource::allocated) from before on, and those ranges
 /// only grow: slots beyond are not cleared for the next owner of the memory.
 pub unsafe trait IdSource: Send + Sync {
     /// Runs `act` with an id that no other thread has meanwhile: that of the guard which this thread
@@ -52,7 +52,7 @@ pub unsafe trait IdSource: Send + Sync {
     fn with_id(&self, act: &mut dyn FnMut(Cid));
 
     /// All ids that were ever handed out, as two ranges. They only grow.
-    fn handed_out(&self) -> [Range<u32>; 2];
+    fn allocated(&self) -> [Range<u32>; 2];
 }
 
 /// Whoever holds an id: a tenant's guard.
@@ -204,7 +204,7 @@ macro_rules! per {
                 match self.source() {
                     None => [0..self.slots() + 1, 0..0],
                     Some(source) => source
-                        .handed_out()
+                        .allocated()
                         .map(|ids| ids.start as usize..(ids.end as usize).min(self.slots())),
                 }
             }

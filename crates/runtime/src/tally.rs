@@ -131,7 +131,7 @@ impl Tally {
     /// # Safety
     /// `self` stays where it is for as long as the member counts anything.
     pub(crate) unsafe fn member(&self, tenant: &Tenant) -> Member {
-        let (block, at) = seat_at(tenant.place());
+        let (block, at) = seat_at(tenant.index());
         let empty = || (0..FIRST << block).map(|_| OnceLock::new()).collect();
         // It stays as long as the runtime, for the next tenant: no account's, whichever is current.
         let seat =

@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use warmcore_budget::host::{self, Current};
-use warmcore_cid::Held;
+use warmcore_cid::HeldCid;
 use warmcore_percpu::{CidHolder, IdSource};
 use warmcore_types::Cid;
 
@@ -25,7 +25,7 @@ use warmcore_types::Cid;
 pub struct Guard<'a> {
     tenant: &'a Inner,
     /// Taken when it is dropped.
-    held: ManuallyDrop<Held<'a>>,
+    held: ManuallyDrop<HeldCid<'a>>,
     /// What the thread allocates is charged to the tenant's account, if it has one.
     _current: Option<Current<'a>>,
     not_send: PhantomData<*const ()>,
@@ -33,7 +33,7 @@ pub struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     #[inline(always)]
-    pub(crate) fn new(tenant: &'a Inner, held: Held<'a>) -> Self {
+    pub(crate) fn new(tenant: &'a Inner, held: HeldCid<'a>) -> Self {
         let _current = tenant.account.as_ref().map(host::enter);
         Self { tenant, held: ManuallyDrop::new(held), _current, not_send: PhantomData }
     }
@@ -55,8 +55,8 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nobody sees the guard again.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
-        if let Err(held) = self.tenant.ids.leave_at_once(held) {
-            self.tenant.leave_slowly(held);
+        if let Err(held) = self.tenant.ids.leave_fast(held) {
+            self.tenant.leave_slow(held);
         }
     }
 }

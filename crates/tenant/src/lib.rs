@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod guard;
+mod pcpu_cids;
 mod registry;
-mod seats;
 mod tenant;
 mod thread;
 

@@ -1,6 +1,6 @@
 //! Registry: all tenants of this process, and the thread that compacts their ids.
 //!
-//! Model.   A tenant has a place here, weakly known, and a flag beside those of its neighbours that
+//! Model.   A tenant has an index here, weakly known, and a flag beside those of its neighbours that
 //!          says whether it is *busy*: whether it has ids in use. Who enters sets the flag, and that
 //!          is all: no lock, no list, nobody woken. Every 100 ms the thread reads the flags and
 //!          compacts the busy ones. It begins with the first tenant and ends with the last.
@@ -21,21 +21,21 @@ use warmcore_sys::{affinity, signals};
 /// An id that nobody used between two compactions, which are so far apart, is taken back.
 pub const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
-/// The low bits of a serial are its tenant's place, the high ones count all tenants that ever were.
-const PLACE_BITS: u32 = 24;
+/// The low bits of a serial are its tenant's index, the high ones count all tenants that ever were.
+const INDEX_BITS: u32 = 24;
 
 /// Flags of so many tenants are allocated together, and stay: a byte for each at the peak.
 const CHUNK: usize = 1024;
 
 #[derive(Default)]
-struct Place {
+struct RegistryEntry {
     /// 0 if it is free.
     serial: u64,
     tenant: Weak<Inner>,
 }
 
 struct Registry {
-    places: Vec<Place>,
+    entries: Vec<RegistryEntry>,
     free: Vec<usize>,
     busy: Vec<&'static [AtomicBool; CHUNK]>,
     alive: usize,
@@ -44,7 +44,7 @@ struct Registry {
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    places: Vec::new(),
+    entries: Vec::new(),
     free: Vec::new(),
     busy: Vec::new(),
     alive: 0,
@@ -59,31 +59,31 @@ fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The place of the tenant with this serial.
-pub(crate) fn place_of(serial: u64) -> usize {
-    (serial & ((1 << PLACE_BITS) - 1)) as usize
+/// The index of the tenant with this serial.
+pub(crate) fn index_of(serial: u64) -> usize {
+    (serial & ((1 << INDEX_BITS) - 1)) as usize
 }
 
 impl Registry {
-    /// A place for a new tenant: its serial and its flag.
-    fn take_place(&mut self) -> (u64, &'static AtomicBool) {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() - 1
+    /// An index for a new tenant: its serial and its flag.
+    fn add_entry(&mut self) -> (u64, &'static AtomicBool) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(RegistryEntry::default());
+            self.entries.len() - 1
         });
-        assert!(place < 1 << PLACE_BITS, "{place} tenants at once, and there is room for no more");
-        if place / CHUNK == self.busy.len() {
+        assert!(index < 1 << INDEX_BITS, "{index} tenants at once, and there is room for no more");
+        if index / CHUNK == self.busy.len() {
             self.busy.push(Box::leak(Box::new([const { AtomicBool::new(false) }; CHUNK])));
         }
         self.made += 1;
         self.alive += 1;
-        let serial = self.made << PLACE_BITS | place as u64;
-        self.places[place].serial = serial;
-        (serial, &self.busy[place / CHUNK][place % CHUNK])
+        let serial = self.made << INDEX_BITS | index as u64;
+        self.entries[index].serial = serial;
+        (serial, &self.busy[index / CHUNK][index % CHUNK])
     }
 }
 
-/// A place without a tenant: given back when dropped.
+/// An index without a tenant: given back when dropped.
 struct Reserved(u64);
 
 impl Drop for Reserved {
@@ -95,13 +95,13 @@ impl Drop for Reserved {
 /// A tenant that is known from now on, made with its serial and its flag.
 pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> Arc<Inner> {
     // What all tenants share grows here, and stays: it is no account's, whichever is current.
-    let (serial, is_busy) = unbilled(|| lock().take_place());
-    // To make the tenant may panic, without address space for its seats. Made, it gives its place back by itself.
+    let (serial, is_busy) = unbilled(|| lock().add_entry());
+    // To make the tenant may panic, without address space for its pcpu_cids. Made, it gives its index back by itself.
     let reserved = Reserved(serial);
     let tenant = Arc::new(make(serial, is_busy));
     std::mem::forget(reserved);
     let mut registry = lock();
-    registry.places[place_of(serial)].tenant = Arc::downgrade(&tenant);
+    registry.entries[index_of(serial)].tenant = Arc::downgrade(&tenant);
     if !registry.compactor_runs {
         let thread = || std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
         // A thread of ours takes nobody's signals. Without one to be had ids are not taken back until
@@ -113,11 +113,11 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
 
 /// At a tenant's end.
 pub(crate) fn forget(serial: u64) {
-    let (mut registry, place) = (lock(), place_of(serial));
-    registry.busy[place / CHUNK][place % CHUNK].store(false, Relaxed);
+    let (mut registry, index) = (lock(), index_of(serial));
+    registry.busy[index / CHUNK][index % CHUNK].store(false, Relaxed);
     // Dropped after the lock: it may be the last that knows the tenant's memory.
-    let before = std::mem::take(&mut registry.places[place]);
-    unbilled(|| registry.free.push(place));
+    let before = std::mem::take(&mut registry.entries[index]);
+    unbilled(|| registry.free.push(index));
     registry.alive -= 1;
     if registry.alive == 0 {
         CHANGED.notify_all();
@@ -129,14 +129,14 @@ pub(crate) fn forget(serial: u64) {
 /// The tenant with this serial, if it lives.
 pub(crate) fn tenant(serial: u64) -> Option<Arc<Inner>> {
     let registry = lock();
-    let place = registry.places.get(place_of(serial)).filter(|place| place.serial == serial)?;
-    place.tenant.upgrade()
+    let entry = registry.entries.get(index_of(serial)).filter(|entry| entry.serial == serial)?;
+    entry.tenant.upgrade()
 }
 
 /// Says of each serial whether its tenant lived when this was called.
-pub(crate) fn living() -> impl Fn(u64) -> bool {
-    let serials: Vec<u64> = lock().places.iter().map(|place| place.serial).collect();
-    move |serial| serials.get(place_of(serial)) == Some(&serial)
+pub(crate) fn alive_serials() -> impl Fn(u64) -> bool {
+    let serials: Vec<u64> = lock().entries.iter().map(|entry| entry.serial).collect();
+    move |serial| serials.get(index_of(serial)) == Some(&serial)
 }
 
 fn compactor() {
@@ -156,8 +156,8 @@ fn compactor() {
             continue;
         }
         let flags = registry.busy.iter().flat_map(|flags| flags.iter());
-        let busy = registry.places.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
-        let busy: Vec<Arc<Inner>> = busy.filter_map(|(place, _)| place.tenant.upgrade()).collect();
+        let busy = registry.entries.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
+        let busy: Vec<Arc<Inner>> = busy.filter_map(|(entry, _)| entry.tenant.upgrade()).collect();
         drop(registry);
         let mut masks = Masks::default();
         busy.iter().for_each(|tenant| tenant.compact(&mut masks));

@@ -1,13 +1,13 @@
 //! Tenant: a group of tasks that share data, and the ids of those that run.
 //!
 //! Model.   A handle is an `Arc`. What it leads to lives as long as any handle, guard or data; then
-//!          its seats and slots go back to where other tenants take theirs.
+//!          its pcpu_cids and slots go back to where other tenants take theirs.
 //! Number.  Before it touches data, a tenant on 384 CPUs is 1.8 KiB: itself, its bitmaps, a name,
 //!          8 bytes for every CPU that it was on, and a record in every thread that entered.
 
 use crate::guard::Guard;
+use crate::pcpu_cids::{CPUS_MAX, OVERFLOW_IDS, PooledPcpuCids, Space};
 use crate::registry;
-use crate::seats::{CPUS_MAX, CpuSeats, OVERFLOW_IDS, Space};
 use crate::thread;
 use bytemuck::Zeroable;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warmcore_budget::Account;
 use warmcore_budget::host::unbilled;
-use warmcore_cid::{CacheLocal, Held, Ids, Policy, Stats, User};
+use warmcore_cid::{CacheLocal, HeldCid, Ids, Policy, Stats, User};
 use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
@@ -40,7 +40,7 @@ pub(crate) struct Inner {
     name: Box<str>,
     weight: u32,
     space: &'static Space,
-    pub(crate) ids: Ids<CpuSeats>,
+    pub(crate) ids: Ids<PooledPcpuCids>,
     /// The threads that are its users, by their numbers, with how many CPUs each was found to be allowed on last. Written by
     /// a thread that joins or ends; the compactor locks it twenty times a second, for no system call, which is rare
     /// enough to stand beside what each poll reads.
@@ -114,7 +114,7 @@ impl Builder {
             weight,
             space,
             account: self.account,
-            ids: Ids::new(space.seats(self.policy), OVERFLOW_IDS, self.policy),
+            ids: Ids::new(space.pcpu_cids(self.policy), OVERFLOW_IDS, self.policy),
             threads: Mutex::new(BTreeMap::new()),
             is_busy,
         });
@@ -135,7 +135,7 @@ impl Tenant {
     /// enters there gets an overflow id. Panics if 4096 threads hold one of those. Not for signal
     /// handlers and global allocators: they may find the thread in here already.
     ///
-    /// **Touches** this CPU's seat, for writing, if this thread entered here last.
+    /// **Touches** this CPU's pcpu_cid, for writing, if this thread entered here last.
     #[inline(always)]
     pub fn enter(&self) -> Guard<'_> {
         self.inner.enter()
@@ -167,8 +167,8 @@ impl Tenant {
 
     /// A small number that no other living tenant has: an index for who keeps something for each. The next tenant
     /// gets it when this one is gone.
-    pub fn place(&self) -> usize {
-        registry::place_of(self.inner.serial)
+    pub fn index(&self) -> usize {
+        registry::index_of(self.inner.serial)
     }
 
     /// The tenant with this [`serial`](Self::serial), if it lives. To know one without keeping it alive.
@@ -207,19 +207,19 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn enter(&self) -> Guard<'_> {
         let cpu = rseq::current_cpu();
-        if let Some(user) = thread::user_at_home(self.serial) {
-            // SAFETY: this thread's record; nobody looks it up until `enter_at_once` returns.
-            if let Some(held) = self.ids.enter_at_once(cpu, unsafe { &mut *user }) {
+        if let Some(user) = thread::cached_user(self.serial) {
+            // SAFETY: this thread's record; nobody looks it up until `enter_fast` returns.
+            if let Some(held) = self.ids.enter_fast(cpu, unsafe { &mut *user }) {
                 return Guard::new(self, held);
             }
         }
-        Guard::new(self, self.enter_slowly(cpu, read_mask))
+        Guard::new(self, self.enter_slow(cpu, read_mask))
     }
 
     /// `mask`: the CPUs that this thread may run on.
     #[cold]
     #[inline(never)]
-    fn enter_slowly(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> Held<'_> {
+    fn enter_slow(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> HeldCid<'_> {
         let held = match thread::user(self.serial).or_else(|| self.join(&mask)) {
             Some(user) => {
                 // SAFETY: as in `enter`.
@@ -233,7 +233,7 @@ impl Inner {
                 }
                 self.ids.enter(cpu, user)
             }
-            None => self.ids.enter_as_guest(),
+            None => self.ids.enter_overflow(),
         };
         let held = held.unwrap_or_else(|| {
             panic!(
@@ -296,18 +296,18 @@ impl Inner {
         });
         // Under the lock: after `part` nothing is said of a thread's mask.
         if is_changed {
-            self.ids.say_masks_changed();
+            self.ids.notify_masks_changed();
         }
         drop(threads);
         self.ids.allow(&numbers.iter().flat_map(|number| masks[number].iter()).collect());
     }
 
     #[cold]
-    pub(crate) fn leave_slowly(&self, held: Held<'_>) {
+    pub(crate) fn leave_slow(&self, held: HeldCid<'_>) {
         match thread::user(self.serial) {
             // SAFETY: as in `enter`.
             Some(user) => self.ids.leave(held, unsafe { &mut *user }),
-            None => self.ids.leave_as_guest(held),
+            None => self.ids.leave_overflow(held),
         }
         thread::count_out_late();
     }
@@ -319,7 +319,7 @@ impl Inner {
         if self.ids.compact() > 0 {
             return;
         }
-        // ORDERING: SeqCst; pairs with the load in `enter_slowly`, as `Ids::in_use` says.
+        // ORDERING: SeqCst; pairs with the load in `enter_slow`, as `Ids::in_use` says.
         self.is_busy.store(false, SeqCst);
         if self.ids.in_use() > 0 {
             self.is_busy.store(true, SeqCst);
@@ -351,7 +351,7 @@ impl Drop for Inner {
 unsafe impl IdSource for Inner {
     #[inline]
     fn with_id(&self, act: &mut dyn FnMut(Cid)) {
-        if let Some(user) = thread::user_at_home(self.serial) {
+        if let Some(user) = thread::cached_user(self.serial) {
             // SAFETY: as in `enter`.
             if let Some(cid) = self.ids.held_cid(unsafe { &*user }) {
                 return act(cid);
@@ -361,8 +361,8 @@ unsafe impl IdSource for Inner {
         act(guard.cid());
     }
 
-    fn handed_out(&self) -> [Range<u32>; 2] {
-        self.ids.handed_out()
+    fn allocated(&self) -> [Range<u32>; 2] {
+        self.ids.allocated()
     }
 }
 
@@ -383,7 +383,7 @@ mod tests {
                 reads.set(reads.get() + 1);
                 mask.clone()
             };
-            drop(Guard::new(inner, inner.enter_slowly(CpuId(cpu), read)));
+            drop(Guard::new(inner, inner.enter_slow(CpuId(cpu), read)));
             (reads.get(), tenant.stats().nr_cpus_allowed)
         };
         // What the compactor reads is this thread's real mask.
@@ -433,7 +433,7 @@ mod tests {
                 reads.set(reads.get() + 1);
                 mask.clone()
             };
-            drop(Guard::new(inner, inner.enter_slowly(CpuId(cpu), read)));
+            drop(Guard::new(inner, inner.enter_slow(CpuId(cpu), read)));
             reads.get()
         };
         let wide = set(0..4);
@@ -471,7 +471,7 @@ mod tests {
     fn the_mask_of_a_thread_that_ended_meanwhile_does_not_count() {
         let tenant = Tenant::builder().cpus(1024).build();
         let beyond = (0..1024).find(|cpu| !read_mask().contains(CpuId(*cpu))).unwrap();
-        let join = || tenant.inner.enter_slowly(CpuId(0), read_mask);
+        let join = || tenant.inner.enter_slow(CpuId(0), read_mask);
         drop(Guard::new(&tenant.inner, join()));
         let before = tenant.stats().nr_cpus_allowed;
         // As when its number is another process's thread's by then.

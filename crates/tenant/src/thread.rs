@@ -2,7 +2,7 @@
 //!
 //! Model.   A record per tenant. Sixteen are at home, in the thread's own static memory, at a place
 //!          given by the low bits of the tenant's serial number; the fast path looks only there.
-//!          Serials are handed out in turn, so sixteen neighbours have a home each. The others
+//!          Serials are handed out in turn, so sixteen neighbours have a home each. The spilled
 //!          are in a map, and whoever is looked for there comes home in exchange for whoever was.
 //!          A thread becomes a tenant's user at its first entry and ceases to be at its end.
 //! Number.  64 bytes at home, about 75 in the map for each tenant that still lives.
@@ -17,24 +17,24 @@ use warmcore_budget::host::unbilled;
 use warmcore_cid::User;
 
 /// So many tenants can be at home at once.
-const HOMES: usize = 16;
+const CACHE_SLOTS: usize = 16;
 
 /// A home. Its serial is set only while its user is: read without a look at the user.
-struct Place {
+struct CachedUser {
     /// 0 if nobody lives there.
     serial: u64,
     user: Option<User>,
 }
 
-const EMPTY: Place = Place { serial: 0, user: None };
+const EMPTY: CachedUser = CachedUser { serial: 0, user: None };
 
 /// Nothing here is dropped with the thread, so that reaching it takes no look at whether it still
 /// lives: [`Exit`] cleans up.
 struct Table {
-    homes: UnsafeCell<[Place; HOMES]>,
-    others: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
-    /// So many others, and those whose tenants are gone are looked for.
-    others_max: Cell<usize>,
+    cached: UnsafeCell<[CachedUser; CACHE_SLOTS]>,
+    spilled: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
+    /// So many spilled, and those whose tenants are gone are looked for.
+    spilled_max: Cell<usize>,
     /// Somebody is between two steps that belong together, and may be allocating.
     is_changing: Cell<bool>,
     token: Cell<Option<u32>>,
@@ -45,9 +45,9 @@ struct Table {
 thread_local! {
     static TABLE: Table = const {
         Table {
-            homes: UnsafeCell::new([EMPTY; HOMES]),
-            others: UnsafeCell::new(ManuallyDrop::new(BTreeMap::new())),
-            others_max: Cell::new(HOMES),
+            cached: UnsafeCell::new([EMPTY; CACHE_SLOTS]),
+            spilled: UnsafeCell::new(ManuallyDrop::new(BTreeMap::new())),
+            spilled_max: Cell::new(CACHE_SLOTS),
             is_changing: Cell::new(false),
             token: Cell::new(None),
             has_exited: Cell::new(false),
@@ -59,25 +59,25 @@ thread_local! {
 /// This thread's record in the tenant with this serial, if it is at home. To be used before the
 /// next call in here, by nobody else meanwhile.
 #[inline(always)]
-pub(crate) fn user_at_home(serial: u64) -> Option<*mut User> {
+pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     TABLE.with(|table| {
         // SAFETY: only this thread has the table, and no reference into it outlives a step.
-        let home = unsafe { &mut (*table.homes.get())[serial as usize % HOMES] };
-        // SAFETY: no tenant has serial 0, and any other lives there with its record: see `Place`.
-        (home.serial == serial).then(|| unsafe { std::ptr::from_mut(home.user.as_mut().unwrap_unchecked()) })
+        let slot = unsafe { &mut (*table.cached.get())[serial as usize % CACHE_SLOTS] };
+        // SAFETY: no tenant has serial 0, and any other lives there with its record: see `CachedUser`.
+        (slot.serial == serial).then(|| unsafe { std::ptr::from_mut(slot.user.as_mut().unwrap_unchecked()) })
     })
 }
 
 /// This thread's record in the tenant with this serial, which is at home from now on.
 pub(crate) fn user(serial: u64) -> Option<*mut User> {
-    user_at_home(serial).or_else(|| {
+    cached_user(serial).or_else(|| {
         change(|table| {
             // SAFETY: `change` lets nobody else in.
-            let user = unsafe { (**table.others.get()).remove(&serial) }?;
-            move_in(table, serial, user);
+            let user = unsafe { (**table.spilled.get()).remove(&serial) }?;
+            insert_cached(table, serial, user);
             Some(())
         })?;
-        user_at_home(serial)
+        cached_user(serial)
     })
 }
 
@@ -89,25 +89,25 @@ pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut Us
     change(|table| {
         let token = table.token.get().unwrap_or_else(take_number);
         table.token.set(Some(token));
-        move_in(table, serial, add(token));
+        insert_cached(table, serial, add(token));
     });
-    user_at_home(serial)
+    cached_user(serial)
 }
 
-/// Puts a record at its home, and whoever lived there among the others.
-fn move_in(table: &Table, serial: u64, user: User) {
+/// Puts a record at its home, and whoever lived there among the spilled.
+fn insert_cached(table: &Table, serial: u64, user: User) {
     // SAFETY: `change` lets nobody else in. Who looks for somebody at home while this allocates
     // finds him there or not at all.
-    let (home, others) =
-        unsafe { (&mut (*table.homes.get())[serial as usize % HOMES], &mut **table.others.get()) };
-    let before = std::mem::replace(home, Place { serial, user: Some(user) });
+    let (slot, spilled) =
+        unsafe { (&mut (*table.cached.get())[serial as usize % CACHE_SLOTS], &mut **table.spilled.get()) };
+    let before = std::mem::replace(slot, CachedUser { serial, user: Some(user) });
     if let Some(user) = before.user {
-        if others.len() >= table.others_max.get() {
-            let lives = registry::living();
-            others.retain(|serial, _| lives(*serial));
-            table.others_max.set(others.len() * 2 + HOMES);
+        if spilled.len() >= table.spilled_max.get() {
+            let lives = registry::alive_serials();
+            spilled.retain(|serial, _| lives(*serial));
+            table.spilled_max.set(spilled.len() * 2 + CACHE_SLOTS);
         }
-        others.insert(before.serial, user);
+        spilled.insert(before.serial, user);
     }
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn count_out_late() {
 fn count_out() {
     change(|table| {
         // SAFETY: `change` lets nobody else in.
-        let (homes, others) = unsafe { (&mut *table.homes.get(), &mut **table.others.get()) };
+        let (cached, spilled) = unsafe { (&mut *table.cached.get(), &mut **table.spilled.get()) };
         let mut all_left = true;
         let mut leave = |serial: u64, user: User| {
             // A tenant that is gone has nobody inside.
@@ -189,14 +189,14 @@ fn count_out() {
             tenant.ids.remove_user(user);
             None
         };
-        for home in homes {
-            let Place { serial, user } = std::mem::replace(home, EMPTY);
+        for slot in cached {
+            let CachedUser { serial, user } = std::mem::replace(slot, EMPTY);
             if let Some(user) = user.and_then(|user| leave(serial, user)) {
-                *home = Place { serial, user: Some(user) };
+                *slot = CachedUser { serial, user: Some(user) };
             }
         }
-        let staying = std::mem::take(others).into_iter().filter_map(|(s, user)| Some((s, leave(s, user)?)));
-        *others = staying.collect();
+        let staying = std::mem::take(spilled).into_iter().filter_map(|(s, user)| Some((s, leave(s, user)?)));
+        *spilled = staying.collect();
         if let Some(token) = table.token.get().filter(|_| all_left) {
             table.token.set(None);
             numbers(|numbers| numbers.free.push(token));

@@ -90,6 +90,6 @@ fn a_cpuset_may_shrink_grow_and_move_while_threads_run() {
     });
     assert_eq!(data.sum(field!(Numbers, n)), added);
     let stats = tenant.stats();
-    assert!(stats.nr_cpus_allowed as usize <= all.len() && stats.handed_out <= 4, "{stats:?}");
+    assert!(stats.nr_cpus_allowed as usize <= all.len() && stats.allocated <= 4, "{stats:?}");
     println!("{added} entries: {stats:?}");
 }

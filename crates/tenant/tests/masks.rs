@@ -29,7 +29,7 @@ fn a_mask_that_was_widened_counts_before_its_thread_moves() {
         let (tenant, all, one) = (&tenant, &all, &one);
         scope.spawn(move || {
             affinity::set_allowed(one).unwrap();
-            // Held, so that the tenant is busy; and not entered again, so that no entry tells of the mask.
+            // HeldCid, so that the tenant is busy; and not entered again, so that no entry tells of the mask.
             let _here = tenant.enter();
             tell.send(()).unwrap();
             going.recv().unwrap();

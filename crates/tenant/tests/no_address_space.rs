@@ -47,7 +47,7 @@ fn a_tenant_that_cannot_be_made_gives_its_place_back() {
         assert!(text.contains("no address space"), "{text}");
     }
     let next = Tenant::builder().build();
-    assert_eq!(next.place(), first.place() + 1);
+    assert_eq!(next.index(), first.index() + 1);
     drop(first.enter());
     drop(next.enter());
 }

@@ -25,7 +25,7 @@ struct Slot {
 fn stress(policy: &'static dyn Policy, entries: u64) {
     const ROUNDS_MAX: u32 = 100;
     let has_cpu_each = affinity::allowed().unwrap().len() >= THREADS as usize;
-    let is_tested = |overflows| overflows > 0 || has_cpu_each || policy.has_task_seats();
+    let is_tested = |overflows| overflows > 0 || has_cpu_each || policy.has_task_cids();
     let tested = (0..ROUNDS_MAX).any(|_| is_tested(stress_once(policy, entries)));
     assert!(tested, "{policy:?}: nobody lost its CPU with an id in {ROUNDS_MAX} rounds");
 }

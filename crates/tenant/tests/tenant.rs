@@ -151,18 +151,18 @@ fn data_lives_longer_than_its_tenants_handles() {
 fn a_tenant_is_found_by_its_serial_as_long_as_it_lives_and_its_place_is_its_own() {
     let _alone = alone();
     let tenants: Vec<Tenant> = (0..10).map(|_| Tenant::builder().build()).collect();
-    let places: std::collections::BTreeSet<usize> = tenants.iter().map(Tenant::place).collect();
-    assert_eq!(places.len(), tenants.len());
+    let indices: std::collections::BTreeSet<usize> = tenants.iter().map(Tenant::index).collect();
+    assert_eq!(indices.len(), tenants.len());
     for tenant in tenants {
-        let (serial, place) = (tenant.serial(), tenant.place());
+        let (serial, index) = (tenant.serial(), tenant.index());
         let found = Tenant::by_serial(serial).unwrap();
-        assert_eq!((found.serial(), found.place()), (serial, place));
+        assert_eq!((found.serial(), found.index()), (serial, index));
         drop(tenant);
         // What was found is a handle as any other.
         assert!(Tenant::by_serial(serial).is_some());
         drop(found);
         assert!(Tenant::by_serial(serial).is_none());
-        // Whoever comes next, on its place or another, has a number of its own.
+        // Whoever comes next, on its index or another, has a number of its own.
         assert_ne!(Tenant::builder().build().serial(), serial);
     }
     assert!(Tenant::by_serial(0).is_none());

@@ -55,7 +55,7 @@ fn main() {
             "{name}: {} requests, {} bytes; slots used: {} on {} CPUs; found the CPU's id held: {}",
             customer.traffic.sum(requests),
             customer.traffic.sum(bytes),
-            stats.handed_out,
+            stats.allocated,
             stats.nr_cpus_allowed,
             stats.overflows,
         );

@@ -120,7 +120,7 @@ fn report(name: &'static str, customer: &Customer) -> Report {
         name,
         requests: traffic.sum(field!(Traffic, requests)),
         bytes: traffic.sum(field!(Traffic, bytes)),
-        ids: u64::from(tenant.stats().handed_out),
+        ids: u64::from(tenant.stats().allocated),
         peak: account.peak(),
         limit: account.limit(),
         left: account.exact_usage(),

@@ -4,8 +4,8 @@
 //!          were handed out stand where one may read them without it: every sum over slots does.
 
 use super::{Ids, Shared};
+use crate::pcpu_cid::{PcpuCids, State};
 use crate::policy::Facts;
-use crate::seat::{Seats, State};
 use crate::sync::{Ordering::*, lock};
 use std::ops::Range;
 use warmcore_types::{Cid, CpuId};
@@ -24,7 +24,7 @@ pub struct Stats {
     /// How many ids were handed out by expanding, since the bound was last that low.
     pub max_nr_cid: u32,
     /// How many ids were ever handed out, the overflow aside: one more than the highest.
-    pub handed_out: u32,
+    pub allocated: u32,
     /// Entries that found the CPU's recent id free.
     pub recent_hits: u64,
     /// Entries that got a new id, because fewer than can run at once were handed out.
@@ -43,7 +43,7 @@ pub struct Stats {
     pub compacted: u64,
 }
 
-impl<S: Seats> Ids<S> {
+impl<S: PcpuCids> Ids<S> {
     /// What happened so far, and what is now.
     pub fn stats(&self) -> Stats {
         let shared = lock(&self.shared);
@@ -65,22 +65,22 @@ impl<S: Seats> Ids<S> {
         self.used.len()
     }
 
-    /// The ids that were ever handed out: those of seats, then the overflow ids. Their slots are
+    /// The ids that were ever handed out: those of pcpu_cids, then the overflow ids. Their slots are
     /// the ones that may have been written.
-    pub fn handed_out(&self) -> [Range<u32>; 2] {
-        let (cpus, seen) = (self.seats.cpus(), &self.seen);
+    pub fn allocated(&self) -> [Range<u32>; 2] {
+        let (cpus, seen) = (self.pcpu_cids.cpus(), &self.seen);
         [0..seen.cids_end.load(Relaxed), cpus..cpus + seen.overflow_end.load(Relaxed)]
     }
 
     /// The id that a CPU has now, and whether somebody runs on it. For pictures and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         let _no_move_meanwhile = lock(&self.shared);
-        let seat = self.seats.seat(cpu.0);
-        let cid = seat.rest().cid()?;
-        match seat.state() {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu.0);
+        let cid = pcpu_cid.cid_word().cid()?;
+        match pcpu_cid.state() {
             State::Empty => None,
-            State::Kept | State::Old => Some((cid, false)),
-            State::Held(_) => Some((cid, true)),
+            State::Cached | State::Stale => Some((cid, false)),
+            State::InUse(_) => Some((cid, true)),
         }
     }
 
@@ -90,7 +90,7 @@ impl<S: Seats> Ids<S> {
             nr_cpus_allowed: shared.allowed.len(),
             max_nr_cid: self.seen.max_nr_cid.load(Relaxed),
             in_use: self.used.len(),
-            cpus: self.seats.cpus(),
+            cpus: self.pcpu_cids.cpus(),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! old value is not in these models; every caller of one goes on as if it came a moment earlier.
 
 use super::*;
+use crate::pcpu_cid::{PcpuCid, pcpu_cids};
 use crate::policy::{CacheLocal, Destination, Facts, KeptPerCpu, LeftBehind, Lowest, TaskOwned};
-use crate::seat::{Seat, seats};
 use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
 use std::sync::atomic as real;
 
@@ -20,7 +20,7 @@ fn bounded(act: impl Fn() + Sync + Send + 'static) {
 /// Ids, and per id a slot without any atomics: loom fails a model in which two write one slot
 /// and neither sees the other.
 struct Tenant {
-    ids: Ids<Box<[Seat]>>,
+    ids: Ids<Box<[PcpuCid]>>,
     slots: Vec<UnsafeCell<u32>>,
     /// Loom does not see this one, so it orders nothing.
     visits: real::AtomicU32,
@@ -29,21 +29,21 @@ struct Tenant {
 impl Tenant {
     fn new(cpus: u32, overflow: u32, policy: &'static dyn Policy) -> Arc<Self> {
         Arc::new(Self {
-            ids: Ids::new(seats(cpus), overflow, policy),
+            ids: Ids::new(pcpu_cids(cpus), overflow, policy),
             slots: (0..cpus + overflow).map(|_| UnsafeCell::new(0)).collect(),
             visits: real::AtomicU32::new(0),
         })
     }
 
     fn user(&self, token: u32) -> User {
-        self.user_of(token, self.ids.seats.cpus())
+        self.user_of(token, self.ids.pcpu_cids.cpus())
     }
 
     fn user_of(&self, token: u32, cpus: u32) -> User {
         self.ids.add_user(token, &(0..cpus).map(CpuId).collect())
     }
 
-    fn enter(&self, cpu: u32, user: &mut User) -> Held<'_> {
+    fn enter(&self, cpu: u32, user: &mut User) -> HeldCid<'_> {
         let held = self.ids.enter(CpuId(cpu), user).expect("an overflow id for everybody");
         self.visits.fetch_add(1, real::Ordering::Relaxed);
         // SAFETY: nobody else has the id now; loom fails the test otherwise.
@@ -55,23 +55,23 @@ impl Tenant {
     fn visit(&self, cpu: u32, user: &mut User) -> Cid {
         let held = self.enter(cpu, user);
         let cid = held.cid();
-        if let Some(seat) = held.seat {
-            assert_eq!(seat.rest().cid(), Some(cid), "the seat is held with another id");
+        if let Some(pcpu_cid) = held.pcpu_cid {
+            assert_eq!(pcpu_cid.cid_word().cid(), Some(cid), "the pcpu_cid is held with another id");
         }
         self.ids.leave(held, user);
         cid
     }
 
-    /// Everybody is back, and goes. What the seats have is what is in use.
+    /// Everybody is back, and goes. What the pcpu_cids have is what is in use.
     fn end<const N: usize>(&self, users: [User; N]) {
         let mut cids = Vec::new();
-        let (cpus, seated) = (self.ids.seats.cpus(), &self.ids.seated);
-        let seats = if self.ids.policy.has_task_seats() { 2 * cpus } else { cpus };
-        for number in 0..seats {
-            let seat = self.ids.seats.seat(number);
-            assert_eq!(seated.contains(number), seat.state() != State::Empty, "{seat:?}");
-            if seat.state() != State::Empty {
-                cids.push(seat.rest().cid_held().0);
+        let (cpus, occupied) = (self.ids.pcpu_cids.cpus(), &self.ids.occupied);
+        let pcpu_cids = if self.ids.policy.has_task_cids() { 2 * cpus } else { cpus };
+        for number in 0..pcpu_cids {
+            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(number);
+            assert_eq!(occupied.contains(number), pcpu_cid.state() != State::Empty, "{pcpu_cid:?}");
+            if pcpu_cid.state() != State::Empty {
+                cids.push(pcpu_cid.cid_word().assigned_cid().0);
             }
         }
         cids.sort_unstable();
@@ -83,7 +83,7 @@ impl Tenant {
     }
 
     fn is_overflow(&self, cid: Cid) -> bool {
-        cid.0 >= self.ids.seats.cpus()
+        cid.0 >= self.ids.pcpu_cids.cpus()
     }
 }
 
@@ -187,7 +187,7 @@ fn enter_against_compaction_and_another() {
     });
 }
 
-/// A leaves its id, a compaction ages it, B enters the old seat.
+/// A leaves its id, a compaction ages it, B enters the old pcpu_cid.
 #[test]
 fn an_old_seat_is_entered_with_its_data() {
     model(|| {
@@ -203,7 +203,7 @@ fn an_old_seat_is_entered_with_its_data() {
     });
 }
 
-/// The seat is old; whichever of the visit and the compaction comes first, it has an id after both.
+/// The pcpu_cid is old; whichever of the visit and the compaction comes first, it has an id after both.
 #[test]
 fn compaction_takes_nothing_used_since_the_last() {
     model(|| {
@@ -351,7 +351,7 @@ fn an_asked_holder_keeps_its_id_until_the_last_guard() {
     });
 }
 
-/// While B gives back what it was asked for, C comes for the same seat.
+/// While B gives back what it was asked for, C comes for the same pcpu_cid.
 #[test]
 fn an_asked_holder_against_another_on_its_cpu() {
     bounded(|| {

@@ -12,13 +12,13 @@ mod owned;
 mod without;
 
 use super::*;
+use crate::pcpu_cid::pcpu_cids;
 use crate::policy::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
-use crate::seat::seats;
 use drive::{Op, Pair, run};
 use model::Rules;
 use proptest::prelude::*;
 
-type Plain = Ids<Box<[Seat]>>;
+type Plain = Ids<Box<[PcpuCid]>>;
 
 const CPU_OWNED: [Rules; 3] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal];
 const ALL: [Rules; 4] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal, Rules::TaskOwned];
@@ -32,7 +32,7 @@ fn users(ids: &Plain, number: u32, cpus: u32) -> Vec<User> {
     (0..number).map(|token| ids.add_user(token, &set(0..cpus))).collect()
 }
 
-fn hold<'a>(ids: &'a Plain, cpu: u32, user: &mut User) -> Held<'a> {
+fn hold<'a>(ids: &'a Plain, cpu: u32, user: &mut User) -> HeldCid<'a> {
     ids.enter(CpuId(cpu), user).expect("an id")
 }
 

@@ -1,14 +1,14 @@
-//! Unguarded: ids for a host that owns a tenant and its users both, and so can keep no [`Held`](super::Held).
+//! Unguarded: ids for a host that owns a tenant and its users both, and so can keep no [`HeldCid`](super::HeldCid).
 //!
-//! Model.   A `Held` borrows the tenant. A host that has both in one place gives it up at once, and the user remembers
+//! Model.   A `HeldCid` borrows the tenant. A host that has both in one place gives it up at once, and the user remembers
 //!          that it is to be given back. Who mixes both ways gives back as often as it entered, each its own.
-//! Number.  Leaving looks at the seat once more than with a `Held`: for simulators, not for hot paths.
+//! Number.  Leaving looks at the pcpu_cid once more than with a `HeldCid`: for simulators, not for hot paths.
 
 use super::{Ids, User};
-use crate::seat::Seats;
+use crate::pcpu_cid::PcpuCids;
 use warmcore_types::{Cid, CpuId};
 
-impl<S: Seats> Ids<S> {
+impl<S: PcpuCids> Ids<S> {
     /// As [`enter`](Ids::enter), without a guard: the id goes back through
     /// [`leave_unguarded`](Ids::leave_unguarded).
     pub fn enter_unguarded(&self, cpu: CpuId, user: &mut User) -> Option<Cid> {

@@ -24,7 +24,7 @@ impl Policy for TaskOwned {
         false
     }
 
-    fn has_task_seats(&self) -> bool {
+    fn has_task_cids(&self) -> bool {
         true
     }
 

@@ -33,7 +33,7 @@ impl Rule {
 ///
 /// ```
 /// use warmcore_cid::policy::{Rule, Without};
-/// use warmcore_cid::{CacheLocal, Ids, seats};
+/// use warmcore_cid::{CacheLocal, Ids, pcpu_cids};
 /// use warmcore_types::{CpuId, CpuSet};
 ///
 /// const FORGETS: Without = Without::new(&CacheLocal, Rule::Recent);
@@ -47,8 +47,8 @@ impl Rule {
 ///     (ids.compact(), ids.compact()); // the pause
 ///     ids.enter_unguarded(CpuId(1), &mut b).map(|cid| cid.0)
 /// };
-/// assert_eq!(back_after_a_pause(Ids::new(seats(2), 0, &CacheLocal)), Some(1));
-/// assert_eq!(back_after_a_pause(Ids::new(seats(2), 0, &FORGETS)), Some(0));
+/// assert_eq!(back_after_a_pause(Ids::new(pcpu_cids(2), 0, &CacheLocal)), Some(1));
+/// assert_eq!(back_after_a_pause(Ids::new(pcpu_cids(2), 0, &FORGETS)), Some(0));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Without {
@@ -96,8 +96,8 @@ impl Policy for Without {
         self.policy.owner(facts, now)
     }
 
-    fn has_task_seats(&self) -> bool {
-        self.policy.has_task_seats()
+    fn has_task_cids(&self) -> bool {
+        self.policy.has_task_cids()
     }
 
     fn end(&self, facts: &Facts) -> u32 {

@@ -113,7 +113,7 @@ fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_a
     // Tests beside this one have tenants, too: the places are not known, but they stay few.
     for _ in 0..1000 {
         let tenant = Tenant::builder().name("short").build();
-        highest = highest.max(tenant.place());
+        highest = highest.max(tenant.index());
         // SAFETY: the tally stays for as long as this scope.
         let member = unsafe { tally.member(&tenant) };
         let fresh = &tally.read()[0];

@@ -16,7 +16,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use warmcore_cid::{Held, Ids, Policy, Seat, User, seats};
+use warmcore_cid::{HeldCid, Ids, PcpuCid, Policy, User, pcpu_cids};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, ExtentId, Memory, Pages};
 use warmcore_sim::random::{Purpose, Random, below};
@@ -98,7 +98,7 @@ pub struct Outcome {
 struct Thread<'a> {
     cpu: CpuId,
     user: Option<User>,
-    held: Option<Held<'a>>,
+    held: Option<HeldCid<'a>>,
     area: Option<u32>,
     /// Timed passes that it made.
     passes: u32,
@@ -121,7 +121,7 @@ pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outc
     let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
     let ids = match setup.index {
         Index::Cpu => None,
-        Index::Cid(policy) => Some(Ids::new(seats(numbers), OVERFLOW, policy)),
+        Index::Cid(policy) => Some(Ids::new(pcpu_cids(numbers), OVERFLOW, policy)),
     };
     Scene::new(costs, topology, setup, seed, ids.as_ref()).run()
 }
@@ -133,7 +133,7 @@ struct Scene<'a> {
     setup: &'a Setup,
     random: Random,
     memory: Memory,
-    ids: Option<&'a Ids<Box<[Seat]>>>,
+    ids: Option<&'a Ids<Box<[PcpuCid]>>>,
     all: CpuSet,
     /// By place: the CPU's index among those that take part.
     threads: Vec<Thread<'a>>,
@@ -158,7 +158,7 @@ impl<'a> Scene<'a> {
         topology: &Topology,
         setup: &'a Setup,
         seed: u64,
-        ids: Option<&'a Ids<Box<[Seat]>>>,
+        ids: Option<&'a Ids<Box<[PcpuCid]>>>,
     ) -> Self {
         let cpus = cpus_of(topology, setup);
         let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
@@ -355,7 +355,7 @@ impl<'a> Scene<'a> {
 
 impl<'a> Thread<'a> {
     /// The area that it has from now on.
-    fn enter(&mut self, ids: Option<&'a Ids<Box<[Seat]>>>) -> u32 {
+    fn enter(&mut self, ids: Option<&'a Ids<Box<[PcpuCid]>>>) -> u32 {
         let area = match (ids, &mut self.user) {
             (Some(ids), Some(user)) => {
                 let held = ids.enter(self.cpu, user).expect("an id for each CPU");
@@ -369,7 +369,7 @@ impl<'a> Thread<'a> {
         area
     }
 
-    fn leave(&mut self, ids: Option<&'a Ids<Box<[Seat]>>>) {
+    fn leave(&mut self, ids: Option<&'a Ids<Box<[PcpuCid]>>>) {
         if let (Some(ids), Some(held), Some(user)) = (ids, self.held.take(), &mut self.user) {
             ids.leave(held, user);
         }

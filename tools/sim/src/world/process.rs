@@ -3,13 +3,13 @@
 //! Model.   A task that gets a CPU enters its process's `Ids` there, and leaves with the CPU. Every so often, when a
 //!          tick meets a running task of the process, ids that nobody used are taken back, by the crate's own rule.
 //!          Each id has an area of data; a task touches that of the id under which it runs.
-//! Number.  16 bytes per CPU and process for seats, 8 for when each was used last.
+//! Number.  16 bytes per CPU and process for pcpu_cids, 8 for when each was used last.
 //! Writers. The world; `expiry` before it runs.
 //! Source.  Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: what is old is judged by the
 //!          clock of the CPU that keeps the id, which stands still while that CPU idles.
 
 use crate::memory::{Access, ExtentId, Memory, Pages};
-use warmcore_cid::{Ids, Policy, Seat, Stats, User, seats};
+use warmcore_cid::{Ids, PcpuCid, Policy, Stats, User, pcpu_cids};
 use warmcore_types::{Cid, CpuId, CpuSet, Nanos, NodeId};
 
 /// What counts as unused when ids are taken back.
@@ -67,7 +67,7 @@ impl Plan {
 
 /// A process.
 pub struct Process {
-    ids: Ids<Box<[Seat]>>,
+    ids: Ids<Box<[PcpuCid]>>,
     plan: Plan,
     /// Its tasks. `None`: a place for one.
     members: Vec<Option<User>>,
@@ -82,7 +82,7 @@ pub struct Process {
 impl Process {
     pub(crate) fn new(cpus: u32, plan: Plan) -> Self {
         Self {
-            ids: Ids::new(seats(cpus), 0, plan.policy),
+            ids: Ids::new(pcpu_cids(cpus), 0, plan.policy),
             plan,
             members: Vec::new(),
             free: Vec::new(),

@@ -76,7 +76,7 @@ struct Member<'a> {
     user: User,
     token: u32,
     cpu: u32,
-    guards: Vec<Held<'a>>,
+    guards: Vec<HeldCid<'a>>,
 }
 
 pub(super) struct Pair<'a> {
@@ -99,13 +99,13 @@ pub(super) fn ids(rules: Rules, cpus: u32, overflow: u32) -> Plain {
         Rules::CacheLocal => &CacheLocal,
         Rules::TaskOwned => &TaskOwned,
     };
-    Ids::new(seats(cpus), overflow, policy)
+    Ids::new(pcpu_cids(cpus), overflow, policy)
 }
 
 impl<'a> Pair<'a> {
     /// `ids`: made with the same rules and as many overflow ids, and not used yet.
     pub(super) fn new(ids: &'a Plain, rules: Rules, overflow: u32) -> Self {
-        let cpus = ids.seats.cpus();
+        let cpus = ids.pcpu_cids.cpus();
         Self {
             rules,
             cpus,
@@ -150,7 +150,7 @@ impl<'a> Pair<'a> {
         assert_eq!(stats, self.model.stats());
         assert_eq!(self.ids.in_use(), stats.in_use);
         let overflow = self.cpus..self.cpus + self.model.overflow_end();
-        assert_eq!(self.ids.handed_out(), [0..stats.handed_out, overflow]);
+        assert_eq!(self.ids.allocated(), [0..stats.allocated, overflow]);
         let is_small = self.cpus <= 3;
         if is_small || self.steps.is_multiple_of(self.cpus.min(64)) {
             self.look_everywhere();
@@ -291,32 +291,32 @@ impl<'a> Pair<'a> {
         let mut held = 0;
         for member in &self.members {
             let got = self.ids.held_cid(&member.user);
-            assert_eq!(got, member.guards.first().map(Held::cid), "what user {} holds", member.token);
+            assert_eq!(got, member.guards.first().map(HeldCid::cid), "what user {} holds", member.token);
             assert_eq!(got.map(|cid| cid.0), self.model.held(member.token).map(|got| got.id));
             held += usize::from(got.is_some());
         }
         assert_eq!(held, self.held.len());
         let (mut found, mut held) = (BTreeSet::new(), 0);
         for number in 0..2 * self.cpus {
-            let seat = self.ids.seats.seat(number);
-            let cid = match seat.state() {
+            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(number);
+            let cid = match pcpu_cid.state() {
                 State::Empty => continue,
-                State::Held(token) => {
+                State::InUse(token) => {
                     held += 1;
-                    let cid = seat.rest().cid_held().0;
+                    let cid = pcpu_cid.cid_word().assigned_cid().0;
                     let holder = self.held.get(&cid).map(|token| Token::new(*token));
-                    assert_eq!(holder, Some(token), "who holds id {cid} of seat {number}");
+                    assert_eq!(holder, Some(token), "who holds id {cid} of pcpu_cid {number}");
                     cid
                 }
-                State::Kept | State::Old => seat.rest().cid_held().0,
+                State::Cached | State::Stale => pcpu_cid.cid_word().assigned_cid().0,
             };
-            assert!(found.insert(cid), "id {cid} is in two seats, one of them {number}");
+            assert!(found.insert(cid), "id {cid} is in two pcpu_cids, one of them {number}");
             let place = if number < self.cpus { Place::Cpu(number) } else { Place::Task(number - self.cpus) };
-            assert_eq!(self.model.has(place), Some(cid), "what seat {number} has");
+            assert_eq!(self.model.has(place), Some(cid), "what pcpu_cid {number} has");
         }
         let stats = self.ids.stats();
-        assert_eq!(found.len() as u32, stats.in_use, "ids in seats, and ids in use");
-        assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "held seats, and holders");
+        assert_eq!(found.len() as u32, stats.in_use, "ids in pcpu_cids, and ids in use");
+        assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "held pcpu_cids, and holders");
     }
 
     /// Every holder leaves and enters again where it is.

@@ -67,7 +67,7 @@ fn ids_become_few_when_the_users_do() {
         ids.compact();
         assert_eq!(visit(&ids, 383, &mut last), 0, "{rules:?}");
         assert!(ids.compact() <= 1);
-        assert_eq!(ids.handed_out(), [0..384, 384..384]);
+        assert_eq!(ids.allocated(), [0..384, 384..384]);
     }
 }
 
@@ -85,9 +85,9 @@ fn an_id_above_the_bound_goes_back_at_the_first_reentry_after_a_compaction() {
     assert_eq!(visit(&ids, 7, &mut last), 0);
 }
 
-/// As a holder leaves that read its seat's flags just before it was asked.
-fn leave_without_a_look(held: Held<'_>) {
-    held.seat.expect("a seat").leave();
+/// As a holder leaves that read its pcpu_cid's flags just before it was asked.
+fn leave_without_a_look(held: HeldCid<'_>) {
+    held.pcpu_cid.expect("a pcpu_cid").leave();
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn an_id_that_was_asked_for_too_late_goes_back_at_the_next_entry() {
         ids.compact();
         leave_without_a_look(held);
         if is_old {
-            ids.seats.seat(7).age();
+            ids.pcpu_cids.pcpu_cid(7).mark_stale();
         }
         assert_eq!(ids.at(CpuId(7)), Some((Cid(7), false)));
         assert!(visit(&ids, 7, &mut users[who]) < 2, "user {who}, old: {is_old}");
@@ -154,6 +154,6 @@ fn cpus_above_1023_get_small_ids() {
         for (held, user) in held.into_iter().zip(&mut users) {
             ids.leave(held, user);
         }
-        assert_eq!(ids.handed_out(), [0..3, 8192..8192]);
+        assert_eq!(ids.allocated(), [0..3, 8192..8192]);
     }
 }

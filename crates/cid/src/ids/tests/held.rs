@@ -1,4 +1,4 @@
-//! Held: what entering promises until the leave.
+//! HeldCid: what entering promises until the leave.
 
 use super::drive::{Rng, ids};
 use super::*;
@@ -61,7 +61,7 @@ fn overflow_ids_run_out_and_come_back() {
         let [first, second] = [hold(&ids, 1, b), hold(&ids, 1, c)];
         assert_eq!([&on_cpu, &first, &second].map(|held| held.is_overflow()), [false, true, true]);
         assert_eq!([on_cpu.cid().0, first.cid().0, second.cid().0], [0, 2, 3]);
-        assert_eq!(ids.handed_out(), [0..1, 2..4]);
+        assert_eq!(ids.allocated(), [0..1, 2..4]);
         assert!(ids.enter(CpuId(1), d).is_none() && !ids.holds(d));
         let stats = ids.stats();
         assert_eq!((stats.overflow_in_use, stats.overflows, stats.in_use), (2, 2, 1));

@@ -175,7 +175,7 @@ fn a_mask_that_changed_is_asked_for_at_the_next_move_of_each_user_and_once() {
     // As a host that reads masks does: the tenant's set has the CPU before the user comes to it.
     ids.allow(&set([0, 1, 2]));
     assert!(!ids.is_beyond_masks(CpuId(1), &mut a));
-    ids.say_masks_changed();
+    ids.notify_masks_changed();
     assert!(!ids.is_beyond_masks(CpuId(0), &mut a), "where it was");
     assert!(ids.is_beyond_masks(CpuId(1), &mut a));
     ids.allow_user(&mut a, &set([0, 1, 2]));
@@ -190,7 +190,7 @@ fn a_mask_that_changed_is_asked_for_at_the_next_move_of_each_user_and_once() {
 
 #[test]
 fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
-    // A user holds an id that is in no seat yet, as when two enter at once.
+    // A user holds an id that is in no pcpu_cid yet, as when two enter at once.
     let used = SharedBits::new(8);
     (0..2).for_each(|cid| _ = used.insert(cid));
     let facts = Facts { users: 2, nr_cpus_allowed: 2, max_nr_cid: 2, in_use: 2, cpus: 8 };

@@ -256,7 +256,7 @@ impl Model {
             if let Some(id) = (counts.max_nr_cid..can_run).find(|id| !self.used.contains(id)) {
                 counts.expansions += 1;
                 counts.max_nr_cid = id + 1;
-                counts.handed_out = counts.handed_out.max(id + 1);
+                counts.allocated = counts.allocated.max(id + 1);
                 return Some(id);
             }
         }
@@ -267,7 +267,7 @@ impl Model {
             return None;
         }
         self.counts.lowest += 1;
-        self.counts.handed_out = self.counts.handed_out.max(id + 1);
+        self.counts.allocated = self.counts.allocated.max(id + 1);
         Some(id)
     }
 

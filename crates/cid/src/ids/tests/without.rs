@@ -13,7 +13,7 @@ fn next(state: &mut u64) -> u32 {
 /// Users come, go, move and pause: no id is ever held twice, and none is above what there is.
 fn stays_unique(policy: &'static dyn Policy, seed: u64) {
     const CPUS: u32 = 5;
-    let (ids, mut state) = (Ids::new(seats(CPUS), 8, policy), seed);
+    let (ids, mut state) = (Ids::new(pcpu_cids(CPUS), 8, policy), seed);
     let mut all: Vec<User> = users(&ids, 8, CPUS);
     let mut held: BTreeMap<usize, (u32, Cid)> = BTreeMap::new();
     for _ in 0..2000 {
@@ -67,7 +67,7 @@ fn without_any_rule_ids_are_still_unique() {
 fn a_rule_that_is_taken_away_is_gone() {
     static CASES: [Without; 6] = of(&CacheLocal);
     let run = |policy: &'static dyn Policy| {
-        let ids: Plain = Ids::new(seats(4), 0, policy);
+        let ids: Plain = Ids::new(pcpu_cids(4), 0, policy);
         let mut all = users(&ids, 3, 4);
         let first: Vec<u32> = (0..3).map(|i| visit(&ids, i as u32, &mut all[i])).collect();
         ids.compact();
@@ -89,7 +89,7 @@ fn a_rule_that_is_taken_away_is_gone() {
 
 #[test]
 fn with_and_without_a_guard_each_gives_back_its_own() {
-    let ids: Plain = Ids::new(seats(2), 0, &CacheLocal);
+    let ids: Plain = Ids::new(pcpu_cids(2), 0, &CacheLocal);
     let mut user = users(&ids, 1, 2).remove(0);
     assert!(!ids.leave_unguarded(&mut user), "it holds none");
     let guard = hold(&ids, 1, &mut user);

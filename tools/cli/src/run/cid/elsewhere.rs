@@ -10,7 +10,7 @@ use crate::measure::INTERRUPTED;
 use crate::results::{Bound, Row};
 use crate::run::Ask;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_cid::{CacheLocal, Ids, Seat, Stats, User, seats};
+use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};
 use warmcore_sys::{affinity, clock};
 use warmcore_types::{CpuId, CpuSet};
 
@@ -18,12 +18,12 @@ const CPUS: u32 = 384;
 const MOVERS: u32 = 64;
 /// Where others stay, with their ids.
 const OTHERS_FROM: u32 = 256;
-/// The lock, a look at two seats and a bitmap.
+/// The lock, a look at two pcpu_cids and a bitmap.
 const NS_MAX: f64 = 200.0;
 /// Set-ups in a round.
 const BATCHES: usize = 12;
 
-type Machine = Ids<Box<[Seat]>>;
+type Machine = Ids<Box<[PcpuCid]>>;
 
 /// A way for an entry to be decided.
 struct Path {
@@ -83,7 +83,7 @@ struct Scene {
 
 impl Scene {
     fn new(idle: u32) -> Self {
-        let ids = Ids::new(seats(CPUS), 64, &CacheLocal);
+        let ids = Ids::new(pcpu_cids(CPUS), 64, &CacheLocal);
         let all: CpuSet = (0..CPUS).map(CpuId).collect();
         let mut users = (0..2 * MOVERS + idle).map(|token| ids.add_user(token, &all));
         let others = users.by_ref().take(MOVERS as usize).collect();

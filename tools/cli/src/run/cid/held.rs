@@ -1,4 +1,4 @@
-//! Held: how many ids a tenant of four threads has on a machine of 384 CPUs.
+//! HeldCid: how many ids a tenant of four threads has on a machine of 384 CPUs.
 //!
 //! Model.   Random interleavings of entering, leaving, moving and compacting, the decider alone. At
 //!          times whoever runs leaves and enters again, and a compaction passes: then the ids held
@@ -11,7 +11,7 @@ use crate::measure::INTERRUPTED;
 use crate::results::{Bound, Row};
 use crate::run::Ask;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_cid::{Held, Ids, Policy, User, policy, seats};
+use warmcore_cid::{HeldCid, Ids, Policy, User, pcpu_cids, policy};
 use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: usize = 384;
@@ -30,10 +30,10 @@ struct Found {
 }
 
 fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
-    let ids = Ids::new(seats(CPUS as u32), 64, policy);
+    let ids = Ids::new(pcpu_cids(CPUS as u32), 64, policy);
     let all: CpuSet = (0..CPUS as u32).map(CpuId).collect();
     let mut dice = Dice::new(seed);
-    let mut threads: Vec<(User, CpuId, Option<Held>)> =
+    let mut threads: Vec<(User, CpuId, Option<HeldCid>)> =
         (0..THREADS).map(|token| (ids.add_user(token, &all), CpuId(token), None)).collect();
     let mut held = 0;
     for _ in 0..STEPS {
@@ -69,7 +69,7 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
         }
         ids.remove_user(user);
     }
-    Found { held, slots: ids.stats().handed_out }
+    Found { held, slots: ids.stats().allocated }
 }
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {

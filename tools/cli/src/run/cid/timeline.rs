@@ -9,7 +9,7 @@ use super::shares::{Visit, Whose, percent, whose};
 use super::{Dice, OURS};
 use crate::results::{Bound, Lane, Row, Span, Timeline};
 use crate::run::Ask;
-use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, User, seats};
+use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, User, pcpu_cids};
 use warmcore_types::{CpuId, CpuSet};
 
 /// The case; when it was run, the results carry the timelines too.
@@ -55,10 +55,10 @@ fn schedule() -> Vec<(u32, Event)> {
 
 /// What a policy does with the schedule, and whose area each burst after a pause found.
 fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
-    let ids = Ids::new(seats(CPUS), 1, policy);
+    let ids = Ids::new(pcpu_cids(CPUS), 1, policy);
     let all: CpuSet = (0..CPUS).map(CpuId).collect();
     let mut users: Vec<User> = (0..CPUS).map(|token| ids.add_user(token, &all)).collect();
-    let mut held: Vec<Option<warmcore_cid::Held>> = (0..CPUS).map(|_| None).collect();
+    let mut held: Vec<Option<warmcore_cid::HeldCid>> = (0..CPUS).map(|_| None).collect();
     let mut lanes: Vec<Lane> =
         (0..CPUS).map(|cpu| Lane { cpu, bursts: Vec::new(), kept: Vec::new() }).collect();
     let mut visits = Vec::new();

@@ -1,14 +1,14 @@
-//! Seats: where the seats of all tenants are, and the slots of their data.
+//! PcpuCids: where the pcpu_cids of all tenants are, and the slots of their data.
 //!
-//! Model.   A [`Space`] is two pools for machines of so many CPU numbers. A seat is 8 bytes in the
-//!          page of its CPU, which the seats of 512 tenants share; a tenant's data is whole pairs
+//! Model.   A [`Space`] is two pools for machines of so many CPU numbers. A pcpu_cid is 8 bytes in the
+//!          page of its CPU, which the pcpu_cids of 512 tenants share; a tenant's data is whole pairs
 //!          of lines in the page of its id, beside that of other tenants. A page exists when it was
 //!          touched.
-//! Number.  384 CPUs all used: 3 KiB of seats for a tenant. 2 used: two pages for 512 tenants.
+//! Number.  384 CPUs all used: 3 KiB of pcpu_cids for a tenant. 2 used: two pages for 512 tenants.
 
 use std::sync::{Mutex, PoisonError};
 use warmcore_budget::host::unbilled;
-use warmcore_cid::{Policy, Seat, Seats};
+use warmcore_cid::{PcpuCid, PcpuCids, Policy};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_types::CpuId;
 
@@ -22,7 +22,7 @@ pub(crate) const CPUS_MAX: u32 = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Space {
     cpus: u32,
-    seats: Pool,
+    pcpu_cids: Pool,
     /// Of tasks, which any CPU writes: apart from those of CPUs.
     tasks: Pool,
     /// A slot for every id: the CPUs', then the overflow's.
@@ -44,48 +44,48 @@ impl Space {
             return space;
         }
         let data = Pool::with_slots((cpus + OVERFLOW_IDS) as usize);
-        let seats = || Pool::with_slots(cpus as usize);
-        let space = Box::leak(Box::new(Self { cpus, seats: seats(), tasks: seats(), data }));
+        let pcpu_cids = || Pool::with_slots(cpus as usize);
+        let space = Box::leak(Box::new(Self { cpus, pcpu_cids: pcpu_cids(), tasks: pcpu_cids(), data }));
         spaces.push(space);
         space
     }
 
-    pub(crate) fn seats(&self, policy: &dyn Policy) -> CpuSeats {
-        // The pages of seats are shared with other tenants, and so is the list of them.
-        unbilled(|| CpuSeats {
-            cpus: PerCpu::in_pool(&self.seats),
-            tasks: policy.has_task_seats().then(|| PerCpu::in_pool(&self.tasks)),
+    pub(crate) fn pcpu_cids(&self, policy: &dyn Policy) -> PooledPcpuCids {
+        // The pages of pcpu_cids are shared with other tenants, and so is the list of them.
+        unbilled(|| PooledPcpuCids {
+            cpus: PerCpu::in_pool(&self.pcpu_cids),
+            tasks: policy.has_task_cids().then(|| PerCpu::in_pool(&self.tasks)),
         })
     }
 }
 
-/// The seats of one tenant.
+/// The pcpu_cids of one tenant.
 #[derive(Debug)]
-pub(crate) struct CpuSeats {
-    cpus: PerCpu<Seat>,
-    /// Task `n`'s seat lies where CPU `n`'s would.
-    tasks: Option<PerCpu<Seat>>,
+pub(crate) struct PooledPcpuCids {
+    cpus: PerCpu<PcpuCid>,
+    /// Task `n`'s pcpu_cid lies where CPU `n`'s would.
+    tasks: Option<PerCpu<PcpuCid>>,
 }
 
-impl Seats for CpuSeats {
+impl PcpuCids for PooledPcpuCids {
     fn cpus(&self) -> u32 {
         self.cpus.slots() as u32
     }
 
     #[inline(always)]
-    fn seat(&self, number: u32) -> &Seat {
+    fn pcpu_cid(&self, number: u32) -> &PcpuCid {
         match self.cpus.get(CpuId(number)) {
-            Some(seat) => seat,
+            Some(pcpu_cid) => pcpu_cid,
             None => self.of_task(number),
         }
     }
 }
 
-impl CpuSeats {
+impl PooledPcpuCids {
     #[cold]
-    fn of_task(&self, number: u32) -> &Seat {
+    fn of_task(&self, number: u32) -> &PcpuCid {
         let task = number.checked_sub(self.cpus()).map(CpuId);
-        let seat = self.tasks.as_ref().zip(task).and_then(|(tasks, task)| tasks.get(task));
-        seat.unwrap_or_else(|| panic!("seat {number}, and there are {} CPU numbers", self.cpus()))
+        let pcpu_cid = self.tasks.as_ref().zip(task).and_then(|(tasks, task)| tasks.get(task));
+        pcpu_cid.unwrap_or_else(|| panic!("pcpu_cid {number}, and there are {} CPU numbers", self.cpus()))
     }
 }

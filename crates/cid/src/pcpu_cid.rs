@@ -1,47 +1,47 @@
-//! Seat: what one CPU has of one tenant: an id, and whether somebody runs on it.
+//! PcpuCid: what one CPU has of one tenant: an id, and whether somebody runs on it.
 //!
 //! Model.   Two words. `state` is empty, kept, old (kept, and not used since the last
-//!          compaction) or held, and by whom. `rest` is the id, and two flags that send the
+//!          compaction) or held, and by whom. `cid_word` is the id, and two flags that send the
 //!          holder's leave to the slow path. Entering is one compare-and-swap, kept → held;
-//!          leaving one store, held → kept. Empty seats are claimed likewise, before there is an id for
+//!          leaving one store, held → kept. Empty pcpu_cids are claimed likewise, before there is an id for
 //!          them; everything else is done under the tenant's lock.
-//! Number.  8 bytes. The seats of 512 tenants on one CPU share a page and, 8 by 8, lines that
+//! Number.  8 bytes. The pcpu_cids of 512 tenants on one CPU share a page and, 8 by 8, lines that
 //!          compaction aside only this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
 //! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept, old or
-//!          empty; the lock's holder, by CAS. `rest`: the lock's holder.
+//!          empty; the lock's holder, by CAS. `cid_word`: the lock's holder.
 
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::Cid;
 
-/// One CPU's share of one tenant's state. All zeros is the seat of a CPU that the tenant never
+/// One CPU's share of one tenant's state. All zeros is the pcpu_cid of a CPU that the tenant never
 /// ran on.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
-pub struct Seat {
+pub struct PcpuCid {
     state: AtomicU32,
-    rest: AtomicU32,
+    cid_word: AtomicU32,
 }
 
-/// What a seat's state word says.
+/// What a pcpu_cid's state word says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nobody's; `rest` may still name the id that was there last.
+    /// Nobody's; `cid_word` may still name the id that was there last.
     Empty,
     /// It has an id that nobody runs on.
-    Kept,
+    Cached,
     /// The same, and the last compaction has seen it so already.
-    Old,
+    Stale,
     /// Somebody runs on it.
-    Held(Token),
+    InUse(Token),
 }
 
 const EMPTY: u32 = 0;
-const KEPT: u32 = 1;
-const OLD: u32 = 2;
-const HELD: u32 = 3;
+const CACHED: u32 = 1;
+const STALE: u32 = 2;
+const IN_USE: u32 = 3;
 
-/// Who holds a seat: the state word that says so.
+/// Who holds a pcpu_cid: the state word that says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u32);
 
@@ -50,17 +50,17 @@ impl Token {
     pub(crate) fn new(number: u32) -> Self {
         Self(
             number
-                .checked_add(HELD)
-                .unwrap_or_else(|| panic!("token {number}, and they end at {}", u32::MAX - HELD)),
+                .checked_add(IN_USE)
+                .unwrap_or_else(|| panic!("token {number}, and they end at {}", u32::MAX - IN_USE)),
         )
     }
 }
 
-/// `rest`, as one number: 0 if the seat never had an id.
+/// `cid_word`, as one number: 0 if the pcpu_cid never had an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Rest(u32);
+pub(crate) struct CidWord(u32);
 
-impl Rest {
+impl CidWord {
     /// The holder must give the id back when it leaves.
     const ASKED: u32 = 1;
     /// The holder entered more than once, and leaves as often.
@@ -78,9 +78,9 @@ impl Rest {
         (self.0 & Self::HAS_ID != 0).then_some(Cid(self.0 >> Self::ID_SHIFT))
     }
 
-    /// The id of a seat that has one.
+    /// The id of a pcpu_cid that has one.
     #[inline(always)]
-    pub(crate) fn cid_held(self) -> Cid {
+    pub(crate) fn assigned_cid(self) -> Cid {
         Cid(self.0 >> Self::ID_SHIFT)
     }
 
@@ -92,7 +92,7 @@ impl Rest {
         Self(self.0 | Self::ASKED)
     }
 
-    /// The id alone: what a seat without one remembers.
+    /// The id alone: what a pcpu_cid without one remembers.
     pub(crate) fn recent(self) -> Self {
         Self(self.0 & !(Self::ASKED | Self::NESTED))
     }
@@ -107,28 +107,28 @@ impl Rest {
     }
 }
 
-/// Ids have 24 bits in a seat.
-pub(crate) const CID_END: u32 = 1 << (u32::BITS - Rest::ID_SHIFT);
+/// Ids have 24 bits in a pcpu_cid.
+pub(crate) const CID_END: u32 = 1 << (u32::BITS - CidWord::ID_SHIFT);
 
-impl Seat {
+impl PcpuCid {
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
         match self.state.load(Relaxed) {
             EMPTY => State::Empty,
-            KEPT => State::Kept,
-            OLD => State::Old,
-            held => State::Held(Token(held)),
+            CACHED => State::Cached,
+            STALE => State::Stale,
+            held => State::InUse(Token(held)),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn rest(&self) -> Rest {
-        Rest(self.rest.load(Relaxed))
+    pub(crate) fn cid_word(&self) -> CidWord {
+        CidWord(self.cid_word.load(Relaxed))
     }
 
     /// Under the lock.
-    pub(crate) fn set_rest(&self, rest: Rest) {
-        self.rest.store(rest.0, Relaxed);
+    pub(crate) fn set_cid_word(&self, cid_word: CidWord) {
+        self.cid_word.store(cid_word.0, Relaxed);
     }
 
     /// Kept → held. False: it was not kept, or only just became old.
@@ -136,26 +136,26 @@ impl Seat {
     pub(crate) fn enter(&self, token: Token) -> bool {
         // ORDERING: Acquire; pairs with the Release in `leave`: what the last holder
         // wrote to the id's slot is there. Loom: `ids/loom.rs::two_threads_on_one_cpu`.
-        self.state.compare_exchange(KEPT, token.0, Acquire, Relaxed).is_ok()
+        self.state.compare_exchange(CACHED, token.0, Acquire, Relaxed).is_ok()
     }
 
     /// Old → held.
-    pub(crate) fn enter_old(&self, token: Token) -> bool {
+    pub(crate) fn enter_stale(&self, token: Token) -> bool {
         // ORDERING: Acquire; as in `enter`.
-        self.state.compare_exchange(OLD, token.0, Acquire, Relaxed).is_ok()
+        self.state.compare_exchange(STALE, token.0, Acquire, Relaxed).is_ok()
     }
 
-    /// Held → kept, by the holder. Nobody else writes the word of a held seat.
+    /// Held → kept, by the holder. Nobody else writes the word of a held pcpu_cid.
     #[inline(always)]
     pub(crate) fn leave(&self) {
-        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_old` and `take`: who has
+        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_stale` and `take`: who has
         // the id next sees what we wrote to its slot, or what the lock that we hold told us.
-        self.state.store(KEPT, Release);
+        self.state.store(CACHED, Release);
     }
 
     /// Empty → held, before there is an id. False: somebody else was first.
     pub(crate) fn claim(&self, token: Token) -> bool {
-        // ORDERING: Relaxed; what an id's last holder wrote comes with the id, not with the seat.
+        // ORDERING: Relaxed; what an id's last holder wrote comes with the id, not with the pcpu_cid.
         self.state.compare_exchange(EMPTY, token.0, Relaxed, Relaxed).is_ok()
     }
 
@@ -166,14 +166,14 @@ impl Seat {
 
     /// Kept or old → empty, under the lock. False: somebody entered meanwhile.
     pub(crate) fn take(&self) -> bool {
-        // An old seat becomes kept again by a visit; a kept one becomes old only under the lock.
-        // So in this order, no seat that is empty of people is missed.
-        self.take_from(OLD) || self.take_from(KEPT)
+        // An old pcpu_cid becomes kept again by a visit; a kept one becomes old only under the lock.
+        // So in this order, no pcpu_cid that is empty of people is missed.
+        self.take_from(STALE) || self.take_from(CACHED)
     }
 
     /// Old → empty, under the lock. False: somebody entered since it was old.
-    pub(crate) fn take_old(&self) -> bool {
-        self.take_from(OLD)
+    pub(crate) fn take_stale(&self) -> bool {
+        self.take_from(STALE)
     }
 
     fn take_from(&self, state: u32) -> bool {
@@ -183,35 +183,35 @@ impl Seat {
     }
 
     /// Kept → old, under the lock. Nothing if somebody entered meanwhile.
-    pub(crate) fn age(&self) {
-        // ORDERING: Relaxed; a read-modify-write, so `enter_old` still pairs with the `leave`
+    pub(crate) fn mark_stale(&self) {
+        // ORDERING: Relaxed; a read-modify-write, so `enter_stale` still pairs with the `leave`
         // before it.
-        let _ = self.state.compare_exchange(KEPT, OLD, Relaxed, Relaxed);
+        let _ = self.state.compare_exchange(CACHED, STALE, Relaxed, Relaxed);
     }
 }
 
-/// Where a tenant's seats are. The CPUs' come first, one per number; as many follow for tasks.
-pub trait Seats {
+/// Where a tenant's pcpu_cids are. The CPUs' come first, one per number; as many follow for tasks.
+pub trait PcpuCids {
     /// How many CPU numbers there are: at most 8192 on Linux.
     fn cpus(&self) -> u32;
 
-    /// The seat with this number, which is below `2 * cpus()`. Panics beyond.
-    fn seat(&self, number: u32) -> &Seat;
+    /// The pcpu_cid with this number, which is below `2 * cpus()`. Panics beyond.
+    fn pcpu_cid(&self, number: u32) -> &PcpuCid;
 }
 
-/// Seats side by side, for hosts with one thread and for tests: CPUs share lines.
-impl Seats for Box<[Seat]> {
+/// PcpuCids side by side, for hosts with one thread and for tests: CPUs share lines.
+impl PcpuCids for Box<[PcpuCid]> {
     fn cpus(&self) -> u32 {
         self.len() as u32 / 2
     }
 
     #[inline]
-    fn seat(&self, number: u32) -> &Seat {
+    fn pcpu_cid(&self, number: u32) -> &PcpuCid {
         &self[number as usize]
     }
 }
 
-/// Seats for `cpus` CPU numbers, in one piece.
-pub fn seats(cpus: u32) -> Box<[Seat]> {
-    (0..2 * cpus).map(|_| Seat::default()).collect()
+/// PcpuCids for `cpus` CPU numbers, in one piece.
+pub fn pcpu_cids(cpus: u32) -> Box<[PcpuCid]> {
+    (0..2 * cpus).map(|_| PcpuCid::default()).collect()
 }
