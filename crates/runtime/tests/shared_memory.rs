@@ -1,7 +1,7 @@
 //! Memory that all tasks of a runtime share is no account's, whichever is current where a task is spawned.
 //!
 //! Model.   Tasks of tenants are spawned and awaited in an account's scope, under the charging allocator. What the
-//!          runtime keeps for the next ones (lists of its tasks, seats of tenants, queues) is not the account's.
+//!          runtime keeps for the next ones (lists of its tasks, tenants, queues) is not the account's.
 //! Number.  3000 tenants with a task each, all at the same time: every list grows several times.
 
 mod limit;
