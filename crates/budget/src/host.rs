@@ -91,8 +91,8 @@ fn set_up_unbilled() {
 /// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have
 /// the fast way save registers.
 #[inline(always)]
-fn word_at(here: Option<RseqArea>, place: Place) -> Option<&'static AtomicU64> {
-    let cpu = here.map(RseqArea::index).or_else(cpu_hint)?;
+fn word_at(area: Option<RseqArea>, place: Place) -> Option<&'static AtomicU64> {
+    let cpu = area.map(RseqArea::index).or_else(cpu_hint)?;
     // SAFETY: the table of the static lives for ever.
     let [word, _] = unsafe { place.stock(CpuId(cpu)) };
     Some(word)
@@ -127,13 +127,13 @@ impl Site {
     #[inline(always)]
     pub(crate) fn charge_stock(self, place: Place, n: u64) -> bool {
         // Before the kind is asked, so that a loop asks it once.
-        let here = RseqArea::current(PercpuMode::Cpu);
+        let area = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: the tables of the two statics live for ever.
-                Kind::Rseq => here.is_some_and(|here| unsafe { stock::charge_at(here, place, n as u32) }),
+                Kind::Rseq => area.is_some_and(|area| unsafe { stock::charge_at(area, place, n as u32) }),
                 Kind::Word => {
-                    word_at(here, place).is_some_and(|word| stock::charge(word, place.key, n as u32))
+                    word_at(area, place).is_some_and(|word| stock::charge(word, place.key, n as u32))
                 }
             }
     }
@@ -141,13 +141,13 @@ impl Site {
     /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
     #[inline(always)]
     pub(crate) fn uncharge_stock(self, place: Place, n: u64) -> bool {
-        let here = RseqArea::current(PercpuMode::Cpu);
+        let area = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
                 // SAFETY: as in `charge_stock`.
-                Kind::Rseq => here.is_some_and(|here| unsafe { stock::uncharge_at(here, place, n as u32) }),
+                Kind::Rseq => area.is_some_and(|area| unsafe { stock::uncharge_at(area, place, n as u32) }),
                 Kind::Word => {
-                    word_at(here, place).is_some_and(|word| stock::uncharge(word, place.key, n as u32))
+                    word_at(area, place).is_some_and(|word| stock::uncharge(word, place.key, n as u32))
                 }
             }
     }

@@ -160,7 +160,7 @@ macro_rules! field {
 }
 
 macro_rules! per {
-    ($(#[$doc:meta])* $name:ident, $id:ident, $ids:expr) => {
+    ($(#[$doc:meta])* $name:ident, $id:ident, $mode:expr) => {
         $(#[$doc])*
         pub struct $name<T: Zeroable + Sync + 'static> {
             block: Block,
@@ -179,7 +179,7 @@ macro_rules! per {
             /// A zeroed `T` in every slot, without memory until it is touched. Panics where
             /// [`backend`](crate::backend()) does, or without address space.
             pub fn new() -> Self {
-                Self::on(Pool::of($ids))
+                Self::on(Pool::of($mode))
             }
 
             fn on(pool: &Pool) -> Self {
@@ -193,7 +193,7 @@ macro_rules! per {
             /// A host's ids, if the ids are a host's. Known when compiled, where they never are.
             #[inline(always)]
             fn source(&self) -> Option<&Arc<dyn IdSource>> {
-                match $ids {
+                match $mode {
                     PercpuMode::Cpu => None,
                     PercpuMode::Cid => self.source.as_ref(),
                 }
@@ -279,7 +279,7 @@ macro_rules! per {
                     return self.copy(self.checked(id));
                 }
                 // Where sections run, their slot; else the one that locked adds would take.
-                let id = if locks() { None } else { RseqArea::lookup($ids).map(|here| here.index() as usize) };
+                let id = if locks() { None } else { RseqArea::lookup($mode).map(|area| area.index() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }
 
@@ -304,11 +304,11 @@ macro_rules! per {
                         self.local(self.checked(cid.index()), field).add_alone(n);
                     });
                 }
-                if let Some(here) = RseqArea::current($ids) {
+                if let Some(area) = RseqArea::current($mode) {
                     let base = self.block.base().wrapping_add(field.offset);
                     // SAFETY: a `LocalU64` inside every slot's T; only sections and, where no
                     // section runs, locked adds write it, never both: see `add_slow`.
-                    if unsafe { section::add_strided(here, base, self.stride(), n) } {
+                    if unsafe { section::add_strided(area, base, self.stride(), n) } {
                         return;
                     }
                 }
@@ -318,10 +318,10 @@ macro_rules! per {
             #[inline(never)]
             fn add_slow(&self, field: Field<T>, n: u64) {
                 if !locks() && warmcore_sys::rseq::register_thread() {
-                    if let Some(here) = RseqArea::lookup($ids) {
+                    if let Some(area) = RseqArea::lookup($mode) {
                         let base = self.block.base().wrapping_add(field.offset);
                         // SAFETY: as in `add`.
-                        if (0..RETRIES).any(|_| unsafe { section::add_strided(here, base, self.stride(), n) }) {
+                        if (0..RETRIES).any(|_| unsafe { section::add_strided(area, base, self.stride(), n) }) {
                             return;
                         }
                     }

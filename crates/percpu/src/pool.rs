@@ -75,9 +75,9 @@ unsafe impl Sync for Block {}
 
 impl Pool {
     /// The pool of one of the kernel's id spaces.
-    pub(crate) fn of(ids: PercpuMode) -> &'static Self {
+    pub(crate) fn of(mode: PercpuMode) -> &'static Self {
         static POOLS: [OnceLock<Pool>; 2] = [const { OnceLock::new() }; 2];
-        let pool = &POOLS[match ids {
+        let pool = &POOLS[match mode {
             PercpuMode::Cpu => 0,
             PercpuMode::Cid => 1,
         }];

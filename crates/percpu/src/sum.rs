@@ -91,12 +91,12 @@ impl Sum {
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
         // Before any branch, so that the compiler may lift it out of a loop.
-        if let Some(here) = RseqArea::current(PercpuMode::Cid) {
+        if let Some(area) = RseqArea::current(PercpuMode::Cid) {
             // Null before the first add: one branch, predicted after it. The section loads `active` again,
             // which on `rseq` never becomes null again.
             // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
             // every id that the kernel may give. Nobody writes a bank but sections.
-            if !self.active.load(Relaxed).is_null() && unsafe { section::add::<SHIFT>(here, &self.active, n) }
+            if !self.active.load(Relaxed).is_null() && unsafe { section::add::<SHIFT>(area, &self.active, n) }
             {
                 return;
             }
@@ -124,10 +124,10 @@ impl Sum {
         if locks() {
             return self.add_locked(n);
         }
-        let here = if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None };
+        let area = if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None };
         // SAFETY: as in `add`.
-        let tried = |here| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(here, &self.active, n) });
-        if !here.is_some_and(tried) {
+        let tried = |area| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(area, &self.active, n) });
+        if !area.is_some_and(tried) {
             self.add_directly(n);
         }
     }

@@ -145,8 +145,8 @@ fn pin_this_library() {
     // says no. NOLOAD only adds NODELETE to what is loaded already.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
-        let here = (&raw const ENABLED).cast();
-        if libc::dladdr(here, &mut info) != 0 && !info.dli_fname.is_null() {
+        let own = (&raw const ENABLED).cast();
+        if libc::dladdr(own, &mut info) != 0 && !info.dli_fname.is_null() {
             libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
         }
     }
@@ -204,7 +204,7 @@ fn glibc_area() -> Option<(isize, usize)> {
 /// This thread's registered area, and where in it the index stands.
 #[derive(Clone, Copy)]
 pub struct RseqArea {
-    pub(crate) area: NonNull<u8>,
+    pub(crate) base: NonNull<u8>,
     pub(crate) index: NonNull<u32>,
 }
 
@@ -218,33 +218,33 @@ impl RseqArea {
     ///
     /// **Touches** two read-mostly statics and this thread's own area.
     #[inline(always)]
-    pub fn current(ids: PercpuMode) -> Option<Self> {
+    pub fn current(mode: PercpuMode) -> Option<Self> {
         let (area, cid_field) = section::area();
-        Some(Self::at(NonNull::new(area)?, ids, cid_field))
+        Some(Self::at(NonNull::new(area)?, mode, cid_field))
     }
 
     /// This thread's area, if it has a registered one, whether or not sections are enabled.
     /// For slow paths and tests, and for whoever only reads the ids.
     #[inline(always)]
-    pub fn lookup(ids: PercpuMode) -> Option<Self> {
+    pub fn lookup(mode: PercpuMode) -> Option<Self> {
         let found = FOUND.load(Relaxed);
         let (offset, cid_field) = ((found >> 32) as isize, found as u32 as usize);
         let area = NonNull::new(section::thread_pointer().wrapping_byte_offset(offset));
         let area = area.filter(|_| offset != 0)?;
         // A negative number: this thread is not registered, and its other fields mean nothing.
         let is_registered = (Self::at(area, PercpuMode::Cpu, cid_field).index() as i32) >= 0;
-        is_registered.then(|| Self::at(area, ids, cid_field))
+        is_registered.then(|| Self::at(area, mode, cid_field))
     }
 
     #[inline(always)]
-    fn at(area: NonNull<u8>, ids: PercpuMode, cid_field: usize) -> Self {
-        let field = match ids {
+    fn at(base: NonNull<u8>, mode: PercpuMode, cid_field: usize) -> Self {
+        let field = match mode {
             PercpuMode::Cpu => field::CPU_ID,
             PercpuMode::Cid => cid_field,
         };
         // SAFETY: both fields stand inside the 32 bytes of the area.
-        let index = unsafe { area.byte_add(field).cast::<u32>() };
-        Self { area, index }
+        let index = unsafe { base.byte_add(field).cast::<u32>() };
+        Self { base, index }
     }
 
     /// The id that the kernel wrote last. Stale as soon as it is read, unless a section reads it.
@@ -258,7 +258,7 @@ impl RseqArea {
     /// that the code path really runs sections, in the build at hand.
     pub fn is_armed(self) -> bool {
         // SAFETY: `rseq_cs` of this thread's own area.
-        unsafe { self.area.byte_add(field::RSEQ_CS).cast::<u64>().read_volatile() != 0 }
+        unsafe { self.base.byte_add(field::RSEQ_CS).cast::<u64>().read_volatile() != 0 }
     }
 }
 
@@ -304,9 +304,9 @@ pub fn register_thread() -> bool {
 
 /// The NUMA node that the kernel wrote last for this thread, if it keeps one.
 pub fn node_id() -> Option<u32> {
-    let here = RseqArea::lookup(PercpuMode::Cpu).filter(|_| support().is_ok_and(|s| s.has_node_id))?;
+    let area = RseqArea::lookup(PercpuMode::Cpu).filter(|_| support().is_ok_and(|s| s.has_node_id))?;
     // SAFETY: inside the area; the kernel keeps it up to date, which was just asked.
-    Some(unsafe { here.area.byte_add(field::NODE_ID).cast::<u32>().read_volatile() })
+    Some(unsafe { area.base.byte_add(field::NODE_ID).cast::<u32>().read_volatile() })
 }
 
 /// The process-wide concurrency id of this thread, if the kernel keeps one.

@@ -75,7 +75,7 @@ impl Table {
     }
 }
 
-fn here() -> RseqArea {
+fn area() -> RseqArea {
     assert!(register_thread());
     RseqArea::lookup(PercpuMode::Cpu).expect("this thread is registered")
 }
@@ -114,11 +114,11 @@ fn disturbed(act: impl Fn(RseqArea, &mut Random, &mut Tally) + Sync) -> Tally {
     let kinds = [Kind::Busy, Kind::Busy, Kind::Napper, Kind::Napper, Kind::Wanderer];
     let work = |cpu: CpuId, kind: Kind, seed: usize| {
         affinity::pin(cpu).unwrap();
-        let (here, mut random, mut tally) =
-            (here(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 3]);
+        let (area, mut random, mut tally) =
+            (area(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 3]);
         while began.elapsed() < ROUND {
             let times = if kind == Kind::Napper { 5 } else { 500 };
-            (0..times).for_each(|_| act(here, &mut random, &mut tally));
+            (0..times).for_each(|_| act(area, &mut random, &mut tally));
             match kind {
                 Kind::Busy => {}
                 Kind::Napper => std::thread::sleep(Duration::from_micros(20)),
@@ -143,13 +143,13 @@ const NEAR_THE_EDGE: u32 = u32::MAX - 500;
 const ROOM_LOG2: u64 = 10;
 
 /// Charges or uncharges by chance; says by how much what is charged rose.
-fn charge_or_uncharge(table: &Table, here: RseqArea, random: &mut Random) -> i64 {
+fn charge_or_uncharge(table: &Table, area: RseqArea, random: &mut Random) -> i64 {
     let (n, key) = (random.below(16) as u32, if random.below(16) > 0 { KEY } else { !KEY });
     // SAFETY: the table has a stock for every CPU; all tests here write it as promised.
     let rose = unsafe {
         match random.below(2) {
-            0 if stock_charge::<SHIFT>(here, table.first(), key, n) => n.into(),
-            1 if stock_uncharge::<SHIFT>(here, table.first(), key, n) => -i64::from(n),
+            0 if stock_charge::<SHIFT>(area, table.first(), key, n) => n.into(),
+            1 if stock_uncharge::<SHIFT>(area, table.first(), key, n) => -i64::from(n),
             _ => 0,
         }
     };
@@ -192,17 +192,17 @@ fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
                 }
                 taken
             });
-            let tally = disturbed(|here, random, [charged, granted, _]| {
+            let tally = disturbed(|area, random, [charged, granted, _]| {
                 if random.below(8) > 0 {
-                    *charged += charge_or_uncharge(table, here, random);
+                    *charged += charge_or_uncharge(table, area, random);
                     return;
                 }
-                let cpu = here.index() as usize;
+                let cpu = area.index() as usize;
                 let (grant, head) = (table.word(cpu, 1).load(Acquire), table.word(cpu, 0).load(Relaxed));
                 let n = random.below(50) as u32;
                 let new = next_tag(grant) | ROOM_LOG2 << 32 | u64::from((grant as u32).wrapping_add(n));
                 // SAFETY: as above.
-                if unsafe { stock_grant::<SHIFT>(here, table.first(), cpu as u32, head, grant, new) } {
+                if unsafe { stock_grant::<SHIFT>(area, table.first(), cpu as u32, head, grant, new) } {
                     *granted += i64::from(n);
                 }
             });
@@ -227,9 +227,9 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     let table = &Table::new([u64::from(KEY) << 32 | u64::from(used), ROOM_LOG2 << 32 | u64::from(granted)]);
     let (at_start, mut charged) = (table.free(), 0);
     until_aborted(|| {
-        let tally = disturbed(|here, random, [charged, ..]| {
-            *charged += charge_or_uncharge(table, here, random);
-            let (used, granted) = table.counts(here.index() as usize);
+        let tally = disturbed(|area, random, [charged, ..]| {
+            *charged += charge_or_uncharge(table, area, random);
+            let (used, granted) = table.counts(area.index() as usize);
             let free = granted.wrapping_sub(used) as i32;
             assert!((0..1 << ROOM_LOG2).contains(&free), "{free} are free");
         });
@@ -247,8 +247,8 @@ fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
     let table = &Table::new([1, 0]);
     let (mut left_granted, mut left, mut granted, raised) = (0, 0, 0, &AtomicU64::new(0));
     until_aborted(|| {
-        let tally = disturbed(|here, random, [left_granted, left, granted]| {
-            let cpu = here.index();
+        let tally = disturbed(|area, random, [left_granted, left, granted]| {
+            let cpu = area.index();
             let [head, grant] = [0, 1].map(|i| table.word(cpu as usize, i).load(Acquire));
             let is_granted = grant as u32 == head as u32;
             // SAFETY: as above.
@@ -262,10 +262,10 @@ fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
                     1..32 if !is_granted => {
                         let new = grant >> 32 << 32 | head;
                         *granted +=
-                            i64::from(stock_grant::<SHIFT>(here, table.first(), cpu, head, grant, new));
+                            i64::from(stock_grant::<SHIFT>(area, table.first(), cpu, head, grant, new));
                     }
                     _ => {
-                        let done = stock_rebind::<SHIFT>(here, table.first(), cpu, head, grant, head + 1);
+                        let done = stock_rebind::<SHIFT>(area, table.first(), cpu, head, grant, head + 1);
                         *if is_granted { left_granted } else { left } += i64::from(done);
                     }
                 }

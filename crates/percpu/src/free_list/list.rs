@@ -142,13 +142,13 @@ impl<T: Item> FreeList<T> {
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
         // `RseqArea` before any branch, so that the compiler may lift it out of a loop. Null: nothing was ever pushed.
-        if let Some(here) = RseqArea::current(PercpuMode::Cid)
+        if let Some(area) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {
             // SAFETY: `active` is slot 0's stack or the zeros, which have a stack for every id
             // that the kernel may give; only sections write them, and `drain_all` after a fence. Once
             // it is not null it never is again.
-            let item = unsafe { section::pop::<SHIFT>(here, &self.active) };
+            let item = unsafe { section::pop::<SHIFT>(area, &self.active) };
             if item != 0 {
                 // SAFETY: a push gave this item up, and this pop alone took it.
                 return Some(unsafe { from_word(item) });
@@ -165,11 +165,11 @@ impl<T: Item> FreeList<T> {
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
-        if let Some(here) = RseqArea::current(PercpuMode::Cid)
+        if let Some(area) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {
             // SAFETY: as in `pop`.
-            if unsafe { section::push::<SHIFT>(here, &self.active, item) } {
+            if unsafe { section::push::<SHIFT>(area, &self.active, item) } {
                 return;
             }
         }
@@ -196,7 +196,7 @@ impl<T: Item> FreeList<T> {
         let Some(stacks) = self.stacks.get() else { return 0 };
         let max = max.min(self.capacity);
         out.reserve(max);
-        let Some(here) = RseqArea::current(PercpuMode::Cid) else {
+        let Some(area) = RseqArea::current(PercpuMode::Cid) else {
             let slot = probable_slot(stacks.words.slots());
             // SAFETY: a push gave each item up, and this take alone took it.
             let mut push = |item| out.push(unsafe { from_word(item) });
@@ -205,7 +205,7 @@ impl<T: Item> FreeList<T> {
         let spare = out.spare_capacity_mut().as_mut_ptr().cast::<u64>();
         // SAFETY: as in `pop`; `spare` is good for `max` writes, and then holds as many items.
         unsafe {
-            let taken = section::pop_batch::<SHIFT>(here, &self.active, spare, max);
+            let taken = section::pop_batch::<SHIFT>(area, &self.active, spare, max);
             out.set_len(out.len() + taken);
             taken
         }
@@ -226,8 +226,8 @@ impl<T: Item> FreeList<T> {
         let stacks = self.stacks();
         let put = match RseqArea::current(PercpuMode::Cid) {
             // SAFETY: as in `pop`; the slice is good for its length.
-            Some(here) => unsafe {
-                section::push_batch::<SHIFT>(here, &self.active, words.as_ptr(), words.len())
+            Some(area) => unsafe {
+                section::push_batch::<SHIFT>(area, &self.active, words.as_ptr(), words.len())
             },
             None if locks() => stacks.keep(probable_slot(stacks.words.slots()), words),
             None => 0,
@@ -241,8 +241,8 @@ impl<T: Item> FreeList<T> {
     fn push_to_depot(&self, items: &mut Vec<T>) {
         let mut depot = lock(&self.depot);
         // A fresh slot took nothing, since it had no capacity yet.
-        if let Some(here) = registered().filter(|_| !locks()) {
-            self.keep_here(here, &[]);
+        if let Some(area) = registered().filter(|_| !locks()) {
+            self.keep_here(area, &[]);
             self.push_here(items);
         }
         depot.extend(items.drain(..).map(into_word));
@@ -250,13 +250,13 @@ impl<T: Item> FreeList<T> {
 
     /// Puts items on this CPU's stack, which gets its capacity if it is fresh; under the depot's
     /// lock, so that the capacity is never given to the zeros. Says how many it took.
-    fn keep_here(&self, here: RseqArea, items: &[u64]) -> usize {
+    fn keep_here(&self, area: RseqArea, items: &[u64]) -> usize {
         let cap = AtomicPtr::new(self.stacks().words.base().wrapping_add(CAP_OR_LOCK * 8));
         // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the
         // section is aborted the slot stays fresh, and the next push comes here again.
-        unsafe { section::cmpeqv_storev::<SHIFT>(here, &cap, 0, self.capacity as u64) };
+        unsafe { section::cmpeqv_storev::<SHIFT>(area, &cap, 0, self.capacity as u64) };
         // SAFETY: as in `pop`; the slice is good for its length.
-        unsafe { section::push_batch::<SHIFT>(here, &self.active, items.as_ptr(), items.len()) }
+        unsafe { section::push_batch::<SHIFT>(area, &self.active, items.as_ptr(), items.len()) }
     }
 
     /// Takes every item from every CPU and the depot. Over successive drains every item appears
@@ -306,14 +306,14 @@ impl<T: Item> FreeList<T> {
             let popped = stacks.try_lock(slot).and_then(|stack| stack.pop());
             return popped.or_else(|| self.refill(&mut lock(&self.depot), |items| stacks.keep(slot, items)));
         }
-        let here = registered();
+        let area = registered();
         // With this lock held no drain runs, so `active` is the real stacks.
         let mut depot = lock(&self.depot);
         // SAFETY: as in `pop`. Tried twice: an abort looks like an empty stack, two are rare.
         let again =
-            |here| (0..2).map(|_| unsafe { section::pop::<SHIFT>(here, &self.active) }).find(|i| *i != 0);
-        here.and_then(again)
-            .or_else(|| self.refill(&mut depot, |items| here.map_or(0, |here| self.keep_here(here, items))))
+            |area| (0..2).map(|_| unsafe { section::pop::<SHIFT>(area, &self.active) }).find(|i| *i != 0);
+        area.and_then(again)
+            .or_else(|| self.refill(&mut depot, |items| area.map_or(0, |area| self.keep_here(area, items))))
     }
 
     /// Takes up to a batch off the depot: one item to return, the others for `keep`, which says
@@ -337,17 +337,17 @@ impl<T: Item> FreeList<T> {
             let slot = probable_slot(stacks.words.slots());
             return stacks.push_or(slot, item, || lock(&self.depot));
         }
-        let (here, mut depot) = (registered(), lock(&self.depot));
-        let Some(here) = here else { return depot.push(item) };
+        let (area, mut depot) = (registered(), lock(&self.depot));
+        let Some(area) = area else { return depot.push(item) };
         for _ in 0..RETRIES {
-            if self.keep_here(here, &[item]) == 1 {
+            if self.keep_here(area, &[item]) == 1 {
                 return;
             }
             // Full, most likely: half of it makes room, and feeds the CPUs that run empty.
             let mut batch = [0u64; CAPACITY_MAX / 2];
             // SAFETY: as in `pop`; the buffer is good for half of the largest capacity.
             let n = unsafe {
-                section::pop_batch::<SHIFT>(here, &self.active, batch.as_mut_ptr(), self.capacity / 2)
+                section::pop_batch::<SHIFT>(area, &self.active, batch.as_mut_ptr(), self.capacity / 2)
             };
             depot.extend_from_slice(&batch[..n]);
         }

@@ -37,10 +37,10 @@ pub fn selftest(slots: usize) -> Result<(), Unavailable> {
         let mut added = 0;
         // An unpinned pair still tells, if the two happen to meet; without aborts there is no verdict.
         let _ = affinity::pin(cpu);
-        let here = register_thread().then(|| RseqArea::lookup(PercpuMode::Cpu)).flatten()?;
+        let area = register_thread().then(|| RseqArea::lookup(PercpuMode::Cpu)).flatten()?;
         while !done.load(Relaxed) {
             // SAFETY: the region has a page for every possible CPU, and only this test knows it.
-            added += u64::from(unsafe { section::add_delayed::<SHIFT>(here, &active, 1, SPINS, true) });
+            added += u64::from(unsafe { section::add_delayed::<SHIFT>(area, &active, 1, SPINS, true) });
             if naps {
                 std::thread::sleep(Duration::from_micros(20));
             }

@@ -27,7 +27,7 @@ impl Slots {
     }
 }
 
-fn here(ids: PercpuMode) -> RseqArea {
+fn area(ids: PercpuMode) -> RseqArea {
     support().expect("the test machine has rseq");
     assert!(register_thread());
     RseqArea::lookup(ids).expect("this thread is registered")
@@ -35,10 +35,10 @@ fn here(ids: PercpuMode) -> RseqArea {
 
 #[test]
 fn the_kernels_ids_are_where_we_read_them() {
-    let here = here(PercpuMode::Cpu);
+    let area = area(PercpuMode::Cpu);
     for cpu in affinity::allowed().unwrap().iter() {
         affinity::pin(cpu).unwrap();
-        assert_eq!(here.index(), cpu.0);
+        assert_eq!(area.index(), cpu.0);
     }
     let support = support().unwrap();
     assert_eq!(mm_cid().is_some(), support.has_mm_cid);
@@ -49,12 +49,12 @@ fn the_kernels_ids_are_where_we_read_them() {
 fn an_add_really_arms_a_section() {
     // SAFETY: no test here writes slots by locked instructions.
     unsafe { enable_sections() }.unwrap();
-    let (here, slots) = (here(PercpuMode::Cid), Slots::new());
+    let (area, slots) = (area(PercpuMode::Cid), Slots::new());
     assert!(RseqArea::current(PercpuMode::Cid).is_some());
     let armed = (0..100).any(|_| {
         // SAFETY: a page for every possible id, known to this test alone.
-        assert!(unsafe { section::add::<SHIFT>(here, &slots.active, 3) } || aborts() > 0);
-        here.is_armed()
+        assert!(unsafe { section::add::<SHIFT>(area, &slots.active, 3) } || aborts() > 0);
+        area.is_armed()
     });
     assert!(armed, "100 adds, and rseq_cs was never set");
     assert!(slots.sum() > 0 && slots.sum() % 3 == 0);
@@ -71,7 +71,7 @@ fn the_self_test_passes_on_this_kernel() {
 /// The negative control: a test of sections has power only if it fails without them.
 #[test]
 fn a_section_that_is_never_armed_loses_updates() {
-    here(PercpuMode::Cpu);
+    area(PercpuMode::Cpu);
     let kept_share = |armed: bool| {
         let (slots, cpu) = (Slots::new(), affinity::current_cpu());
         let began = std::time::Instant::now();
@@ -79,11 +79,11 @@ fn a_section_that_is_never_armed_loses_updates() {
         let adder = &|naps: bool| {
             let _ = affinity::pin(cpu);
             assert!(register_thread());
-            let (here, mut added) = (RseqArea::lookup(PercpuMode::Cpu).unwrap(), 0);
+            let (area, mut added) = (RseqArea::lookup(PercpuMode::Cpu).unwrap(), 0);
             while began.elapsed().as_millis() < 300 {
                 // SAFETY: a page for every possible id, known to this test alone.
                 added += u64::from(unsafe {
-                    section::add_delayed::<SHIFT>(here, &slots.active, 1, 100_000, armed)
+                    section::add_delayed::<SHIFT>(area, &slots.active, 1, 100_000, armed)
                 });
                 if naps {
                     std::thread::sleep(std::time::Duration::from_micros(20));
@@ -106,17 +106,17 @@ fn a_section_that_is_never_armed_loses_updates() {
 #[test]
 fn a_fence_leaves_no_section_behind() {
     membarrier::register_rseq().unwrap();
-    here(PercpuMode::Cid);
+    area(PercpuMode::Cid);
     let (old, new) = (Slots::new(), Slots::new());
     let active = AtomicPtr::new(old.active.load(Relaxed));
     let stop = std::sync::atomic::AtomicBool::new(false);
     let added: u64 = std::thread::scope(|scope| {
         let adder = || {
             assert!(register_thread());
-            let (here, mut added) = (RseqArea::lookup(PercpuMode::Cid).unwrap(), 0);
+            let (area, mut added) = (RseqArea::lookup(PercpuMode::Cid).unwrap(), 0);
             while !stop.load(Relaxed) {
                 // SAFETY: both regions have a page for every possible id.
-                added += u64::from(unsafe { section::add_delayed::<SHIFT>(here, &active, 1, 500, true) });
+                added += u64::from(unsafe { section::add_delayed::<SHIFT>(area, &active, 1, 500, true) });
             }
             added
         };

@@ -18,44 +18,44 @@ impl Rseq {
         Self { table: Table::new(cpus) }
     }
 
-    fn here(&self) -> Option<RseqArea> {
+    fn area(&self) -> Option<RseqArea> {
         // A thread without an area gets one here if it may have one.
         if rseq::register_thread() { RseqArea::current(PercpuMode::Cpu) } else { None }
     }
 
     fn retry(&self, mut section: impl FnMut(RseqArea) -> bool) -> bool {
-        self.here().is_some_and(|here| (0..RETRIES).any(|_| section(here)))
+        self.area().is_some_and(|area| (0..RETRIES).any(|_| section(area)))
     }
 
     #[inline(always)]
     pub(super) fn charge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: a place in this very table.
         RseqArea::current(PercpuMode::Cpu)
-            .is_some_and(|here| unsafe { charge_at(here, self.table.place(key), n) })
+            .is_some_and(|area| unsafe { charge_at(area, self.table.place(key), n) })
     }
 
     #[inline(always)]
     pub(super) fn uncharge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: as in `charge_here`.
         RseqArea::current(PercpuMode::Cpu)
-            .is_some_and(|here| unsafe { uncharge_at(here, self.table.place(key), n) })
+            .is_some_and(|area| unsafe { uncharge_at(area, self.table.place(key), n) })
     }
 
     /// Replaces `grant`, if this is that CPU and both words are as seen.
     pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.place(key).first.as_ptr();
-        self.retry(|here| {
+        self.retry(|area| {
             // SAFETY: as in `charge_at`.
-            unsafe { section::stock_grant::<SHIFT>(here, first, cpu.0, head, grant, new) }
+            unsafe { section::stock_grant::<SHIFT>(area, first, cpu.0, head, grant, new) }
         })
     }
 
     /// Replaces `head`, if this is that CPU and both words are as seen.
     pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.place(key).first.as_ptr();
-        self.retry(|here| {
+        self.retry(|area| {
             // SAFETY: as in `charge_at`.
-            unsafe { section::stock_rebind::<SHIFT>(here, first, cpu.0, head, grant, new) }
+            unsafe { section::stock_rebind::<SHIFT>(area, first, cpu.0, head, grant, new) }
         })
     }
 }
@@ -63,12 +63,12 @@ impl Rseq {
 /// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
 ///
 /// # Safety
-/// A place in the table of an [`Rseq`] that lives; `here` is by [`PercpuMode::Cpu`].
+/// A place in the table of an [`Rseq`] that lives; `area` is by [`PercpuMode::Cpu`].
 #[inline(always)]
-pub(crate) unsafe fn charge_at(here: RseqArea, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn charge_at(area: RseqArea, place: Place, n: u32) -> bool {
     // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
     // written by sections only, `grant` by locked instructions only.
-    unsafe { section::stock_charge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
+    unsafe { section::stock_charge::<SHIFT>(area, place.first.as_ptr(), place.key, n) }
 }
 
 /// [`Stocks::uncharge`](super::Stocks::uncharge), without a look at the table.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn charge_at(here: RseqArea, place: Place, n: u32) -> bool {
 /// # Safety
 /// As [`charge_at`].
 #[inline(always)]
-pub(crate) unsafe fn uncharge_at(here: RseqArea, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn uncharge_at(area: RseqArea, place: Place, n: u32) -> bool {
     // SAFETY: as in `charge_at`.
-    unsafe { section::stock_uncharge::<SHIFT>(here, place.first.as_ptr(), place.key, n) }
+    unsafe { section::stock_uncharge::<SHIFT>(area, place.first.as_ptr(), place.key, n) }
 }

@@ -200,7 +200,7 @@ pub(super) mod stock;
 /// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may give,
 /// written by nobody else but sections, until `active` was changed and a fence passed.
 #[inline(always)]
-pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
+pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
     // SAFETY: the caller's promise; the scratch registers are the asm's own.
     unsafe {
         section!(
@@ -208,8 +208,8 @@ pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u
             stub: ["b {slow}"],
             body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
             commit: "str {word}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             n = in(reg) n,
@@ -232,7 +232,7 @@ pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u
 /// `base + id * stride` is a writable, aligned word for every id that the kernel may give, and
 /// nobody else but sections writes it while they may.
 #[inline(always)]
-pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
+pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -240,8 +240,8 @@ pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) 
             stub: ["b {slow}"],
             body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
             commit: "str {word}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             base = in(reg) base,
             stride = in(reg) stride,
             n = in(reg) n,
@@ -263,7 +263,7 @@ pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) 
 /// # Safety
 /// As [`add`].
 pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     expected: u64,
     new: u64,
@@ -275,8 +275,8 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
             stub: ["b {slow}"],
             body: ["ldr x17, [{slot}]", "cmp x17, {expected}", "b.ne {slow}"],
             commit: "str {new}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             expected = in(reg) expected,
@@ -297,7 +297,7 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
 /// # Safety
 /// As [`add`]. Not armed, updates may be lost: that is what it is for.
 pub unsafe fn add_delayed<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     n: u64,
     spins: u64,
@@ -319,8 +319,8 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
                 "add {word}, {word}, {n}"
             ],
             commit: "str {word}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             n = in(reg) n,
@@ -346,7 +346,7 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
 /// that the kernel may give, written by nobody else but sections, until `active` was changed and
 /// a fence passed.
 #[inline(always)]
-pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u64 {
+pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u64 {
     let item;
     // SAFETY: the caller's promise.
     unsafe {
@@ -362,8 +362,8 @@ pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u
                 "sub {len}, {len}, #1"
             ],
             commit: "str {len}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             len = out(reg) _,
@@ -384,7 +384,7 @@ pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u
 /// # Safety
 /// As [`pop`].
 #[inline(always)]
-pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
+pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -399,8 +399,8 @@ pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, ite
                 "add {len}, {len}, #1"
             ],
             commit: "str {len}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             len = out(reg) _,
@@ -423,7 +423,7 @@ pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, ite
 /// As [`pop`]; `out` is good for `max` writes, and what it holds after a 0 is unspecified.
 #[inline(always)]
 pub unsafe fn pop_batch<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     out: *mut u64,
     max: usize,
@@ -450,8 +450,8 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
                 "b.lo 22b"
             ],
             commit: "str {len}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             out = in(reg) out,
@@ -477,7 +477,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
 /// As [`pop`]; `items` is good for `n` reads.
 #[inline(always)]
 pub unsafe fn push_batch<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     items: *const u64,
     n: usize,
@@ -505,8 +505,8 @@ pub unsafe fn push_batch<const SHIFT: u32>(
                 "b.lo 22b"
             ],
             commit: "str {len}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             items = in(reg) items,

@@ -41,12 +41,12 @@ use super::x86_64::stock as verbs;
 ///
 /// # Safety
 /// `first + (id << SHIFT)` is a stock, 16 bytes, aligned to 16, for every CPU that the kernel may
-/// give; `here` is by [`PercpuMode::Cpu`](crate::rseq::PercpuMode::Cpu). Nobody but sections writes its `head`,
+/// give; `area` is by [`PercpuMode::Cpu`](crate::rseq::PercpuMode::Cpu). Nobody but sections writes its `head`,
 /// and its `grant` is written by locked instructions only, as long as sections may run on it.
 #[inline(always)]
-pub unsafe fn stock_charge<const SHIFT: u32>(here: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
+pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { verbs::charge::<SHIFT>(here, first, key, n) }
+    unsafe { verbs::charge::<SHIFT>(area, first, key, n) }
 }
 
 /// Gives `n` back to the slot's stock if it is `key`'s and has room: less than 2^room free after
@@ -63,9 +63,9 @@ pub unsafe fn stock_charge<const SHIFT: u32>(here: RseqArea, first: *mut u8, key
 /// # Safety
 /// As [`stock_charge`].
 #[inline(always)]
-pub unsafe fn stock_uncharge<const SHIFT: u32>(here: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
+pub unsafe fn stock_uncharge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { verbs::uncharge::<SHIFT>(here, first, key, n) }
+    unsafe { verbs::uncharge::<SHIFT>(area, first, key, n) }
 }
 
 /// Replaces `grant` by `new` if this is still `cpu`, and `head` and `grant` are what the caller saw
@@ -83,7 +83,7 @@ pub unsafe fn stock_uncharge<const SHIFT: u32>(here: RseqArea, first: *mut u8, k
 /// # Safety
 /// As [`stock_charge`].
 pub unsafe fn stock_grant<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -91,7 +91,7 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
     new: u64,
 ) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { verbs::grant::<SHIFT>(here, first, cpu, head, grant, new) }
+    unsafe { verbs::grant::<SHIFT>(area, first, cpu, head, grant, new) }
 }
 
 /// Replaces `head` by `new` if this is still `cpu`, and `head` and `grant` are what the caller saw
@@ -105,7 +105,7 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
 /// # Safety
 /// As [`stock_charge`].
 pub unsafe fn stock_rebind<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -113,5 +113,5 @@ pub unsafe fn stock_rebind<const SHIFT: u32>(
     new: u64,
 ) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { verbs::rebind::<SHIFT>(here, first, cpu, head, grant, new) }
+    unsafe { verbs::rebind::<SHIFT>(area, first, cpu, head, grant, new) }
 }

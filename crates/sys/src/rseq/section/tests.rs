@@ -45,19 +45,19 @@ impl Descriptor {
 
 /// An area as the kernel would keep it, and nobody does.
 #[repr(C, align(32))]
-struct Area([u32; field::AREA_BYTES / 4]);
+struct FakeArea([u32; field::AREA_BYTES / 4]);
 
-impl Area {
+impl FakeArea {
     fn new(cpu: u32, cid: u32) -> Self {
         let mut words = [0; field::AREA_BYTES / 4];
         (words[0], words[field::CPU_ID / 4], words[field::MM_CID / 4]) = (cpu, cpu, cid);
         Self(words)
     }
 
-    fn here(&mut self, id_field: usize) -> RseqArea {
-        let area = NonNull::from(&mut self.0).cast::<u8>();
+    fn rseq_area(&mut self, id_field: usize) -> RseqArea {
+        let base = NonNull::from(&mut self.0).cast::<u8>();
         // SAFETY: both id fields are inside the area.
-        RseqArea { area, index: unsafe { area.byte_add(id_field).cast() } }
+        RseqArea { base, index: unsafe { base.byte_add(id_field).cast() } }
     }
 
     /// The descriptor of the section that was entered last.
@@ -122,9 +122,9 @@ fn agrees_with_the_model<const SHIFT: u32>() {
     for step in 0..10_000 {
         let (id, by_cid) = (random(SLOTS), random(2) == 0);
         let other = random(1 << 20) as u32;
-        let mut area = if by_cid { Area::new(other, id as u32) } else { Area::new(id as u32, other) };
-        let before = area.0;
-        let here = area.here(if by_cid { field::MM_CID } else { field::CPU_ID });
+        let mut fake = if by_cid { FakeArea::new(other, id as u32) } else { FakeArea::new(id as u32, other) };
+        let before = fake.0;
+        let area = fake.rseq_area(if by_cid { field::MM_CID } else { field::CPU_ID });
         let slot = &mut model[id * slot_words..][..slot_words];
         // A word of the items, so that the adds below don't ruin `len`.
         let at = 8 * (2 + random(slot_words - 2));
@@ -139,34 +139,34 @@ fn agrees_with_the_model<const SHIFT: u32>() {
         unsafe {
             match verb {
                 0 => {
-                    assert!(add::<SHIFT>(here, &word, n));
+                    assert!(add::<SHIFT>(area, &word, n));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 1 | 2 => {
-                    assert!(add_delayed::<SHIFT>(here, &word, n, random(3) as u64, verb == 1));
+                    assert!(add_delayed::<SHIFT>(area, &word, n, random(3) as u64, verb == 1));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 3 => {
-                    assert!(add_strided(here, word.load(Relaxed), 1 << SHIFT, n));
+                    assert!(add_strided(area, word.load(Relaxed), 1 << SHIFT, n));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 4 => {
                     let expected = if random(2) == 0 { slot[at / 8] } else { n };
-                    let stored = cmpeqv_storev::<SHIFT>(here, &word, expected, !n);
+                    let stored = cmpeqv_storev::<SHIFT>(area, &word, expected, !n);
                     assert_eq!(stored, expected == slot[at / 8], "step {step}: cmpeqv_storev");
                     slot[at / 8] = if stored { !n } else { slot[at / 8] };
                 }
-                5 => assert_eq!(pop::<SHIFT>(here, &active), model::pop(slot), "step {step}: pop"),
+                5 => assert_eq!(pop::<SHIFT>(area, &active), model::pop(slot), "step {step}: pop"),
                 6 => {
                     let put = model::push_batch(slot, &[n]) == 1;
-                    assert_eq!(push::<SHIFT>(here, &active, n), put, "step {step}: push");
+                    assert_eq!(push::<SHIFT>(area, &active, n), put, "step {step}: push");
                 }
                 7 => {
-                    let taken = pop_batch::<SHIFT>(here, &active, out.as_mut_ptr(), batch);
+                    let taken = pop_batch::<SHIFT>(area, &active, out.as_mut_ptr(), batch);
                     assert_eq!(taken, model::pop_batch(slot, &mut model_out), "step {step}: pop_batch");
                 }
                 _ => {
-                    let put = push_batch::<SHIFT>(here, &active, items.as_ptr(), batch);
+                    let put = push_batch::<SHIFT>(area, &active, items.as_ptr(), batch);
                     assert_eq!(put, model::push_batch(slot, &items), "step {step}: push_batch");
                 }
             }
@@ -179,10 +179,10 @@ fn agrees_with_the_model<const SHIFT: u32>() {
             None,
             "step {step}: verb {verb} on slot {id}"
         );
-        assert_eq!(area.armed().is_some(), verb != 2, "step {step}: verb {verb}");
-        assert!(area.armed().is_none_or(Descriptor::is_valid), "step {step}: verb {verb}");
-        area.disarm();
-        assert_eq!(area.0, before, "step {step}: verb {verb} wrote a field that is the kernel's");
+        assert_eq!(fake.armed().is_some(), verb != 2, "step {step}: verb {verb}");
+        assert!(fake.armed().is_none_or(Descriptor::is_valid), "step {step}: verb {verb}");
+        fake.disarm();
+        assert_eq!(fake.0, before, "step {step}: verb {verb} wrote a field that is the kernel's");
     }
 }
 
@@ -200,22 +200,22 @@ fn every_verb_does_to_a_pair_of_lines_what_its_model_does() {
 fn a_stack_takes_what_fits_and_gives_what_it_has() {
     let mut stack = [0_u64, 4, 0, 0, 0, 0, u64::MAX];
     let active = AtomicPtr::new(stack.as_mut_ptr().cast::<u8>());
-    let mut area = Area::new(0, 1);
-    let here = area.here(field::CPU_ID);
+    let mut fake = FakeArea::new(0, 1);
+    let area = fake.rseq_area(field::CPU_ID);
     let mut out = [0; 9];
     // SAFETY: id 0 is a stack of 4, this test's own; the batches are within their arrays.
     unsafe {
-        assert_eq!((pop::<12>(here, &active), pop_batch::<12>(here, &active, out.as_mut_ptr(), 9)), (0, 0));
-        assert!(push::<12>(here, &active, 11));
-        assert_eq!(push_batch::<12>(here, &active, [12, 13, 14, 15, 16].as_ptr(), 5), 3, "only three fit");
+        assert_eq!((pop::<12>(area, &active), pop_batch::<12>(area, &active, out.as_mut_ptr(), 9)), (0, 0));
+        assert!(push::<12>(area, &active, 11));
+        assert_eq!(push_batch::<12>(area, &active, [12, 13, 14, 15, 16].as_ptr(), 5), 3, "only three fit");
         assert_eq!(
-            (push::<12>(here, &active, 17), push_batch::<12>(here, &active, [18].as_ptr(), 1)),
+            (push::<12>(area, &active, 17), push_batch::<12>(area, &active, [18].as_ptr(), 1)),
             (false, 0)
         );
-        assert_eq!(pop::<12>(here, &active), 14);
-        assert_eq!(pop_batch::<12>(here, &active, out.as_mut_ptr(), 2), 2);
+        assert_eq!(pop::<12>(area, &active), 14);
+        assert_eq!(pop_batch::<12>(area, &active, out.as_mut_ptr(), 2), 2);
         assert_eq!(out[..3], [12, 13, 0], "the top two, oldest first");
-        assert_eq!(pop_batch::<12>(here, &active, out.as_mut_ptr(), 9), 1, "all it has");
+        assert_eq!(pop_batch::<12>(area, &active, out.as_mut_ptr(), 9), 1, "all it has");
     }
     assert_eq!((stack[0], stack[6]), (0, u64::MAX));
 }
@@ -223,7 +223,7 @@ fn a_stack_takes_what_fits_and_gives_what_it_has() {
 thread_local! {
     /// Whose `rseq_cs` the handler looks at; null where no test runs. Const and without a
     /// destructor: a signal handler may read it.
-    static FAULTING: Cell<*mut Area> = const { Cell::new(std::ptr::null_mut()) };
+    static FAULTING: Cell<*mut FakeArea> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 /// Plays the kernel: a fault inside the armed section resumes at its abort address. Any other
@@ -236,11 +236,11 @@ extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut l
         let pc = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
         #[cfg(target_arch = "aarch64")]
         let pc = &mut (*context).uc_mcontext.pc;
-        let area = FAULTING.get();
-        let section = area.as_ref().and_then(Area::armed);
+        let fake = FAULTING.get();
+        let section = fake.as_ref().and_then(FakeArea::armed);
         if let Some(abort) = section.filter(|s| s.is_valid() && s.holds(*pc as usize)).map(|s| s.abort) {
             *pc = abort as _;
-            (&mut *area).disarm();
+            (&mut *fake).disarm();
         } else {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         }
@@ -285,17 +285,17 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
         let is_at_commit = !at_index && slot == len;
         let disturbed = |name: &str, verb: &dyn Fn(RseqArea) -> u64, next_item: u64| {
             ready();
-            let (mut area, before) = (Area::new(0, 0), aborts());
-            let area = &raw mut area;
+            let (mut fake, before) = (FakeArea::new(0, 0), aborts());
+            let fake = &raw mut fake;
             // SAFETY: the area above, in this frame; no reference to it lives across the verb.
-            let here = unsafe { (*area).here(field::CPU_ID) };
-            let here = if at_index {
-                RseqArea { index: NonNull::new(nowhere).unwrap().cast(), ..here }
+            let area = unsafe { (*fake).rseq_area(field::CPU_ID) };
+            let area = if at_index {
+                RseqArea { index: NonNull::new(nowhere).unwrap().cast(), ..area }
             } else {
-                here
+                area
             };
-            FAULTING.set(area);
-            let said = verb(here);
+            FAULTING.set(fake);
+            let said = verb(area);
             FAULTING.set(std::ptr::null_mut());
             assert_eq!(said, 0, "{name}");
             assert!(aborts() > before, "{name} was not aborted");
@@ -308,20 +308,20 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
         // SAFETY: for id 0, which the fake area gives, the slot is the stack above; the verbs
         // that would touch other memory are aborted there.
         unsafe {
-            disturbed("add", &|here| add::<12>(here, &active, 1).into(), 33);
-            disturbed("add_delayed", &|here| add_delayed::<12>(here, &active, 1, 9, true).into(), 33);
-            disturbed("add_strided", &|here| add_strided(here, slot.cast(), 64, 1).into(), 33);
-            disturbed("cmpeqv_storev", &|here| cmpeqv_storev::<12>(here, &active, 2, 5).into(), 33);
-            disturbed("pop", &|here| pop::<12>(here, &active), 33);
-            disturbed("push", &|here| push::<12>(here, &active, 40).into(), 40);
+            disturbed("add", &|area| add::<12>(area, &active, 1).into(), 33);
+            disturbed("add_delayed", &|area| add_delayed::<12>(area, &active, 1, 9, true).into(), 33);
+            disturbed("add_strided", &|area| add_strided(area, slot.cast(), 64, 1).into(), 33);
+            disturbed("cmpeqv_storev", &|area| cmpeqv_storev::<12>(area, &active, 2, 5).into(), 33);
+            disturbed("pop", &|area| pop::<12>(area, &active), 33);
+            disturbed("push", &|area| push::<12>(area, &active, 40).into(), 40);
             let out = out.as_mut_ptr();
-            disturbed("pop_batch", &|here| pop_batch::<12>(here, &active, out, 2) as u64, 33);
-            disturbed("push_batch", &|here| push_batch::<12>(here, &active, [41].as_ptr(), 1) as u64, 41);
+            disturbed("pop_batch", &|area| pop_batch::<12>(area, &active, out, 2) as u64, 33);
+            disturbed("push_batch", &|area| push_batch::<12>(area, &active, [41].as_ptr(), 1) as u64, 41);
             if is_at_commit {
                 // Inside the copying loops.
                 let nowhere = nowhere.cast::<u64>();
-                disturbed("pop_batch", &|here| pop_batch::<12>(here, &active, nowhere, 2) as u64, 33);
-                disturbed("push_batch", &|here| push_batch::<12>(here, &active, nowhere, 1) as u64, 33);
+                disturbed("pop_batch", &|area| pop_batch::<12>(area, &active, nowhere, 2) as u64, 33);
+                disturbed("push_batch", &|area| push_batch::<12>(area, &active, nowhere, 1) as u64, 33);
             }
         }
     }
@@ -336,7 +336,7 @@ fn an_area_is_found_only_while_it_is_registered_and_sections_are_enabled() {
     if child == 0 {
         // The pointer is opaque: of two calls in a row the compiler would keep one, as it may.
         let found = || std::hint::black_box(area as fn() -> (*mut u8, usize))().0;
-        let mut fake = std::hint::black_box(Area::new(0, 1));
+        let mut fake = std::hint::black_box(FakeArea::new(0, 1));
         let fake = std::hint::black_box(&raw mut fake);
         ENABLED.store(0, Relaxed);
         let none_yet = found().is_null();

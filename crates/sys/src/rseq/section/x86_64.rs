@@ -165,7 +165,7 @@ pub(super) mod stock;
 /// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may give,
 /// written by nobody else but sections, until `active` was changed and a fence passed.
 #[inline(always)]
-pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
+pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
     // SAFETY: the caller's promise; the scratch register is the asm's own.
     unsafe {
         section!(
@@ -173,8 +173,8 @@ pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u
             stub: ["jmp {slow}"],
             body: [""],
             commit: "add qword ptr [{slot}], {n}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             n = in(reg) n,
@@ -194,7 +194,7 @@ pub unsafe fn add<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, n: u
 /// `base + id * stride` is a writable, aligned word for every id that the kernel may give, and
 /// nobody else but sections writes it while they may.
 #[inline(always)]
-pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
+pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -202,8 +202,8 @@ pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) 
             stub: ["jmp {slow}"],
             body: [""],
             commit: "add qword ptr [{base} + {slot}], {n}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             base = in(reg) base,
             stride = in(reg) stride,
             n = in(reg) n,
@@ -224,7 +224,7 @@ pub unsafe fn add_strided(here: RseqArea, base: *mut u8, stride: usize, n: u64) 
 /// # Safety
 /// As [`add`].
 pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     expected: u64,
     new: u64,
@@ -236,8 +236,8 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
             stub: ["jmp {slow}"],
             body: ["cmp qword ptr [{slot}], {expected}", "jne {slow}"],
             commit: "mov qword ptr [{slot}], {new}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             expected = in(reg) expected,
@@ -258,7 +258,7 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
 /// # Safety
 /// As [`add`]. Not armed, updates may be lost: that is what it is for.
 pub unsafe fn add_delayed<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     n: u64,
     spins: u64,
@@ -278,8 +278,8 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
                 "add {word}, {n}"
             ],
             commit: "mov qword ptr [{slot}], {word}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             n = in(reg) n,
@@ -305,7 +305,7 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
 /// that the kernel may give, written by nobody else but sections, until `active` was changed and
 /// a fence passed.
 #[inline(always)]
-pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u64 {
+pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u64 {
     let item;
     // SAFETY: the caller's promise.
     unsafe {
@@ -320,8 +320,8 @@ pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u
                 "dec {len}"
             ],
             commit: "mov qword ptr [{slot}], {len}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             len = out(reg) _,
@@ -342,7 +342,7 @@ pub unsafe fn pop<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>) -> u
 /// # Safety
 /// As [`pop`].
 #[inline(always)]
-pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
+pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         section!(
@@ -356,8 +356,8 @@ pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, ite
                 "inc {len}"
             ],
             commit: "mov qword ptr [{slot}], {len}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             len = out(reg) _,
@@ -380,7 +380,7 @@ pub unsafe fn push<const SHIFT: u32>(here: RseqArea, active: &AtomicPtr<u8>, ite
 /// As [`pop`]; `out` is good for `max` writes, and what it holds after a 0 is unspecified.
 #[inline(always)]
 pub unsafe fn pop_batch<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     out: *mut u64,
     max: usize,
@@ -414,8 +414,8 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
                 "23:"
             ],
             commit: "mov qword ptr [{slot}], {len}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             out = in(reg) out,
@@ -443,7 +443,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
 /// As [`pop`]; `items` is good for `n` reads.
 #[inline(always)]
 pub unsafe fn push_batch<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     active: &AtomicPtr<u8>,
     items: *const u64,
     n: usize,
@@ -478,8 +478,8 @@ pub unsafe fn push_batch<const SHIFT: u32>(
                 "23:"
             ],
             commit: "mov qword ptr [{slot}], {len}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             active = in(reg) active.as_ptr(),
             items = in(reg) items,

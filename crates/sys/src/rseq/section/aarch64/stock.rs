@@ -10,7 +10,7 @@ use std::arch::asm;
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -30,8 +30,8 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
                 "b.mi {slow}" // not tbnz: it reaches 32 KiB, and `slow` is where the caller's code is
             ],
             commit: "str {used:w}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             key = in(reg) key,
@@ -45,7 +45,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -67,8 +67,8 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
                 "cbnz w16, {slow}"
             ],
             commit: "str {used:w}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             key = in(reg) key,
@@ -81,7 +81,7 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -105,8 +105,8 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
                 "22:"
             ],
             commit: "stlxr w17, {new}, [{slot}]" then "cbnz w17, {slow}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             cpu = in(reg) cpu,
@@ -120,7 +120,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -140,8 +140,8 @@ pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
                 "b.ne {slow}"
             ],
             commit: "str {new}, [{slot}]",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             cpu = in(reg) cpu,

@@ -113,23 +113,23 @@ fn agrees_with_the_model<const SHIFT: u32>() {
         }
         let named = if random.below(4) > 0 { cpu as u32 } else { random.word() };
         let new = u64::from(random.word()) << 32 | u64::from(random.word());
-        let mut area = Area::new(cpu as u32, 1 << 20);
-        let fields = area.0;
-        let (here, verb, first) = (area.here(field::CPU_ID), random.below(4), first.cast::<u8>());
+        let mut fake = FakeArea::new(cpu as u32, 1 << 20);
+        let fields = fake.0;
+        let (area, verb, first) = (fake.rseq_area(field::CPU_ID), random.below(4), first.cast::<u8>());
         // SAFETY: the table has a stock for every CPU that the area may name, this test's own.
         let (said, expected) = unsafe {
             match verb {
-                0 => (stock_charge::<SHIFT>(here, first, key, n), model::charge(&mut model[at], key, n)),
-                1 => (stock_uncharge::<SHIFT>(here, first, key, n), model::uncharge(&mut model[at], key, n)),
+                0 => (stock_charge::<SHIFT>(area, first, key, n), model::charge(&mut model[at], key, n)),
+                1 => (stock_uncharge::<SHIFT>(area, first, key, n), model::uncharge(&mut model[at], key, n)),
                 2 => {
                     let expected = named == cpu as u32 && model::grant(&mut model[at], seen, new);
                     // Its store-exclusive may fail for no reason.
                     let tries = if expected && cfg!(target_arch = "aarch64") { 100 } else { 1 };
-                    let grant = || stock_grant::<SHIFT>(here, first, named, seen[0], seen[1], new);
+                    let grant = || stock_grant::<SHIFT>(area, first, named, seen[0], seen[1], new);
                     ((0..tries).any(|_| grant()), expected)
                 }
                 _ => (
-                    stock_rebind::<SHIFT>(here, first, named, seen[0], seen[1], new),
+                    stock_rebind::<SHIFT>(area, first, named, seen[0], seen[1], new),
                     named == cpu as u32 && model::rebind(&mut model[at], seen, new),
                 ),
             }
@@ -140,9 +140,9 @@ fn agrees_with_the_model<const SHIFT: u32>() {
         // SAFETY: the table's own entries; no verb is under way.
         let now = unsafe { std::slice::from_raw_parts(first.cast::<Stock>(), model.len()) };
         assert!(now == model, "{}", what());
-        assert!(area.armed().is_some_and(Descriptor::is_valid), "{}", what());
-        area.disarm();
-        assert_eq!(area.0, fields, "{} wrote a field that is the kernel's", what());
+        assert!(fake.armed().is_some_and(Descriptor::is_valid), "{}", what());
+        fake.disarm();
+        assert_eq!(fake.0, fields, "{} wrote a field that is the kernel's", what());
         said_counts[verb as usize][usize::from(said)] += 1;
     }
     assert!(
@@ -175,16 +175,16 @@ const VERBS: [(&str, Stock); 4] = [
 ];
 
 /// Applies a verb, as it would succeed.
-fn apply(verb: &str, here: RseqArea, first: *mut u8) -> bool {
+fn apply(verb: &str, area: RseqArea, first: *mut u8) -> bool {
     let [head, grant] = STOCK;
     // SAFETY: for CPU 0, which the fake areas give, the stock is at `first`, the test's own; a verb that
     // would touch other memory is aborted there.
     unsafe {
         match verb {
-            "charge" => stock_charge::<4>(here, first, KEY, 90),
-            "uncharge" => stock_uncharge::<4>(here, first, KEY, 9),
-            "grant" => stock_grant::<4>(here, first, 0, head, grant, 3),
-            _ => stock_rebind::<4>(here, first, 0, head, grant, 3),
+            "charge" => stock_charge::<4>(area, first, KEY, 90),
+            "uncharge" => stock_uncharge::<4>(area, first, KEY, 9),
+            "grant" => stock_grant::<4>(area, first, 0, head, grant, 3),
+            _ => stock_rebind::<4>(area, first, 0, head, grant, 3),
         }
     }
 }
@@ -216,13 +216,13 @@ fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
             // SAFETY: a word of the first page, this test's own.
             each(&|at, word| unsafe { at.write(word) });
             protect(fixed, libc::PROT_READ);
-            let (mut area, before) = (Area::new(0, 1), aborts());
-            let area = &raw mut area;
+            let (mut fake, before) = (FakeArea::new(0, 1), aborts());
+            let fake = &raw mut fake;
             // SAFETY: the area above, in this frame; no reference to it lives across the verb.
-            let here = unsafe { (*area).here(field::CPU_ID) };
-            let index = index.and_then(NonNull::new).map_or(here.index, NonNull::cast);
-            FAULTING.set(area);
-            let said = apply(name, RseqArea { index, ..here }, first);
+            let area = unsafe { (*fake).rseq_area(field::CPU_ID) };
+            let index = index.and_then(NonNull::new).map_or(area.index, NonNull::cast);
+            FAULTING.set(fake);
+            let said = apply(name, RseqArea { index, ..area }, first);
             FAULTING.set(std::ptr::null_mut());
             assert!(!said, "{name}");
             assert!(aborts() > before, "{name} was not aborted");
@@ -251,9 +251,9 @@ mod stepped {
         // SAFETY: the kernel's context of this very signal; the area is alive while a verb runs on it.
         unsafe {
             let registers = &mut (*context).uc_mcontext.gregs;
-            let area = FAULTING.get();
+            let fake = FAULTING.get();
             // Null until the section is armed, which is before its first instruction.
-            let Some(section) = area.as_ref().and_then(Area::armed) else { return };
+            let Some(section) = fake.as_ref().and_then(FakeArea::armed) else { return };
             let (pc, left) = (registers[libc::REG_RIP as usize] as usize, STEPS_LEFT.get());
             if section.holds(pc) && left > 0 {
                 STEPS_LEFT.set(left - 1);
@@ -262,7 +262,7 @@ mod stepped {
             registers[libc::REG_EFL as usize] &= !i64::from(TRAP);
             if section.holds(pc) {
                 registers[libc::REG_RIP as usize] = section.abort as i64;
-                (&mut *area).disarm();
+                (&mut *fake).disarm();
             }
         }
     }
@@ -274,23 +274,23 @@ mod stepped {
         let stock = &raw mut stock;
         for (name, done) in VERBS {
             for steps in 0.. {
-                let (mut area, before) = (Area::new(0, 1), aborts());
-                let area = &raw mut area;
+                let (mut fake, before) = (FakeArea::new(0, 1), aborts());
+                let fake = &raw mut fake;
                 // SAFETY: the stock and the area above, in this frame.
-                let here = unsafe {
+                let area = unsafe {
                     stock.write(STOCK);
-                    (*area).here(field::CPU_ID)
+                    (*fake).rseq_area(field::CPU_ID)
                 };
-                FAULTING.set(area);
+                FAULTING.set(fake);
                 STEPS_LEFT.set(steps);
                 // SAFETY: the trap's handler is there. It ends stepping at the latest after the section.
                 unsafe {
                     std::arch::asm!("pushfq", "or dword ptr [rsp], {TRAP}", "popfq", TRAP = const TRAP)
                 };
-                let said = apply(name, here, stock.cast());
+                let said = apply(name, area, stock.cast());
                 FAULTING.set(std::ptr::null_mut());
                 // SAFETY: as above.
-                let (now, was_disturbed) = unsafe { (stock.read(), (*area).armed().is_none()) };
+                let (now, was_disturbed) = unsafe { (stock.read(), (*fake).armed().is_none()) };
                 assert_eq!(
                     (said, now),
                     if was_disturbed { (false, STOCK) } else { (true, done) },

@@ -5,7 +5,7 @@ use std::arch::asm;
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -27,8 +27,8 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
                 "js {slow}" // the difference's own sign: jl would ask without the modulus
             ],
             commit: "mov dword ptr [{slot}], {used:e}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             key = in(reg) key,
@@ -42,7 +42,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
 
 #[inline(always)]
 pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     key: u32,
     n: u32,
@@ -67,8 +67,8 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
                 "jnz {slow}"
             ],
             commit: "mov dword ptr [{slot}], {used:e}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             key = in(reg) key,
@@ -83,7 +83,7 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -97,8 +97,8 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
             stub: ["jmp {slow}"],
             body: ["cmp qword ptr [{slot}], {head}", "jne {slow}"],
             commit: "lock cmpxchg qword ptr [{slot} + 8], {new}" then "jne {slow}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             cpu = in(reg) cpu,
@@ -112,7 +112,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
 }
 
 pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
-    here: RseqArea,
+    area: RseqArea,
     first: *mut u8,
     cpu: u32,
     head: u64,
@@ -131,8 +131,8 @@ pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
                 "jne {slow}"
             ],
             commit: "mov qword ptr [{slot}], {new}",
-            area = in(reg) here.area.as_ptr(),
-            index = in(reg) here.index.as_ptr(),
+            area = in(reg) area.base.as_ptr(),
+            index = in(reg) area.index.as_ptr(),
             shift = const SHIFT,
             first = in(reg) first,
             cpu = in(reg) cpu,
