@@ -39,7 +39,7 @@ const WORKERS_MAX: usize = 4096;
 ///
 /// | argument | meaning | if nothing is said |
 /// |---|---|---|
-/// | `workers = 4` | how many workers | one per CPU that the process may use |
+/// | `worker_threads = 4` | how many workers | one per CPU that the process may use |
 /// | `policy = "home"` | where wakes go: `home`, `shared-queue`, `prev-cpu`, `global-fifo`, `work-steal` | `home` |
 /// | `name = "orders"` | what the threads are called | `warmcore` |
 /// | `crate = ::warmcore` | where `Runtime` and `PolicyKind` are found, for crates that re-export them | `::warmcore` |
@@ -54,7 +54,7 @@ pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> pro
 /// what [`macro@main`] takes. `#[should_panic]`, `#[ignore]` and the like work; a test may return a `Result`.
 ///
 /// ```ignore
-/// #[warmcore::test(workers = 4, policy = "work-steal")]
+/// #[warmcore::test(worker_threads = 4, policy = "work-steal")]
 /// async fn what_a_task_returns_arrives() {
 ///     assert_eq!(warmcore::spawn(async { 42 }).await.unwrap(), 42);
 /// }
@@ -79,14 +79,14 @@ impl Kind {
 /// What stands in the brackets.
 struct Args {
     krate: Path,
-    workers: Option<LitInt>,
+    worker_threads: Option<LitInt>,
     policy: Option<Ident>,
     name: Option<LitStr>,
 }
 
 impl Args {
     fn none() -> Self {
-        Self { krate: parse_quote!(::warmcore), workers: None, policy: None, name: None }
+        Self { krate: parse_quote!(::warmcore), worker_threads: None, policy: None, name: None }
     }
 }
 
@@ -99,7 +99,7 @@ impl Parse for Args {
             if seen.contains(&word) {
                 return Err(Error::new(word.span(), format!("`{word}` is said twice; remove one")));
             }
-            if !["workers", "policy", "name", "crate"].contains(&word.to_string().as_str()) {
+            if !["worker_threads", "policy", "name", "crate"].contains(&word.to_string().as_str()) {
                 return Err(unknown(&word));
             }
             if !input.peek(Token![=]) {
@@ -107,8 +107,8 @@ impl Parse for Args {
                 return Err(Error::new(word.span(), text));
             }
             input.parse::<Token![=]>()?;
-            if word == "workers" {
-                args.workers = Some(workers(input)?);
+            if word == "worker_threads" {
+                args.worker_threads = Some(worker_threads(input)?);
             } else if word == "policy" {
                 args.policy = Some(policy(&text(input, &word)?)?);
             } else if word == "name" {
@@ -130,7 +130,7 @@ impl Parse for Args {
 
 fn example(word: &Ident) -> &'static str {
     match word.to_string().as_str() {
-        "workers" => "`workers = 4`",
+        "worker_threads" => "`worker_threads = 4`",
         "policy" => "`policy = \"home\"`",
         "name" => "`name = \"orders\"`",
         _ => "`crate = ::warmcore`",
@@ -139,18 +139,18 @@ fn example(word: &Ident) -> &'static str {
 
 fn unknown(word: &Ident) -> Error {
     let hint = match word.to_string().as_str() {
-        "worker_threads" | "threads" | "worker" => "; how many workers is `workers = 4`",
+        "workers" | "threads" | "worker" => "; how many workers is `worker_threads = 4`",
         "flavor" => "; there is one flavor, so remove it",
         "start_paused" => "; time is tokio's own and can't be stopped here, so remove it",
-        _ => "; there are `workers`, `policy`, `name` and `crate`",
+        _ => "; there are `worker_threads`, `policy`, `name` and `crate`",
     };
     Error::new(word.span(), format!("unknown argument `{word}`{hint}"))
 }
 
-fn workers(input: ParseStream) -> Result<LitInt> {
+fn worker_threads(input: ParseStream) -> Result<LitInt> {
     let number: LitInt = input
         .parse()
-        .map_err(|error| Error::new(error.span(), "how many workers is a number: `workers = 4`"))?;
+        .map_err(|error| Error::new(error.span(), "how many workers is a number: `worker_threads = 4`"))?;
     match number.base10_parse::<usize>() {
         Ok(1..=WORKERS_MAX) => {
             // Its suffix, if it has one, is not the builder's.
@@ -276,12 +276,12 @@ fn build(kind: Kind, args: &Args, function: ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block } = function;
     let krate = &args.krate;
     let test = (kind == Kind::Test).then(|| quote!(#[::core::prelude::v1::test]));
-    let workers = match (&args.workers, kind) {
+    let workers = match (&args.worker_threads, kind) {
         (Some(workers), _) => Some(workers.to_token_stream()),
         (None, Kind::Test) => Some(quote!(2)),
         (None, Kind::Main) => None,
     };
-    let workers = workers.map(|workers| quote!(.workers(#workers)));
+    let workers = workers.map(|workers| quote!(.worker_threads(#workers)));
     let name = args.name.iter();
     let policy = args.policy.iter();
     let mut outer = sig.clone();

@@ -8,13 +8,13 @@ async fn a_test_has_two_workers() {
     assert_eq!(spawn(async { 42 }).await.unwrap(), 42);
 }
 
-#[warmcore_runtime_derive::test(crate = warmcore_runtime, workers = 3)]
+#[warmcore_runtime_derive::test(crate = warmcore_runtime, worker_threads = 3)]
 async fn a_test_has_as_many_workers_as_it_says() -> Result<(), std::num::ParseIntError> {
     assert_eq!(Handle::current().metrics().workers.len(), "3".parse::<usize>()?);
     Ok(())
 }
 
-#[warmcore_runtime_derive::test(crate = warmcore_runtime, workers = 1, name = "alone")]
+#[warmcore_runtime_derive::test(crate = warmcore_runtime, worker_threads = 1, name = "alone")]
 #[should_panic(expected = "as it should")]
 async fn a_panic_fails_the_test() {
     panic!("as it should");

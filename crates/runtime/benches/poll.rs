@@ -89,7 +89,7 @@ enum Host {
 
 impl Host {
     fn ours(how: How) -> Self {
-        let builder = Runtime::builder().workers(1).observe(how == How::Observable);
+        let builder = Runtime::builder().worker_threads(1).observe(how == How::Observable);
         Self::Ours(builder.build().expect("threads and descriptors can be had"))
     }
 
@@ -117,7 +117,7 @@ impl Host {
         match self {
             Self::Ours(runtime) => {
                 let spawn = spawner(case.how);
-                let tasks: Vec<_> = runtime.enter(|| works.map(spawn).collect());
+                let tasks: Vec<_> = runtime.with_context(|| works.map(spawn).collect());
                 run_for_a_while();
                 tasks.into_iter().for_each(|task| runtime.block_on(task).expect("it ends by itself"));
             }

@@ -5,7 +5,9 @@
 //! Number.  `in_place` costs a thread's wake, about 10 µs; a thread's start the first time.
 
 use crate::context;
+use crate::host::Host;
 use crate::shared::Shared;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,15 +34,41 @@ impl Wake for Parked {
     }
 }
 
+/// The driver of the worker nearest to this thread: it serves the sockets and timers that the thread creates.
+fn nearest_driver(shared: &Shared) -> &dyn Host {
+    let cpu = warmcore_sys::rseq::cpu_hint().and_then(|cpu| shared.worker_on.get(cpu as usize));
+    let near = cpu.filter(|worker| **worker != u32::MAX).map_or(0, |worker| *worker as usize);
+    &*shared.desks[near].host
+}
+
 /// Calls `act` on this thread as inside the runtime.
 pub(crate) fn within<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
     let _entered = context::enter(shared.clone());
-    // The nearest worker drives what is made here.
-    let cpu = warmcore_sys::rseq::cpu_hint().and_then(|cpu| shared.worker_on.get(cpu as usize));
-    let near = cpu.filter(|worker| **worker != u32::MAX).map_or(0, |worker| *worker as usize);
     let (mut act, mut result) = (Some(act), None);
-    shared.desks[near].host.within(&mut || result = act.take().map(|act| act()));
+    nearest_driver(shared).within(&mut || result = act.take().map(|act| act()));
     result.expect("a host calls what it is given")
+}
+
+/// The thread is inside the runtime until the guard is dropped.
+pub(crate) fn enter(shared: &Arc<Shared>) -> EnterGuard<'_> {
+    let _entered = context::enter(shared.clone());
+    EnterGuard { tokio: nearest_driver(shared).tokio().map(|handle| handle.enter()), _entered }
+}
+
+/// Keeps the current thread inside a runtime: [`Runtime::enter`](crate::Runtime::enter).
+///
+/// Guards of one thread must be dropped in the reverse order of their creation; tokio panics otherwise.
+#[must_use = "the thread leaves the runtime when the guard is dropped"]
+pub struct EnterGuard<'a> {
+    tokio: Option<tokio::runtime::EnterGuard<'a>>,
+    _entered: context::Entered,
+}
+
+impl fmt::Debug for EnterGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tokio, _entered: _ } = self;
+        f.debug_struct("EnterGuard").field("has_driver", &tokio.is_some()).finish()
+    }
 }
 
 /// Runs a future on this thread.

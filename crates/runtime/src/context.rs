@@ -6,10 +6,10 @@
 //! Number.  A wake at home: the pointer, two comparisons, the queue's lock.
 //! Writers. The thread.
 
+use crate::header::{Header, Ready};
 use crate::shared::{Anchor, Shared};
 use crate::sync::Ordering::*;
 use crate::tally::{self, Member};
-use crate::task::{Header, Ready};
 use crate::worker::Local;
 use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};

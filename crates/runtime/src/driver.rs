@@ -129,13 +129,13 @@ fn leave_the_workers_cpu() {
 }
 
 impl Tokio {
-    pub(crate) fn new(name: &str, blocking_threads_max: usize) -> io::Result<Self> {
+    pub(crate) fn new(name: &str, max_blocking_threads: usize) -> io::Result<Self> {
         let driven = Arc::new(Padded::new(AtomicU64::new(0)));
         let (waits, runs) = (driven.clone(), driven.clone());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .thread_name(format!("{name}-blocking"))
-            .max_blocking_threads(blocking_threads_max)
+            .max_blocking_threads(max_blocking_threads)
             .on_thread_start(leave_the_workers_cpu)
             .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
             .on_thread_unpark(move || {
@@ -327,6 +327,10 @@ impl Host for Tokio {
     fn within(&self, act: &mut dyn FnMut()) {
         let _context = self.handle.enter();
         act();
+    }
+
+    fn tokio(&self) -> Option<&tokio::runtime::Handle> {
+        Some(&self.handle)
     }
 
     fn foreign_tasks(&self) -> usize {

@@ -14,19 +14,19 @@ pub struct JoinError {
 
 struct Inner {
     name: Option<Arc<str>>,
-    /// `None`: it was aborted. Under a lock, so that the error is `Sync`.
+    /// `None`: it was cancelled. Under a lock, so that the error is `Sync`.
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
 impl JoinError {
     #[cold]
-    pub(crate) fn aborted(name: Option<Arc<str>>) -> Self {
+    pub(crate) fn cancelled(name: Option<Arc<str>>) -> Self {
         Self { inner: Box::new(Inner { name, panic: None }) }
     }
 
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
-        if let Some(instead) = crate::task::panic_text(&*panic).and_then(instead) {
+        if let Some(instead) = crate::header::panic_text(&*panic).and_then(instead) {
             // The handle of the task may have been dropped: then this is all that says it. What listens may panic; the
             // task's outcome is not lost by that.
             let name = name.as_deref();
@@ -36,7 +36,7 @@ impl JoinError {
         Self { inner: Box::new(Inner { name, panic: Some(Mutex::new(panic)) }) }
     }
 
-    /// It was aborted, or the runtime shut down.
+    /// It was cancelled, or the runtime shut down.
     pub fn is_cancelled(&self) -> bool {
         self.inner.panic.is_none()
     }
@@ -55,7 +55,7 @@ impl JoinError {
         }
     }
 
-    /// What it panicked with. Panics if it was aborted.
+    /// What it panicked with. Panics if it was cancelled.
     pub fn into_panic(self) -> Box<dyn Any + Send> {
         self.try_into_panic().unwrap_or_else(|error| panic!("into_panic, but {error}"))
     }
@@ -68,10 +68,10 @@ impl fmt::Display for JoinError {
             None => write!(f, "a task ")?,
         }
         match &self.inner.panic {
-            None => write!(f, "was aborted"),
+            None => write!(f, "was cancelled"),
             Some(panic) => {
                 let panic = panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                match crate::task::panic_text(&**panic) {
+                match crate::header::panic_text(&**panic) {
                     Some(text) => {
                         write!(f, "panicked: {text}")?;
                         instead(text).map_or(Ok(()), |instead| write!(f, "; {instead}"))
@@ -118,7 +118,7 @@ fn instead(panic: &str) -> Option<&'static str> {
         ),
         (
             "Can't get a task id when not inside a task",
-            "give the task a name with warmcore::task().name(..); only tokio's own tasks have its ids",
+            "give the task a name with warmcore::task_builder().name(..); only tokio's own tasks have its ids",
         ),
         (
             "there is no reactor running",

@@ -13,11 +13,11 @@
 //!          whoever looks; nothing is added to a poll.
 //! Writers. Whoever records; one at a time, `Told`.
 
-use crate::metrics::{Metrics, WorkerMetrics};
+use crate::header::JoinHandle;
+use crate::metrics::{RuntimeMetrics, WorkerMetrics};
 use crate::runtime::Handle;
 use crate::sync::lock;
 use crate::tally::TenantMetrics;
-use crate::task::JoinHandle;
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -100,7 +100,7 @@ names! {
 /// An exporter that is asked for numbers, as Prometheus's is, can be served fresher ones by [`record_now`].
 pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallible> {
     let of = handle.clone();
-    handle.task().name("warmcore-metrics").spawn(async move {
+    handle.task_builder().name("warmcore-metrics").spawn(async move {
         let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
         // After a stop of the whole process one look is as good as all that were missed.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -140,7 +140,7 @@ pub fn record_tenant(tenant: &Tenant) {
     }
 }
 
-fn record(runtime: &str, now: &Metrics, names: &BTreeMap<String, OfName>) {
+fn record(runtime: &str, now: &RuntimeMetrics, names: &BTreeMap<String, OfName>) {
     let runtime = runtime.to_owned();
     for (i, worker) in now.workers.iter().enumerate() {
         record_worker(&runtime, i, worker);

@@ -48,6 +48,11 @@ pub(crate) trait Host: Send + Sync {
     /// context is entered meanwhile.
     fn within(&self, act: &mut dyn FnMut());
 
+    /// The tokio runtime whose context [`within`](Self::within) enters, for a guard. `None`: it enters none.
+    fn tokio(&self) -> Option<&tokio::runtime::Handle> {
+        None
+    }
+
     /// Who sleeps in `park` comes back at this time at the latest. From any thread.
     fn alarm(&self, at: Nanos);
 

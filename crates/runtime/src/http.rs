@@ -15,7 +15,7 @@ mod quiet;
 
 pub use listener::{Listener, PerLlc, bind};
 
-use crate::{Handle, JoinHandle, Placement, Spawner};
+use crate::{Handle, JoinHandle, Placement, TaskBuilder};
 use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -74,8 +74,8 @@ impl Executor {
         Self { tenant: Some(tenant.clone()), ..self }
     }
 
-    fn task(&self) -> Spawner {
-        let task = self.handle.task();
+    fn task_builder(&self) -> TaskBuilder {
+        let task = self.handle.task_builder();
         match &self.tenant {
             Some(tenant) => task.tenant(tenant),
             None => task,
@@ -90,7 +90,7 @@ where
 {
     fn execute(&self, future: F) {
         // Nobody waits for it: hyper hears of its end through channels of its own.
-        drop(self.task().spawn(future));
+        drop(self.task_builder().spawn(future));
     }
 }
 
@@ -105,7 +105,7 @@ pub struct Server<L: Listener, S> {
     executor: Option<Executor>,
     tenant_of: Option<TenantOf<L::Peer>>,
     configure: Option<Configure>,
-    until: Pin<Box<dyn Future<Output = ()> + Send>>,
+    shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
     deadline: Duration,
     bounds: Bounds,
 }
@@ -113,11 +113,11 @@ pub struct Server<L: Listener, S> {
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct ServeStats {
     /// Connections that it accepted.
     pub connections: u64,
-    /// Connections that were still busy at the deadline, and were cut.
-    pub cut: usize,
+    /// Connections that were still busy at the deadline, and were closed.
+    pub aborted: usize,
 }
 
 /// Serves HTTP/1 and HTTP/2 with an axum `Router` or any other tower service; each connection gets a clone.
@@ -132,7 +132,7 @@ pub struct Ended {
 /// bound on idle connections. With HTTP/1 a request's body that goes on after its answer counts as the next request's head. An error of `accept` never ends the server: it goes on at once where
 /// the error was that connection's, and a tenth of a second later where it was the process's, such as no more descriptors.
 ///
-/// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).until(async { _ = tokio::signal::ctrl_c().await })`.
+/// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })`.
 ///
 /// ```
 /// use hyper::body::Incoming;
@@ -146,8 +146,8 @@ pub struct Ended {
 /// let runtime = Runtime::new()?;
 /// runtime.block_on(async {
 ///     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-///     let ended = http::serve(listener, service).until(async {}).run().await;
-///     assert_eq!((ended.connections, ended.cut), (0, 0));
+///     let ended = http::serve(listener, service).with_graceful_shutdown(async {}).run().await;
+///     assert_eq!((ended.connections, ended.aborted), (0, 0));
 ///     std::io::Result::Ok(())
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -159,7 +159,7 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
         executor: None,
         tenant_of: None,
         configure: None,
-        until: Box::pin(pending()),
+        shutdown: Box::pin(pending()),
         deadline: PATIENCE,
         bounds: Bounds { head: PATIENCE, idle: PATIENCE },
     }
@@ -194,8 +194,8 @@ impl<L: Listener, S> Server<L, S> {
     }
 
     /// Ends when this is ready; if nothing is said, never.
-    pub fn until(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { until: Box::pin(signal), ..self }
+    pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { shutdown: Box::pin(signal), ..self }
     }
 
     /// How long connections have to finish after the end. 30 s if nothing is said; `Duration::MAX` for as long as they
@@ -205,7 +205,7 @@ impl<L: Listener, S> Server<L, S> {
     }
 
     /// Serves until the end. Dropping this stops accepting; connections go on. Panics if [`Listener::accept`] does.
-    pub async fn run<B>(self) -> Ended
+    pub async fn run<B>(self) -> ServeStats
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send + 'static,
@@ -214,14 +214,14 @@ impl<L: Listener, S> Server<L, S> {
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
-        let Self { listener, service, executor, tenant_of, configure, until, deadline, bounds } = self;
+        let Self { listener, service, executor, tenant_of, configure, shutdown, deadline, bounds } = self;
         let executor = executor.unwrap_or_else(Executor::current);
         let stage = watch::Sender::new(Stage::Serving);
         let connections = Arc::new(AtomicU64::new(0));
         let accept = |(llc, listener): (Option<LlcId>, L)| {
-            let task = executor.handle.task().name("accept");
+            let task = executor.handle.task_builder().name("accept");
             let task = match llc {
-                Some(llc) => task.on(Placement::Llc(llc)),
+                Some(llc) => task.placement(Placement::Llc(llc)),
                 None => task,
             };
             let front = Front::<L, S> {
@@ -238,12 +238,12 @@ impl<L: Listener, S> Server<L, S> {
         };
         let mut accepting = Accepting(listener.split().into_iter().map(accept).collect());
         drop(service);
-        if let Either::Second(Some(panic)) = race(until, accepting.ended()).await {
+        if let Either::Second(Some(panic)) = race(shutdown, accepting.ended()).await {
             resume_unwind(panic);
         }
         accepting.end().await;
-        let cut = finish(&stage, deadline).await;
-        Ended { connections: connections.load(Relaxed), cut }
+        let aborted = finish(&stage, deadline).await;
+        ServeStats { connections: connections.load(Relaxed), aborted }
     }
 }
 
@@ -337,7 +337,7 @@ where
                 Some(tenant) => self.executor.clone().tenant(&tenant),
                 None => self.executor.clone(),
             };
-            let task = executor.task().spread_in(self.llc);
+            let task = executor.task_builder().least_loaded_in(self.llc);
             let (service, configure, stage) =
                 (self.service.clone(), self.configure.clone(), self.stage.subscribe());
             task.spawn(connection::<L, S, B>(socket, service, executor, configure, self.bounds, stage));
@@ -474,8 +474,8 @@ mod tests {
 
     #[test]
     fn the_bounds_and_the_deadline_are_30_s_if_nothing_is_said() {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
-        let listener = runtime.enter(|| bind("127.0.0.1:0")).unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
+        let listener = runtime.with_context(|| bind("127.0.0.1:0")).unwrap();
         let server = serve(listener, ());
         let half_a_minute = Duration::from_secs(30);
         assert_eq!(server.bounds, Bounds { head: half_a_minute, idle: half_a_minute });
@@ -488,7 +488,7 @@ mod tests {
         const MANY: usize = 64;
         // On a busy machine any poll may be long: none counts as such.
         let long_poll = Duration::from_secs(3600);
-        let runtime = Runtime::builder().workers(2).long_poll(long_poll).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
         let shared = &runtime.shared;
         let count = || shared.desks.iter().map(|desk| desk.living.count() as usize).collect::<Vec<_>>();
         let counts = runtime.block_on(async {

@@ -13,6 +13,7 @@ mod error;
 #[cfg(feature = "metrics")]
 pub mod export;
 mod foreign;
+mod header;
 mod host;
 #[cfg(feature = "http")]
 pub mod http;
@@ -29,7 +30,6 @@ mod spare;
 mod spawn;
 mod sync;
 mod tally;
-mod task;
 mod watch;
 mod worker;
 
@@ -38,12 +38,18 @@ use counted as clock;
 #[cfg(not(feature = "counted-clock"))]
 use warmcore_sys::clock;
 
-pub use self::metrics::{Metrics, WorkerMetrics, WorkerStats};
-pub use block::block_in_place;
+pub use self::metrics::{RuntimeMetrics, WorkerMetrics, WorkerStats};
+pub use block::{EnterGuard, block_in_place};
 pub use error::{BuildError, JoinError};
+pub use header::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};
 pub use scope::{Scope, scope};
-pub use spawn::{Placement, Spawner, spawn, spawn_in, task, yield_now};
+pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, yield_now};
 pub use tally::TenantMetrics;
-pub use task::{AbortHandle, JoinHandle};
 pub use warmcore_sched::PolicyKind;
+
+/// Tasks, under the names of `tokio::task`.
+pub mod task {
+    pub use crate::{AbortHandle, JoinError, JoinHandle, TaskBuilder as Builder};
+    pub use crate::{block_in_place, spawn, yield_now};
+}

@@ -5,8 +5,8 @@
 //! Number.  24 bytes a task.
 //! Writers. Under its lock: who spawns, who ends a task, who shuts down.
 
+use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
-use crate::task::Header;
 use std::ptr::NonNull;
 use std::task::Waker;
 use warmcore_budget::host::unbilled;

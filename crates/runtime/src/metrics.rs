@@ -113,7 +113,7 @@ impl Stats {
 /// What the workers of a runtime have done so far: [`Runtime::metrics`](crate::Runtime::metrics).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Metrics {
+pub struct RuntimeMetrics {
     /// By worker.
     pub workers: Vec<WorkerMetrics>,
     /// Tasks that are not gone yet.
@@ -157,7 +157,7 @@ pub struct WorkerMetrics {
     pub own_ns: u64,
 }
 
-impl Metrics {
+impl RuntimeMetrics {
     /// All workers together.
     pub fn total(&self) -> WorkerStats {
         let mut total = WorkerStats::default();

@@ -23,7 +23,7 @@
 
 use crate::clock;
 use crate::context;
-use crate::metrics::{Metrics, WorkerMetrics, WorkerStats};
+use crate::metrics::{RuntimeMetrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
 use crate::tally::TenantMetrics;
 use std::fmt::Write as _;
@@ -393,7 +393,7 @@ fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
 /// One line: what the runtime does.
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
-    let Metrics { workers, living, shelves, outside_wakes, tenants } = crate::runtime::metrics(shared);
+    let RuntimeMetrics { workers, living, shelves, outside_wakes, tenants } = crate::runtime::metrics(shared);
     let process = quoted(&executable());
     let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
     let pid = std::process::id();

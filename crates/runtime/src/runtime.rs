@@ -7,24 +7,24 @@
 //!          touched at most.
 //! Writers. Said there.
 
-use crate::block;
+use crate::block::{self, EnterGuard};
 use crate::claims::Claims;
 use crate::context;
 use crate::driver::Tokio;
 use crate::error::BuildError;
+use crate::header::JoinHandle;
 use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::living::Living;
-use crate::metrics::{Metrics, Stats, WorkerMetrics};
+use crate::metrics::{RuntimeMetrics, Stats, WorkerMetrics};
 use crate::observe;
 use crate::queue::Queue;
 use crate::shared::{Desk, Says, Shared, Shelf};
 use crate::spare::Spares;
-use crate::spawn::Spawner;
+use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use crate::tally::Tally;
-use crate::task::JoinHandle;
 use crate::watch::Watch;
 use crate::worker;
 use std::fmt;
@@ -55,14 +55,14 @@ pub enum Smt {
 #[must_use = "`build` makes the runtime"]
 pub struct Builder {
     name: String,
-    workers: Option<usize>,
+    worker_threads: Option<usize>,
     cpus: Option<CpuSet>,
     smt: Smt,
     pin: Option<bool>,
     policy: PolicyKind,
     topology: Option<Topology>,
-    blocking_threads_max: usize,
-    long_poll: Duration,
+    max_blocking_threads: usize,
+    long_poll_threshold: Duration,
     observe: Option<bool>,
 }
 
@@ -70,14 +70,14 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             name: "warmcore".to_owned(),
-            workers: None,
+            worker_threads: None,
             cpus: None,
             smt: Smt::EveryCpu,
             pin: None,
             policy: PolicyKind::default(),
             topology: None,
-            blocking_threads_max: 512,
-            long_poll: Duration::from_millis(1),
+            max_blocking_threads: 512,
+            long_poll_threshold: Duration::from_millis(1),
             observe: None,
         }
     }
@@ -91,8 +91,8 @@ impl Builder {
 
     /// How many workers; if nothing is said, one per allowed CPU, at most what the cgroup's quota gives, rounded
     /// up. [`build`](Self::build) fails at 0 and above 4096.
-    pub fn workers(self, workers: usize) -> Self {
-        Self { workers: Some(workers), ..self }
+    pub fn worker_threads(self, threads: usize) -> Self {
+        Self { worker_threads: Some(threads), ..self }
     }
 
     /// Which of the allowed CPUs they run on.
@@ -123,8 +123,8 @@ impl Builder {
 
     /// How many threads `spawn_blocking` may use at most, all workers together, and one for each worker at least;
     /// 512 if nothing is said. [`build`](Self::build) fails at 0.
-    pub fn blocking_threads_max(self, threads: usize) -> Self {
-        Self { blocking_threads_max: threads, ..self }
+    pub fn max_blocking_threads(self, threads: usize) -> Self {
+        Self { max_blocking_threads: threads, ..self }
     }
 
     /// A poll longer than this is counted and told through `tracing`, and what waits behind it is taken by others while
@@ -133,8 +133,8 @@ impl Builder {
     /// One poll of sixteen is measured, and for a second after a long poll all of them, which are told with their task's
     /// name: one a second and worker, with how many there were since the last one. Of the others one that is longer than the limit by 0.8 ms and eight average polls is always counted, at
     /// the end of its round; several in one round count as one. What is preempted for so long looks the same.
-    pub fn long_poll(self, limit: Duration) -> Self {
-        Self { long_poll: limit, ..self }
+    pub fn long_poll_threshold(self, limit: Duration) -> Self {
+        Self { long_poll_threshold: limit, ..self }
     }
 
     /// Whether `warmcore top` can watch it: it opens a local socket, for this user alone, and a thread answers there.
@@ -156,7 +156,7 @@ impl Builder {
                 self.name
             )));
         }
-        if self.blocking_threads_max == 0 {
+        if self.max_blocking_threads == 0 {
             let what =
                 "0 threads for spawn_blocking: its closures would never run; 1 for each worker is the least";
             return Err(says(what.to_owned()));
@@ -172,7 +172,7 @@ impl Builder {
             let wanted = self.cpus.clone().unwrap_or_default();
             return Err(says(format!("no CPU to run on: wanted {wanted}, allowed are {allowed}")));
         }
-        let count = self.workers.unwrap_or_else(|| match topology.quota {
+        let count = self.worker_threads.unwrap_or_else(|| match topology.quota {
             Some(ref quota) if self.cpus.is_none() => cpus.len().min(quota_cpus(quota.cpus)),
             _ => cpus.len(),
         });
@@ -182,7 +182,7 @@ impl Builder {
         let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = Machine::new(&topology, &kernel_cpus);
-        let blocking = (self.blocking_threads_max / count).max(1);
+        let blocking = (self.max_blocking_threads / count).max(1);
         let (mut desks, claims) = (Vec::new(), Arc::default());
         for _ in 0..count {
             let host = Tokio::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
@@ -192,7 +192,7 @@ impl Builder {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
             false => vec![cpus.iter().copied().collect(); count],
         };
-        let shared = shared(self.name, desks, machine, self.policy, self.long_poll, pin_to);
+        let shared = shared(self.name, desks, machine, self.policy, self.long_poll_threshold, pin_to);
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // Those that run are ended with the runtime if this fails.
@@ -303,7 +303,7 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(&self.shared).spawn(future)
+        TaskBuilder::of(&self.shared).spawn(future)
     }
 
     /// Starts a task of a tenant: it runs with the tenant's ids, account and weight.
@@ -312,12 +312,12 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(&self.shared).tenant(tenant).spawn(future)
+        TaskBuilder::of(&self.shared).tenant(tenant).spawn(future)
     }
 
     /// Starts a task with a name, a tenant, a place.
-    pub fn task(&self) -> Spawner {
-        Spawner::of(&self.shared)
+    pub fn task_builder(&self) -> TaskBuilder {
+        TaskBuilder::of(&self.shared)
     }
 
     /// To spawn from elsewhere, also after the runtime is gone.
@@ -328,20 +328,35 @@ impl Runtime {
     /// What the workers and the tenants have done so far, and what is now.
     ///
     /// **Touches** nine lines a worker and a line per CPU for each tenant, for reading: 2 µs a tenant on two CPUs.
-    pub fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> RuntimeMetrics {
         metrics(&self.shared)
     }
 
-    /// Calls `act` on this thread as inside the runtime: [`spawn`](crate::spawn()) and tokio's sockets work.
-    pub fn enter<R>(&self, act: impl FnOnce() -> R) -> R {
+    /// Enters the runtime on this thread until the guard is dropped: [`spawn`](crate::spawn()) and tokio's sockets work.
+    ///
+    /// ```
+    /// let runtime = warmcore_runtime::Runtime::new()?;
+    /// let guard = runtime.enter();
+    /// let task = warmcore_runtime::spawn(async { 42 });
+    /// drop(guard);
+    /// assert_eq!(runtime.block_on(task).expect("it does not panic"), 42);
+    /// # Ok::<(), warmcore_runtime::BuildError>(())
+    /// ```
+    pub fn enter(&self) -> EnterGuard<'_> {
+        block::enter(&self.shared)
+    }
+
+    /// Calls `act` on this thread as inside the runtime. In contrast to [`enter`](Self::enter), no guard can be dropped in
+    /// the wrong order.
+    pub fn with_context<R>(&self, act: impl FnOnce() -> R) -> R {
         block::within(&self.shared, act)
     }
 
-    /// Ends every task where it waits, then the workers. Says whether all ended in time; what did not is left
-    /// behind, and ends when its poll does. False at once in a task of its own. Two runtimes that shut each other
+    /// Ends every task where it waits, then the workers, as tokio's method of this name, and returns whether all ended in
+    /// time; what did not is left behind, and ends when its poll does. False at once in a task of its own. Two runtimes that shut each other
     /// down in a task of theirs wait until the first deadline.
-    pub fn shutdown(self, deadline: Duration) -> bool {
-        self.end(Some(deadline))
+    pub fn shutdown_timeout(self, timeout: Duration) -> bool {
+        self.end(Some(timeout))
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {
@@ -438,16 +453,16 @@ impl Handle {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Spawner::of(&self.shared).spawn(future)
+        TaskBuilder::of(&self.shared).spawn(future)
     }
 
-    /// As [`Runtime::task`].
-    pub fn task(&self) -> Spawner {
-        Spawner::of(&self.shared)
+    /// As [`Runtime::task_builder`].
+    pub fn task_builder(&self) -> TaskBuilder {
+        TaskBuilder::of(&self.shared)
     }
 
     /// As [`Runtime::metrics`].
-    pub fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> RuntimeMetrics {
         metrics(&self.shared)
     }
 
@@ -458,7 +473,12 @@ impl Handle {
     }
 
     /// As [`Runtime::enter`].
-    pub fn enter<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub fn enter(&self) -> EnterGuard<'_> {
+        block::enter(&self.shared)
+    }
+
+    /// As [`Runtime::with_context`].
+    pub fn with_context<R>(&self, act: impl FnOnce() -> R) -> R {
         block::within(&self.shared, act)
     }
 }
@@ -469,7 +489,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-pub(crate) fn metrics(shared: &Shared) -> Metrics {
+pub(crate) fn metrics(shared: &Shared) -> RuntimeMetrics {
     let workers = shared.desks.iter().enumerate().map(|(i, desk)| {
         let cpu = CpuId(i as u32);
         let mut stats = desk.stats.read();
@@ -496,7 +516,7 @@ pub(crate) fn metrics(shared: &Shared) -> Metrics {
             own_ns: used.own.0,
         }
     });
-    Metrics {
+    RuntimeMetrics {
         workers: workers.collect(),
         living: shared.count_living(),
         shelves: shared.shelves.iter().map(|shelf| shelf.len()).collect(),

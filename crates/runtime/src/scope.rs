@@ -9,7 +9,7 @@
 use crate::block;
 use crate::context;
 use crate::shared::Shared;
-use crate::spawn::{Spawner, no_runtime, yield_now};
+use crate::spawn::{TaskBuilder, no_runtime, yield_now};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -102,7 +102,7 @@ impl<'scope> Scope<'scope, '_> {
         if runners < inner.shared.desks.len() {
             inner.runners.fetch_add(1, Relaxed);
             let runner = inner.clone();
-            let spawner = Spawner::of(&inner.shared);
+            let spawner = TaskBuilder::of(&inner.shared);
             drop(spawner.spawn(async move {
                 while runner.run_some() {
                     yield_now().await;
@@ -127,7 +127,7 @@ impl fmt::Debug for Scope<'_, '_> {
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
-/// # runtime.enter(|| {
+/// # runtime.with_context(|| {
 /// let mut numbers = vec![1u64; 1000];
 /// warmcore_runtime::scope(|scope| {
 ///     for part in numbers.chunks_mut(100) {

@@ -5,13 +5,13 @@
 //! Number.  A desk is 9 lines, of which a wake from elsewhere writes one.
 //! Writers. Of each field: said there.
 
+use crate::header::{Header, Ready, Waiting};
 use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::living::Living;
 use crate::metrics::Stats;
 use crate::queue::{Entry, Queue};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
-use crate::task::{Header, Ready, Waiting};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::host::unbilled;

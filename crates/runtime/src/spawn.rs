@@ -1,9 +1,9 @@
 //! Spawn: how a task begins, with a name, a tenant and a place.
 
 use crate::context;
+use crate::header::{Header, JoinHandle, Rare, make};
 use crate::shared::{Anchor, Shared};
 use crate::tally::Member;
-use crate::task::{Header, JoinHandle, Rare, make};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -62,9 +62,9 @@ impl Placement {
     }
 }
 
-/// A task before it begins: [`Runtime::task`](crate::Runtime::task), [`task`].
+/// A task before it begins: [`Runtime::task_builder`](crate::Runtime::task_builder), [`task_builder`].
 #[must_use = "`spawn` starts the task"]
-pub struct Spawner {
+pub struct TaskBuilder {
     /// Of the worker that spawns: to count references to it touches no line that all workers share.
     anchor: Arc<Anchor>,
     rare: Option<Box<Rare>>,
@@ -73,7 +73,7 @@ pub struct Spawner {
     begins_among: Option<Allowed>,
 }
 
-impl Spawner {
+impl TaskBuilder {
     pub(crate) fn of(shared: &Arc<Shared>) -> Self {
         Self::at(context::anchor(shared))
     }
@@ -109,7 +109,7 @@ impl Spawner {
     }
 
     /// Where it may run. [`spawn`](Self::spawn) panics if there is no worker.
-    pub fn on(mut self, placement: Placement) -> Self {
+    pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
@@ -118,14 +118,14 @@ impl Spawner {
     /// and that are in no long poll, instead of near the task that spawns it. Tasks of `tokio::spawn` count too. For
     /// tasks that live long and have sockets of their own: a socket is driven by the worker on which it was made,
     /// and a connection that is made inside its task (`TcpStream::from_std`) is driven where that task begins.
-    pub fn spread(mut self) -> Self {
+    pub fn least_loaded(mut self) -> Self {
         self.begins_among = Some(Allowed::Anywhere);
         self
     }
 
-    /// As [`spread`](Self::spread), over one last-level cache; it may run elsewhere later.
+    /// As [`least_loaded`](Self::least_loaded), over one last-level cache; it may run elsewhere later.
     #[cfg(feature = "http")]
-    pub(crate) fn spread_in(mut self, llc: Option<LlcId>) -> Self {
+    pub(crate) fn least_loaded_in(mut self, llc: Option<LlcId>) -> Self {
         self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
         self
     }
@@ -200,9 +200,9 @@ fn in_span_if_heard(rare: Option<Box<Rare>>) -> Option<Box<Rare>> {
     Some(rare)
 }
 
-impl fmt::Debug for Spawner {
+impl fmt::Debug for TaskBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spawner").field("placement", &self.placement).finish_non_exhaustive()
+        f.debug_struct("TaskBuilder").field("placement", &self.placement).finish_non_exhaustive()
     }
 }
 
@@ -213,7 +213,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    task().spawn(future)
+    task_builder().spawn(future)
 }
 
 /// Starts a task of a tenant: [`Runtime::spawn_in`](crate::Runtime::spawn_in).
@@ -223,15 +223,15 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    task().tenant(tenant).spawn(future)
+    task_builder().tenant(tenant).spawn(future)
 }
 
 /// A task before it begins, on the runtime that this thread is in. Panics if it is in none.
 #[track_caller]
-pub fn task() -> Spawner {
+pub fn task_builder() -> TaskBuilder {
     // No closure: it would not have the caller's place.
     match context::current_anchor() {
-        Some(anchor) => Spawner::at(anchor),
+        Some(anchor) => TaskBuilder::at(anchor),
         None => no_runtime(),
     }
 }

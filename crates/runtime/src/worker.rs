@@ -9,12 +9,12 @@
 
 use crate::claims::{Claims, OWED_MIN};
 use crate::context;
+use crate::header::{Header, Ready, Waiting};
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
 use crate::spare::Spares;
 use crate::sync::{Ordering::*, fence, lock};
-use crate::task::{Header, Ready, Waiting};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;

@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use tower::ServiceExt;
-use warmcore_runtime::http::{self, Ended, Executor};
+use warmcore_runtime::http::{self, Executor, ServeStats};
 use warmcore_runtime::{Handle, JoinHandle, spawn, yield_now};
 use warmcore_tenant::Tenant;
 
@@ -69,10 +69,14 @@ fn app() -> Router {
 }
 
 /// Serves until it is told to end.
-fn serve(listener: TcpListener, app: Router, deadline: Duration) -> (JoinHandle<Ended>, oneshot::Sender<()>) {
+fn serve(
+    listener: TcpListener,
+    app: Router,
+    deadline: Duration,
+) -> (JoinHandle<ServeStats>, oneshot::Sender<()>) {
     let (end, ends) = oneshot::channel();
     let until = async move { _ = ends.await };
-    let server = spawn(http::serve(listener, app).until(until).deadline(deadline).run());
+    let server = spawn(http::serve(listener, app).with_graceful_shutdown(until).deadline(deadline).run());
     (server, end)
 }
 
@@ -158,7 +162,7 @@ fn our_serve_spawns_connections_here_and_none_on_tokio() {
         assert_eq!(foreign.load(SeqCst), 0);
         end.send(()).unwrap();
         let ended = server.await.unwrap();
-        assert_eq!(ended.cut, 0);
+        assert_eq!(ended.aborted, 0);
         assert!(ended.connections >= 16);
     });
 }
@@ -187,7 +191,7 @@ fn connections_begin_on_every_worker() {
         drop(open);
         end.send(()).unwrap();
         let ended = server.await.unwrap();
-        assert_eq!((ended.connections, ended.cut), (16, 0));
+        assert_eq!((ended.connections, ended.aborted), (16, 0));
     });
 }
 
@@ -211,7 +215,8 @@ fn tower_services_in_layers_are_served() {
                 Response::from_parts(parts, body)
             });
         let (end, ends) = oneshot::channel::<()>();
-        let server = spawn(http::serve(listener, service).until(async move { _ = ends.await }).run());
+        let server =
+            spawn(http::serve(listener, service).with_graceful_shutdown(async move { _ = ends.await }).run());
         let client = pool();
         assert_eq!(fetch(&client, at, "/warm").await, (StatusCode::ACCEPTED, "/warm".to_owned()));
         drop(client);
@@ -252,7 +257,8 @@ fn unix_sockets_are_served() {
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         let (end, ends) = oneshot::channel::<()>();
-        let server = spawn(http::serve(listener, app()).until(async move { _ = ends.await }).run());
+        let server =
+            spawn(http::serve(listener, app()).with_graceful_shutdown(async move { _ = ends.await }).run());
         let stream = TokioIo::new(UnixStream::connect(&path).await.unwrap());
         let (mut say, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         let client = spawn(connection);
@@ -279,7 +285,9 @@ fn a_connection_is_its_tenants() {
             Some(tenant)
         };
         let (end, ends) = oneshot::channel::<()>();
-        let server = http::serve(listener, app()).tenant_of(tenant_of).until(async move { _ = ends.await });
+        let server = http::serve(listener, app())
+            .tenant_of(tenant_of)
+            .with_graceful_shutdown(async move { _ = ends.await });
         let server = spawn(server.run());
         for _ in 0..8 {
             assert_eq!(fetch(&pool(), at, "/hello/you").await.1, "hello you");
@@ -311,7 +319,7 @@ fn a_handler_that_panics_costs_its_connection_only() {
         drop(other);
         end.send(()).unwrap();
         let ended = server.await.unwrap();
-        assert_eq!((ended.connections, ended.cut), (6, 0));
+        assert_eq!((ended.connections, ended.aborted), (6, 0));
     });
 }
 
@@ -363,7 +371,7 @@ fn shutting_down_lets_a_request_finish_and_closes_idle_connections() {
         go.notify_one();
         assert_eq!(busy.await.unwrap(), (StatusCode::OK, "done".to_owned()));
         let ended = server.await.unwrap();
-        assert_eq!((ended.connections, ended.cut), (2, 0));
+        assert_eq!((ended.connections, ended.aborted), (2, 0));
         assert!(TcpStream::connect(at).await.is_err(), "the listener is closed");
     });
 }
@@ -390,7 +398,7 @@ fn what_is_busy_at_the_deadline_is_cut() {
         arrived.notified().await;
         end.send(()).unwrap();
         let ended = server.await.unwrap();
-        assert_eq!((ended.connections, ended.cut), (1, 1));
+        assert_eq!((ended.connections, ended.aborted), (1, 1));
         assert!(busy.await.unwrap().is_err(), "the client hears that nothing comes");
         while !is_gone.load(SeqCst) {
             yield_now().await;

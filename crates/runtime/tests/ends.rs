@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier};
 use warmcore_runtime::{Runtime, block_in_place};
 
 fn runtime() -> Runtime {
-    Runtime::builder().workers(1).build().unwrap()
+    Runtime::builder().worker_threads(1).build().unwrap()
 }
 
 /// Where a runtime is dropped.
@@ -80,15 +80,15 @@ fn a_circle_of_runtimes_may_be_dropped() {
 
 #[test]
 fn a_name_with_a_nul_is_refused() {
-    let error = Runtime::builder().name("a\0b").workers(1).build().unwrap_err();
+    let error = Runtime::builder().name("a\0b").worker_threads(1).build().unwrap_err();
     assert!(error.to_string().contains("NUL"), "{error}");
 }
 
 #[test]
 fn no_threads_for_spawn_blocking_are_refused_and_one_is_enough() {
-    let error = Runtime::builder().blocking_threads_max(0).build().unwrap_err();
+    let error = Runtime::builder().max_blocking_threads(0).build().unwrap_err();
     assert!(error.to_string().contains("spawn_blocking"), "{error}");
-    let runtime = Runtime::builder().workers(2).blocking_threads_max(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(2).max_blocking_threads(1).build().unwrap();
     let both = runtime.block_on(async {
         let closures = [1, 2].map(|n| tokio::task::spawn_blocking(move || n));
         let mut sum = 0;

@@ -4,7 +4,22 @@ use std::time::Duration;
 use warmcore_runtime::{Handle, Runtime, block_in_place, spawn};
 
 fn runtime(name: &str) -> Runtime {
-    Runtime::builder().name(name).workers(1).build().unwrap()
+    Runtime::builder().name(name).worker_threads(1).build().unwrap()
+}
+
+#[test]
+fn guards_of_two_runtimes_nest() {
+    let (inner, outer) = (runtime("inner"), runtime("outer"));
+    let now = || Handle::try_current().map(|handle| name_of(&handle)).unwrap_or_default();
+    let outer_guard = outer.enter();
+    let inner_handle = inner.handle();
+    let inner_guard = inner_handle.enter();
+    let inside = now();
+    drop(inner_guard);
+    let between = now();
+    drop(outer_guard);
+    assert!(inside.contains("inner") && between.contains("outer"), "{inside}, then {between}");
+    assert_eq!(now(), "");
 }
 
 fn name_of(handle: &Handle) -> String {
@@ -16,7 +31,7 @@ fn who_enters_another_runtime_on_a_worker_spawns_there() {
     let (inner, outer) = (runtime("inner"), runtime("outer"));
     let handle = inner.handle();
     let task = outer.spawn(async move {
-        let entered = handle.enter(|| (name_of(&Handle::current()), spawn(async { thread_name() })));
+        let entered = handle.with_context(|| (name_of(&Handle::current()), spawn(async { thread_name() })));
         (entered.0, entered.1.await.unwrap(), name_of(&Handle::current()))
     });
     let (inside, ran_on, after) = outer.block_on(task).unwrap();
@@ -52,7 +67,7 @@ fn who_blocks_in_place_inside_another_is_back_in_its_own_after() {
     let (inner, outer) = (runtime("inner"), runtime("outer"));
     let handle = inner.handle();
     let task = outer.spawn(async move {
-        handle.enter(|| block_in_place(|| std::thread::sleep(Duration::from_millis(1))));
+        handle.with_context(|| block_in_place(|| std::thread::sleep(Duration::from_millis(1))));
         name_of(&Handle::current())
     });
     let after = outer.block_on(task).unwrap();

@@ -52,7 +52,7 @@ fn compute(for_us: u64) {
 fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
     listen(Warnings);
     static IS_OVER: AtomicBool = AtomicBool::new(false);
-    let runtime = || Runtime::builder().workers(2).name("crowd").observe(false).build().unwrap();
+    let runtime = || Runtime::builder().worker_threads(2).name("crowd").observe(false).build().unwrap();
 
     // Foreign tasks that mostly sleep, and tasks of ours that work, on a runtime of their own.
     let quiet = runtime();
@@ -126,7 +126,7 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
     ignore = "by that clock ten looks a second are one in millions of polls"
 )]
 fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
-    let runtime = Runtime::builder().workers(2).name("waits").observe(false).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(2).name("waits").observe(false).build().unwrap();
     let began = Instant::now();
     // Some on each worker.
     while runtime.metrics().workers.iter().any(|worker| worker.foreign_tasks == 0) {

@@ -22,7 +22,7 @@ use tokio::runtime::RuntimeFlavor;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, LocalSet, coop, spawn_local};
 use tokio::time;
-use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, scope, spawn, task, yield_now};
+use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, scope, spawn, task_builder, yield_now};
 
 const SHORT: Duration = Duration::from_millis(2);
 
@@ -68,7 +68,7 @@ fn a_runtime_lives_inside_tokios_main() {
     ends(|| {
         let tokios = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         tokios.unwrap().block_on(async {
-            let ours = Runtime::builder().workers(2).build().unwrap();
+            let ours = Runtime::builder().worker_threads(2).build().unwrap();
             let here = tokio::spawn(async { 1 });
             let there = ours.spawn(async { time::sleep(SHORT).await });
             // Each awaits tasks of the other.
@@ -214,7 +214,7 @@ fn what_tokio_refuses_names_what_to_call_here() {
     }
     let in_our_tasks = [
         (error_of(async { drop(spawn_local(async {})) }), "use warmcore::spawn for what is Send"),
-        (error_of(async { _ = tokio::task::id() }), "warmcore::task().name(..)"),
+        (error_of(async { _ = tokio::task::id() }), "warmcore::task_builder().name(..)"),
         (
             error_of(async {
                 let sleeps = thread::spawn(|| drop(time::sleep(SHORT))).join();
@@ -312,7 +312,7 @@ fn tokios_handle_is_of_one_worker_and_ours_of_all() {
         let id = || async { tokio::runtime::Handle::current().id().to_string() };
         let cpus: Vec<_> = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect();
         if cpus[0] != cpus[1] {
-            let on = |cpu| runtime.task().on(Placement::cpu(cpu)).spawn(id());
+            let on = |cpu| runtime.task_builder().placement(Placement::cpu(cpu)).spawn(id());
             let (one, other) = (runtime.block_on(on(cpus[0])), runtime.block_on(on(cpus[1])));
             assert_ne!(one.unwrap(), other.unwrap());
         }
@@ -350,7 +350,7 @@ fn tokios_task_ids_are_for_tokios_tasks() {
     as_task(1, async {
         assert!(tokio::task::try_id().is_none());
         assert!(tokio::spawn(async { tokio::task::try_id() }).await.unwrap().is_some());
-        let named = task().name("orders").spawn(async {});
+        let named = task_builder().name("orders").spawn(async {});
         assert_eq!(named.name(), Some("orders"));
         named.await.unwrap();
     });
@@ -380,10 +380,10 @@ fn ends_of(runtime: &Runtime) -> [Placement; 2] {
 fn a_timer_stays_on_the_driver_where_it_was_made() {
     with_workers(2, |runtime| {
         let [here, there] = ends_of(runtime);
-        let made = runtime.task().on(here).spawn(async { (Box::pin(time::sleep(SHORT)),) });
+        let made = runtime.task_builder().placement(here).spawn(async { (Box::pin(time::sleep(SHORT)),) });
         let (sleep,) = runtime.block_on(made).unwrap();
         // Rung from there, heard here.
-        runtime.block_on(runtime.task().on(there).spawn(sleep)).unwrap();
+        runtime.block_on(runtime.task_builder().placement(there).spawn(sleep)).unwrap();
     });
 }
 
@@ -391,19 +391,19 @@ fn a_timer_stays_on_the_driver_where_it_was_made() {
 fn a_socket_stays_on_the_driver_where_it_was_made_until_it_is_taken_over() {
     with_workers(2, |runtime| {
         let [here, there] = ends_of(runtime);
-        let made = runtime.task().on(here).spawn(async {
+        let made = runtime.task_builder().placement(here).spawn(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             (one, listener.accept().await.unwrap().0)
         });
         let (mut one, mut other) = runtime.block_on(made).unwrap();
-        let echo = runtime.task().on(here).spawn(async move {
+        let echo = runtime.task_builder().placement(here).spawn(async move {
             let mut byte = [0];
             while other.read_exact(&mut byte).await.is_ok() {
                 other.write_all(&byte).await.unwrap();
             }
         });
-        let asked = runtime.task().on(there).spawn(async move {
+        let asked = runtime.task_builder().placement(there).spawn(async move {
             for is_taken_over in [false, true] {
                 if is_taken_over {
                     // From here on this worker drives it: what `http::serve` does with each connection.
@@ -551,7 +551,7 @@ fn shutdown_ends_tasks_then_workers_then_what_tokio_spawned() {
         }
         let order = Arc::new(Mutex::new(Vec::new()));
         let says = |what| Says(what, order.clone());
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         let (foreign, ours) = (says("tokio's"), says("ours"));
         let begun = runtime.spawn(async move {
             drop(tokio::spawn(async move {
@@ -578,7 +578,7 @@ fn shutdown_ends_tasks_then_workers_then_what_tokio_spawned() {
 #[test]
 fn dropping_a_runtime_waits_for_polls_and_not_for_spawn_blocking() {
     ends(|| {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         let (go, wait) = mpsc::channel::<()>();
         let (begin, has_begun) = mpsc::channel();
         drop(runtime.spawn(async move {
@@ -598,10 +598,10 @@ fn dropping_a_runtime_waits_for_polls_and_not_for_spawn_blocking() {
 #[test]
 fn shutdown_says_whether_all_ended_in_time() {
     ends(|| {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         drop(runtime.spawn(pending::<()>()));
-        assert!(runtime.shutdown(LONG), "what waits ends at once");
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        assert!(runtime.shutdown_timeout(LONG), "what waits ends at once");
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         let (begin, has_begun) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         drop(runtime.spawn(async move {
@@ -610,7 +610,7 @@ fn shutdown_says_whether_all_ended_in_time() {
             let _ = wait.recv();
         }));
         has_begun.recv().unwrap();
-        assert!(!runtime.shutdown(SHORT));
+        assert!(!runtime.shutdown_timeout(SHORT));
         go.send(()).unwrap();
     });
 }
@@ -618,8 +618,8 @@ fn shutdown_says_whether_all_ended_in_time() {
 #[test]
 fn a_runtime_may_be_dropped_in_a_task_even_in_its_own() {
     ends(|| {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
-        let inside = Arc::new(Runtime::builder().workers(1).build().unwrap());
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
+        let inside = Arc::new(Runtime::builder().worker_threads(1).build().unwrap());
         let other = inside.clone();
         runtime.block_on(runtime.spawn(async move { drop(other) })).unwrap();
         let (tell, hear) = mpsc::channel();
@@ -647,15 +647,21 @@ fn block_on_panics_on_a_worker_and_tokios_handle_blocks_it() {
 }
 
 #[test]
-fn enter_takes_a_closure() {
+fn enter_gives_a_guard_and_with_context_takes_a_closure() {
     with_workers(1, |runtime| {
         assert!(Handle::try_current().is_none());
-        let task = runtime.enter(|| {
+        let task = runtime.with_context(|| {
             assert!(tokio::runtime::Handle::try_current().is_ok());
             spawn(async { 7 })
         });
         assert!(tokio::runtime::Handle::try_current().is_err());
         assert_eq!(runtime.block_on(task).unwrap(), 7);
+        let guard = runtime.enter();
+        assert!(tokio::runtime::Handle::try_current().is_ok());
+        let task = spawn(async { 8 });
+        drop(guard);
+        assert!(Handle::try_current().is_none() && tokio::runtime::Handle::try_current().is_err());
+        assert_eq!(runtime.block_on(task).unwrap(), 8);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, set_hook};
 use std::sync::Mutex;
 use warmcore_budget::Account;
-use warmcore_runtime::{Handle, Placement, Runtime, scope, spawn, task};
+use warmcore_runtime::{Handle, Placement, Runtime, scope, spawn, task_builder};
 use warmcore_tenant::Tenant;
 
 static PLACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -20,14 +20,14 @@ fn a_misuse_is_told_where_it_is() {
         let place = info.location().map_or("nowhere", Location::file);
         PLACES.lock().unwrap().push(place.to_owned());
     }));
-    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let full = Account::root("full").limit(100).build();
     let places = [
         place_of(|| drop(spawn(async {}))),
-        place_of(|| drop(task())),
+        place_of(|| drop(task_builder())),
         place_of(|| drop(Handle::current())),
         place_of(|| scope(|_| ())),
-        place_of(|| drop(runtime.task().on(Placement::cpu(8191)).spawn(async {}))),
+        place_of(|| drop(runtime.task_builder().placement(Placement::cpu(8191)).spawn(async {}))),
         place_of(|| drop(Tenant::builder().weight(0).build())),
         place_of(|| drop(full.child("more").guarantee(1000).build())),
         runtime.block_on(async {

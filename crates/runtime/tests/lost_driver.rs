@@ -47,7 +47,7 @@ fn as_child(test: &str) -> (String, Option<i32>) {
 /// In the child: something on the driver will call the waker. Another task waits for a timer of the same driver all
 /// the while; without a driver it would hang.
 fn wait_with(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
-    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let waits = runtime.spawn(async move {
         poll(&mut Context::from_waker(&Waker::from(Arc::new(BadWaker))));
         loop {

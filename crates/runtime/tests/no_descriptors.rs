@@ -79,7 +79,7 @@ fn a_server_without_descriptors_accepts_again() {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();
             let until = async move { _ = ends.await };
-            (spawn(http::serve(listener, app).tenant_of(tenant_of).until(until).run()), at)
+            (spawn(http::serve(listener, app).tenant_of(tenant_of).with_graceful_shutdown(until).run()), at)
         });
         lower_the_limit();
         let mut answers = Vec::new();

@@ -60,7 +60,7 @@ fn the_observer_answers_again_when_there_are_descriptors_again_and_ends_without(
     let folder = tempfile::tempdir().unwrap();
     // SAFETY: this is the process's only test, and no other thread of it reads the environment now.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.path()) };
-    let runtime = Runtime::builder().workers(1).observe(true).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).observe(true).build().unwrap();
     let ours = |one: &Observable| one.pid == std::process::id();
     let one = observe::list().into_iter().find(ours).expect("it is listed");
     assert!(one.path.starts_with(folder.path()), "{}", one.path.display());

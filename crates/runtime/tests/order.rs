@@ -25,19 +25,19 @@ fn spin_until(is_done: impl Fn() -> bool) {
 /// The order in which an idle worker runs what waits at a busy one.
 fn order_under(policy: PolicyKind) -> Vec<usize> {
     limit::ends(move || {
-        let runtime = Runtime::builder().workers(2).policy(policy).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(2).policy(policy).build().unwrap();
         let cpus: Vec<_> = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect();
         let has_begun = Arc::new(AtomicBool::new(false));
         let is_queued = Arc::new(AtomicBool::new(false));
         let order = Arc::new(Mutex::new(Vec::new()));
-        let busy = runtime.task().on(Placement::cpu(cpus[1])).spawn({
+        let busy = runtime.task_builder().placement(Placement::cpu(cpus[1])).spawn({
             let (is_queued, has_begun) = (is_queued.clone(), has_begun.clone());
             async move {
                 has_begun.store(true, SeqCst);
                 spin_until(|| is_queued.load(SeqCst));
             }
         });
-        let waker = runtime.task().on(Placement::cpu(cpus[0])).spawn({
+        let waker = runtime.task_builder().placement(Placement::cpu(cpus[0])).spawn({
             let order = order.clone();
             async move {
                 spin_until(|| has_begun.load(SeqCst));

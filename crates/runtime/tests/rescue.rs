@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time;
-use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task, yield_now};
+use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task_builder, yield_now};
 
 /// A poll that is long.
 const HOG: Duration = Duration::from_millis(10);
@@ -69,7 +69,7 @@ fn first(runtime: &Runtime) -> Placement {
 fn an_echo_gets_on_while_a_hog_polls_in_a_loop_on_the_worker_that_drives_it() {
     with_workers(2, |runtime| {
         let here = first(runtime);
-        let hog = runtime.task().on(here).spawn(async {
+        let hog = runtime.task_builder().placement(here).spawn(async {
             let rounds = echo_here().await;
             for _ in 0..10 {
                 yield_now().await;
@@ -160,7 +160,7 @@ fn a_long_poll_that_begins_while_all_sleep_is_watched() {
 fn what_waits_in_the_queue_and_in_the_slot_of_a_stuck_worker_runs_elsewhere() {
     with_workers(2, |runtime| {
         let here = first(runtime);
-        let hog = runtime.task().on(here).spawn(async {
+        let hog = runtime.task_builder().placement(here).spawn(async {
             let ran = Arc::new(AtomicU32::new(0));
             for _ in 0..20 {
                 let ran = ran.clone();
@@ -180,7 +180,7 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
         let (go, wait) = tokio::sync::oneshot::channel::<()>();
         let is_woken = Arc::new(AtomicBool::new(false));
         let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
-        let hog = runtime.task().on(here).spawn(async move {
+        let hog = runtime.task_builder().placement(here).spawn(async move {
             // Its home is here.
             drop(spawn(async move {
                 wait.await.unwrap();
@@ -208,7 +208,7 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
         let (tell, hear) = tokio::sync::oneshot::channel();
         let is_woken = Arc::new(AtomicBool::new(false));
         let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
-        let caller = runtime.task().on(here).spawn(async move {
+        let caller = runtime.task_builder().placement(here).spawn(async move {
             // Its home is here.
             drop(spawn(async move {
                 wait.await.unwrap();
@@ -240,7 +240,7 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_without_a_home_up() {
             let (tell, hear) = tokio::sync::oneshot::channel();
             let has_run = Arc::new(AtomicBool::new(false));
             let (run, hog_sees) = (has_run.clone(), has_run.clone());
-            let caller = runtime.task().on(there).spawn(async move {
+            let caller = runtime.task_builder().placement(there).spawn(async move {
                 let foreign = tokio::spawn(async move {
                     tell.send(()).unwrap();
                     hog_until(|| hog_sees.load(SeqCst))
@@ -367,7 +367,7 @@ fn a_wake_during_block_in_place_is_not_lost() {
 #[test]
 fn dropping_a_runtime_waits_for_what_is_in_block_in_place() {
     ends(|| {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         let (begin, has_begun) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
@@ -387,7 +387,7 @@ fn dropping_a_runtime_waits_for_what_is_in_block_in_place() {
 #[test]
 fn shutdown_does_not_wait_beyond_its_deadline() {
     ends(|| {
-        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         let (begin, has_begun) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         drop(runtime.spawn(async move {
@@ -395,7 +395,7 @@ fn shutdown_does_not_wait_beyond_its_deadline() {
             block_in_place(|| wait.recv())
         }));
         has_begun.recv().unwrap();
-        assert!(!runtime.shutdown(HOG), "it is still there");
+        assert!(!runtime.shutdown_timeout(HOG), "it is still there");
         go.send(()).unwrap();
     });
 }
@@ -404,7 +404,7 @@ fn shutdown_does_not_wait_beyond_its_deadline() {
 fn a_runtime_that_its_own_task_drops_ends() {
     ends(|| {
         for workers in [1, 2] {
-            let runtime = Arc::new(Runtime::builder().workers(workers).build().unwrap());
+            let runtime = Arc::new(Runtime::builder().worker_threads(workers).build().unwrap());
             let (inside, (go, wait)) = (runtime.clone(), mpsc::channel::<()>());
             let (tell, hear) = mpsc::channel();
             let owner = task_that_drops(&runtime, inside, wait, tell);
@@ -433,7 +433,7 @@ fn task_that_drops(
 #[test]
 fn a_runtime_that_ends_inside_block_in_place_ends() {
     ends(|| {
-        let runtime = Arc::new(Runtime::builder().workers(1).build().unwrap());
+        let runtime = Arc::new(Runtime::builder().worker_threads(1).build().unwrap());
         let (inside, (go, wait)) = (runtime.clone(), mpsc::channel::<()>());
         let (tell, hear) = mpsc::channel();
         drop(runtime.spawn(async move {
@@ -454,10 +454,10 @@ fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
     // What may run nowhere else can't be rescued, and comes when the hog goes.
     with_workers(2, |runtime| {
         let here = first(runtime);
-        let hog = runtime.task().on(here).spawn(async move {
+        let hog = runtime.task_builder().placement(here).spawn(async move {
             let has_run = Arc::new(AtomicBool::new(false));
             let run = has_run.clone();
-            let pinned = task().on(here).spawn(async move { run.store(true, SeqCst) });
+            let pinned = task_builder().placement(here).spawn(async move { run.store(true, SeqCst) });
             hog_until(|| true);
             let ran_meanwhile = has_run.load(SeqCst);
             pinned.await.unwrap();
@@ -476,13 +476,13 @@ fn each_long_poll_is_counted(workers: usize, times: u64) {
         let handle = runtime.handle();
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
-        let ticks = runtime.task().on(first(runtime)).spawn(async move {
+        let ticks = runtime.task_builder().placement(first(runtime)).spawn(async move {
             while !over.load(SeqCst) {
                 yield_now().await;
             }
         });
         let counted = move || handle.metrics().total().long_polls;
-        let blocks = runtime.task().on(first(runtime)).spawn(async move {
+        let blocks = runtime.task_builder().placement(first(runtime)).spawn(async move {
             for _ in 0..times {
                 let before = counted();
                 thread::sleep(Duration::from_millis(30));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use warmcore_runtime::{Runtime, scope, spawn};
 
 fn runtime(workers: usize) -> Runtime {
-    Runtime::builder().workers(workers).build().unwrap()
+    Runtime::builder().worker_threads(workers).build().unwrap()
 }
 
 #[test]
@@ -13,7 +13,7 @@ fn every_job_has_ended_when_the_scope_returns() {
     for workers in [1, 2, 5] {
         let runtime = runtime(workers);
         let mut parts = vec![0u64; 1000];
-        let sum = runtime.enter(|| {
+        let sum = runtime.with_context(|| {
             scope(|scope| {
                 for (i, part) in parts.iter_mut().enumerate() {
                     scope.spawn(move || *part = i as u64);
@@ -29,7 +29,7 @@ fn every_job_has_ended_when_the_scope_returns() {
 fn jobs_start_jobs() {
     let runtime = runtime(2);
     let count = AtomicUsize::new(0);
-    runtime.enter(|| {
+    runtime.with_context(|| {
         scope(|scope| {
             for _ in 0..50 {
                 scope.spawn(|| {
@@ -48,7 +48,7 @@ fn jobs_start_jobs() {
 fn a_jobs_panic_is_the_scopes_once_all_have_ended() {
     let runtime = runtime(2);
     let ended = AtomicUsize::new(0);
-    let panic = runtime.enter(|| {
+    let panic = runtime.with_context(|| {
         catch_unwind(AssertUnwindSafe(|| {
             scope(|scope| {
                 for i in 0..100 {
@@ -77,7 +77,7 @@ fn of_two_panics_the_scopes_own_is_told() {
     }
     let runtime = runtime(2);
     let of_two = |job: fn()| {
-        runtime.enter(|| {
+        runtime.with_context(|| {
             catch_unwind(AssertUnwindSafe(|| {
                 scope(|scope| {
                     scope.spawn(job);

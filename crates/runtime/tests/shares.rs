@@ -101,7 +101,7 @@ fn ran(name: &str) -> [u64; 2] {
 
 fn run(case: Case, time: Duration) -> Seen {
     let name = "shares";
-    let runtime = Runtime::builder().name(name).workers(2).policy(case.policy).build().unwrap();
+    let runtime = Runtime::builder().name(name).worker_threads(2).policy(case.policy).build().unwrap();
     let polls: Vec<Arc<AtomicU64>> = (0..case.tasks).map(|_| Arc::default()).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let steps = steps_per_us() * case.poll_us;

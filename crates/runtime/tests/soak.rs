@@ -143,7 +143,7 @@ fn shake(dice: &mut Dice) {
 /// One runtime, from its beginning to its end.
 fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
     let mut dice = Dice(seed);
-    let runtime = Runtime::builder().name("soak").workers(workers).policy(policy).build().unwrap();
+    let runtime = Runtime::builder().name("soak").worker_threads(workers).policy(policy).build().unwrap();
     let account = Account::root("soak").limit(64).build();
     let tenants =
         [Tenant::builder().name("free").build(), Tenant::builder().name("poor").account(&account).build()];
@@ -257,7 +257,7 @@ fn everything_at_once_and_nothing_is_left() {
 
     // Made and dropped, with something to do.
     for i in 0..1000u64 {
-        let runtime = Runtime::builder().workers(1 + i as usize % 3).build().unwrap();
+        let runtime = Runtime::builder().worker_threads(1 + i as usize % 3).build().unwrap();
         let task = runtime.spawn(checked(yield_now()));
         if i % 2 == 0 {
             runtime.block_on(task).unwrap();

@@ -34,14 +34,14 @@ impl Hear for Spans {
 
 #[test]
 fn a_task_is_in_a_span_of_its_name_and_tenant_where_somebody_listens_and_in_none_before() {
-    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let tenant = Tenant::builder().name("gold").build();
     let run = || {
         runtime.block_on(async {
-            runtime.task().name("order").tenant(&tenant).spawn(yield_now()).await.unwrap();
+            runtime.task_builder().name("order").tenant(&tenant).spawn(yield_now()).await.unwrap();
             runtime.spawn(async {}).await.unwrap();
             let own = tracing::span!(target: "spans", Level::TRACE, "own");
-            runtime.task().name("mine").span(own).spawn(async {}).await.unwrap();
+            runtime.task_builder().name("mine").span(own).spawn(async {}).await.unwrap();
         });
     };
     run();

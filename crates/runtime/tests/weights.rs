@@ -68,7 +68,7 @@ fn used() -> u64 {
 /// Polls of the first tenant over those of the second, while the workers ran for so long together; and which part of the
 /// time each was on its CPU.
 fn ratio(case: Case, time: Duration) -> (f64, f64) {
-    let runtime = Runtime::builder().workers(case.workers).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(case.workers).build().unwrap();
     let root = Account::root("root").build();
     let (stop, steps) = (Arc::new(AtomicBool::new(false)), steps_per_us() * case.poll_us);
     let mut all = Vec::new();
@@ -163,7 +163,7 @@ fn weights_hold_with_as_many_tasks_as_workers() {
 #[test]
 fn polls_that_wait_by_themselves_are_paid_for() {
     let _alone = alone();
-    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let polls = [Arc::<AtomicU64>::default(), Arc::default()];
     let steps = steps_per_us() * 2000;

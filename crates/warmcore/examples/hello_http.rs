@@ -18,6 +18,6 @@ async fn main() -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
     println!("listening on http://{}", listener.local_addr()?);
     let ctrl_c = async { _ = tokio::signal::ctrl_c().await };
-    http::serve(listener, app).until(ctrl_c).run().await;
+    http::serve(listener, app).with_graceful_shutdown(ctrl_c).run().await;
     Ok(())
 }

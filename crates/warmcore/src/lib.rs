@@ -33,7 +33,7 @@
 //! Tasks; what a program awaits of tokio, hyper or axum, it awaits here:
 //!
 //! ```
-//! #[warmcore::main(workers = 2)]
+//! #[warmcore::main(worker_threads = 2)]
 //! async fn main() {
 //!     let answer = warmcore::spawn(async { 42 }).await;
 //!     assert_eq!(answer.expect("it does not panic"), 42);
@@ -56,7 +56,7 @@ pub use warmcore_types as types;
 
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime::{
-    Handle, PolicyKind, Runtime, block_in_place, scope, spawn, spawn_in, task, yield_now,
+    Handle, PolicyKind, Runtime, block_in_place, scope, spawn, spawn_in, task, task_builder, yield_now,
 };
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime_derive::{main, test};

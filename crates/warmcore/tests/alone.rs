@@ -35,7 +35,7 @@ struct Shared {
     used: Padded<AtomicUsize>,
 }
 
-#[warmcore::main(workers = 2)]
+#[warmcore::main(worker_threads = 2)]
 async fn main() {
     REQUESTS.add(2);
     OPEN.add(1);

@@ -31,7 +31,7 @@ fn sum(metrics: &str, name: &str, label: &str) -> f64 {
 fn prometheus_reads_what_the_workers_did() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().unwrap();
     export::describe_metrics();
-    let runtime = Runtime::builder().workers(2).name("test").build().unwrap();
+    let runtime = Runtime::builder().worker_threads(2).name("test").build().unwrap();
     let app = prometheus::app(runtime.handle(), recorder);
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let server = listener.local_addr().unwrap();

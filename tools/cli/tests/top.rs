@@ -15,12 +15,13 @@ const ROLE: &str = "WARMCORE_TEST_ROLE";
 #[test]
 fn watched_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let mut builder = Runtime::builder().workers(2).name("orders");
+    let mut builder = Runtime::builder().worker_threads(2).name("orders");
     if role == "builder" {
         builder = builder.observe(true);
     }
     let runtime = builder.build().unwrap();
-    let second = (role == "two").then(|| Runtime::builder().workers(1).name("second").build().unwrap());
+    let second =
+        (role == "two").then(|| Runtime::builder().worker_threads(1).name("second").build().unwrap());
     if role == "foreign" {
         // As `axum::serve` in `main` does: everything in tasks of `tokio::spawn`, from a thread that is no worker and
         // stays in the runtime.

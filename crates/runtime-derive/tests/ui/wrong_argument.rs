@@ -1,16 +1,16 @@
 use warmcore_runtime_derive::{main, test};
 
-#[main(workers = "four")]
+#[main(worker_threads = "four")]
 async fn not_a_number() {}
 
-#[main(workers = 0)]
+#[main(worker_threads = 0)]
 async fn nobody() {}
 
-#[main(workers)]
+#[main(worker_threads)]
 async fn how_many() {}
 
-#[main(worker_threads = 4)]
-async fn as_in_tokio() {}
+#[main(workers = 4)]
+async fn as_before() {}
 
 #[test(flavor = "multi_thread")]
 async fn a_flavor() {}
@@ -24,13 +24,13 @@ async fn unquoted() {}
 #[main(name = "")]
 async fn nameless() {}
 
-#[main(workers = 2, name = "a", workers = 3)]
+#[main(worker_threads = 2, name = "a", worker_threads = 3)]
 async fn twice() {}
 
 #[main(crate = "warmcore")]
 async fn quoted_path() {}
 
-#[main(workers = 2 name = "a")]
+#[main(worker_threads = 2 name = "a")]
 async fn no_comma() {}
 
 fn main() {}

@@ -16,5 +16,5 @@ async fn twice() {}
 #[warmcore_runtime_derive::main]
 struct NoFunction;
 
-#[warmcore_runtime_derive::main(workers = 0)]
+#[warmcore_runtime_derive::main(worker_threads = 0)]
 fn main() {}

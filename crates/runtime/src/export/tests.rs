@@ -89,7 +89,7 @@ impl Recorder for Notes {
 #[test]
 fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtimes() {
     let notes = Notes::default();
-    let runtime = Runtime::builder().workers(2).name("orders").build().unwrap();
+    let runtime = Runtime::builder().worker_threads(2).name("orders").build().unwrap();
     let account = warmcore_budget::host::Account::root("bytes").limit(1000).build();
     let tenant = Tenant::builder().name("gold").account(&account).build();
     let held = account.try_hold(10).unwrap();
@@ -126,7 +126,7 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
 #[test]
 fn tenants_of_one_name_are_one_series() {
     let notes = Notes::default();
-    let runtime = Runtime::builder().workers(1).name("orders").build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).name("orders").build().unwrap();
     let tenant = || Tenant::builder().name("silver").build();
     let (a, b) = (tenant(), tenant());
     runtime.block_on(async {
@@ -146,7 +146,7 @@ fn tenants_of_one_name_are_one_series() {
 #[test]
 fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_living_tasks() {
     let notes = Notes::default();
-    let runtime = Runtime::builder().workers(1).name("orders").build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).name("orders").build().unwrap();
     let look = || {
         ::metrics::with_local_recorder(&notes, || record_now(&runtime.handle()));
         std::mem::take(&mut *notes.told.lock().unwrap())
@@ -199,7 +199,7 @@ fn what_is_kept_of_tenants_is_by_name() {
 
 #[test]
 fn recording_goes_on_until_it_is_aborted() {
-    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let recording = record_metrics(&runtime.handle(), Duration::from_millis(1));
     assert_eq!(recording.name(), Some("warmcore-metrics"));
     recording.abort();

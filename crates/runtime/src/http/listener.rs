@@ -151,7 +151,7 @@ pub fn bind(addr: impl ToSocketAddrs) -> io::Result<PerLlc> {
     llcs.dedup();
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for addr in addr.to_socket_addrs()? {
-        match handle.enter(|| bind_all(addr, &llcs)) {
+        match handle.with_context(|| bind_all(addr, &llcs)) {
             Ok(sockets) => return Ok(PerLlc { sockets, registered: None }),
             Err(error) => last = error,
         }

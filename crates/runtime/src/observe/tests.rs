@@ -12,7 +12,7 @@ const HANG: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
 fn runtime(name: &str) -> Runtime {
-    Runtime::builder().workers(2).name(name).observe(false).build().unwrap()
+    Runtime::builder().worker_threads(2).name(name).observe(false).build().unwrap()
 }
 
 /// A folder as `/tmp` is, and this user's folder in it.

@@ -316,7 +316,7 @@ fn who_is_pinned_stays_and_ends() {
                         yield_now().await;
                     }
                 };
-                let spawner = model.runtime.task().on(Placement::Cpu(cpu));
+                let spawner = model.runtime.task_builder().placement(Placement::Cpu(cpu));
                 spawner.spawn(Checked::new(&model.futures, here))
             })
             .collect();

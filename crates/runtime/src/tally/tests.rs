@@ -4,7 +4,7 @@ use crate::{Runtime, spawn_in, yield_now};
 use std::time::{Duration, Instant};
 
 fn runtime() -> Runtime {
-    Runtime::builder().workers(2).observe(false).build().unwrap()
+    Runtime::builder().worker_threads(2).observe(false).build().unwrap()
 }
 
 fn of<'a>(tenants: &'a [TenantMetrics], name: &str) -> &'a TenantMetrics {
@@ -53,7 +53,7 @@ fn a_task_counts_as_living_until_its_future_is_gone_also_if_it_is_aborted_or_pan
     panicked.unwrap_err();
     until(|| (living(&runtime) == 2).then_some(()));
     // A task that never begins: nothing was counted.
-    drop(runtime.task().tenant(&tenant));
+    drop(runtime.task_builder().tenant(&tenant));
     assert_eq!(living(&runtime), 2);
     let shared = runtime.shared.clone();
     drop(runtime);

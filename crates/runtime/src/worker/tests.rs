@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::common::{Hear, heard};
+use crate::header::JoinHandle;
 use crate::host::Host;
 use crate::runtime::{desk, shared};
-use crate::spawn::Spawner;
+use crate::spawn::TaskBuilder;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
-use crate::task::JoinHandle;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl World {
             *lock(&rung) = Some(cx.waker().clone());
             Poll::Pending
         });
-        (Spawner::of(&self.local.shared).spawn(sleeps), bell)
+        (TaskBuilder::of(&self.local.shared).spawn(sleeps), bell)
     }
 
     /// Polls the next task, and measures that poll. False: there is none.
@@ -116,7 +116,7 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
         let (sleeper, bell) = world.sleeper(5 * US);
         assert!(world.step());
         let script = world.script.clone();
-        let waker = Spawner::of(&world.local.shared).spawn(async move {
+        let waker = TaskBuilder::of(&world.local.shared).spawn(async move {
             for poll in 1..=polls {
                 script.clock.fetch_add(each, Relaxed);
                 if poll == polls {
@@ -143,14 +143,14 @@ fn a_yield_is_no_sleep_and_opens_no_window() {
     let world = World::new();
     let _being = context::be(&world.local);
     let script = world.script.clone();
-    let yields = Spawner::of(&world.local.shared).spawn(async move {
+    let yields = TaskBuilder::of(&world.local.shared).spawn(async move {
         loop {
             script.clock.fetch_add(5 * US, Relaxed);
             crate::yield_now().await;
         }
     });
     let script = world.script.clone();
-    let other = Spawner::of(&world.local.shared).spawn(async move {
+    let other = TaskBuilder::of(&world.local.shared).spawn(async move {
         loop {
             script.clock.fetch_add(100 * US, Relaxed);
             crate::yield_now().await;
@@ -172,7 +172,7 @@ fn a_window_opens_when_the_worker_goes_idle() {
     let wakes_itself = Arc::new(AtomicBool::new(false));
     let (bell, script, wakes) = (Bell::default(), world.script.clone(), wakes_itself.clone());
     let rung = bell.clone();
-    let task = Spawner::of(&world.local.shared).spawn(poll_fn(move |cx| {
+    let task = TaskBuilder::of(&world.local.shared).spawn(poll_fn(move |cx| {
         script.clock.fetch_add(5 * US, Relaxed);
         *lock(&rung) = Some(cx.waker().clone());
         if wakes.load(Relaxed) {
@@ -215,7 +215,7 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
     let world = World::new();
     let _being = context::be(&world.local);
     let script = world.script.clone();
-    let task = Spawner::of(&world.local.shared).name("honest").spawn(async move {
+    let task = TaskBuilder::of(&world.local.shared).name("honest").spawn(async move {
         loop {
             script.clock.fetch_add(2_000 * US, Relaxed);
             crate::yield_now().await;
@@ -243,7 +243,7 @@ fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() 
     let mut world = World::new();
     let script = world.script.clone();
     let being = context::be(&world.local);
-    let task = Spawner::of(&world.local.shared).name("honest").spawn(async move {
+    let task = TaskBuilder::of(&world.local.shared).name("honest").spawn(async move {
         loop {
             script.clock.fetch_add(2_000 * US, Relaxed);
             crate::yield_now().await;
@@ -304,7 +304,7 @@ impl Hear for Panics {
 fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
     let world = World::new();
     let _being = context::be(&world.local);
-    let task = Spawner::of(&world.local.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
+    let task = TaskBuilder::of(&world.local.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
     heard(Panics, || assert!(world.step()));
     assert_eq!(world.local.desk().says.polls.load(Relaxed), 2);
     let outcome = std::pin::pin!(task).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
@@ -320,7 +320,7 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     let _being = context::be(&world.local);
     let tenant = Tenant::builder().name("short").build();
     let script = world.script.clone();
-    let short = Spawner::of(&world.local.shared).tenant(&tenant).spawn(async move {
+    let short = TaskBuilder::of(&world.local.shared).tenant(&tenant).spawn(async move {
         loop {
             script.clock.fetch_add(US, Relaxed);
             crate::yield_now().await;
@@ -340,7 +340,7 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     // One of those that are measured by chance, at whose end it is found that one before it was long.
     assert!(world.step());
     let script = world.script.clone();
-    let blocks = Spawner::of(&world.local.shared)
+    let blocks = TaskBuilder::of(&world.local.shared)
         .spawn(async move { _ = script.clock.fetch_add(30_000 * US, Relaxed) });
     while !blocks.is_finished() {
         world.local.until_sample.set(1000);

@@ -22,7 +22,7 @@ pub fn with_workers<R: Send + 'static>(
     test: impl FnOnce(&Runtime) -> R + Send + 'static,
 ) -> R {
     ends(move || {
-        let runtime = Runtime::builder().workers(workers).build().expect("a runtime");
+        let runtime = Runtime::builder().worker_threads(workers).build().expect("a runtime");
         test(&runtime)
     })
 }

@@ -33,7 +33,7 @@ pub fn ours_apart() -> &'static Runtime {
 }
 
 fn make(name: &str, policy: PolicyKind) -> Runtime {
-    let builder = Runtime::builder().workers(cpus().len()).policy(policy).name(name);
+    let builder = Runtime::builder().worker_threads(cpus().len()).policy(policy).name(name);
     builder.build().expect("threads and descriptors can be had")
 }
 

@@ -325,7 +325,8 @@ fn the_schema_in_the_docs_is_the_schema() {
 
 /// What a runtime of this process says.
 fn said() -> String {
-    let runtime = warmcore_runtime::Runtime::builder().workers(1).name("said").observe(true).build().unwrap();
+    let runtime =
+        warmcore_runtime::Runtime::builder().worker_threads(1).name("said").observe(true).build().unwrap();
     let tenant = warmcore_tenant::Tenant::builder().build();
     runtime.block_on(runtime.spawn_in(&tenant, async {})).unwrap();
     let ours = observe::list().into_iter().filter(|one| one.pid == std::process::id());

@@ -90,7 +90,7 @@ struct OnOursSpread;
 
 impl Spawn for OnOursSpread {
     fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
-        drop(warmcore_runtime::Handle::current().task().spread().spawn(task));
+        drop(warmcore_runtime::Handle::current().task_builder().least_loaded().spawn(task));
     }
 }
 

@@ -81,7 +81,7 @@ impl Host for Ours {
     }
 
     fn scope(self, jobs: usize, job: &(dyn Fn(usize) + Sync)) {
-        self.runtime.enter(|| {
+        self.runtime.with_context(|| {
             warmcore_runtime::scope(|scope| (0..jobs).for_each(|number| scope.spawn(move || job(number))));
         });
     }

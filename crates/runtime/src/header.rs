@@ -2,7 +2,7 @@
 //!
 //! Model.   `async-task` keeps the states; the header beside them has what placement must know: where the task
 //!          ran last, what it runs for at a time, how it sleeps, whose it is. The future is polled inside
-//!          `Tracked`, which catches its panic, sees whether it was aborted, and takes it off the list of the
+//!          `Tracked`, which catches its panic, sees whether it was cancelled, and takes it off the list of the
 //!          living when it is gone, however it goes.
 //! Number.  A header is 64 bytes, beside async-task's own 40. An idle task is that, its future and 24 bytes on the list of the living.
 //! Writers. The header: whoever holds the `Runnable`, and there is only one, so Relaxed does; `state` also by who
@@ -30,7 +30,7 @@ use warmcore_types::{CpuId, Nanos};
 /// Not run yet.
 const NOWHERE: u32 = u32::MAX;
 
-const ABORTED: u32 = 1;
+const CANCELLED: u32 = 1;
 
 /// A debt is below 4 ms: no refill is more.
 const DEBT_BITS: u32 = 22;
@@ -186,12 +186,12 @@ impl Header {
     }
 
     pub(crate) fn abort(&self) {
-        self.state.fetch_or(ABORTED, Relaxed);
+        self.state.fetch_or(CANCELLED, Relaxed);
     }
 
     #[inline]
-    pub(crate) fn is_aborted(&self) -> bool {
-        self.state.load(Relaxed) & ABORTED != 0
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.state.load(Relaxed) & CANCELLED != 0
     }
 }
 
@@ -296,9 +296,9 @@ impl<F: Future> Future for Tracked<F> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.header().is_aborted() {
-            let aborted = Err(JoinError::aborted(self.header().name().cloned()));
-            return Poll::Ready(Kept(Some(self.end(aborted))));
+        if self.header().is_cancelled() {
+            let cancelled = Err(JoinError::cancelled(self.header().name().cloned()));
+            return Poll::Ready(Kept(Some(self.end(cancelled))));
         }
         // SAFETY: structural pinning: `future` is never moved.
         let this = unsafe { self.as_mut().get_unchecked_mut() };
@@ -366,7 +366,7 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinH
 
 /// Waits for a task's end. Dropping it leaves the task alone.
 ///
-/// Ready with what the task returned, or [`JoinError`] if it panicked or was aborted.
+/// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
 pub struct JoinHandle<T> {
     task: Option<Task<Kept<T>, Header>>,
 }
