@@ -27,7 +27,7 @@ use std::time::Duration;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{self, Base, Culprit, Profile};
 use warmcore_papers::{Options, Table, UNPUBLISHED};
-use warmcore_sim::machine::{Machine, THIS};
+use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
 use watch::Onlooker;
@@ -122,7 +122,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
             seeds: common.seeds(),
             quick: args.quick(),
             threads: None,
-            watch: Some(watch.clone()),
+            progress: Some(watch.clone()),
         };
         let replay = |seed: Option<u64>| args.replay(*kind, seed);
         let table = watch.wait(|| kind.table(&options).concluded(&options), replay)?;
@@ -208,8 +208,8 @@ fn noted(notes: &[String]) -> String {
 
 /// What `--machine` names. Of this machine the hand-overs of a line are timed first: that takes 2 to 20 s, and
 /// estimates by class are off by a factor of four on some.
-fn machine_of(what: &str) -> anyhow::Result<Machine> {
-    let machine = Machine::read(what)?;
+fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
+    let machine = SimMachine::read(what)?;
     if what != THIS || machine.topology.usable().len() < 2 {
         return Ok(machine);
     }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_probes_times_are_the_costs_of_this_machine() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hwloc/synthetic-80cpu-2numa.xml");
-        let drawn = Machine::read(folder).unwrap();
+        let drawn = SimMachine::read(folder).unwrap();
         // CPUs 0 and 1 share a core, 4 is on the same LLC, 79 in the other socket.
         let cpus = vec![0, 1, 4, 79];
         let distances: Vec<_> =

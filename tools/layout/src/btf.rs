@@ -6,7 +6,7 @@
 //! Source.  Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
 
 use super::member::{self, Member, Shape, Type};
-use super::{Layout, LayoutError, near};
+use super::{Layout, LayoutError, similar_names};
 use std::cell::Cell;
 
 const MAGIC: u16 = 0xeb9f;
@@ -39,7 +39,7 @@ const ENUM64: u32 = 19;
 struct Bytes<'a> {
     bytes: &'a [u8],
     is_big: bool,
-    place: &'a str,
+    location: &'a str,
 }
 
 impl Bytes<'_> {
@@ -52,7 +52,7 @@ impl Bytes<'_> {
 
     fn truncated(&self, at: usize) -> LayoutError {
         let fact = format!("BTF ends at byte {}, and byte {at} is asked for", self.bytes.len());
-        LayoutError::new(self.place, fact, "it is cut off; copy it again, whole")
+        LayoutError::new(self.location, fact, "it is cut off; copy it again, whole")
     }
 }
 
@@ -78,8 +78,8 @@ struct Head {
     size: u32,
 }
 
-pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, LayoutError> {
-    let btf = Btf::new(bytes, place)?;
+pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, LayoutError> {
+    let btf = Btf::new(bytes, location)?;
     let mut found: Option<(usize, Type)> = None;
     for number in 1..btf.types.len() {
         let head = btf.head(number)?;
@@ -92,16 +92,16 @@ pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, Layo
         }
     }
     match found {
-        Some((_, of)) => member::layout(name, place, of),
+        Some((_, of)) => member::layout(name, location, of),
         None => Err(btf.unknown(name)?),
     }
 }
 
 impl<'a> Btf<'a> {
-    fn new(bytes: &'a [u8], place: &'a str) -> Result<Self, LayoutError> {
+    fn new(bytes: &'a [u8], location: &'a str) -> Result<Self, LayoutError> {
         let is_big = bytes.first() == Some(&0xeb);
-        let bytes = Bytes { bytes, is_big, place };
-        let wrong = |fact: String| LayoutError::new(place, fact, "give a file of BTF version 1");
+        let bytes = Bytes { bytes, is_big, location };
+        let wrong = |fact: String| LayoutError::new(location, fact, "give a file of BTF version 1");
         let first = bytes.u32(0)?;
         let (magic, version) =
             if is_big { (first >> 16, first >> 8 & 255) } else { (first & 0xffff, first >> 16 & 255) };
@@ -154,7 +154,7 @@ impl<'a> Btf<'a> {
             let fact =
                 format!("type {number} is named, and there are {} types", self.types.len().saturating_sub(1));
             let next = "a module's BTF goes on where the kernel's ends: read the kernel's";
-            return Err(LayoutError::new(self.bytes.place, fact, next));
+            return Err(LayoutError::new(self.bytes.location, fact, next));
         };
         let info = self.bytes.u32(at + 4)?;
         Ok(Head {
@@ -178,7 +178,7 @@ impl<'a> Btf<'a> {
             kind => {
                 let fact = format!("the type at byte {} is of kind {kind}", head.at);
                 let next = "kinds 1 to 19 are known; it is damaged, or newer than this program";
-                return Err(LayoutError::new(self.bytes.place, fact, next));
+                return Err(LayoutError::new(self.bytes.location, fact, next));
             }
         })
     }
@@ -192,7 +192,7 @@ impl<'a> Btf<'a> {
         };
         std::str::from_utf8(&from[..end]).map_err(|_| {
             let fact = format!("the name at byte {} is no text", self.strings.0 + offset as usize);
-            LayoutError::new(self.bytes.place, fact, "it is damaged; copy it again")
+            LayoutError::new(self.bytes.location, fact, "it is damaged; copy it again")
         })
     }
 
@@ -205,7 +205,7 @@ impl<'a> Btf<'a> {
         self.read.set(self.read.get() + 1);
         if depth > DEPTH_MAX || self.read.get() > READ_MAX {
             let fact = format!("type {number} contains itself, or more than a million others");
-            return Err(LayoutError::new(self.bytes.place, fact, "it is damaged; copy it again"));
+            return Err(LayoutError::new(self.bytes.location, fact, "it is damaged; copy it again"));
         }
         let size = head.size as usize;
         Ok(match head.kind {
@@ -232,8 +232,8 @@ impl<'a> Btf<'a> {
         let at = head.at + 12 + 12 * index;
         let name = self.string(self.bytes.u32(at)?)?.to_owned();
         let of = self.of(self.bytes.u32(at + 4)? as usize, depth + 1)?;
-        let place = self.bytes.u32(at + 8)?;
-        let (bit, bits) = if head.has_bits { (place & 0xff_ffff, place >> 24) } else { (place, 0) };
+        let word = self.bytes.u32(at + 8)?;
+        let (bit, bits) = if head.has_bits { (word & 0xff_ffff, word >> 24) } else { (word, 0) };
         let offset = (bit / 8) as usize;
         let bytes = (bits > 0).then(|| (bit + bits).div_ceil(8) as usize - offset);
         Ok(Member { name, offset, bytes, of })
@@ -247,10 +247,10 @@ impl<'a> Btf<'a> {
                 names.push(self.string(head.name)?);
             }
         }
-        let next = match near(name, names.iter().copied()) {
+        let next = match similar_names(name, names.iter().copied()) {
             Some(near) => format!("did you mean {near}?"),
             None => format!("it has {} structs, none with a name like that", names.len()),
         };
-        Ok(LayoutError::new(self.bytes.place, format!("has no struct {name}"), &next))
+        Ok(LayoutError::new(self.bytes.location, format!("has no struct {name}"), &next))
     }
 }

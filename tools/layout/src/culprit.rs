@@ -20,7 +20,7 @@ mod tests;
 
 pub use perf::{Base, from_perf, is_perf};
 pub use profile::{Cpus, Per, Profile, Touch};
-pub use relayout::{Kind, Relayout, relayouts};
+pub use relayout::{Relayout, RelayoutKind, relayouts};
 pub use simulate::{Seen, simulate};
 
 use crate::{Layout, LayoutError};
@@ -126,7 +126,7 @@ impl Verdict {
 }
 
 /// A profile on a machine, ready for many layouts of the struct.
-pub struct Judge {
+pub struct Analyzer {
     cores: Cores,
     /// The names in the profile, each once, with how often each core touches it.
     touched: Vec<(String, Rates)>,
@@ -135,7 +135,7 @@ pub struct Judge {
     known: RefCell<BTreeMap<Vec<usize>, Rc<Solved>>>,
 }
 
-impl Judge {
+impl Analyzer {
     /// For a profile, checked against the layout.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Judge {
     /// The fields that the profile names: their numbers in the layout, each once.
     pub(crate) fn hot(&self, layout: &Layout) -> Vec<usize> {
         let mut hot: Vec<usize> =
-            self.touched.iter().filter_map(|(name, _)| Some(layout.place(name).ok()?.field)).collect();
+            self.touched.iter().filter_map(|(name, _)| Some(layout.byte_range(name).ok()?.field)).collect();
         hot.sort_unstable();
         hot.dedup();
         hot
@@ -210,11 +210,11 @@ impl Judge {
     ///
     /// A field that the layout does not have.
     pub fn verdict(&self, layout: &Layout) -> Result<Verdict, LayoutError> {
-        let places =
-            self.touched.iter().map(|(name, _)| layout.place(name)).collect::<Result<Vec<_>, _>>()?;
+        let ranges =
+            self.touched.iter().map(|(name, _)| layout.byte_range(name)).collect::<Result<Vec<_>, _>>()?;
         let mut lines: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (field, place) in places.iter().enumerate() {
-            for line in place.units(self.unit) {
+        for (field, range) in ranges.iter().enumerate() {
+            for line in range.units(self.unit) {
                 lines.entry(line).or_default().push(field);
             }
         }
@@ -232,7 +232,7 @@ impl Judge {
             }
         }
         for (field, (name, rates)) in self.touched.iter().enumerate() {
-            let place = places[field];
+            let range = ranges[field];
             let (mut here, mut alone) = (Cost::default(), Cost::default());
             let mut company: Vec<usize> = Vec::new();
             for fields in lines.values().filter(|fields| fields.contains(&field)) {
@@ -256,8 +256,8 @@ impl Judge {
             };
             verdict.fields.push(FieldCost {
                 name: name.clone(),
-                offset: place.offset,
-                size: place.size,
+                offset: range.offset,
+                size: range.size,
                 reads_per_s: reads,
                 writes_per_s: writes,
                 readers: rates.0.iter().filter(|r| r.0 > 0.0).count(),
@@ -303,13 +303,13 @@ impl Judge {
         if all <= 0.0 {
             return Vec::new();
         }
-        let place = |f: usize| layout.place(&self.touched[f].0).expect("the verdict has asked for it");
-        let me = place(field);
+        let range = |f: usize| layout.byte_range(&self.touched[f].0).expect("the verdict has asked for it");
+        let me = range(field);
         let mut blame: Vec<Blame> = weights
             .into_iter()
             .filter(|(_, weight)| weight / all >= BLAME_SHARE)
             .map(|(other, weight)| {
-                let it = place(other);
+                let it = range(other);
                 let stands = match () {
                     _ if it.offset + it.size <= me.offset => Stands::Before,
                     _ if me.offset + me.size <= it.offset => Stands::After,
@@ -326,7 +326,7 @@ impl Judge {
     /// The touched fields as `line` sees them, in groups by who writes them: for its conflicts and its drawings.
     pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
         let fields = self.touched.iter().filter_map(|(name, rates)| {
-            let place = layout.place(name).ok()?;
+            let range = layout.byte_range(name).ok()?;
             // What the same cores touch in the same measure is one group, called by its first field.
             let first = self.touched.iter().find(|(_, other)| other == rates)?.0.as_str();
             let group = match rates.writers() {
@@ -334,7 +334,7 @@ impl Judge {
                 1 => Group { access: Access::Owner, name: first },
                 _ => Group { access: Access::Contended, name: first },
             };
-            Some(FieldLine { name, group, offset: place.offset, size: place.size.max(1) })
+            Some(FieldLine { name, group, offset: range.offset, size: range.size.max(1) })
         });
         fields.collect()
     }
@@ -407,15 +407,15 @@ pub fn find(
     costs: &Costs,
     topology: &Topology,
 ) -> Result<Culprit, LayoutError> {
-    let judge = Judge::new(profile, layout, costs, topology)?;
-    let fields = judge.field_lines(layout);
-    let conflicts = warmcore_line::conflicts(&fields, judge.unit());
+    let analyzer = Analyzer::new(profile, layout, costs, topology)?;
+    let fields = analyzer.field_lines(layout);
+    let conflicts = warmcore_line::conflicts(&fields, analyzer.unit());
     Ok(Culprit {
         layout: layout.clone(),
         workload: profile.workload.clone(),
         machine: costs.machine().to_owned(),
-        verdict: judge.verdict(layout)?,
+        verdict: analyzer.verdict(layout)?,
         conflicts: conflicts.iter().map(ToString::to_string).collect(),
-        relayouts: relayouts(&judge, layout)?,
+        relayouts: relayouts(&analyzer, layout)?,
     })
 }

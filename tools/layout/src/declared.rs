@@ -24,13 +24,13 @@ struct Declared {
     align: Option<usize>,
 }
 
-pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
+pub(super) fn read(text: &str, location: &str) -> Result<Layout, LayoutError> {
     let file: File = if text.trim_start().starts_with('{') {
-        serde_json::from_str(text).map_err(|e| unreadable(place, &e.to_string()))?
+        serde_json::from_str(text).map_err(|e| unreadable(location, &e.to_string()))?
     } else {
-        toml::from_str(text).map_err(|e| unreadable(place, e.to_string().trim()))?
+        toml::from_str(text).map_err(|e| unreadable(location, e.to_string().trim()))?
     };
-    let wrong = |fact: String, next: &str| Err(LayoutError::new(place, fact, next));
+    let wrong = |fact: String, next: &str| Err(LayoutError::new(location, fact, next));
     if file.size > super::SIZE_MAX {
         return wrong(format!("a size of {} bytes", file.size), "mend `size`: 1 GiB is the most");
     }
@@ -41,8 +41,8 @@ pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
             let fact = format!("field {name} of {size} bytes at {offset} is not within 0..{}", file.size);
             return wrong(fact, "give it at least one byte, or mend `size`");
         }
-        let room = (offset | file.size).trailing_zeros().min(12);
-        let natural = (1usize << size.trailing_zeros()).min(1 << room).min(8);
+        let zeros = (offset | file.size).trailing_zeros().min(12);
+        let natural = (1usize << size.trailing_zeros()).min(1 << zeros).min(8);
         let align = align.unwrap_or(natural);
         if !align.is_power_of_two() || align > super::SIZE_MAX || !offset.is_multiple_of(align) {
             let fact = format!("field {name} at {offset} is not aligned to {align}");
@@ -71,12 +71,12 @@ pub(super) fn read(text: &str, place: &str) -> Result<Layout, LayoutError> {
         let fact = format!("a size of {} is no multiple of the alignment {align}", file.size);
         return wrong(fact, "mend `size`, which has the padding at the end in it, or an `align`");
     }
-    Ok(Layout { name: file.name, source: place.to_owned(), size: file.size, align, fields })
+    Ok(Layout { name: file.name, source: location.to_owned(), size: file.size, align, fields })
 }
 
-fn unreadable(place: &str, why: &str) -> LayoutError {
+fn unreadable(location: &str, why: &str) -> LayoutError {
     LayoutError::new(
-        place,
+        location,
         why.replace('\n', " "),
         "a declaration has `name`, `size` and `fields` with `name`, `offset` and `size`",
     )

@@ -7,7 +7,7 @@
 //! Source.  DWARF 5, sections 5.3 (arrays in 5.5), 5.7, 7.5.
 
 use super::member::{self, Member, Shape, Type};
-use super::{Layout, LayoutError, near};
+use super::{Layout, LayoutError, similar_names};
 use gimli::{AttributeValue, EndianSlice, EntriesTreeNode, Operation, RunTimeEndian, UnitOffset};
 use object::{Object, ObjectKind, ObjectSection};
 use std::cell::Cell;
@@ -22,23 +22,27 @@ const DEPTH_MAX: usize = 64;
 /// Types that are looked at for one struct.
 const READ_MAX: usize = 1 << 20;
 
-pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, LayoutError> {
-    let damaged = |e: object::Error| LayoutError::new(place, format!("{e}"), "give a whole ELF file");
+pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, LayoutError> {
+    let damaged = |e: object::Error| LayoutError::new(location, format!("{e}"), "give a whole ELF file");
     let file = object::File::parse(bytes).map_err(damaged)?;
     if file.section_by_name(".debug_info").is_none() {
         if let Some(btf) = file.section_by_name(".BTF") {
-            return super::btf::read(btf.data().map_err(damaged)?, name, &format!("{place}, section .BTF"));
+            return super::btf::read(
+                btf.data().map_err(damaged)?,
+                name,
+                &format!("{location}, section .BTF"),
+            );
         }
         let fact = "has neither .debug_info nor .BTF";
         return Err(LayoutError::new(
-            place,
+            location,
             fact,
             "build it with debug information (`debug = true` in Cargo's profile, -g for a C compiler)",
         ));
     }
     if file.kind() == ObjectKind::Relocatable && file.section_by_name(".rela.debug_info").is_some() {
         let fact = "is not linked yet: what its debug information names is not filled in";
-        return Err(LayoutError::new(place, fact, "link it (ld -r keeps it so), and read what comes out"));
+        return Err(LayoutError::new(location, fact, "link it (ld -r keeps it so), and read what comes out"));
     }
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: gimli::SectionId| -> Result<Slice<'_>, LayoutError> {
@@ -48,17 +52,17 @@ pub(super) fn read(bytes: &[u8], name: &str, place: &str) -> Result<Layout, Layo
         if section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None) {
             let fact = format!("its {} is compressed", id.name());
             let next = "unpack it: objcopy --decompress-debug-sections";
-            return Err(LayoutError::new(place, fact, next));
+            return Err(LayoutError::new(location, fact, next));
         }
         Ok(EndianSlice::new(section.data().map_err(damaged)?, endian))
     };
     let dwarf = Dwarf::load(section)?;
     let is_big = !file.is_little_endian();
-    let search = Search { dwarf: &dwarf, name, place, is_big, read: Cell::new(0) };
+    let search = Search { dwarf: &dwarf, name, location, is_big, read: Cell::new(0) };
     search.run().map_err(|e| match e {
         Why::Layout(error) => error,
         Why::Gimli(error) => {
-            LayoutError::new(place, format!("its DWARF is damaged: {error}"), "build the file again")
+            LayoutError::new(location, format!("its DWARF is damaged: {error}"), "build the file again")
         }
     })
 }
@@ -77,7 +81,7 @@ impl From<gimli::Error> for Why {
 struct Search<'a> {
     dwarf: &'a Dwarf<'a>,
     name: &'a str,
-    place: &'a str,
+    location: &'a str,
     is_big: bool,
     read: Cell<usize>,
 }
@@ -100,7 +104,7 @@ impl<'a> Search<'a> {
             for (full, offset) in matches {
                 self.read.set(0);
                 let of = self.of(&unit, offset, 0)?;
-                let layout = member::layout(&full, self.place, of).map_err(Why::Layout)?;
+                let layout = member::layout(&full, self.location, of).map_err(Why::Layout)?;
                 if !found.iter().any(|f| f.full == full && f.layout == layout) {
                     found.push(Found { full, layout });
                 }
@@ -109,19 +113,19 @@ impl<'a> Search<'a> {
         match found.len() {
             0 => {
                 let mine = last(self.name);
-                let next = match near(mine, names.iter().map(|name| last(name))) {
+                let next = match similar_names(mine, names.iter().map(|name| last(name))) {
                     Some(near) => format!("did you mean {near}?"),
                     None => format!("it has {} structs, none with a name like that", names.len()),
                 };
                 let fact = format!("has no struct {}", self.name);
-                Err(Why::Layout(LayoutError::new(self.place, fact, &next)))
+                Err(Why::Layout(LayoutError::new(self.location, fact, &next)))
             }
             1 => Ok(found.remove(0).layout),
             _ => {
                 let all: Vec<String> =
                     found.iter().map(|f| format!("{} ({} bytes)", f.full, f.layout.size)).collect();
                 let fact = format!("has {} structs {}: {}", found.len(), self.name, all.join(", "));
-                Err(Why::Layout(LayoutError::new(self.place, fact, "say which, with its namespace")))
+                Err(Why::Layout(LayoutError::new(self.location, fact, "say which, with its namespace")))
             }
         }
     }
@@ -246,10 +250,10 @@ impl<'a> Search<'a> {
     }
 
     /// A type of which nothing is known: to take it for one of no bytes would make its bytes a hole.
-    fn elsewhere(&self, place: &str) -> Why {
-        let fact = format!("a type that struct {} is made of stands {place}", self.name);
+    fn elsewhere(&self, location: &str) -> Why {
+        let fact = format!("a type that struct {} is made of stands {location}", self.name);
         let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
-        Why::Layout(LayoutError::new(self.place, fact, next))
+        Why::Layout(LayoutError::new(self.location, fact, next))
     }
 
     fn of(&self, unit: &Unit<'a>, offset: UnitOffset, depth: usize) -> Result<Type, Why> {
@@ -257,7 +261,7 @@ impl<'a> Search<'a> {
         if depth > DEPTH_MAX || self.read.get() > READ_MAX {
             let fact =
                 format!("the type at {:#x} of its unit contains itself, or a million others", offset.0);
-            return Err(Why::Layout(LayoutError::new(self.place, fact, "build the file again")));
+            return Err(Why::Layout(LayoutError::new(self.location, fact, "build the file again")));
         }
         let entry = unit.entry(offset)?;
         if let Some(signature) = entry.attr_value(gimli::DW_AT_signature) {

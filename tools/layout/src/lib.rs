@@ -2,7 +2,7 @@
 //!
 //! Model.   A struct is a list of fields that do not overlap, each of which can be moved as a whole: members of
 //!          a nameless struct are fields of their own, members of a nameless union or bits of one word are one
-//!          field. What is inside of a field (`mmap_lock.owner`) is a place in it, which moves along. Offsets
+//!          field. What is inside of a field (`mmap_lock.owner`) is an [`Inner`] of it, which moves along. Offsets
 //!          say where lines begin if the struct itself begins on one.
 //! Number.  The kernel's BTF, 5.5 MB: a struct of it in 85 ms by a debug build.
 //! Source.  BTF: Linux Documentation/bpf/btf.rst. DWARF: version 5, sections 5.5 and 5.7. BTF is read here and
@@ -24,7 +24,7 @@ pub use warmcore_sim::Error as LayoutError;
 
 use serde::Serialize;
 use std::path::Path;
-use warmcore_sim::near;
+use warmcore_sim::similar_names;
 
 /// No struct is larger: a file that says otherwise is damaged.
 const SIZE_MAX: usize = 1 << 30;
@@ -59,7 +59,7 @@ pub struct Field {
     pub inner: Vec<Inner>,
 }
 
-/// A named place inside of a field.
+/// A named range of bytes inside of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inner {
     /// Its name from the struct on: `mmap_lock.owner`.
@@ -72,7 +72,7 @@ pub struct Inner {
 
 /// Bytes that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ByteRange {
     /// The field that they are in: its number in [`Layout::fields`].
     pub field: usize,
     /// Bytes from the start of the struct.
@@ -81,7 +81,7 @@ pub struct Place {
     pub size: usize,
 }
 
-impl Place {
+impl ByteRange {
     /// The lines, or pairs of them, that it is on. An array of no length is taken to be touched at its beginning.
     pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
         self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
@@ -103,27 +103,27 @@ impl Layout {
     ///
     /// A file that cannot be read, is none of those or ends too early; a struct that is not in it.
     pub fn read(path: &Path, name: &str) -> Result<Self, LayoutError> {
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|e| {
-            LayoutError::new(&place, format!("cannot be read: {e}"), "name a file that is there")
+            LayoutError::new(&location, format!("cannot be read: {e}"), "name a file that is there")
         })?;
         match bytes.as_slice() {
-            [0x7f, b'E', b'L', b'F', ..] => Self::from_elf(&bytes, name, &place),
-            [0x9f, 0xeb, ..] | [0xeb, 0x9f, ..] => Self::from_btf(&bytes, name, &place),
+            [0x7f, b'E', b'L', b'F', ..] => Self::from_elf(&bytes, name, &location),
+            [0x9f, 0xeb, ..] | [0xeb, 0x9f, ..] => Self::from_btf(&bytes, name, &location),
             _ => {
                 let text = std::str::from_utf8(&bytes).map_err(|e| {
                     LayoutError::new(
-                        &place,
+                        &location,
                         format!("is neither ELF nor BTF, and no text from byte {} on", e.valid_up_to()),
                         "give an ELF file with debug information, /sys/kernel/btf/vmlinux, or a declaration",
                     )
                 })?;
-                let layout = Self::declared(text, &place)?;
+                let layout = Self::declared(text, &location)?;
                 if layout.name == name {
                     return Ok(layout);
                 }
                 let fact = format!("declares {}, not {name}", layout.name);
-                Err(LayoutError::new(&place, fact, "ask for that, or mend its `name`"))
+                Err(LayoutError::new(&location, fact, "ask for that, or mend its `name`"))
             }
         }
     }
@@ -133,8 +133,8 @@ impl Layout {
     /// # Errors
     ///
     /// As [`Layout::read`].
-    pub fn from_elf(bytes: &[u8], name: &str, place: &str) -> Result<Self, LayoutError> {
-        dwarf::read(bytes, name, place)
+    pub fn from_elf(bytes: &[u8], name: &str, location: &str) -> Result<Self, LayoutError> {
+        dwarf::read(bytes, name, location)
     }
 
     /// From BTF.
@@ -142,8 +142,8 @@ impl Layout {
     /// # Errors
     ///
     /// As [`Layout::read`].
-    pub fn from_btf(bytes: &[u8], name: &str, place: &str) -> Result<Self, LayoutError> {
-        btf::read(bytes, name, place)
+    pub fn from_btf(bytes: &[u8], name: &str, location: &str) -> Result<Self, LayoutError> {
+        btf::read(bytes, name, location)
     }
 
     /// From a declaration in TOML, or in JSON if it begins with `{`:
@@ -161,8 +161,8 @@ impl Layout {
     ///     ]"#,
     ///     "ring.toml",
     /// )?;
-    /// assert_eq!(ring.place("tail")?.offset, 8);
-    /// let error = ring.place("tails").unwrap_err().to_string();
+    /// assert_eq!(ring.byte_range("tail")?.offset, 8);
+    /// let error = ring.byte_range("tails").unwrap_err().to_string();
     /// assert!(error.contains("did you mean tail?"), "{error}");
     /// # Ok::<(), warmcore_layout::LayoutError>(())
     /// ```
@@ -170,29 +170,29 @@ impl Layout {
     /// # Errors
     ///
     /// Text that is neither, fields that overlap or lie beyond the end, two of one name.
-    pub fn declared(text: &str, place: &str) -> Result<Self, LayoutError> {
-        declared::read(text, place)
+    pub fn declared(text: &str, location: &str) -> Result<Self, LayoutError> {
+        declared::read(text, location)
     }
 
-    /// The bytes that a name stands for: a field, or a place in one.
+    /// The bytes that a name stands for: a field, or an [`Inner`] of one.
     ///
     /// # Errors
     ///
     /// No such name: the nearest ones, and all of them if they are few.
-    pub fn place(&self, name: &str) -> Result<Place, LayoutError> {
+    pub fn byte_range(&self, name: &str) -> Result<ByteRange, LayoutError> {
         for (field, f) in self.fields.iter().enumerate() {
             if f.name == name {
-                return Ok(Place { field, offset: f.offset, size: f.size });
+                return Ok(ByteRange { field, offset: f.offset, size: f.size });
             }
         }
         for (field, f) in self.fields.iter().enumerate() {
             if let Some(inner) = f.inner.iter().find(|inner| inner.path == name) {
-                return Ok(Place { field, offset: f.offset + inner.offset, size: inner.size });
+                return Ok(ByteRange { field, offset: f.offset + inner.offset, size: inner.size });
             }
         }
         let names = || self.fields.iter().map(|f| f.name.as_str());
         let inner = || self.fields.iter().flat_map(|f| f.inner.iter().map(|inner| inner.path.as_str()));
-        let next = match near(name, names().chain(inner())) {
+        let next = match similar_names(name, names().chain(inner())) {
             Some(near) => format!("did you mean {near}?"),
             None if self.fields.len() <= 60 => {
                 format!("its fields are {}", names().collect::<Vec<_>>().join(", "))

@@ -44,12 +44,13 @@ pub(super) const ALIGN_MAX: usize = 1 << 16;
 /// What a struct of these members and this size is aligned to. A compiler makes the size a multiple of it and puts
 /// members at multiples of theirs: where it did not, the struct is packed.
 pub(super) fn natural(members: &[Member], size: usize) -> usize {
-    let stands = |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(room(m.offset)) };
-    members.iter().map(stands).max().unwrap_or(1).min(room(size)).max(1)
+    let stands =
+        |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
+    members.iter().map(stands).max().unwrap_or(1).min(alignment_of(size)).max(1)
 }
 
 /// The largest alignment at an offset.
-fn room(offset: usize) -> usize {
+fn alignment_of(offset: usize) -> usize {
     1 << offset.trailing_zeros().min(ALIGN_MAX.trailing_zeros())
 }
 
@@ -77,8 +78,8 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
     }
     let mut fields = merge(fields);
     // One that says more is of a packed struct, which may stand anywhere.
-    fields.iter_mut().for_each(|f| f.align = f.align.min(room(of.size)));
-    let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(room(of.size)));
+    fields.iter_mut().for_each(|f| f.align = f.align.min(alignment_of(of.size)));
+    let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(alignment_of(of.size)));
     Ok(Layout { name: name.to_owned(), source: source.to_owned(), size: of.size, align, fields })
 }
 
@@ -110,7 +111,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
 
 fn field(name: &str, offset: usize, member: &Member) -> Field {
     // What stands where its type would not let it is packed.
-    let align = member.of.align.clamp(1, room(offset));
+    let align = member.of.align.clamp(1, alignment_of(offset));
     Field { name: name.to_owned(), offset, size: member.size(), align, inner: Vec::new() }
 }
 
@@ -131,10 +132,10 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// The named places in members, with their offset from the start of the field.
-fn list(members: &[Member], prefix: &str, base: usize, depth: usize, places: &mut Vec<Inner>) {
+/// The named ranges in members, with their offset from the start of the field.
+fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mut Vec<Inner>) {
     for member in members {
-        if depth == 0 || places.len() >= INNER_MAX {
+        if depth == 0 || ranges.len() >= INNER_MAX {
             return;
         }
         let offset = base.saturating_add(member.offset);
@@ -142,10 +143,10 @@ fn list(members: &[Member], prefix: &str, base: usize, depth: usize, places: &mu
         if !member.name.is_empty() {
             let path = format!("{prefix}{}", member.name);
             longer = format!("{path}.");
-            places.push(Inner { path, offset, size: member.size() });
+            ranges.push(Inner { path, offset, size: member.size() });
         }
         if let Shape::Struct(inner) | Shape::Union(inner) = &member.of.shape {
-            list(inner, &longer, offset, depth - 1, places);
+            list(inner, &longer, offset, depth - 1, ranges);
         }
     }
 }

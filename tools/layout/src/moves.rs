@@ -69,14 +69,14 @@ impl Layout {
     /// stay where they are in theirs.
     pub fn in_front(&self, fields: &[usize], line: usize) -> Self {
         let mut layout = self.clone();
-        let places = pack(&self.fields, fields, 0);
-        let taken = fields.iter().zip(&places).map(|(f, at)| at + self.fields[*f].size).max().unwrap_or(0);
+        let offsets = pack(&self.fields, fields, 0);
+        let taken = fields.iter().zip(&offsets).map(|(f, at)| at + self.fields[*f].size).max().unwrap_or(0);
         let shift = taken.next_multiple_of(line.max(layout.align));
         for f in &mut layout.fields {
             f.offset += shift;
         }
-        for (field, place) in fields.iter().zip(places) {
-            layout.fields[*field].offset = place;
+        for (field, offset) in fields.iter().zip(offsets) {
+            layout.fields[*field].offset = offset;
         }
         layout.size += shift;
         layout.align = layout.align.max(line);
@@ -88,8 +88,8 @@ impl Layout {
         let mut layout = self.clone();
         let rest = self.fields.iter().enumerate().filter(|(i, _)| !fields.contains(i)).map(|(_, f)| f.end());
         let start = rest.max().unwrap_or(0).next_multiple_of(line);
-        for (field, place) in fields.iter().zip(pack(&self.fields, fields, start)) {
-            layout.fields[*field].offset = place;
+        for (field, offset) in fields.iter().zip(pack(&self.fields, fields, start)) {
+            layout.fields[*field].offset = offset;
         }
         // Whatever the allocator puts after the struct stays off that line.
         layout.align = layout.align.max(line);
@@ -118,12 +118,12 @@ impl Layout {
 fn pack(all: &[Field], fields: &[usize], start: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..fields.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(all[fields[*i]].align));
-    let mut places = vec![0; fields.len()];
+    let mut offsets = vec![0; fields.len()];
     let mut at = start;
     for i in order {
         let field = &all[fields[i]];
-        places[i] = at.next_multiple_of(field.align);
-        at = places[i] + field.size;
+        offsets[i] = at.next_multiple_of(field.align);
+        at = offsets[i] + field.size;
     }
-    places
+    offsets
 }

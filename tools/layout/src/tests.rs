@@ -87,9 +87,9 @@ fn btf_gives_the_fields_where_they_are() {
     ];
     assert_eq!(fields, expected);
     assert_eq!((layout.size, layout.align), (64, 8));
-    assert_eq!(layout.place("list.prev").unwrap(), Place { field: 3, offset: 32, size: 8 });
-    assert_eq!(layout.place("a").unwrap(), Place { field: 2, offset: 16, size: 4 });
-    assert_eq!(layout.place("rest").unwrap(), Place { field: 1, offset: 8, size: 8 });
+    assert_eq!(layout.byte_range("list.prev").unwrap(), ByteRange { field: 3, offset: 32, size: 8 });
+    assert_eq!(layout.byte_range("a").unwrap(), ByteRange { field: 2, offset: 16, size: 4 });
+    assert_eq!(layout.byte_range("rest").unwrap(), ByteRange { field: 1, offset: 8, size: 8 });
     assert_eq!(layout.holes(), [Hole { offset: 4, size: 4 }]);
 }
 
@@ -163,18 +163,18 @@ fn a_move_changes_nothing_else() {
     assert!(layout.with(&[(1, 68)]).is_none(), "c is there");
     assert!(layout.with(&[(0, 12)]).is_none(), "not aligned");
     let swapped = layout.with(&[(0, 64), (2, 0)]).unwrap();
-    assert_eq!((swapped.place("a").unwrap().offset, swapped.place("c").unwrap().offset), (64, 0));
+    assert_eq!((swapped.byte_range("a").unwrap().offset, swapped.byte_range("c").unwrap().offset), (64, 0));
 }
 
 #[test]
 fn a_line_of_its_own_is_shared_with_nobody_and_moves_nobody_within_its_line() {
     let layout = declared();
     for moved in [layout.in_front(&[1], 64), layout.at_the_end(&[1], 64)] {
-        let line = moved.place("b").unwrap().offset / 64;
+        let line = moved.byte_range("b").unwrap().offset / 64;
         assert!(moved.fields.iter().all(|f| f.name == "b" || f.offset / 64 != line), "{moved:?}");
         assert_eq!((moved.added_to(&layout), moved.align), (64, 64));
         for name in ["a", "c"] {
-            let (before, after) = (layout.place(name).unwrap(), moved.place(name).unwrap());
+            let (before, after) = (layout.byte_range(name).unwrap(), moved.byte_range(name).unwrap());
             assert_eq!(before.offset % 64, after.offset % 64);
         }
     }
@@ -197,11 +197,11 @@ fn nothing_is_moved_behind_an_array_of_no_length_but_the_array_moves_along() {
     assert_eq!(layout.holes(), [], "what is behind `len` are its elements");
     assert!(layout.with(&[(2, 18)]).is_none(), "they are there");
     let moved = layout.at_the_end(&[0], 64);
-    let at = |name: &str| moved.place(name).unwrap().offset;
+    let at = |name: &str| moved.byte_range(name).unwrap().offset;
     assert_eq!((at("head"), at("tail"), at("data"), moved.size), (64, 8, 128, 128));
     assert_eq!(moved.fields.last().unwrap().name, "data");
     assert_eq!(moved.flexible(), Some(3));
-    let data = layout.place("data").unwrap();
+    let data = layout.byte_range("data").unwrap();
     assert_eq!(data.units(64), 0..1, "it is on the line where it begins");
 }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use warmcore_layout::Layout;
-use warmcore_layout::culprit::{Cpus, Judge, Per, Profile, Touch, simulate};
+use warmcore_layout::culprit::{Analyzer, Cpus, Per, Profile, Touch, simulate};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{MACHINES, Topology};
 
@@ -51,10 +51,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_formula_is_what_happens(name in machine(), given in accesses(), places in 0usize..4, seed: u64) {
+    fn the_formula_is_what_happens(name in machine(), given in accesses(), own_line in 0usize..4, seed: u64) {
         let topology = Topology::from_machine(MACHINES, name).unwrap();
         let costs = Costs::from_machine(MACHINES, name).unwrap();
-        let offsets: Vec<usize> = (0..given.len()).map(|i| 8 * i + if i == places { 64 } else { 0 }).collect();
+        let offsets: Vec<usize> = (0..given.len()).map(|i| 8 * i + if i == own_line { 64 } else { 0 }).collect();
         let layout = layout(&offsets);
         let access: Vec<Touch> = given
             .iter()
@@ -63,7 +63,7 @@ proptest! {
             .collect();
         prop_assume!(given.iter().any(|(_, reads, writes)| reads + writes > 0));
         let profile = profile(access);
-        let verdict = Judge::new(&profile, &layout, &costs, &topology).unwrap().verdict(&layout).unwrap();
+        let verdict = Analyzer::new(&profile, &layout, &costs, &topology).unwrap().verdict(&layout).unwrap();
         prop_assume!(verdict.busy.is_empty());
         for seen in simulate(&layout, &profile, &costs, &topology, seed, TOUCHES).unwrap() {
             let said = verdict.field(&seen.name).unwrap();
@@ -140,13 +140,13 @@ proptest! {
             prop_assert!(to.size % to.align == 0 && to.align >= layout.align, "{}", way.what);
             if let Some(open) = layout.flexible() {
                 let name = &layout.fields[open].name;
-                let at = to.place(name).unwrap().offset;
+                let at = to.byte_range(name).unwrap().offset;
                 prop_assert!(to.fields.iter().all(|f| f.end() <= at), "{}: {} is not the last", way.what, name);
             }
         }
         if let Some(best) = found.relayouts.first().filter(|way| way.helps() && way.added >= 0) {
             let (before, after) = (total(&layout), total(&best.layout));
-            prop_assert!(best.kind == warmcore_layout::culprit::Kind::PadAfter || after < before * 1.02, "{}: {} -> {}", best.what, before, after);
+            prop_assert!(best.kind == warmcore_layout::culprit::RelayoutKind::PadAfter || after < before * 1.02, "{}: {} -> {}", best.what, before, after);
         }
     }
 }

@@ -49,7 +49,7 @@ fn dwarf_gives_the_fields_where_the_compiler_put_them() {
     let layout = own("WarmcoreLayoutProbe").unwrap();
     assert_eq!(layout.size, size_of::<WarmcoreLayoutProbe>());
     assert_eq!(layout.align, align_of::<WarmcoreLayoutProbe>());
-    let at = |name: &str| layout.place(name).map(|p| (p.offset, p.size)).unwrap();
+    let at = |name: &str| layout.byte_range(name).map(|p| (p.offset, p.size)).unwrap();
     assert_eq!(at("first"), (0, 1));
     assert_eq!(at("second"), (offset_of!(WarmcoreLayoutProbe, second), 8));
     assert_eq!(at("inside"), (offset_of!(WarmcoreLayoutProbe, inside), size_of::<Inside>()));
@@ -102,12 +102,12 @@ fn this_kernels_own_structs_can_be_read_where_it_describes_them() {
         return;
     }
     let mm = Layout::read(btf, "mm_struct").unwrap();
-    let (users, count) = (mm.place("mm_users").unwrap(), mm.place("mm_count").unwrap());
+    let (users, count) = (mm.byte_range("mm_users").unwrap(), mm.byte_range("mm_count").unwrap());
     assert_eq!((users.size, count.size), (4, 4));
     assert_ne!(users.offset, count.offset);
     assert!(mm.fields.windows(2).all(|pair| pair[0].end() <= pair[1].offset || pair[1].size == 0));
     let task = Layout::read(btf, "task_struct").unwrap();
-    assert!(task.place("se.vruntime").unwrap().offset < task.size && task.fields.len() > 50);
+    assert!(task.byte_range("se.vruntime").unwrap().offset < task.size && task.fields.len() > 50);
     let error = Layout::read(btf, "mm_strut").unwrap_err().to_string();
     assert!(error.contains("did you mean mm_struct"), "{error}");
 }
@@ -163,7 +163,7 @@ fn what_a_c_compiler_says_of_a_struct_is_understood_in_every_version_of_it() {
         let Some(file) = built(directory.path(), flags, "all.c", C) else { continue };
         let layout = Layout::read(&file, "all").unwrap_or_else(|e| panic!("{flags}: {e}"));
         let at = |name: &str| {
-            layout.place(name).map(|p| (p.offset, p.size)).unwrap_or_else(|e| panic!("{flags}: {e}"))
+            layout.byte_range(name).map(|p| (p.offset, p.size)).unwrap_or_else(|e| panic!("{flags}: {e}"))
         };
         assert_eq!((at("first"), at("low"), at("high")), ((0, 1), (1, 1), (4, 3)), "{flags}");
         assert_eq!((at("after"), at("ring"), at("ring.b")), ((7, 1), (8, 16), (16, 8)), "{flags}");

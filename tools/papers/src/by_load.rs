@@ -205,8 +205,8 @@ fn tolerance(change: f64, cv: Option<f64>, base_cv: f64) -> &'static str {
 fn table(options: &Options, plan: Plan) -> Table {
     let machine = options.machine_or(&plan.machine);
     let is_published = machine.name == plan.machine;
-    let published_cpus =
-        warmcore_sim::machine::Machine::named(&plan.machine).map_or(1, |machine| machine.topology.cpus.len());
+    let published_cpus = warmcore_sim::machine::SimMachine::named(&plan.machine)
+        .map_or(1, |machine| machine.topology.cpus.len());
     let cpus = machine.topology.cpus.len();
     // On another machine as many per CPU. A quick look is at every third load.
     let every = if options.quick { 3 } else { 1 };

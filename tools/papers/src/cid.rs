@@ -1,6 +1,6 @@
 //! Cid: what it costs when a CPU works on another id's data after a pause, as published with Linux 6.13.
 //!
-//! Model.   `cid/scene.rs` has the program. It is run for each published number of threads and delay, by the CPU's
+//! Model.   `cid/sim.rs` has the program. It is run for each published number of threads and delay, by the CPU's
 //!          number and under each policy of `cid`. Four forms, of which the last three say what is in them that was
 //!          chosen with the table in view. *Predicted*: the machine's numbers, the kernel's defaults. *Informed*: 1000
 //!          ticks per second, and a core that leaves a deep state is at its base clock. *Probed*: what an own area
@@ -12,7 +12,7 @@
 
 use super::{Options, Row, Table};
 use rows::rows_of;
-use scene::{Index, RemoteClock, Setup, run};
+use sim::{Index, RemoteClock, Setup, run};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
@@ -20,7 +20,7 @@ use warmcore_topo::Topology;
 
 pub mod given;
 mod rows;
-pub mod scene;
+pub mod sim;
 
 /// The program as it was published, on a kernel as it is configured if nothing is said: 250 ticks per second.
 pub const PUBLISHED: Setup = Setup {

@@ -1,6 +1,6 @@
 //! Drain: collecting what lies in per-CPU stocks, by work queued on every CPU and from afar, as published in 2023.
 //!
-//! Model.   `drain/scene.rs` charges with the real accounts and prices their drain by named lines. First with nothing
+//! Model.   `drain/sim.rs` charges with the real accounts and prices their drain by named lines. First with nothing
 //!          given: every CPU that charged has a stock, and remote reads come one after the other. Then with the two
 //!          numbers that the report does not give and that only the table itself tells: how many of the CPUs
 //!          had a stock, and how far neighbouring reads overlap. `drain/contention.rs` counts held locks.
@@ -8,8 +8,8 @@
 //! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
 mod contention;
-mod scene;
 mod sensitivity;
+mod sim;
 #[cfg(test)]
 mod tests;
 mod traced;
@@ -18,8 +18,8 @@ pub(super) use sensitivity::{grown, ours_ns};
 
 use super::{Options, Row, Table};
 use contention::{DRAINS, HELD_CYCLES, Met, When, met};
-use scene::{Case, QUEUE_LINES, Way, drain};
 use serde::Deserialize;
+use sim::{Case, Method, QUEUE_LINES, drain};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Memory;
 use warmcore_topo::{MACHINES, Topology};
@@ -88,12 +88,12 @@ struct Prediction {
     cycles: f64,
 }
 
-struct Machine {
+struct DrainMachine {
     costs: Costs,
     topology: Topology,
 }
 
-impl Machine {
+impl DrainMachine {
     fn named(text: &str, name: &str) -> Self {
         Self {
             costs: Costs::from_machine(text, name).unwrap_or_else(|e| panic!("{e}")),
@@ -116,8 +116,8 @@ impl Machine {
         Self::named(&text, "grown")
     }
 
-    fn drain(&self, case: &Case, way: Way, seed: u64) -> scene::Drain {
-        drain(&self.costs, &self.topology, case, way, seed)
+    fn drain(&self, case: &Case, method: Method, seed: u64) -> sim::Drain {
+        drain(&self.costs, &self.topology, case, method, seed)
     }
 
     /// Cycles of the clock that the kernel's counter has.
@@ -132,8 +132,8 @@ impl Machine {
 ///
 /// If there is no such machine.
 pub fn table(options: &Options) -> Table {
-    let warmcore_sim::machine::Machine { name, costs, topology, .. } = options.machine_or(MACHINE);
-    let machine = Machine { costs, topology };
+    let warmcore_sim::machine::SimMachine { name, costs, topology, .. } = options.machine_or(MACHINE);
+    let machine = DrainMachine { costs, topology };
     let stock: Measured = super::published("stock");
     let is_published = name == MACHINE;
     let all = machine.topology.cpus.len();
@@ -181,8 +181,8 @@ fn cpus(count: usize) -> String {
 }
 
 /// One number per seed, in cycles.
-fn cycles(options: &Options, machine: &Machine, case: Case, way: Way) -> Vec<f64> {
-    options.per_seed(|seed| machine.cycles(machine.drain(&case, way, seed).ns))
+fn cycles(options: &Options, machine: &DrainMachine, case: Case, method: Method) -> Vec<f64> {
+    options.per_seed(|seed| machine.cycles(machine.drain(&case, method, seed).ns))
 }
 
 /// By how many percent the second is less than the first, seed by seed.
@@ -190,22 +190,23 @@ fn saving(upstream: &[f64], patched: &[f64]) -> Vec<f64> {
     upstream.iter().zip(patched).map(|(upstream, patched)| 100.0 * (patched / upstream - 1.0)).collect()
 }
 
-const ALL_WAYS: [(Way, &str); 3] =
-    [(Way::Upstream, "queued"), (Way::Patched, "remote"), (Way::Ours, "Warmcore's own")];
-const WAYS: [(Way, &str); 2] = [(Way::Upstream, "queued"), (Way::Patched, "remote")];
+const ALL_METHODS: [(Method, &str); 3] =
+    [(Method::Upstream, "queued"), (Method::Patched, "remote"), (Method::Ours, "Warmcore's own")];
+const METHODS: [(Method, &str); 2] = [(Method::Upstream, "queued"), (Method::Patched, "remote")];
 
 fn with_nothing_given(
     options: &Options,
-    machine: &Machine,
+    machine: &DrainMachine,
     counts: &[Cycles],
     published: &dyn Fn(f64) -> Option<f64>,
 ) -> Vec<Row> {
     let mut rows = Vec::new();
     for count in counts {
-        let [upstream, patched] = WAYS.map(|(way, _)| cycles(options, machine, Case::plain(count.cpus), way));
+        let [upstream, patched] =
+            METHODS.map(|(method, _)| cycles(options, machine, Case::plain(count.cpus), method));
         let saved = saving(&upstream, &patched);
         for ((_, what), (numbers, beside)) in
-            WAYS.iter().zip([(upstream, count.upstream), (patched, count.patched)])
+            METHODS.iter().zip([(upstream, count.upstream), (patched, count.patched)])
         {
             let row = Row::of(format!("nothing given, {}, {what}", cpus(count.cpus)), "cycles", numbers);
             rows.push(Row { published: published(beside), ..row });
@@ -219,7 +220,7 @@ fn with_nothing_given(
 
 fn with_both_given(
     options: &Options,
-    machine: &Machine,
+    machine: &DrainMachine,
     counts: &[Cycles],
     published: &dyn Fn(f64) -> Option<f64>,
 ) -> Vec<Row> {
@@ -229,19 +230,20 @@ fn with_both_given(
     let (first, last) = (counts[0], counts[counts.len() - 1]);
     let mut ends: [Vec<Vec<f64>>; 2] = Default::default();
     for count in counts {
-        let [upstream, patched] = WAYS.map(|(way, _)| cycles(options, machine, case(count.cpus), way));
+        let [upstream, patched] =
+            METHODS.map(|(method, _)| cycles(options, machine, case(count.cpus), method));
         let saved = saving(&upstream, &patched);
         // Without the proposal collecting from afar takes what queueing does.
         let null = Row::of("", "cycles", upstream.clone()).simulated;
-        for (way, (numbers, beside)) in
+        for (method, (numbers, beside)) in
             [(upstream, count.upstream), (patched, count.patched)].into_iter().enumerate()
         {
-            let name = format!("{}, {}", cpus(count.cpus), WAYS[way].1);
-            ends[way].push(numbers.clone());
+            let name = format!("{}, {}", cpus(count.cpus), METHODS[method].1);
+            ends[method].push(numbers.clone());
             let row = Row::of(name, "cycles", numbers).against(published(beside), "drain.cycles");
             let row = row.with_inputs(&GIVEN);
             // Of queueing that model says what the row says.
-            rows.push(if way == 0 { row } else { row.beside_null(null) });
+            rows.push(if method == 0 { row } else { row.beside_null(null) });
         }
         let beside = published(100.0 * (count.patched / count.upstream - 1.0));
         let row = Row::of(format!("{}, saved", cpus(count.cpus)), "percent", saved).with_inputs(&GIVEN);
@@ -252,22 +254,22 @@ fn with_both_given(
             Row { published: beside, ..row }
         });
     }
-    for (way, (_, what)) in WAYS.iter().enumerate() {
+    for (method, (_, what)) in METHODS.iter().enumerate() {
         let of = |first: f64, last_cycles: f64| {
             let mhz = machine.costs.ps("base_mhz") as f64 / 1e6;
             (last_cycles - first) / mhz / (last.cpus - counts[0].cpus).max(1) as f64
         };
-        let (one, all) = (&ends[way][0], &ends[way][counts.len() - 1]);
+        let (one, all) = (&ends[method][0], &ends[method][counts.len() - 1]);
         let slopes = one.iter().zip(all).map(|(first, last)| of(*first, *last)).collect();
         let beside =
-            if way == 0 { of(first.upstream, last.upstream) } else { of(first.patched, last.patched) };
+            if method == 0 { of(first.upstream, last.upstream) } else { of(first.patched, last.patched) };
         let row = Row::of(format!("each CPU more, {what}"), "ns", slopes).with_inputs(&GIVEN);
         rows.push(Row { published: published(beside), ..row });
     }
     rows
 }
 
-fn held_locks(options: &Options, machine: &Machine, published: Option<f64>) -> Vec<Row> {
+fn held_locks(options: &Options, machine: &DrainMachine, published: Option<f64>) -> Vec<Row> {
     let drains = if options.quick { DRAINS / 4 } else { DRAINS };
     let count = |when, of: fn(Met) -> u64| {
         let met = |seed| of(met(&machine.costs, &machine.topology, when, drains, seed)) as f64;
@@ -299,7 +301,11 @@ fn held_locks(options: &Options, machine: &Machine, published: Option<f64>) -> V
 
 /// The five local operations: what a lock in the stock adds. To lines it adds one access to a line that the CPU writes
 /// anyway; what a locked instruction takes beyond that no line says.
-fn local_operations(machine: &Machine, all: &[Local], published: &dyn Fn(f64) -> Option<f64>) -> Vec<Row> {
+fn local_operations(
+    machine: &DrainMachine,
+    all: &[Local],
+    published: &dyn Fn(f64) -> Option<f64>,
+) -> Vec<Row> {
     let mut memory = Memory::new(&machine.costs, &machine.topology);
     let (cpu, line) = (machine.topology.cpus[0].id, memory.line());
     memory.write_line(cpu, line, Nanos(0));
@@ -312,32 +318,32 @@ fn local_operations(machine: &Machine, all: &[Local], published: &dyn Fn(f64) ->
 }
 
 /// How a drain of `cpus` CPUs changes, in percent, if a number of the machine is a tenth more: by queueing, from afar and
-/// by Warmcore's own way; those that move it at all, the one that moves it most first.
+/// by Warmcore's own method; those that move it at all, the one that moves it most first.
 pub fn sensitivity(cpus: usize, seed: u64) -> Vec<(&'static str, Vec<(String, f64)>)> {
-    let machine = Machine::grown(cpus);
+    let machine = DrainMachine::grown(cpus);
     let case = Case::plain(cpus);
-    let of = |(way, what): (Way, &'static str)| {
-        let plain = machine.drain(&case, way, seed).ns as f64;
+    let of = |(method, what): (Method, &'static str)| {
+        let plain = machine.drain(&case, method, seed).ns as f64;
         let names: Vec<String> = machine.costs.numbers().map(|(name, _)| name.to_owned()).collect();
         let mut moved: Vec<(String, f64)> = names
             .into_iter()
             .filter_map(|name| {
                 let costs = machine.costs.scaled(&name, 1100).ok()?;
-                let more = drain(&costs, &machine.topology, &case, way, seed).ns as f64;
+                let more = drain(&costs, &machine.topology, &case, method, seed).ns as f64;
                 Some((name, (more / plain - 1.0) * 100.0)).filter(|(_, percent)| *percent != 0.0)
             })
             .collect();
         moved.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then_with(|| a.0.cmp(&b.0)));
         (what, moved)
     };
-    ALL_WAYS.map(of).to_vec()
+    ALL_METHODS.map(of).to_vec()
 }
 
 /// What the count of lines that queueing takes does to the saving.
-fn other_counts(options: &Options, machine: &Machine, all: usize) -> Vec<Row> {
+fn other_counts(options: &Options, machine: &DrainMachine, all: usize) -> Vec<Row> {
     let saved = |queue_lines: usize| {
         let case = Case { queue_lines, ..Case::plain(all) };
-        let [upstream, patched] = WAYS.map(|(way, _)| cycles(options, machine, case, way));
+        let [upstream, patched] = METHODS.map(|(method, _)| cycles(options, machine, case, method));
         Row::of(
             format!("nothing given, {all} CPUs, saved, if queueing takes {queue_lines} lines"),
             "percent",
@@ -353,17 +359,17 @@ fn growth(options: &Options) -> Vec<Row> {
         if options.quick { &[1, 16, 128, 1024] } else { &[1, 2, 8, 32, 128, 512, 2048, 8192] };
     let mut rows = Vec::new();
     for &size in sizes {
-        let machine = Machine::grown(size);
+        let machine = DrainMachine::grown(size);
         // The drainer's place is all that differs.
         let few = options.first(3);
-        for (way, what) in ALL_WAYS {
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(size), way, seed).ns as f64);
+        for (method, what) in ALL_METHODS {
+            let ns = few.per_seed(|seed| machine.drain(&Case::plain(size), method, seed).ns as f64);
             rows.push(Row::of(format!("a machine of {}, all with stock, {what}", cpus(size)), "ns", ns));
         }
         if size >= 128 {
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Way::Ours, seed).ns as f64);
+            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Method::Ours, seed).ns as f64);
             rows.push(Row::of(format!("a machine of {size} CPUs, 8 with stock, Warmcore's own"), "ns", ns));
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Way::Patched, seed).ns as f64);
+            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Method::Patched, seed).ns as f64);
             rows.push(Row::of(format!("a machine of {size} CPUs, 8 with stock, remote"), "ns", ns));
         }
     }
@@ -372,7 +378,7 @@ fn growth(options: &Options) -> Vec<Row> {
 
 /// What to know of the rows. What they say is taken from them: it is another thing on another machine.
 fn notes(
-    machine: &Machine,
+    machine: &DrainMachine,
     rows: &[Row],
     counts: &[Cycles],
     is_published: bool,
@@ -380,7 +386,7 @@ fn notes(
 ) -> Vec<String> {
     let all = counts.last().map_or(1, |count| count.cpus);
     let plain = Case::plain(all);
-    let (queued, ours) = (machine.drain(&plain, Way::Upstream, 0), machine.drain(&plain, Way::Ours, 0));
+    let (queued, ours) = (machine.drain(&plain, Method::Upstream, 0), machine.drain(&plain, Method::Ours, 0));
     let mut notes = vec![
         format!(
             "Queueing work takes {QUEUE_LINES} lines from its CPU, one after the other: counted in the source, by \
@@ -411,7 +417,7 @@ fn against_published(rows: &[Row], counts: &[Cycles], local: &[Local], costs: &C
     let of = |name: String| rows.iter().find(|row| row.name == name);
     let mut notes = Vec::new();
     let levels = counts.iter().filter_map(|count| {
-        let ratios = WAYS.map(|(_, what)| {
+        let ratios = METHODS.map(|(_, what)| {
             let row = of(format!("nothing given, {}, {what}", cpus(count.cpus)))?;
             Some(row.simulated / row.published?)
         });

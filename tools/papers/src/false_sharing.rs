@@ -10,9 +10,9 @@
 use super::{Options, Row, Table};
 use serde::Deserialize;
 use warmcore_layout::Layout;
-use warmcore_layout::culprit::{Cpus, Culprit, Judge, Kind, Profile, find, simulate};
+use warmcore_layout::culprit::{Analyzer, Cpus, Culprit, Profile, RelayoutKind, find, simulate};
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_topo::Topology;
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ struct Measured {
 }
 
 /// What is compared.
-struct Scene {
+struct FalseSharingSim {
     costs: Costs,
     topology: Topology,
     layout: Layout,
@@ -52,9 +52,9 @@ struct Scene {
     touches: u64,
 }
 
-impl Scene {
+impl FalseSharingSim {
     fn new(options: &Options) -> Self {
-        let Machine { topology, costs, .. } = options.machine_or(MACHINE);
+        let SimMachine { topology, costs, .. } = options.machine_or(MACHINE);
         let layout = Layout::declared(LAYOUT, "mm_struct.toml").unwrap_or_else(|e| panic!("{e}"));
         let mut profile = Profile::parse(PROFILE, "hackbench.toml").unwrap_or_else(|e| panic!("{e}"));
         let online = topology.cpus.len() as u32;
@@ -95,20 +95,20 @@ impl Scene {
 /// If there is no such machine.
 pub fn table(options: &Options) -> Table {
     let published: Measured = super::published("false_sharing");
-    let scene = Scene::new(options);
-    let is_published = scene.costs.machine() == MACHINE;
-    let culprit = scene.culprit();
+    let sim = FalseSharingSim::new(options);
+    let is_published = sim.costs.machine() == MACHINE;
+    let culprit = sim.culprit();
     let (reader, writer) = (published.reader_field.as_str(), published.writer_field.as_str());
-    let number = |name: &str| scene.layout.place(name).unwrap_or_else(|e| panic!("{e}")).field;
-    let apart = scene.layout.in_front(&[number(writer)], culprit.verdict.unit);
-    let padded = scene.layout.padded_after(number(reader), culprit.verdict.unit);
+    let number = |name: &str| sim.layout.byte_range(name).unwrap_or_else(|e| panic!("{e}")).field;
+    let apart = sim.layout.in_front(&[number(writer)], culprit.verdict.unit);
+    let padded = sim.layout.padded_after(number(reader), culprit.verdict.unit);
     let alone = culprit.verdict.field(reader).map_or(0.0, |f| f.read_alone_ns);
-    let cheapest = culprit.relayouts.iter().find(|r| r.helps() && r.kind != Kind::PadAfter);
+    let cheapest = culprit.relayouts.iter().find(|r| r.helps() && r.kind != RelayoutKind::PadAfter);
     let mut rows = Vec::new();
 
-    let before = options.per_seed(|seed| scene.read_ns(&scene.layout, &scene.profile, reader, seed));
+    let before = options.per_seed(|seed| sim.read_ns(&sim.layout, &sim.profile, reader, seed));
     let gone = |layout: &Layout| {
-        let after = options.per_seed(|seed| scene.read_ns(layout, &scene.profile, reader, seed));
+        let after = options.per_seed(|seed| sim.read_ns(layout, &sim.profile, reader, seed));
         let share = |(before, after): (&f64, &f64)| (before - after) / (before - alone);
         let shares: Vec<f64> = before.iter().zip(&after).map(share).collect();
         (after, shares)
@@ -125,16 +125,16 @@ pub fn table(options: &Options) -> Table {
     let (_, shares) = gone(&padded);
     rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
     // What was tried first, and what it leaves to those that stand beside the writer.
-    let between = scene.layout.padded_after(number(writer), culprit.verdict.unit);
+    let between = sim.layout.padded_after(number(writer), culprit.verdict.unit);
     let (_, shares) = gone(&between);
     rows.push(Row::of(format!("{reader}: the same, by padding between {writer} and it"), "share", shares));
     for field in BESIDE_WRITER {
         let alone = culprit.verdict.field(field).map_or(0.0, |f| f.read_alone_ns);
         let extra = |layout: &Layout| {
-            let read = options.per_seed(|seed| scene.read_ns(layout, &scene.profile, field, seed));
+            let read = options.per_seed(|seed| sim.read_ns(layout, &sim.profile, field, seed));
             read.into_iter().map(|ns| ns - alone).collect::<Vec<f64>>()
         };
-        let before = extra(&scene.layout);
+        let before = extra(&sim.layout);
         for (what, layout) in [
             (format!("padding between {writer} and {reader}"), &between),
             (format!("{writer} on a line of its own"), &apart),
@@ -160,11 +160,11 @@ pub fn table(options: &Options) -> Table {
     let ratios = before.iter().map(|seen| said / seen).collect();
     rows.push(Row::of(format!("{reader}: one read, solved / played"), "x", ratios));
     for (per_mille, what) in RATES {
-        rows.push(at_another_rate(&scene, &apart, per_mille, what, (reader, writer)));
+        rows.push(at_another_rate(&sim, &apart, per_mille, what, (reader, writer)));
     }
     Table {
         name: "false_sharing",
-        machine: scene.costs.machine().to_owned(),
+        machine: sim.costs.machine().to_owned(),
         source: "linux-kernel, April and May 2023, mm_count and pcpu_cid of mm_struct under hackbench",
         rows,
         notes: notes(&culprit, cheapest.map(|c| c.what.as_str())),
@@ -180,18 +180,18 @@ fn wrong(culprit: &Culprit, reader: &str, writer: &str) -> usize {
 }
 
 fn at_another_rate(
-    scene: &Scene,
+    sim: &FalseSharingSim,
     apart: &Layout,
     per_mille: u32,
     what: &str,
     (reader, writer): (&str, &str),
 ) -> Row {
-    let profile = scene.scaled(per_mille);
+    let profile = sim.scaled(per_mille);
     let solved = |layout: &Layout| {
-        let judge = Judge::new(&profile, &scene.layout, &scene.costs, &scene.topology);
-        judge.and_then(|judge| judge.verdict(layout)).unwrap_or_else(|e| panic!("{e}"))
+        let analyzer = Analyzer::new(&profile, &sim.layout, &sim.costs, &sim.topology);
+        analyzer.and_then(|analyzer| analyzer.verdict(layout)).unwrap_or_else(|e| panic!("{e}"))
     };
-    let (before, after) = (solved(&scene.layout), solved(apart));
+    let (before, after) = (solved(&sim.layout), solved(apart));
     let read = |verdict: &warmcore_layout::culprit::Verdict| {
         verdict.field(reader).map_or((0.0, 0.0), |f| (f.read_ns, f.read_alone_ns))
     };

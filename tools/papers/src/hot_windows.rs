@@ -14,7 +14,7 @@ use super::{Options, Row, Table};
 use serde::Deserialize;
 use warmcore_sched::Kernel;
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::world::{Report, Settings, World};
@@ -201,7 +201,7 @@ fn settings() -> [(&'static str, Kernel); 2] {
 ///
 /// If there is no such machine.
 pub fn table(options: &Options) -> Table {
-    let Machine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
+    let SimMachine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
     let is_published = machine == MACHINE;
     let Published { regimes: measured_regimes } = super::published("sis_cache");
     let windows = if options.quick { Windows::ms(15, 60) } else { Windows::ms(20, 160) };
@@ -290,7 +290,7 @@ pub(super) fn transients(trips: &[Trips]) -> usize {
 
 /// Both ideas at once on 24 LLCs of 8 cores. Against Linux under the same load.
 fn together(options: &Options) -> Vec<Row> {
-    let Machine { topology, costs, .. } = Machine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
+    let SimMachine { topology, costs, .. } = SimMachine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
     let settings = [
         ("Linux", linux),

@@ -23,7 +23,7 @@ pub mod sensitivity;
 pub mod tolerance;
 pub mod wake_queue;
 
-pub use options::{Options, Watch};
+pub use options::{Options, Progress};
 
 /// What others measured: compared with, printed beside, and never read by what is simulated.
 ///
@@ -58,7 +58,7 @@ pub const SEEDS_MIN: usize = 5;
 
 /// One number. It is written with its mark and with whether it is met.
 #[derive(Debug, Clone, Serialize)]
-#[serde(into = "Told")]
+#[serde(into = "JsonRow")]
 pub struct Row {
     /// Which: `8 threads, 200 ms, kept`.
     pub name: String,
@@ -86,7 +86,7 @@ pub struct Row {
 
 /// A row as it is written.
 #[derive(Serialize)]
-struct Told {
+struct JsonRow {
     name: String,
     unit: &'static str,
     published: Option<f64>,
@@ -104,7 +104,7 @@ struct Told {
     transient: usize,
 }
 
-impl From<Row> for Told {
+impl From<Row> for JsonRow {
     fn from(row: Row) -> Self {
         let (mark, met, null_met, mean) = (row.mark(), row.is_met(), row.is_null_met(), row.mean());
         let Row { name, unit, published, simulated, spread, numbers, tolerance, inputs, .. } = row;

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 
 /// Who looks on while seeds are simulated. All of it is called from several threads.
-pub trait Watch: Debug + Send + Sync {
+pub trait Progress: Debug + Send + Sync {
     /// Whether nothing more is to be begun.
     fn is_over(&self) -> bool {
         false
@@ -36,7 +36,7 @@ pub trait Watch: Debug + Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The machine. `None`: the one that the table was published for.
-    pub machine: Option<Machine>,
+    pub machine: Option<SimMachine>,
     /// One simulation for each.
     pub seeds: Range<u64>,
     /// Fewer configurations, and shorter: for a report within minutes.
@@ -44,12 +44,12 @@ pub struct Options {
     /// On so many threads. `None`: as many as there are CPUs. Nothing that comes out depends on it.
     pub threads: Option<NonZeroUsize>,
     /// Who looks on.
-    pub watch: Option<Arc<dyn Watch>>,
+    pub progress: Option<Arc<dyn Progress>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { machine: None, seeds: 0..10, quick: false, threads: None, watch: None }
+        Self { machine: None, seeds: 0..10, quick: false, threads: None, progress: None }
     }
 }
 
@@ -59,8 +59,8 @@ impl Options {
     /// # Panics
     ///
     /// If the machine file has none of the published name.
-    pub fn machine_or(&self, published: &str) -> Machine {
-        self.machine.clone().unwrap_or_else(|| Machine::named(published).unwrap_or_else(|e| panic!("{e}")))
+    pub fn machine_or(&self, published: &str) -> SimMachine {
+        self.machine.clone().unwrap_or_else(|| SimMachine::named(published).unwrap_or_else(|e| panic!("{e}")))
     }
 
     /// The same with the first seeds alone.
@@ -85,8 +85,10 @@ impl Options {
             seeds.iter().flat_map(|seed| all.iter().map(move |item| (*seed, item))).collect();
         let stint = Stint { all: &pairs, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
         let tell = |done: usize| {
-            let Some(watch) = self.watch.as_ref().filter(|_| done.is_multiple_of(all.len())) else { return };
-            watch.finished(done / all.len(), seeds.len());
+            let Some(progress) = self.progress.as_ref().filter(|_| done.is_multiple_of(all.len())) else {
+                return;
+            };
+            progress.finished(done / all.len(), seeds.len());
         };
         let mut done =
             stint.run(self, |(seed, item)| run(item, *seed), |(seed, _)| Some(*seed), tell).into_iter();
@@ -118,19 +120,21 @@ impl<I: Sync> Stint<'_, I> {
         seed: impl Fn(&I) -> Option<u64> + Sync,
         tell: impl Fn(usize) + Sync,
     ) -> Vec<T> {
-        let watch = options.watch.as_deref();
+        let progress = options.progress.as_deref();
         let finished = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             // ORDERING: Relaxed, here and below; who takes a number needs to see nothing of who took the one before,
             // and a stop that is seen late costs a simulation.
-            while !self.is_over.load(Ordering::Relaxed) && !watch.is_some_and(|watch| watch.is_over()) {
+            while !self.is_over.load(Ordering::Relaxed)
+                && !progress.is_some_and(|progress| progress.is_over())
+            {
                 let at = self.next.fetch_add(1, Ordering::Relaxed);
                 let Some(item) = self.all.get(at) else { break };
                 let result = catch_unwind(AssertUnwindSafe(|| run(item))).unwrap_or_else(|panic| {
                     self.is_over.store(true, Ordering::Relaxed);
-                    if let Some((watch, seed)) = watch.zip(seed(item)) {
-                        watch.failed(seed);
+                    if let Some((progress, seed)) = progress.zip(seed(item)) {
+                        progress.failed(seed);
                     }
                     resume_unwind(panic)
                 });
@@ -156,13 +160,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Patience {
+    struct StopAfter {
         left: AtomicUsize,
         told: AtomicUsize,
         failed: AtomicUsize,
     }
 
-    impl Watch for Patience {
+    impl Progress for StopAfter {
         fn is_over(&self) -> bool {
             self.told.load(Ordering::Relaxed) >= self.left.load(Ordering::Relaxed)
         }
@@ -177,24 +181,24 @@ mod tests {
         }
     }
 
-    fn options(threads: usize, left: usize) -> (Options, Arc<Patience>) {
-        let watch = Arc::new(Patience { left: AtomicUsize::new(left), ..Patience::default() });
+    fn options(threads: usize, left: usize) -> (Options, Arc<StopAfter>) {
+        let progress = Arc::new(StopAfter { left: AtomicUsize::new(left), ..StopAfter::default() });
         let options = Options {
             seeds: 5..105,
             threads: NonZeroUsize::new(threads),
-            watch: Some(watch.clone()),
+            progress: Some(progress.clone()),
             ..Options::default()
         };
-        (options, watch)
+        (options, progress)
     }
 
     #[test]
     fn what_comes_out_depends_on_no_number_of_threads() {
         for threads in [1, 2, 8, 300] {
-            let (options, watch) = options(threads, usize::MAX);
+            let (options, progress) = options(threads, usize::MAX);
             let done = options.each_per_seed(&[10, 20], |item, seed| item * seed);
             assert_eq!(done, (5..105).map(|seed| vec![10 * seed, 20 * seed]).collect::<Vec<_>>());
-            assert_eq!(watch.told.load(Ordering::Relaxed), 100);
+            assert_eq!(progress.told.load(Ordering::Relaxed), 100);
             assert_eq!(options.first(3).per_seed(|seed| seed), [5, 6, 7]);
             assert_eq!(options.each(&[1, 2, 3], |n| n + 1), [2, 3, 4]);
             assert!(options.each_per_seed(&[], |(), seed| seed).is_empty());
@@ -216,10 +220,10 @@ mod tests {
 
     #[test]
     fn a_panic_says_in_which_seed_and_goes_on() {
-        let (options, watch) = options(2, usize::MAX);
+        let (options, progress) = options(2, usize::MAX);
         let run = |seed| assert!(seed != 42, "the broken one");
         let panic = catch_unwind(AssertUnwindSafe(|| options.per_seed(run))).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"the broken one"));
-        assert_eq!(watch.failed.load(Ordering::Relaxed), 42);
+        assert_eq!(progress.failed.load(Ordering::Relaxed), 42);
     }
 }

@@ -7,7 +7,7 @@
 //! Number.  30 numbers: 61 simulations of an answer. All of it takes some 40 s on one core, of which hot windows on
 //!          384 CPUs are nearly all.
 
-use super::cid::scene::{Index, Setup, run};
+use super::cid::sim::{Index, Setup, run};
 use super::cid::{PUBLISHED, given};
 use super::hot_windows::{Shape, Trips, Windows, pairs};
 use super::{Options, drain};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use warmcore_cid::{CacheLocal, KeptPerCpu, TaskOwned};
 use warmcore_sched::Kernel;
 use warmcore_sim::costs::{Costs, Number, Trust};
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::Pages;
 use warmcore_types::Nanos;
 
@@ -93,7 +93,7 @@ pub fn all(options: &Options) -> Vec<Sensitivity> {
 
 /// The answers of the table of ids.
 fn ids(options: &Options) -> Vec<Sensitivity> {
-    let machine = Machine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
+    let machine = SimMachine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
     // As in the predicted rows: a core is at its usual clock at once.
     let burst = |costs: &Costs, setup: Setup| {
         let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
@@ -139,7 +139,7 @@ fn ids(options: &Options) -> Vec<Sensitivity> {
 
 /// Hot windows and the shared wake queue together, on 2 × 96 cores.
 fn hot_windows(options: &Options) -> Option<Sensitivity> {
-    let machine = Machine::named("epyc9654_2p").unwrap_or_else(|e| panic!("{e}"));
+    let machine = SimMachine::named("epyc9654_2p").unwrap_or_else(|e| panic!("{e}"));
     let shape = Shape {
         pairs: machine.topology.cpus.len() as u32 * LOAD / 100,
         turn: Nanos(5_000),
@@ -207,7 +207,7 @@ fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
 /// stopped.
 fn varied(
     options: &Options,
-    machine: &Machine,
+    machine: &SimMachine,
     what: (&str, String, &str),
     answer: &(dyn Fn(&Costs) -> f64 + Sync),
     more: &[Input],
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn only_what_nobody_measured_is_varied_and_what_follows_it_only_with_it() {
-        let machine = Machine::named(given::MACHINE).unwrap();
+        let machine = SimMachine::named(given::MACHINE).unwrap();
         let of = |name: &str| is_varied(&machine.costs, name, machine.costs.get(name).unwrap());
         assert!(of("mlp_read") && of("boost_mhz") && of("dram_remote"));
         assert!(!of("c2c_same_l3"), "it was measured");
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_number_that_moves_an_answer_most_comes_first_and_those_that_do_not_are_counted() {
-        let machine = Machine::named(given::MACHINE).unwrap();
+        let machine = SimMachine::named(given::MACHINE).unwrap();
         let answer = |costs: &Costs| (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0;
         let found = varied(&Options::default(), &machine, ("x", "x".into(), "ns"), &answer, &[]).unwrap();
         let names: Vec<&str> = found.inputs.iter().map(|input| &*input.name).collect();

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use warmcore_sched::Kernel;
 use warmcore_sched::policy::kernel::Newidle;
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::world::{CpuCounts, Settings, World};
 use warmcore_topo::Topology;
@@ -143,11 +143,12 @@ fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
 /// If there is no such machine, or a build hangs.
 pub fn table(options: &Options) -> Table {
     let published: Vec<Published> = super::published("wake_queue");
-    let all: Vec<Machine> = match &options.machine {
+    let all: Vec<SimMachine> = match &options.machine {
         Some(machine) => vec![machine.clone()],
-        None => {
-            published.iter().map(|of| Machine::named(&of.machine).unwrap_or_else(|e| panic!("{e}"))).collect()
-        }
+        None => published
+            .iter()
+            .map(|of| SimMachine::named(&of.machine).unwrap_or_else(|e| panic!("{e}")))
+            .collect(),
     };
     let (mut rows, mut answers) = (Vec::new(), Vec::new());
     for machine in &all {
@@ -166,8 +167,8 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-fn machine_rows(machine: &Machine, published: Option<&Published>, options: &Options) -> Vec<Row> {
-    let Machine { name, topology, costs, .. } = machine;
+fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &Options) -> Vec<Row> {
+    let SimMachine { name, topology, costs, .. } = machine;
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
     let done =

@@ -1,11 +1,11 @@
 //! The cid table: its rules are the crate's own, its effects vanish with their causes, its numbers are the same ever.
 
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned, policy};
-use warmcore_papers::cid::scene::{Index, Outcome, RemoteClock, Setup, run};
+use warmcore_papers::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
 use warmcore_papers::cid::{self, PUBLISHED};
 use warmcore_papers::{Mark, Options, Table};
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::{MACHINES, Topology};
 
@@ -217,7 +217,7 @@ fn a_seed_gives_these_numbers_on_every_machine() {
 #[test]
 fn every_machine_has_a_table_of_its_own() {
     for name in warmcore_topo::machines(MACHINES).unwrap() {
-        let options = Options { machine: Machine::named(&name).ok(), seeds: 0..1, ..Options::default() };
+        let options = Options { machine: SimMachine::named(&name).ok(), seeds: 0..1, ..Options::default() };
         let table = cid::table(&options);
         assert!(table.rows.iter().all(|row| row.simulated.is_finite() && row.simulated > 0.0), "{name}");
         assert_eq!(table.rows.iter().any(|row| row.published.is_some()), name == MACHINE);

@@ -4,7 +4,7 @@ use warmcore_papers::hot_windows::{Shape, Trips, Windows, pairs};
 use warmcore_papers::{Options, wake_queue};
 use warmcore_sched::Kernel;
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
@@ -37,7 +37,7 @@ fn few_pairs_stay_and_the_same_seed_gives_the_same() {
 
 #[test]
 fn a_build_is_compared_under_every_setting_with_the_same_seed() {
-    let machine = Machine::named("ryzen7950x").ok();
+    let machine = SimMachine::named("ryzen7950x").ok();
     let table = wake_queue::table(&Options { machine, seeds: 0..2, quick: true, ..Options::default() });
     let times: Vec<_> = table.rows.iter().filter(|row| row.name.ends_with(", time")).collect();
     assert_eq!(times.len(), 3, "{:?}", table.rows.iter().map(|row| &row.name).collect::<Vec<_>>());

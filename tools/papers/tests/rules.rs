@@ -5,7 +5,7 @@
 
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu};
-use warmcore_papers::cid::scene::Index;
+use warmcore_papers::cid::sim::Index;
 use warmcore_papers::cid::{self, Columns};
 use warmcore_papers::{Options, Table};
 use warmcore_sim::costs::Costs;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use warmcore_papers::{
     Mark, Options, Table, UNPUBLISHED, by_load, cid, drain, false_sharing, hot_windows, wake_queue,
 };
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 
 const ALL: [fn(&Options) -> Table; 6] = [
     cid::table,
@@ -15,9 +15,9 @@ const ALL: [fn(&Options) -> Table; 6] = [
     by_load::wake_queue_v3,
 ];
 
-fn hwloc(name: &str) -> Machine {
+fn hwloc(name: &str) -> SimMachine {
     let path = format!("{}/../../fixtures/hwloc/{name}", env!("CARGO_MANIFEST_DIR"));
-    Machine::read(&path).unwrap_or_else(|e| panic!("{e}"))
+    SimMachine::read(&path).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn on_any_machine_every_table_gives_rows_that_claim_nothing() {
 
 #[test]
 fn the_published_machine_is_still_compared_if_it_is_named() {
-    let machine = Machine::named(drain::MACHINE).ok();
+    let machine = SimMachine::named(drain::MACHINE).ok();
     let options = Options { machine, seeds: 0..5, quick: true, ..Options::default() };
     let table = drain::table(&options).concluded(&options);
     assert!(table.rows.iter().any(|row| row.is_met() == Some(true)), "{:?}", table.rows);

@@ -1,40 +1,40 @@
 //! Error: what cannot be simulated, and where that stands.
 //!
-//! Model.   A place, a fact, the next step. Costs, layouts and programs say so alike; each calls it by its own name.
+//! Model.   A location, a fact, the next step. Costs, layouts and programs say so alike; each calls it by its own name.
 //!          Also for crates that read inputs of a simulation (`layout`).
 //! Number.  Three texts.
 //! Writers. None.
 
 use std::fmt;
 
-/// Why something cannot be simulated: the place, what is wrong there, and what to do.
+/// Why something cannot be simulated: the location, what is wrong there, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    place: String,
+    location: String,
     fact: String,
     next: String,
 }
 
 impl Error {
     /// An error: where, what is wrong there, and what to do about it.
-    pub fn new(place: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { place: place.into(), fact: fact.into(), next: next.into() }
+    pub fn new(location: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { location: location.into(), fact: fact.into(), next: next.into() }
     }
 
-    /// The same, found at a place that says more.
-    pub fn at(self, place: impl Into<String>) -> Self {
-        Self { place: place.into(), ..self }
+    /// The same, found at a location that says more.
+    pub fn at(self, location: impl Into<String>) -> Self {
+        Self { location: location.into(), ..self }
     }
 
     /// The file and line, ``program `web`, step 3``, `tasks.web.phases.p1.run`.
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn location(&self) -> &str {
+        &self.location
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.fact)?;
+        write!(f, "{}: {}", self.location, self.fact)?;
         if self.next.is_empty() { Ok(()) } else { write!(f, "; {}", self.next) }
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Up to three of the names that one may have meant, `a, b or c`.
-pub fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn similar_names<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let allowed = 1 + name.len() / 4;
     let mut found: Vec<(usize, &str)> = names
         .filter(|other| other.len().abs_diff(name.len()) <= allowed)

@@ -19,4 +19,4 @@ pub mod random;
 pub mod trace;
 pub mod world;
 
-pub use error::{Error, near};
+pub use error::{Error, similar_names};

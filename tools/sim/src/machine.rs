@@ -4,12 +4,12 @@
 //!          hwloc's `lstopo --of xml`; a machine file of the user's, which may inherit from ours. Only the first is one
 //!          that tables were published for: whatever else is simulated, nothing can be claimed of it.
 //! Number.  A machine that is only drawn (`this`, hwloc) gives some 4 costs, the sizes of its caches; the other 30 are
-//!          estimates by class, and [`Machine::notes`] lists them. Of `this`, hand-overs can be timed
-//!          ([`Machine::timed`]).
+//!          estimates by class, and [`SimMachine::notes`] lists them. Of `this`, hand-overs can be timed
+//!          ([`SimMachine::timed`]).
 //! Writers. none after it was read.
 
 use crate::costs::{Costs, Trust};
-use crate::error::near;
+use crate::error::similar_names;
 use std::collections::BTreeMap;
 use std::path::Path;
 use warmcore_topo::{Distance, MACHINES, Topology, machines};
@@ -36,7 +36,7 @@ pub const THIS: &str = "this";
 
 /// Where something is simulated.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct SimMachine {
     /// Its name in the machine file, or how it was named.
     pub name: String,
     /// What its acts cost.
@@ -47,12 +47,12 @@ pub struct Machine {
     pub is_known: bool,
 }
 
-impl Machine {
+impl SimMachine {
     /// What `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
     ///
     /// # Errors
     /// A name that is not there, with those that are; a file that can't be read, is cut short, or describes no machine,
-    /// with the place in it.
+    /// with the location in it.
     pub fn read(what: &str) -> Result<Self, MachineError> {
         let ends = |end: &str| what.to_ascii_lowercase().ends_with(end);
         if what == THIS {
@@ -148,9 +148,9 @@ impl Machine {
             }
         };
         if let Some((line, key)) = zero(&text, chosen) {
-            let place = format!("{path}, [{chosen}], line {line}");
+            let location = format!("{path}, [{chosen}], line {line}");
             return Err(MachineError::new(
-                place,
+                location,
                 format!("`{key}` is 0"),
                 "there is at least 1 of each; write how many",
             ));
@@ -262,7 +262,7 @@ fn section_of(line: &str) -> Option<&str> {
 /// `, did you mean …`, if some are so near that they may have been meant.
 fn nearest(name: &str, names: &[String]) -> String {
     let begun = || names.iter().find(|known| !name.is_empty() && known.starts_with(name)).cloned();
-    let found = near(name, names.iter().map(String::as_str)).or_else(begun);
+    let found = similar_names(name, names.iter().map(String::as_str)).or_else(begun);
     found.map_or_else(String::new, |known| format!(", did you mean {known}?"))
 }
 

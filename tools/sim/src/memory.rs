@@ -65,14 +65,14 @@ pub enum Access {
 
 /// Where a CPU is: all by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct CpuLocation {
     core: u32,
     llc: u32,
     node: u32,
     socket: u32,
 }
 
-impl Place {
+impl CpuLocation {
     fn distance(self, other: Self) -> Distance {
         match () {
             _ if self.core == other.core => Distance::Smt,
@@ -107,11 +107,11 @@ pub struct Memory {
     costs: Costs,
     line_bytes: u64,
     /// By CPU number; `NOWHERE` where there is none.
-    places: Vec<u32>,
+    cpu_indices: Vec<u32>,
     /// By index of the CPU.
-    cpus: Vec<Place>,
+    cpus: Vec<CpuLocation>,
     /// Each node by index: its number and a place on it.
-    nodes: Vec<(NodeId, Place)>,
+    nodes: Vec<(NodeId, CpuLocation)>,
     caches: Caches,
     extents: Vec<Extent>,
     lines: Vec<Line>,
@@ -126,24 +126,24 @@ impl Memory {
     /// Empty caches.
     pub fn new(costs: &Costs, topology: &Topology) -> Self {
         let end = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
-        let mut places = vec![NOWHERE; end];
+        let mut cpu_indices = vec![NOWHERE; end];
         let node_at = |id: NodeId| topology.nodes.iter().position(|n| n.id == id).unwrap_or(0) as u32;
         let mut cpus = Vec::with_capacity(topology.cpus.len());
         for cpu in &topology.cpus {
-            places[cpu.id.index()] = cpus.len() as u32;
+            cpu_indices[cpu.id.index()] = cpus.len() as u32;
             let (core, llc, socket) = (cpu.core.0, cpu.llc.0, cpu.socket.0);
-            cpus.push(Place { core, llc, node: node_at(cpu.node), socket });
+            cpus.push(CpuLocation { core, llc, node: node_at(cpu.node), socket });
         }
         let nodes = topology.nodes.iter().enumerate().map(|(n, node)| {
-            let nowhere = Place { core: NOWHERE, llc: NOWHERE, node: n as u32, socket: NOWHERE };
-            let some = cpus.iter().find(|place| place.node == n as u32);
-            (node.id, Place { core: NOWHERE, ..some.copied().unwrap_or(nowhere) })
+            let nowhere = CpuLocation { core: NOWHERE, llc: NOWHERE, node: n as u32, socket: NOWHERE };
+            let some = cpus.iter().find(|location| location.node == n as u32);
+            (node.id, CpuLocation { core: NOWHERE, ..some.copied().unwrap_or(nowhere) })
         });
         let nodes = nodes.collect();
         let kib = |name: &str| costs.ps(name) * 1024 / 1000;
         Self {
             line_bytes: (costs.ps("line_bytes") / 1000).max(1),
-            places,
+            cpu_indices,
             cpus,
             nodes,
             caches: Caches::new(topology, kib("l2_kib").max(kib("l1d_kib")), kib("llc_kib")),
@@ -168,18 +168,18 @@ impl Memory {
     ///
     /// Panics with a CPU that is not online, or an extent of another memory.
     pub fn touch(&mut self, cpu: CpuId, extent: ExtentId, how: Access, _now: Nanos) -> Nanos {
-        let place = self.place(cpu);
+        let location = self.location(cpu);
         let at = &mut self.extents[extent.0 as usize];
-        let faults = at.faults(how, place.node);
+        let faults = at.faults(how, location.node);
         let (lines, home) = (at.bytes.div_ceil(self.line_bytes), at.home);
-        let cold = std::mem::take(&mut self.cold[place.core as usize]);
+        let cold = std::mem::take(&mut self.cold[location.core as usize]);
         self.counts.lines += lines;
-        if faults == 0 && self.caches.hit(&self.extents, extent.0, place, how) {
+        if faults == 0 && self.caches.hit(&self.extents, extent.0, location, how) {
             self.counts.resident += lines;
             return self.passed(lines, self.costs.resident(), cold);
         }
-        let found = self.caches.find(&self.extents, extent.0, place, how);
-        self.caches.touched(&mut self.extents, extent.0, place, how);
+        let found = self.caches.find(&self.extents, extent.0, location, how);
+        self.caches.touched(&mut self.extents, extent.0, location, how);
         *match found {
             Found::Own | Found::Shared(_) => &mut self.counts.resident,
             Found::Llc | Found::Core(Distance::Smt | Distance::Llc) => &mut self.counts.llc,
@@ -195,7 +195,7 @@ impl Memory {
         }
         // Cycles take longer before the clock has risen again; what others send does not.
         let in_cycles = matches!(found, Found::Own | Found::Llc);
-        self.passed(lines, self.per_line(found, how, place, home), cold && in_cycles)
+        self.passed(lines, self.per_line(found, how, location, home), cold && in_cycles)
     }
 
     fn passed(&self, lines: u64, per_line_ps: u64, is_slow: bool) -> Nanos {
@@ -203,7 +203,7 @@ impl Memory {
         Nanos(lines.saturating_mul(per_line_ps).saturating_add(500) / 1000)
     }
 
-    fn per_line(&self, found: Found, how: Access, place: Place, home: u32) -> u64 {
+    fn per_line(&self, found: Found, how: Access, location: CpuLocation, home: u32) -> u64 {
         let costs = &self.costs;
         match (found, how) {
             (Found::Own, _) | (Found::Shared(_), Access::Read) => costs.resident(),
@@ -214,7 +214,7 @@ impl Memory {
             (Found::Core(distance), Access::Write) => costs.taken_overlapped(costs.hand_over(distance)),
             (Found::Nowhere, _) => {
                 let node = self.nodes[home as usize].1;
-                costs.read_overlapped(costs.dram(place.distance(node)))
+                costs.read_overlapped(costs.dram(location.distance(node)))
             }
         }
     }
@@ -231,10 +231,10 @@ impl Memory {
     /// The core of this CPU, all its threads, was idle for so long: in a deep state its own caches were emptied into
     /// the last-level cache. Says which state it was in.
     pub fn slept(&mut self, cpu: CpuId, idle: Nanos) -> Option<&crate::costs::CState> {
-        let place = self.place(cpu);
+        let location = self.location(cpu);
         if self.costs.cstate_after(idle).is_some_and(|state| state.flushes) {
-            self.caches.flush_core(&mut self.extents, place);
-            self.cold[place.core as usize] = true;
+            self.caches.flush_core(&mut self.extents, location);
+            self.cold[location.core as usize] = true;
         }
         self.costs.cstate_after(idle)
     }
@@ -247,15 +247,15 @@ impl Memory {
 
     /// Reads a line at `now`: how long it takes.
     pub fn read_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
-        let place = self.place(cpu);
-        self.lines[line.0 as usize].read(&self.costs, place, now)
+        let location = self.location(cpu);
+        self.lines[line.0 as usize].read(&self.costs, location, now)
     }
 
     /// Writes a line at `now`, or changes it in one step: how long it takes. While one core takes it, the next one
     /// waits.
     pub fn write_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
-        let place = self.place(cpu);
-        self.lines[line.0 as usize].write(&self.costs, place, now)
+        let location = self.location(cpu);
+        self.lines[line.0 as usize].write(&self.costs, location, now)
     }
 
     /// What happened so far.
@@ -272,12 +272,12 @@ impl Memory {
     pub fn bytes(&self) -> u64 {
         let lines = self.lines.iter().map(Line::bytes).sum::<usize>();
         let extents = self.extents.capacity() * size_of::<Extent>();
-        let cpus = self.places.capacity() * 4 + self.cpus.capacity() * size_of::<Place>();
+        let cpus = self.cpu_indices.capacity() * 4 + self.cpus.capacity() * size_of::<CpuLocation>();
         (lines + extents + cpus + self.cold.capacity() + self.caches.bytes()) as u64
     }
 
-    fn place(&self, cpu: CpuId) -> Place {
-        let index = self.places.get(cpu.index()).copied().unwrap_or(NOWHERE);
+    fn location(&self, cpu: CpuId) -> CpuLocation {
+        let index = self.cpu_indices.get(cpu.index()).copied().unwrap_or(NOWHERE);
         assert!(index != NOWHERE, "{cpu} touches memory, and it is not online");
         self.cpus[index as usize]
     }

@@ -114,34 +114,34 @@ impl From<RangeInclusive<u64>> for Length {
 
 /// Who is woken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whom {
+pub enum WakeTarget {
     /// The task of that name.
     Named(String),
     /// That task.
     Task(TaskId),
 }
 
-impl From<&str> for Whom {
+impl From<&str> for WakeTarget {
     fn from(name: &str) -> Self {
         Self::Named(name.to_owned())
     }
 }
 
-impl From<String> for Whom {
+impl From<String> for WakeTarget {
     fn from(name: String) -> Self {
         Self::Named(name)
     }
 }
 
-impl From<TaskId> for Whom {
+impl From<TaskId> for WakeTarget {
     fn from(task: TaskId) -> Self {
         Self::Task(task)
     }
 }
 
-/// Where a task may run.
+/// TaskAffinity a task may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Where {
+pub enum TaskAffinity {
     /// Everywhere.
     #[default]
     Anywhere,
@@ -155,7 +155,7 @@ pub enum Where {
     Cpus(CpuSet),
 }
 
-impl From<Allowed> for Where {
+impl From<Allowed> for TaskAffinity {
     fn from(allowed: Allowed) -> Self {
         match allowed {
             Allowed::Anywhere => Self::Anywhere,
@@ -242,13 +242,13 @@ pub struct Program {
     pub(crate) names: Arc<Vec<String>>,
     /// Shared: a tree in which each forks the same one twice is no larger than it was written.
     pub(crate) children: Arc<Vec<Arc<Program>>>,
-    pub(crate) places: Arc<Vec<Where>>,
-    pub(crate) starts_at: Arc<Where>,
+    pub(crate) affinities: Arc<Vec<TaskAffinity>>,
+    pub(crate) starts_at: Arc<TaskAffinity>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
     /// From that step on: where in a file it stands.
-    pub(crate) stands: Arc<Vec<(u32, Arc<str>)>>,
+    pub(crate) locations: Arc<Vec<(u32, Arc<str>)>>,
 }
 
 impl Program {
@@ -274,8 +274,8 @@ impl Program {
     }
 
     /// It may run only there, from the beginning.
-    pub fn on(mut self, place: impl Into<Where>) -> Self {
-        self.starts_at = Arc::new(place.into());
+    pub fn on(mut self, affinity: impl Into<TaskAffinity>) -> Self {
+        self.starts_at = Arc::new(affinity.into());
         self
     }
 
@@ -343,19 +343,19 @@ impl Program {
     }
 
     /// Wakes a task; if that does not wait, its next wait goes on at once.
-    pub fn wake(self, whom: impl Into<Whom>) -> Self {
+    pub fn wake(self, whom: impl Into<WakeTarget>) -> Self {
         self.wake_op(whom.into(), false)
     }
 
     /// The same, and says that it sleeps right afterwards: a synchronous wake, as through a pipe or a socket.
-    pub fn wake_sync(self, whom: impl Into<Whom>) -> Self {
+    pub fn wake_sync(self, whom: impl Into<WakeTarget>) -> Self {
         self.wake_op(whom.into(), true)
     }
 
-    fn wake_op(mut self, whom: Whom, is_sync: bool) -> Self {
+    fn wake_op(mut self, whom: WakeTarget, is_sync: bool) -> Self {
         let op = match whom {
-            Whom::Task(task) => Op::Wake { task, is_sync },
-            Whom::Named(name) => Op::WakeNamed { whom: self.name_of(name), is_sync },
+            WakeTarget::Task(task) => Op::Wake { task, is_sync },
+            WakeTarget::Named(name) => Op::WakeNamed { whom: self.name_of(name), is_sync },
         };
         self.op(op)
     }
@@ -456,9 +456,9 @@ impl Program {
     }
 
     /// From here on it may run only there. It moves when it next waits.
-    pub fn allow(mut self, place: impl Into<Where>) -> Self {
-        Arc::make_mut(&mut self.places).push(place.into());
-        let at = self.places.len() as u32 - 1;
+    pub fn allow(mut self, affinity: impl Into<TaskAffinity>) -> Self {
+        Arc::make_mut(&mut self.affinities).push(affinity.into());
+        let at = self.affinities.len() as u32 - 1;
         self.op(Op::Allow(at))
     }
 
@@ -484,28 +484,28 @@ impl Program {
     }
 
     /// Its next steps stand there in a file.
-    pub(crate) fn stands_at(&mut self, place: &str) {
+    pub(crate) fn set_location(&mut self, location: &str) {
         let begin = self.ops.len() as u32;
-        Arc::make_mut(&mut self.stands).push((begin, place.into()));
+        Arc::make_mut(&mut self.locations).push((begin, location.into()));
     }
 
-    /// Its own place: where it begins in its file, or its name.
-    pub(crate) fn place(&self) -> String {
-        self.stands
+    /// Its own location: where it begins in its file, or its name.
+    pub(crate) fn location(&self) -> String {
+        self.locations
             .first()
-            .map_or_else(|| format!("program `{}`", self.name), |(_, place)| (**place).to_owned())
+            .map_or_else(|| format!("program `{}`", self.name), |(_, location)| (**location).to_owned())
     }
 
-    /// A step's place, in words.
+    /// A step's location, in words.
     pub(crate) fn at(&self, step: usize) -> String {
-        place_of(&self.name, &self.stands, step as u32)
+        location_of(&self.name, &self.locations, step as u32)
     }
 }
 
-/// A step's place: where it stands in its file, or which it is.
-pub(crate) fn place_of(name: &str, stands: &[(u32, Arc<str>)], step: u32) -> String {
-    match stands[..stands.partition_point(|(first, _)| *first <= step)].last() {
-        Some((_, place)) => (**place).to_owned(),
+/// A step's location: where it stands in its file, or which it is.
+pub(crate) fn location_of(name: &str, locations: &[(u32, Arc<str>)], step: u32) -> String {
+    match locations[..locations.partition_point(|(first, _)| *first <= step)].last() {
+        Some((_, location)) => (**location).to_owned(),
         None => format!("program `{name}`, step {}", step + 1),
     }
 }

@@ -109,7 +109,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let bar = crate::progress(common.seeds, "sim load");
     bar.enable_steady_tick(Duration::from_millis(200));
     let watch = Onlooker::new(&bar, "load");
-    let options = Options { seeds: common.seeds(), watch: Some(watch.clone()), ..Options::default() };
+    let options = Options { seeds: common.seeds(), progress: Some(watch.clone()), ..Options::default() };
     // The first error in the seeds' order: whatever comes before it was begun before it, so it is always the same.
     let error: Mutex<Option<(u64, &str, anyhow::Error)>> = Mutex::new(None);
     // Every seed under all policies: whatever is finished can be compared.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use warmcore_papers::Watch;
+use warmcore_papers::Progress;
 
 /// How often a signal is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ pub(super) struct Onlooker {
     enough: AtomicBool,
 }
 
-impl Watch for Onlooker {
+impl Progress for Onlooker {
     fn is_over(&self) -> bool {
         self.enough.load(Relaxed) || INTERRUPTED.load(Relaxed)
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_simulation_that_panics_is_told_with_the_command_that_replays_it() {
         let watch = Onlooker::new(&ProgressBar::hidden(), "drain");
-        let options = Options { seeds: 0..9, watch: Some(watch.clone()), ..Options::default() };
+        let options = Options { seeds: 0..9, progress: Some(watch.clone()), ..Options::default() };
         let simulate = || options.per_seed(|seed| assert!(seed != 5, "the broken one"));
         let error = watch.wait(simulate, |seed| format!("warmcore sim drain --seed {}", seed.unwrap_or(0)));
         let text = error.unwrap_err().to_string();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn after_an_error_nothing_more_is_begun() {
         let watch = Onlooker::new(&ProgressBar::hidden(), "load");
-        let options = Options { seeds: 0..1000, watch: Some(watch.clone()), ..Options::default() };
+        let options = Options { seeds: 0..1000, progress: Some(watch.clone()), ..Options::default() };
         let done =
             watch.wait(|| options.per_seed(|seed| (seed == 3).then(|| watch.enough())), |_| String::new());
         assert!((4..20).contains(&done.unwrap().len()));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_papers::{
-    Options, Table, Watch, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
+    Options, Progress, Table, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
 };
 use warmcore_sched::{Kernel, To, Waker};
 use warmcore_sim::costs::Costs;
@@ -48,14 +48,14 @@ const TABLES: [(&str, Simulate); 8] = [
 #[derive(Debug)]
 struct Signals;
 
-impl Watch for Signals {
+impl Progress for Signals {
     fn is_over(&self) -> bool {
         INTERRUPTED.load(Relaxed)
     }
 }
 
 fn options() -> Options {
-    Options { seeds: 0..SEEDS, quick: true, watch: Some(Arc::new(Signals)), ..Options::default() }
+    Options { seeds: 0..SEEDS, quick: true, progress: Some(Arc::new(Signals)), ..Options::default() }
 }
 
 /// The tables, as `warmcore sim tables --quick` has them. Nothing if a signal came.

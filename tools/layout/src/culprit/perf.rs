@@ -62,9 +62,9 @@ pub fn from_perf(
     text: &str,
     layout: &Layout,
     base: &Base,
-    place: &str,
+    location: &str,
 ) -> Result<(Profile, Vec<String>), LayoutError> {
-    let wrong = |fact: String, next: &str| Err(LayoutError::new(place, fact, next));
+    let wrong = |fact: String, next: &str| Err(LayoutError::new(location, fact, next));
     let is_c2c = text.contains(PARETO);
     let mut counts = Counts::new();
     let rows = match (is_c2c, base) {
@@ -92,7 +92,7 @@ pub fn from_perf(
     });
     let tool = if is_c2c { "perf c2c" } else { "perf mem" };
     let profile = Profile {
-        workload: format!("{tool}, {place}"),
+        workload: format!("{tool}, {location}"),
         name: layout.name.clone(),
         machine: None,
         pair: false,

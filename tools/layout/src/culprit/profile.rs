@@ -1,6 +1,6 @@
 //! Profile: who touches which fields, how often.
 //!
-//! Model.   TOML or JSON. Each entry is a field, or a place in one, how often its CPUs read and write it in a
+//! Model.   TOML or JSON. Each entry is a field, or a named part of one, how often its CPUs read and write it in a
 //!          second, and which CPUs: all, the first so many, or a list. `rates` says once for all entries whether
 //!          the numbers are each CPU's or of all CPUs together: nothing is taken for either. Several entries
 //!          may name one field. What `perf` printed is read by `culprit/perf.rs`.
@@ -46,7 +46,7 @@ pub enum Per {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touch {
-    /// The field, or a place in one: `mmap_lock.owner`.
+    /// The field, or a named part of one: `mmap_lock.owner`.
     pub field: String,
     /// Reads in a second, counted as [`Profile::rates`] says.
     #[serde(default)]
@@ -78,7 +78,7 @@ impl Profile {
     /// # Errors
     ///
     /// Text that is neither, or lacks something.
-    pub fn parse(text: &str, place: &str) -> Result<Self, LayoutError> {
+    pub fn parse(text: &str, location: &str) -> Result<Self, LayoutError> {
         let read = if text.trim_start().starts_with('{') {
             serde_json::from_str(text).map_err(|e| e.to_string())
         } else {
@@ -87,7 +87,7 @@ impl Profile {
         read.map_err(|why| {
             let next = "a profile has `struct`, `rates` (\"per_cpu\" or \"total\") and entries `[[access]]` with \
                         `field`, `reads_per_s`, `writes_per_s` and `cpus`";
-            LayoutError::new(place, why, next)
+            LayoutError::new(location, why, next)
         })
     }
 
@@ -115,17 +115,17 @@ impl Profile {
             return Err(LayoutError::new("profile", fact, "give the two of one struct"));
         }
         for (number, access) in self.access.iter().enumerate() {
-            let place = format!("profile of {}, access {} ({})", self.name, number + 1, access.field);
+            let location = format!("profile of {}, access {} ({})", self.name, number + 1, access.field);
             layout
-                .place(&access.field)
-                .map_err(|e| LayoutError::new(&place, e.to_string(), "mend `field`"))?;
+                .byte_range(&access.field)
+                .map_err(|e| LayoutError::new(&location, e.to_string(), "mend `field`"))?;
             for (what, rate) in [("reads_per_s", access.reads_per_s), ("writes_per_s", access.writes_per_s)] {
                 if !rate.is_finite() || !(0.0..=1e9).contains(&rate) {
                     let fact = format!("{what} = {rate}");
-                    return Err(LayoutError::new(&place, fact, "give a number from 0 to 1e9"));
+                    return Err(LayoutError::new(&location, fact, "give a number from 0 to 1e9"));
                 }
             }
-            access.cpus.on(topology, &place)?;
+            access.cpus.on(topology, &location)?;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Cpus {
     /// # Errors
     ///
     /// CPUs that it does not have, or none.
-    pub fn on(&self, topology: &Topology, place: &str) -> Result<CpuSet, LayoutError> {
+    pub fn on(&self, topology: &Topology, location: &str) -> Result<CpuSet, LayoutError> {
         let online = topology.online();
         let (asked, is_there) = match self {
             Self::All => return Ok(online),
@@ -147,14 +147,14 @@ impl Cpus {
             }
             Self::List(list) => {
                 let set = CpuSet::parse_list(list).map_err(|e| {
-                    LayoutError::new(place, format!("cpus = {list:?}: {e}"), "write them as 0-7,64")
+                    LayoutError::new(location, format!("cpus = {list:?}: {e}"), "write them as 0-7,64")
                 })?;
                 (list.clone(), set.is_subset(&online).then_some(set))
             }
         };
         is_there.filter(|set| !set.is_empty()).ok_or_else(|| {
             let fact = format!("cpus = {asked}, and {} has CPUs {online}", topology.source);
-            LayoutError::new(place, fact, "name at least one, and only those")
+            LayoutError::new(location, fact, "name at least one, and only those")
         })
     }
 }

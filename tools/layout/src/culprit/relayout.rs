@@ -9,7 +9,7 @@
 //! Source.  Exchanging fields is only as good as the profile is complete: what it does not name is taken for
 //!          untouched, and the report says so.
 
-use super::{Judge, Verdict};
+use super::{Analyzer, Verdict};
 use crate::{Layout, LayoutError};
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ const STEPS_MAX: usize = 6;
 /// What kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum RelayoutKind {
     /// Into bytes that nobody uses.
     Hole,
     /// In exchange for an untouched or friendlier field.
@@ -40,7 +40,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Relayout {
     /// What kind of change.
-    pub kind: Kind,
+    pub kind: RelayoutKind,
     /// What to do, in words.
     pub what: String,
     /// Fields that stand elsewhere in their line than before.
@@ -61,7 +61,7 @@ impl Relayout {
         self.gone >= GONE
     }
 
-    fn price(&self) -> (isize, usize, u64, Kind) {
+    fn price(&self) -> (isize, usize, u64, RelayoutKind) {
         // In whole µs a second: less does not decide between two layouts.
         (self.added, self.moved.len(), (self.verdict.ns_per_s / 1000.0) as u64, self.kind)
     }
@@ -73,8 +73,8 @@ impl Relayout {
 /// # Errors
 ///
 /// A field that the layout does not have.
-pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, LayoutError> {
-    let before = judge.verdict(layout)?;
+pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, LayoutError> {
+    let before = analyzer.verdict(layout)?;
     let suffers = |v: &Verdict| v.fields.iter().any(|f| !f.blame.is_empty() || !f.write_blame.is_empty());
     if !suffers(&before) {
         return Ok(Vec::new());
@@ -83,8 +83,8 @@ pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, Layout
     let (mut from, mut said) = (layout.clone(), Vec::<(String, Vec<String>)>::new());
     for _ in 0..STEPS_MAX {
         let mut tried = Vec::new();
-        for Candidate { kind, what, moved, layout: to } in candidates(judge, &from) {
-            let verdict = judge.verdict(&to)?;
+        for Candidate { kind, what, moved, layout: to } in candidates(analyzer, &from) {
+            let verdict = analyzer.verdict(&to)?;
             if verdict.ns_per_s >= before.ns_per_s {
                 continue;
             }
@@ -94,7 +94,7 @@ pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, Layout
             all.sort();
             all.dedup();
             let whole: Vec<&str> = said.iter().map(|(w, _)| w.as_str()).chain([what.as_str()]).collect();
-            let kind = if said.is_empty() { kind } else { Kind::Several };
+            let kind = if said.is_empty() { kind } else { RelayoutKind::Several };
             let relayout = Relayout {
                 kind,
                 what: whole.join("; "),
@@ -120,7 +120,7 @@ pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, Layout
             ((relayout.verdict.excess_ns_per_s / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
         });
         let Some((best, step)) = best.filter(|(best, _)| {
-            let so_far = judge.verdict(&from).map_or(f64::MAX, |v| v.excess_ns_per_s);
+            let so_far = analyzer.verdict(&from).map_or(f64::MAX, |v| v.excess_ns_per_s);
             best.verdict.excess_ns_per_s < 0.99 * so_far
         }) else {
             break;
@@ -129,7 +129,7 @@ pub fn relayouts(judge: &Judge, layout: &Layout) -> Result<Vec<Relayout>, Layout
         said.push(step);
     }
     found.sort_by_key(Relayout::price);
-    found.extend(pad_after(judge, layout, &before)?);
+    found.extend(pad_after(analyzer, layout, &before)?);
     Ok(found)
 }
 
@@ -143,19 +143,19 @@ fn keep(found: &mut Vec<Relayout>, new: Relayout) {
 }
 
 struct Candidate {
-    kind: Kind,
+    kind: RelayoutKind,
     what: String,
     moved: Vec<String>,
     layout: Layout,
 }
 
 /// Every move of a field that suffers or is to blame, and of all to blame for one sufferer together.
-fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
-    let unit = judge.unit();
-    let hot = judge.hot(layout);
-    let Ok(verdict) = judge.verdict(layout) else { return Vec::new() };
+fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
+    let unit = analyzer.unit();
+    let hot = analyzer.hot(layout);
+    let Ok(verdict) = analyzer.verdict(layout) else { return Vec::new() };
     let mut sets: Vec<Vec<usize>> = Vec::new();
-    let number = |name: &str| layout.place(name).ok().map(|place| place.field);
+    let number = |name: &str| layout.byte_range(name).ok().map(|range| range.field);
     for field in &verdict.fields {
         for blames in [&field.blame, &field.write_blame] {
             if blames.is_empty() {
@@ -183,17 +183,22 @@ fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
             Some(last) => format!(", {} behind it", layout.fields[last].name),
             None => String::new(),
         };
-        add(Kind::End, format!("give {said} a line of its own at the end{behind}"), names.clone(), end);
+        add(
+            RelayoutKind::End,
+            format!("give {said} a line of its own at the end{behind}"),
+            names.clone(),
+            end,
+        );
         if layout.flexible().is_some_and(|last| set.contains(&last)) {
             continue; // It has to be the last.
         }
         let front = layout.in_front(&set, unit);
-        add(Kind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
+        add(RelayoutKind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
         let &[only] = set.as_slice() else { continue };
         let field = &layout.fields[only];
         let home = field.offset / unit;
         for hole in layout.holes() {
-            // The first place in each line that the hole reaches.
+            // The first offset in each line that the hole reaches.
             for line in hole.offset / unit..(hole.offset + hole.size).div_ceil(unit) {
                 let at = hole.offset.max(line * unit).next_multiple_of(field.align);
                 if line != home
@@ -201,7 +206,7 @@ fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
                     && let Some(to) = layout.with(&[(only, at)])
                 {
                     let what = format!("move {said} into the hole at byte {at}");
-                    add(Kind::Hole, what, names.clone(), to);
+                    add(RelayoutKind::Hole, what, names.clone(), to);
                 }
             }
         }
@@ -215,25 +220,29 @@ fn candidates(judge: &Judge, layout: &Layout) -> Vec<Candidate> {
                 let cold = if hot.contains(&number) { "" } else { ", which nobody touches" };
                 let what = format!("exchange {said} and {}{cold}", other.name);
                 let moved = vec![field.name.clone(), other.name.clone()];
-                add(Kind::Exchange, what, moved, to);
+                add(RelayoutKind::Exchange, what, moved, to);
             }
         }
     }
     candidates
 }
 
-fn pad_after(judge: &Judge, layout: &Layout, before: &Verdict) -> Result<Option<Relayout>, LayoutError> {
+fn pad_after(
+    analyzer: &Analyzer,
+    layout: &Layout,
+    before: &Verdict,
+) -> Result<Option<Relayout>, LayoutError> {
     let excess = |f: &&super::FieldCost| (f.read_ns - f.read_alone_ns) * f.reads_per_s;
     let worst = before.fields.iter().filter(|f| !f.blame.is_empty());
     let Some(worst) = worst.max_by(|a, b| excess(a).total_cmp(&excess(b))) else { return Ok(None) };
-    let place = layout.place(&worst.name)?;
-    let padded = layout.padded_after(place.field, judge.unit());
-    let verdict = judge.verdict(&padded)?;
+    let range = layout.byte_range(&worst.name)?;
+    let padded = layout.padded_after(range.field, analyzer.unit());
+    let verdict = analyzer.verdict(&padded)?;
     // What that does for the sufferer, whoever else gains by it.
     let after = verdict.field(&worst.name).map_or(worst.read_ns, |f| f.read_ns);
     let gone = (worst.read_ns - after) / (worst.read_ns - worst.read_alone_ns);
     Ok(Some(Relayout {
-        kind: Kind::PadAfter,
+        kind: RelayoutKind::PadAfter,
         what: format!("a line of padding after {}", worst.name),
         moved: Vec::new(),
         added: padded.added_to(layout),

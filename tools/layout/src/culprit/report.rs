@@ -3,7 +3,7 @@
 //! Model.   Lines that the profile touches are drawn with all their fields and holes, the others are counted. A `!`
 //!          marks who suffers. Then a sentence for each sufferer, and what to do.
 
-use super::{Blame, Culprit, FieldCost, Kind, Stands};
+use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
 use crate::Layout;
 use std::fmt::{self, Write};
 
@@ -151,7 +151,8 @@ impl Culprit {
     }
 
     fn ways_out(&self, out: &mut impl Write) -> fmt::Result {
-        let (ways, not): (Vec<_>, Vec<_>) = self.relayouts.iter().partition(|r| r.kind != Kind::PadAfter);
+        let (ways, not): (Vec<_>, Vec<_>) =
+            self.relayouts.iter().partition(|r| r.kind != RelayoutKind::PadAfter);
         if ways.is_empty() {
             let found = "No layout helps: whoever suffers does so from what has to be where it is.";
             return writeln!(out, "{found}");
@@ -171,7 +172,8 @@ impl Culprit {
             }
             for field in self.sufferers() {
                 if let Some(after) = way.verdict.field(&field.name) {
-                    let place = format!("byte {}, line {}", after.offset, after.offset / self.verdict.unit);
+                    let position =
+                        format!("byte {}, line {}", after.offset, after.offset / self.verdict.unit);
                     let mut said = Vec::new();
                     if field.reads_per_s > 0.0 {
                         said.push(format!("{:.1} -> {:.1} ns a read", field.read_ns, after.read_ns));
@@ -179,7 +181,7 @@ impl Culprit {
                     if field.writes_per_s > 0.0 {
                         said.push(format!("{:.1} -> {:.1} ns a write", field.write_ns, after.write_ns));
                     }
-                    writeln!(out, "  {} ({place}): {}", field.name, said.join(", "))?;
+                    writeln!(out, "  {} ({position}): {}", field.name, said.join(", "))?;
                 }
             }
         }

@@ -78,8 +78,8 @@ pub fn simulate(
         let field = match seen.iter().position(|s| s.name == access.field) {
             Some(field) => field,
             None => {
-                let place = layout.place(&access.field)?;
-                let all = place.units(unit);
+                let range = layout.byte_range(&access.field)?;
+                let all = range.units(unit);
                 on.push(all.map(|line| *lines.entry(line).or_insert_with(|| memory.line())).collect());
                 seen.push(Seen { name: access.field.clone(), ..Seen::default() });
                 seen.len() - 1

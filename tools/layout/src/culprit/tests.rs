@@ -15,9 +15,9 @@ fn mm() -> (Layout, Profile) {
     (layout, Profile::parse(HACKBENCH, "hackbench.toml").unwrap())
 }
 
-fn judge(layout: &Layout, profile: &Profile) -> Judge {
+fn analyzer(layout: &Layout, profile: &Profile) -> Analyzer {
     let (costs, topology) = machine("spr_224cpu_2p");
-    Judge::new(profile, layout, &costs, &topology).unwrap()
+    Analyzer::new(profile, layout, &costs, &topology).unwrap()
 }
 
 /// Three fields of 8 bytes on one line, and what is said of them.
@@ -38,7 +38,7 @@ fn three(accesses: &str) -> (Layout, Profile) {
 #[test]
 fn the_writer_is_named_though_it_stands_before_the_reader() {
     let (layout, profile) = mm();
-    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let verdict = analyzer(&layout, &profile).verdict(&layout).unwrap();
     let blame = verdict.culprit_of("pcpu_cid").expect("it suffers");
     assert_eq!((blame.field.as_str(), blame.stands), ("mm_count", Stands::Before));
     assert!(blame.share > 0.99, "{blame:?}");
@@ -49,9 +49,9 @@ fn the_writer_is_named_though_it_stands_before_the_reader() {
 #[test]
 fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything() {
     let (layout, profile) = mm();
-    let judge = judge(&layout, &profile);
-    let read = |layout: &Layout| judge.verdict(layout).unwrap().field("pcpu_cid").unwrap().read_ns;
-    let number = |name: &str| layout.place(name).unwrap().field;
+    let analyzer = analyzer(&layout, &profile);
+    let read = |layout: &Layout| analyzer.verdict(layout).unwrap().field("pcpu_cid").unwrap().read_ns;
+    let number = |name: &str| layout.byte_range(name).unwrap().field;
     let before = read(&layout);
     for bytes in [64, 128, 1024] {
         assert_eq!(read(&layout.padded_after(number("pcpu_cid"), bytes)), before, "{bytes} bytes");
@@ -59,7 +59,7 @@ fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything
     // What Linux 6.4 did.
     let fixed = layout.in_front(&[number("mm_count")], 64);
     let (after, alone) =
-        (read(&fixed), judge.verdict(&layout).unwrap().field("pcpu_cid").unwrap().read_alone_ns);
+        (read(&fixed), analyzer.verdict(&layout).unwrap().field("pcpu_cid").unwrap().read_alone_ns);
     assert_eq!(fixed.added_to(&layout), 64);
     assert!((before - after) / (before - alone) >= GONE_MIN, "{before} -> {after}, alone {alone}");
 }
@@ -71,8 +71,11 @@ fn the_cheapest_way_out_is_found_and_holds_when_it_is_played() {
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
     let best = &culprit.relayouts[0];
     assert!(best.helps() && best.added == 0, "{} {}", best.what, best.added);
-    let kinds: Vec<Kind> = culprit.relayouts.iter().map(|r| r.kind).collect();
-    assert_eq!(kinds, [Kind::Exchange, Kind::End, Kind::Front, Kind::PadAfter]);
+    let kinds: Vec<RelayoutKind> = culprit.relayouts.iter().map(|r| r.kind).collect();
+    assert_eq!(
+        kinds,
+        [RelayoutKind::Exchange, RelayoutKind::End, RelayoutKind::Front, RelayoutKind::PadAfter]
+    );
     assert!(!culprit.relayouts[3].helps() && culprit.relayouts[3].gone.abs() < 1e-9);
     let read = |layout: &Layout| {
         let seen = simulate(layout, &profile, &costs, &topology, 7, 60_000).unwrap();
@@ -103,7 +106,7 @@ fn a_lock_and_what_it_guards_blame_nobody() {
         r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 },
            { field = "b", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#,
     );
-    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let verdict = analyzer(&layout, &profile).verdict(&layout).unwrap();
     assert!(verdict.fields.iter().all(|f| f.blame.is_empty() && f.write_blame.is_empty()), "{verdict:?}");
 }
 
@@ -114,13 +117,13 @@ fn two_writers_share_the_blame_by_what_they_write() {
            { field = "b", reads_per_s = 1000, cpus = "32-47" },
            { field = "c", writes_per_s = 1000, cpus = "0-15" }"#,
     );
-    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let verdict = analyzer(&layout, &profile).verdict(&layout).unwrap();
     let blame = &verdict.field("b").unwrap().blame;
     let said: Vec<_> = blame.iter().map(|b| (b.field.as_str(), b.stands)).collect();
     assert_eq!(said, [("a", Stands::Before), ("c", Stands::After)]);
     assert!((blame[0].share - 0.75).abs() < 1e-9, "{blame:?}");
     // Both must go: one line for the two, or the reader moves. That is one field, and cheaper.
-    let best = &relayouts(&judge(&layout, &profile), &layout).unwrap()[0];
+    let best = &relayouts(&analyzer(&layout, &profile), &layout).unwrap()[0];
     assert_eq!((best.moved.as_slice(), best.added), (&["b".to_owned()][..], 64), "{}", best.what);
 }
 
@@ -139,7 +142,7 @@ fn one_core_alone_never_waits_for_itself() {
         r#"{ field = "a", writes_per_s = 100000, cpus = "0,112" },
            { field = "b", reads_per_s = 100000, cpus = "0,112" }"#,
     );
-    let verdict = judge(&layout, &profile).verdict(&layout).unwrap();
+    let verdict = analyzer(&layout, &profile).verdict(&layout).unwrap();
     assert!(verdict.fields.iter().all(|f| f.read_ns < 3.0 && f.write_ns < 3.0), "{verdict:?}");
 }
 
@@ -171,7 +174,7 @@ fn conflicts_are_those_of_the_line_crate() {
         culprit.conflicts.iter().any(|c| c.contains(&format!("'{a}'")) && c.contains(&format!("'{b}'")))
     };
     assert!(met("mm_count", "pcpu_cid") && met("pgd", "mm_count") && !met("pgd", "pcpu_cid"));
-    let fixed = layout.in_front(&[layout.place("mm_count").unwrap().field], 64);
+    let fixed = layout.in_front(&[layout.byte_range("mm_count").unwrap().field], 64);
     let after = find(&fixed, &profile, &costs, &topology).unwrap();
     assert!(after.conflicts.iter().all(|c| !c.contains("mm_count")), "{:?}", after.conflicts);
 }
@@ -220,7 +223,7 @@ fn what_is_touched_in_an_array_of_no_length_suffers_and_blames_like_all() {
     for way in &culprit.relayouts {
         assert_eq!(way.layout.fields.last().unwrap().name, "c", "it stays the last: {}", way.what);
         assert!(
-            way.layout.fields.iter().all(|f| f.end() <= way.layout.place("c").unwrap().offset),
+            way.layout.fields.iter().all(|f| f.end() <= way.layout.byte_range("c").unwrap().offset),
             "{}",
             way.what
         );

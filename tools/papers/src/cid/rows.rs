@@ -7,7 +7,7 @@
 use super::given::{self, Measured};
 use super::{Columns, PUBLISHED, sizes};
 use crate::Row;
-use crate::cid::scene::{Index, Outcome, RemoteClock, Setup, run};
+use crate::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;

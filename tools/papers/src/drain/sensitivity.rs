@@ -1,18 +1,18 @@
 //! Sensitivity: what the sensitivity of drains asks: a machine of any size, and how long Warmcore's own drain takes
 //! there if its numbers are others.
 
-use super::scene::{Case, Way, drain};
+use super::sim::{Case, Method, drain};
 use warmcore_sim::costs::Costs;
-use warmcore_sim::machine::Machine;
+use warmcore_sim::machine::SimMachine;
 use warmcore_topo::Topology;
 
 /// A machine of so many CPUs, built like a Genoa.
-pub(crate) fn grown(cpus: usize) -> Machine {
-    let super::Machine { costs, topology } = super::Machine::grown(cpus);
-    Machine { name: format!("{cpus} CPUs, built like epyc9654_2p"), costs, topology, is_known: false }
+pub(crate) fn grown(cpus: usize) -> SimMachine {
+    let super::DrainMachine { costs, topology } = super::DrainMachine::grown(cpus);
+    SimMachine { name: format!("{cpus} CPUs, built like epyc9654_2p"), costs, topology, is_known: false }
 }
 
 /// A drain of `cpus` CPUs with stock, in ns.
 pub(crate) fn ours_ns(costs: &Costs, topology: &Topology, cpus: usize) -> f64 {
-    drain(costs, topology, &Case::plain(cpus), Way::Ours, 0).ns as f64
+    drain(costs, topology, &Case::plain(cpus), Method::Ours, 0).ns as f64
 }

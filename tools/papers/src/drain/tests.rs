@@ -5,8 +5,8 @@ fn quick() -> Options {
     Options { seeds: 0..3, quick: true, ..Options::default() }
 }
 
-fn machine() -> Machine {
-    Machine::named(MACHINES, MACHINE)
+fn machine() -> DrainMachine {
+    DrainMachine::named(MACHINES, MACHINE)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_stock_size_of_zero_makes_both_drains_equal() {
     for seed in 0..5 {
         // No stock opens: a hundredth of the limit is less than two units each.
         let case = Case { limit: 256, ..Case::plain(128) };
-        let [queued, remote] = WAYS.map(|(way, _)| machine.drain(&case, way, seed));
+        let [queued, remote] = METHODS.map(|(method, _)| machine.drain(&case, method, seed));
         assert_eq!((queued, queued.stocks), (remote, 0));
         assert_ne!(queued.ns, 0, "both still read them all");
     }
@@ -51,32 +51,40 @@ fn a_stock_size_of_zero_makes_both_drains_equal() {
 fn what_is_in_which_stock_is_decided_by_the_real_accounts() {
     let machine = machine();
     for charging in [0, 1, 8, 128] {
-        let drain = machine.drain(&Case::plain(charging), Way::Patched, 1);
+        let drain = machine.drain(&Case::plain(charging), Method::Patched, 1);
         assert_eq!(drain.stocks, charging);
     }
     let part = Case { with_stock_per_mille: WITH_STOCK, ..Case::plain(128) };
-    assert_eq!(machine.drain(&part, Way::Patched, 1).stocks, 47);
+    assert_eq!(machine.drain(&part, Method::Patched, 1).stocks, 47);
 }
 
 #[test]
 fn nobody_is_interrupted_by_a_drain_from_afar() {
     let machine = machine();
-    let interrupted = |way| machine.drain(&Case::plain(128), way, 3).interrupted;
-    assert_eq!((interrupted(Way::Upstream), interrupted(Way::Patched), interrupted(Way::Ours)), (127, 0, 0));
+    let interrupted = |method| machine.drain(&Case::plain(128), method, 3).interrupted;
+    assert_eq!(
+        (interrupted(Method::Upstream), interrupted(Method::Patched), interrupted(Method::Ours)),
+        (127, 0, 0)
+    );
 }
 
 #[test]
 fn our_drain_goes_only_where_a_stock_may_be() {
     let machine = machine();
-    let ns = |charging, way| machine.drain(&Case::plain(charging), way, 3).ns;
-    assert!(ns(8, Way::Ours) * 4 < ns(8, Way::Patched), "{} {}", ns(8, Way::Ours), ns(8, Way::Patched));
-    assert!(ns(128, Way::Ours) < ns(128, Way::Patched));
-    assert_eq!(ns(0, Way::Ours), 0);
+    let ns = |charging, method| machine.drain(&Case::plain(charging), method, 3).ns;
+    assert!(
+        ns(8, Method::Ours) * 4 < ns(8, Method::Patched),
+        "{} {}",
+        ns(8, Method::Ours),
+        ns(8, Method::Patched)
+    );
+    assert!(ns(128, Method::Ours) < ns(128, Method::Patched));
+    assert_eq!(ns(0, Method::Ours), 0);
 }
 
 #[test]
 fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
-    let Machine { costs, topology } = machine();
+    let DrainMachine { costs, topology } = machine();
     assert_eq!(met(&costs, &topology, When::BetweenLoops, DRAINS, 1), Met::default());
     let meanwhile = met(&costs, &topology, When::Meanwhile, DRAINS, 1);
     assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
@@ -104,16 +112,17 @@ fn hand_overs_that_cost_nothing_leave_nothing_of_either_drain() {
         machine.costs = machine.costs.with(class, 0).unwrap();
     }
     // What the drainer's own core has still takes a hit each: two stocks, and one sibling's queue.
-    let all: Vec<u64> = WAYS.iter().map(|(way, _)| machine.drain(&Case::plain(128), *way, 1).ns).collect();
+    let all: Vec<u64> =
+        METHODS.iter().map(|(method, _)| machine.drain(&Case::plain(128), *method, 1).ns).collect();
     assert!(all.iter().all(|ns| *ns < 40), "{all:?}");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_drain_at_every_size() {
     for size in [1, 2, 16, 1024] {
-        let machine = Machine::grown(size);
+        let machine = DrainMachine::grown(size);
         assert_eq!(machine.topology.cpus.len(), size);
-        let drain = |seed| machine.drain(&Case::plain(size), Way::Ours, seed);
+        let drain = |seed| machine.drain(&Case::plain(size), Method::Ours, seed);
         assert_eq!(drain(9), drain(9));
         assert_eq!(drain(9).stocks, size);
     }
@@ -146,7 +155,7 @@ fn what_was_said_first_is_still_said() {
 fn the_notes_say_of_the_rows_what_the_rows_say_and_nothing_of_published_numbers_on_another_machine() {
     let options = quick();
     let of = |machine: Option<&str>| {
-        let machine = machine.map(|name| warmcore_sim::machine::Machine::named(name).unwrap());
+        let machine = machine.map(|name| warmcore_sim::machine::SimMachine::named(name).unwrap());
         table(&Options { machine, ..options.clone() })
     };
     let published = of(None);

@@ -5,8 +5,8 @@ fn quick() -> Options {
     Options { seeds: 0..3, quick: true, ..Options::default() }
 }
 
-fn scene() -> Scene {
-    Scene::new(&quick())
+fn sim() -> FalseSharingSim {
+    FalseSharingSim::new(&quick())
 }
 
 #[test]
@@ -33,21 +33,21 @@ fn the_same_seed_gives_the_same_table_and_another_one_another() {
 
 #[test]
 fn without_a_cost_of_hand_overs_there_is_nothing_to_gain() {
-    let mut scene = scene();
+    let mut sim = sim();
     for class in ["c2c_smt", "c2c_same_l3", "c2c_same_node", "c2c_same_socket", "c2c_other_socket"] {
-        scene.costs = scene.costs.with(class, 0).unwrap();
+        sim.costs = sim.costs.with(class, 0).unwrap();
     }
-    let culprit = scene.culprit();
+    let culprit = sim.culprit();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty());
     // A hit still takes its two ns, a miss none.
-    assert!(scene.read_ns(&scene.layout, &scene.profile, "pcpu_cid", 1) < 2.0);
+    assert!(sim.read_ns(&sim.layout, &sim.profile, "pcpu_cid", 1) < 2.0);
 }
 
 #[test]
 fn a_writer_that_does_not_write_harms_nobody() {
-    let mut scene = scene();
-    scene.profile.access.retain(|access| access.field != "mm_count");
-    let culprit = scene.culprit();
+    let mut sim = sim();
+    sim.profile.access.retain(|access| access.field != "mm_count");
+    let culprit = sim.culprit();
     assert!(culprit.verdict.field("pcpu_cid").unwrap().read_ns < 3.0, "{culprit}");
 }
 

@@ -3,7 +3,7 @@ use crate::Mark;
 
 #[test]
 fn whatever_came_out_of_turns_of_a_chosen_length_says_so() {
-    let machine = warmcore_sim::machine::Machine::named("ryzen7950x").ok();
+    let machine = warmcore_sim::machine::SimMachine::named("ryzen7950x").ok();
     let table = table(&Options { machine, seeds: 0..1, quick: true, ..Options::default() });
     for row in &table.rows {
         assert_eq!((row.inputs[0], row.mark()), (KNEW, Mark::Fitted), "{row:?}");
@@ -20,7 +20,7 @@ fn whatever_came_out_of_turns_of_a_chosen_length_says_so() {
 }
 
 fn few(windows: Windows) -> Trips {
-    let machine = warmcore_sim::machine::Machine::named("ryzen7950x").unwrap();
+    let machine = warmcore_sim::machine::SimMachine::named("ryzen7950x").unwrap();
     let shape = Shape { pairs: 4, turn: TURN, data_kib: 0, windows, hz: HZ };
     pairs(&machine.topology, &machine.costs, Kernel::default(), 1, shape)
 }

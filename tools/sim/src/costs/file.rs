@@ -42,7 +42,7 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
     let had_states = !section.states.is_empty();
     for (key, value) in table {
         let (key, end) = (key.get_ref().as_ref(), value.span().end);
-        let place = || {
+        let location = || {
             let line = text[..value.span().start].matches('\n').count() + 1;
             format!("machine file [{name}], line {line}")
         };
@@ -59,11 +59,12 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
                     let [DeValue::String(name), exit, residency] = parts[..] else {
                         let (fact, next) =
                             ("has a state that is none", "write [\"C1\", exit ns, residency ns]");
-                        return Err(CostsError::new(place(), format!("`{key}` {fact}"), next));
+                        return Err(CostsError::new(location(), format!("`{key}` {fact}"), next));
                     };
                     for (what, value) in [("exit", exit), ("residency", residency)] {
-                        let milli =
-                            milli(value).unwrap_or(Err(NO_NUMBER)).map_err(|fact| bad(place(), key, fact))?;
+                        let milli = milli(value)
+                            .unwrap_or(Err(NO_NUMBER))
+                            .map_err(|fact| bad(location(), key, fact))?;
                         section.numbers.insert(format!("cstates.{name}.{what}"), number(milli));
                     }
                     section.states.push(name.to_string());
@@ -72,11 +73,11 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
             value => {
                 let Some(milli) = milli(value) else {
                     if key.starts_with("c2c_") || key.starts_with("dram_") || key.ends_with("_cycles") {
-                        return Err(bad(place(), key, NO_NUMBER));
+                        return Err(bad(location(), key, NO_NUMBER));
                     }
                     continue;
                 };
-                let milli = milli.map_err(|fact| bad(place(), key, fact))?;
+                let milli = milli.map_err(|fact| bad(location(), key, fact))?;
                 section.numbers.entry(key.to_owned()).or_insert_with(|| number(milli));
             }
         }
@@ -86,8 +87,8 @@ fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> R
 
 const NO_NUMBER: &str = "is no number";
 
-fn bad(place: String, key: &str, fact: &str) -> CostsError {
-    CostsError::new(place, format!("`{key}` {fact}"), "write a number that is 0 or more")
+fn bad(location: String, key: &str, fact: &str) -> CostsError {
+    CostsError::new(location, format!("`{key}` {fact}"), "write a number that is 0 or more")
 }
 
 /// A value's thousandths. None: it is no number.

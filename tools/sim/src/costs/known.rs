@@ -80,8 +80,8 @@ impl Costs {
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();
-            let (place, fact) = text.split_once(": ").unwrap_or(("machine file", &text));
-            CostsError::new(place, fact, "")
+            let (location, fact) = text.split_once(": ").unwrap_or(("machine file", &text));
+            CostsError::new(location, fact, "")
         })?;
         let section = file::read(text, name)?;
         Self::of_section(name, section, &topology)

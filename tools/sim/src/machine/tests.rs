@@ -4,7 +4,7 @@ use crate::costs::Trust;
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
 
 fn fails(what: &str) -> String {
-    Machine::read(what).map(|machine| machine.name).unwrap_err().to_string()
+    SimMachine::read(what).map(|machine| machine.name).unwrap_err().to_string()
 }
 
 fn file(text: &str) -> (tempfile::TempDir, String) {
@@ -17,20 +17,20 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 fn a_name_this_machine_and_a_file_of_hwloc_are_machines() {
-    let known = Machine::read("epyc9654_2p").unwrap();
+    let known = SimMachine::read("epyc9654_2p").unwrap();
     assert!(known.is_known && known.topology.cpus.len() == 384);
-    let drawn = Machine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
+    let drawn = SimMachine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
     assert!(!drawn.is_known && drawn.topology.cpus.len() == 80);
     assert!(drawn.name.ends_with(".xml") && drawn.costs.machine() == drawn.name);
     let notes = drawn.notes().join("\n");
     assert!(notes.contains("CPUs: 80") && notes.contains("c2c_other_socket 195"), "{notes}");
     #[cfg(target_os = "linux")]
-    assert!(!Machine::read(THIS).unwrap().topology.cpus.is_empty());
+    assert!(!SimMachine::read(THIS).unwrap().topology.cpus.is_empty());
 }
 
 #[test]
 fn what_was_timed_replaces_the_estimate_and_nothing_farther_is_nearer() {
-    let drawn = Machine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
+    let drawn = SimMachine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
     let timed = drawn.clone().timed(&BTreeMap::from([(Distance::Llc, 108_700), (Distance::Other, 180_000)]));
     let of = |name: &str| timed.costs.get(name).map(|n| (n.milli, n.trust)).unwrap();
     assert_eq!(of("c2c_smt"), (9_000, Trust::Estimated));
@@ -57,14 +57,14 @@ fn a_slip_of_the_pen_is_answered_with_what_was_meant_and_all_there_is() {
 fn a_machine_file_may_inherit_from_ours_and_its_own_numbers_hold() {
     let (_folder, path) =
         file("[mine]\ninherits = \"ryzen7950x\"\nl3_per_socket = 4\ncpus = 64\nc2c_smt = 7 # [M] probed\n");
-    let mine = Machine::read(&path).unwrap();
+    let mine = SimMachine::read(&path).unwrap();
     assert_eq!((mine.topology.cpus.len(), mine.topology.llcs.len(), mine.is_known), (64, 4, false));
     assert_eq!(mine.costs.get("c2c_smt").map(|n| (n.milli, n.trust)), Some((7000, Trust::Measured)));
     assert_eq!(mine.costs.ps("c2c_same_l3"), 15_700, "inherited");
     assert_eq!(mine.costs.ps("csw_voluntary"), 500_000, "from our [defaults]");
     // Under a name that is also one of ours it is still the user's.
     let (_folder, path) = file(MACHINES);
-    let again = Machine::read(&format!("{path}:ryzen7950x")).unwrap();
+    let again = SimMachine::read(&format!("{path}:ryzen7950x")).unwrap();
     assert!(!again.is_known && again.name.ends_with("mine.toml:ryzen7950x"));
 }
 

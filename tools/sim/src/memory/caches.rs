@@ -7,7 +7,7 @@
 //!          last asked for it: more than fit since, and it is gone.
 //! Number.  A touch looks at the own list, up to 64 entries, mostly the first, and at 8 holders.
 
-use super::{Access, NOWHERE, PAGE_BYTES, Pages, Place};
+use super::{Access, CpuLocation, NOWHERE, PAGE_BYTES, Pages};
 use std::collections::VecDeque;
 use warmcore_topo::{Distance, Topology};
 
@@ -144,31 +144,32 @@ pub(super) struct Caches {
     /// By last-level cache: what came into it.
     came: Vec<u64>,
     /// By core.
-    places: Vec<Place>,
+    locations: Vec<CpuLocation>,
 }
 
 impl Caches {
     pub(super) fn new(topology: &Topology, own_bytes: u64, llc_bytes: u64) -> Self {
         let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
-        let nowhere = Place { core: NOWHERE, llc: NOWHERE, node: NOWHERE, socket: NOWHERE };
-        let mut places = vec![nowhere; topology.cores.len()];
+        let nowhere = CpuLocation { core: NOWHERE, llc: NOWHERE, node: NOWHERE, socket: NOWHERE };
+        let mut locations = vec![nowhere; topology.cores.len()];
         for cpu in &topology.cpus {
             let node = nodes.iter().position(|id| *id == cpu.node).unwrap_or(0) as u32;
-            places[cpu.core.index()] = Place { core: cpu.core.0, llc: cpu.llc.0, node, socket: cpu.socket.0 };
+            locations[cpu.core.index()] =
+                CpuLocation { core: cpu.core.0, llc: cpu.llc.0, node, socket: cpu.socket.0 };
         }
         Self {
             own_bytes,
             llc_bytes,
             own: vec![Own::default(); topology.cores.len()],
             came: vec![0; topology.llcs.len()],
-            places,
+            locations,
         }
     }
 
     /// Whether a pass finds it all in the own caches and changes nothing about who has it: mostly so. It was the last
     /// one touched, then.
     #[inline]
-    pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: Place, how: Access) -> bool {
+    pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> bool {
         let (own, at) = (&mut self.own[me.core as usize], &extents[extent as usize]);
         if how == Access::Write && at.dirty != me.core {
             return false;
@@ -184,9 +185,9 @@ impl Caches {
     }
 
     /// Where a core finds an extent: the nearest place, and to write it the farthest, if that is not the own cache's.
-    pub(super) fn find(&self, extents: &[Extent], extent: u32, me: Place, how: Access) -> Found {
+    pub(super) fn find(&self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> Found {
         let at = &extents[extent as usize];
-        let place_of = |core: u32| self.places[core as usize];
+        let location_of = |core: u32| self.locations[core as usize];
         let others = at.holders.iter().filter(|h| h.llc != NOWHERE && (h.core != me.core || h.several));
         if self.core_has(me.core, extent, at.version) {
             if at.dirty == me.core {
@@ -194,7 +195,7 @@ impl Caches {
             }
             // Whoever else has it must give it up; the farthest decides.
             let others = others.filter(|h| self.holder_has(h, extent, at));
-            let far = others.map(|h| me.distance(place_of(h.core)).max(Distance::Llc)).max();
+            let far = others.map(|h| me.distance(location_of(h.core)).max(Distance::Llc)).max();
             return far.map_or(Found::Own, Found::Shared);
         }
         let (mut nearest, mut farthest) = (None, None);
@@ -207,7 +208,7 @@ impl Caches {
                 _ if holder.llc == me.llc && in_llc => Found::Llc,
                 _ if holder.llc == me.llc && in_core => Found::Core(Distance::Llc),
                 _ if holder.llc == me.llc || !(in_llc || in_core) => continue,
-                _ => Found::Core(me.distance(place_of(holder.core))),
+                _ => Found::Core(me.distance(location_of(holder.core))),
             };
             if nearest.is_none_or(|nearest| rank(found) < rank(nearest)) {
                 nearest = Some(found);
@@ -221,7 +222,7 @@ impl Caches {
     }
 
     /// Notes a pass.
-    pub(super) fn touched(&mut self, extents: &mut [Extent], extent: u32, me: Place, how: Access) {
+    pub(super) fn touched(&mut self, extents: &mut [Extent], extent: u32, me: CpuLocation, how: Access) {
         let at = &mut extents[extent as usize];
         let mine = self.own[me.core as usize].take_out(extent);
         let mine = mine.is_some_and(|kept| kept.version == at.version);
@@ -248,7 +249,7 @@ impl Caches {
     }
 
     /// The core's last-level cache is asked for it, and has it then.
-    fn ask_llc(&mut self, at: &mut Extent, me: Place) {
+    fn ask_llc(&mut self, at: &mut Extent, me: CpuLocation) {
         let slot = at.holders.iter().position(|h| h.llc == me.llc);
         let had = slot.is_some_and(|slot| self.llc_has(&at.holders[slot], at));
         let several = slot.is_some_and(|slot| at.holders[slot].several || at.holders[slot].core != me.core);
@@ -262,7 +263,7 @@ impl Caches {
     }
 
     /// A core's own caches are emptied into the one behind them.
-    pub(super) fn flush_core(&mut self, extents: &mut [Extent], me: Place) {
+    pub(super) fn flush_core(&mut self, extents: &mut [Extent], me: CpuLocation) {
         let mut own = std::mem::take(&mut self.own[me.core as usize]);
         // The oldest first, as they would have been evicted.
         for kept in own.kept.drain(..).rev() {
@@ -278,8 +279,8 @@ impl Caches {
 
     pub(super) fn bytes(&self) -> usize {
         let kept = self.own.iter().map(|own| own.kept.capacity() * size_of::<Kept>()).sum::<usize>();
-        let places = self.places.capacity() * size_of::<Place>();
-        kept + self.own.capacity() * size_of::<Own>() + self.came.capacity() * 8 + places
+        let locations = self.locations.capacity() * size_of::<CpuLocation>();
+        kept + self.own.capacity() * size_of::<Own>() + self.came.capacity() * 8 + locations
     }
 
     fn core_has(&self, core: u32, extent: u32, version: u32) -> bool {

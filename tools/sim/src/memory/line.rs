@@ -6,7 +6,7 @@
 //! Number.  On 2 × EPYC 9654: 23 ns from a core under the same L3, 195 from the other socket. 40 bytes, and a bit for
 //!          each core once more than eight share it.
 
-use super::{NOWHERE, Place};
+use super::{CpuLocation, NOWHERE};
 use crate::costs::Costs;
 use warmcore_topo::Distance;
 use warmcore_types::Nanos;
@@ -59,7 +59,7 @@ impl Sharers {
 /// What all sharers have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
-    some: Place,
+    some: CpuLocation,
     /// How far from `some` the farthest is.
     reach: Distance,
 }
@@ -70,7 +70,7 @@ pub(super) struct Line {
     sharers: Sharers,
     span: Option<Span>,
     /// Who had it last: the next one gets it from there.
-    last: Option<Place>,
+    last: Option<CpuLocation>,
     /// Whether the one that has it wrote it.
     is_dirty: bool,
     /// Until then it is on its way to a writer.
@@ -90,7 +90,7 @@ impl Default for Line {
 }
 
 impl Line {
-    pub(super) fn read(&mut self, costs: &Costs, me: Place, now: Nanos) -> Nanos {
+    pub(super) fn read(&mut self, costs: &Costs, me: CpuLocation, now: Nanos) -> Nanos {
         if self.sharers.contains(me.core) {
             return nanos(costs.l1());
         }
@@ -106,7 +106,7 @@ impl Line {
         Nanos(wait.0 + nanos(from).0)
     }
 
-    pub(super) fn write(&mut self, costs: &Costs, me: Place, now: Nanos) -> Nanos {
+    pub(super) fn write(&mut self, costs: &Costs, me: CpuLocation, now: Nanos) -> Nanos {
         let is_only = matches!(&self.sharers, Sharers::Few([core, NOWHERE, ..]) if *core == me.core);
         if self.sharers.contains(me.core) && (self.is_dirty || is_only) {
             self.is_dirty = true;

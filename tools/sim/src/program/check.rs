@@ -35,7 +35,7 @@ impl Program {
     ) -> Result<usize, ProgramError> {
         let too_deep = || {
             let fact = format!("programs that fork each other over more than {FORKS_MAX} levels");
-            Err(ProgramError::new(self.place(), fact, "let one of them loop instead"))
+            Err(ProgramError::new(self.location(), fact, "let one of them loop instead"))
         };
         if level > FORKS_MAX {
             return too_deep();
@@ -62,7 +62,7 @@ impl Program {
         self.check_loops()?;
         if let Some(delay) = self.delay {
             check_length(delay).map_err(|(fact, next)| {
-                ProgramError::new(format!("{}, before its begin", self.place()), fact, next)
+                ProgramError::new(format!("{}, before its begin", self.location()), fact, next)
             })?;
         }
         let mut own = None;

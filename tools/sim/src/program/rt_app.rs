@@ -19,8 +19,8 @@
 //! # Ok::<(), warmcore_sim::program::ProgramError>(())
 //! ```
 
-use super::{FOREVER, FORKS_MAX, LENGTH_MAX, Program, ProgramError, TIMERS, Where};
-use crate::error::near;
+use super::{FOREVER, FORKS_MAX, LENGTH_MAX, Program, ProgramError, TIMERS, TaskAffinity};
+use crate::error::similar_names;
 use crate::memory::{Access, Pages};
 use json::Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ pub struct Load {
     pub programs: Vec<Program>,
     /// For how long it is to run.
     pub duration: Option<Nanos>,
-    /// Keys that have no meaning here, by their places.
+    /// Keys that have no meaning here, by their locations.
     pub ignored: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ const CPU_MAX: u32 = 1 << 14;
 /// Reads a file's text.
 ///
 /// # Errors
-/// Text that is no JSON, with line and column; what rt-app wouldn't take, with its place: `tasks.web.phases.p1.run`.
+/// Text that is no JSON, with line and column; what rt-app wouldn't take, with its location: `tasks.web.phases.p1.run`.
 /// A `suspend` that nobody resumes and a `wait` that nobody signals: it would wait for ever.
 pub fn read(text: &str) -> Result<Load, ProgramError> {
     if text.trim().is_empty() {
@@ -134,12 +134,12 @@ pub fn read(text: &str) -> Result<Load, ProgramError> {
 }
 
 /// `like`: what may have been meant.
-fn unknown(place: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
-    let next = match near(kind_of(key), like.iter().copied()) {
+fn unknown(location: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
+    let next = match similar_names(kind_of(key), like.iter().copied()) {
         Some(meant) => perhaps(&meant),
         None => format!("there are {known}"),
     };
-    ProgramError::new(place, "nobody knows this key", next)
+    ProgramError::new(location, "nobody knows this key", next)
 }
 
 /// `a, b or c`, each between ticks.
@@ -148,63 +148,63 @@ fn perhaps(meant: &str) -> String {
 }
 
 /// No property stands there twice.
-fn once(all: &Object, place: &str) -> Result<(), ProgramError> {
+fn once(all: &Object, location: &str) -> Result<(), ProgramError> {
     for (i, (key, _)) in all.iter().enumerate() {
         if PROPERTIES.contains(&key.as_str()) && all[..i].iter().any(|(before, _)| before == key) {
-            let place = format!("{place}{key}");
-            return Err(ProgramError::new(place, "is there twice", "leave one of them out"));
+            let location = format!("{location}{key}");
+            return Err(ProgramError::new(location, "is there twice", "leave one of them out"));
         }
     }
     Ok(())
 }
 
 /// How often a loop goes round: −1 for ever.
-fn rounds(value: &Json, place: &str) -> Result<i64, ProgramError> {
-    let n = integer(value, place, -1, "number of rounds")?;
+fn rounds(value: &Json, location: &str) -> Result<i64, ProgramError> {
+    let n = integer(value, location, -1, "number of rounds")?;
     if n >= i64::from(FOREVER) {
         let next = format!("{} is the most, and -1 for ever", FOREVER - 1);
-        return Err(ProgramError::new(place, format!("{n} rounds"), next));
+        return Err(ProgramError::new(location, format!("{n} rounds"), next));
     }
     Ok(n)
 }
 
-fn object<'a>(value: &'a Json, place: &str) -> Result<&'a Object, ProgramError> {
+fn object<'a>(value: &'a Json, location: &str) -> Result<&'a Object, ProgramError> {
     match value {
         Json::Object(all) => Ok(all),
-        other => Err(ProgramError::new(place, format!("{}, no object", other.kind()), "write { … }")),
+        other => Err(ProgramError::new(location, format!("{}, no object", other.kind()), "write { … }")),
     }
 }
 
-fn integer(value: &Json, place: &str, least: i64, what: &str) -> Result<i64, ProgramError> {
+fn integer(value: &Json, location: &str, least: i64, what: &str) -> Result<i64, ProgramError> {
     match value {
         Json::Int(n) if *n >= least => Ok(*n),
         Json::Int(n) => {
-            Err(ProgramError::new(place, format!("{n}, no {what}"), format!("{least} is the least")))
+            Err(ProgramError::new(location, format!("{n}, no {what}"), format!("{least} is the least")))
         }
-        other => Err(ProgramError::new(place, format!("{}, no {what}", other.kind()), "write an integer")),
+        other => Err(ProgramError::new(location, format!("{}, no {what}", other.kind()), "write an integer")),
     }
 }
 
-fn micros(value: &Json, place: &str) -> Result<Nanos, ProgramError> {
-    let n = integer(value, place, 0, "time in µs")?;
+fn micros(value: &Json, location: &str) -> Result<Nanos, ProgramError> {
+    let n = integer(value, location, 0, "time in µs")?;
     let ns = n.unsigned_abs().checked_mul(1000).filter(|ns| *ns <= LENGTH_MAX.0);
     ns.map(Nanos).ok_or_else(|| {
         let next = format!("{} µs is the most, 104 days", LENGTH_MAX.0 / 1000);
-        ProgramError::new(place, format!("{n} µs"), next)
+        ProgramError::new(location, format!("{n} µs"), next)
     })
 }
 
-fn name<'a>(value: &'a Json, place: &str) -> Result<&'a str, ProgramError> {
+fn name<'a>(value: &'a Json, location: &str) -> Result<&'a str, ProgramError> {
     match value {
         Json::Text(text) => Ok(text),
-        other => Err(ProgramError::new(place, format!("{}, no name", other.kind()), "write a string")),
+        other => Err(ProgramError::new(location, format!("{}, no name", other.kind()), "write a string")),
     }
 }
 
 /// `{ "ref": …, "mutex": … }`.
-fn member<'a>(of: &'a Object, key: &str, place: &str) -> Result<&'a Json, ProgramError> {
+fn member<'a>(of: &'a Object, key: &str, location: &str) -> Result<&'a Json, ProgramError> {
     let found = of.iter().find(|(known, _)| known == key).map(|(_, value)| value);
-    found.ok_or_else(|| ProgramError::new(place, format!("has no `{key}`"), format!("add `{key}`")))
+    found.ok_or_else(|| ProgramError::new(location, format!("has no `{key}`"), format!("add `{key}`")))
 }
 
 /// An event's key without what makes it unique.
@@ -217,7 +217,7 @@ struct Reader {
     tasks: Vec<(String, Json)>,
     duration: Option<Nanos>,
     ignored: Vec<String>,
-    /// Who waits for what, by place; and what is told.
+    /// Who waits for what, by location; and what is told.
     waits: Vec<(String, String)>,
     told: Vec<String>,
     /// The programs of tasks that are forked, read once.
@@ -238,22 +238,22 @@ impl Reader {
     fn global(&mut self, all: &Object) -> Result<(), ProgramError> {
         once(all, "global.")?;
         for (key, value) in all {
-            let place = format!("global.{key}");
+            let location = format!("global.{key}");
             match key.as_str() {
                 "duration" => {
-                    let seconds = integer(value, &place, -1, "time in s")?;
+                    let seconds = integer(value, &location, -1, "time in s")?;
                     let most = LENGTH_MAX.0 / 1_000_000_000;
                     self.duration = match u64::try_from(seconds) {
                         Err(_) => None,
                         Ok(s) if (1..=most).contains(&s) => Some(Nanos(s * 1_000_000_000)),
                         Ok(s) => {
                             let next = format!("1 to {most} s, 104 days, or -1 for no end");
-                            return Err(ProgramError::new(place, format!("{s} s"), next));
+                            return Err(ProgramError::new(location, format!("{s} s"), next));
                         }
                     };
                 }
-                key if HARMLESS_GLOBAL.contains(&key) => self.ignored.push(place),
-                _ => return Err(unknown(&place, key, &["duration"], "`duration` and those about logs")),
+                key if HARMLESS_GLOBAL.contains(&key) => self.ignored.push(location),
+                _ => return Err(unknown(&location, key, &["duration"], "`duration` and those about logs")),
             }
         }
         Ok(())
@@ -262,26 +262,28 @@ impl Reader {
     fn read(mut self) -> Result<Load, ProgramError> {
         let tasks = std::mem::take(&mut self.tasks);
         for (task, body) in &tasks {
-            let place = format!("tasks.{task}");
-            let instances = self.instances(object(body, &place)?, &place)?;
-            self.count_barriers(body, instances, &place)?;
+            let location = format!("tasks.{task}");
+            let instances = self.instances(object(body, &location)?, &location)?;
+            self.count_barriers(body, instances, &location)?;
         }
         let (mut programs, mut steps) = (Vec::new(), 0_usize);
         for (task, body) in &tasks {
-            let place = format!("tasks.{task}");
-            let instances = self.instances(object(body, &place)?, &place)?;
+            let location = format!("tasks.{task}");
+            let instances = self.instances(object(body, &location)?, &location)?;
             let mut thread = Thread { task, timers: Vec::new(), forked_by: vec![task] };
-            let program = self.thread(&tasks, &mut thread, body, &place)?;
-            program.check().map_err(|e| if e.place().starts_with("tasks.") { e } else { e.at(&place) })?;
+            let program = self.thread(&tasks, &mut thread, body, &location)?;
+            program
+                .check()
+                .map_err(|e| if e.location().starts_with("tasks.") { e } else { e.at(&location) })?;
             let most = INSTANCES_MAX as usize;
             if programs.len() + instances as usize > most {
                 let fact = format!("more than {most} threads in all");
-                return Err(ProgramError::new(format!("{place}.instance"), fact, "let fewer begin"));
+                return Err(ProgramError::new(format!("{location}.instance"), fact, "let fewer begin"));
             }
             steps = steps.saturating_add(program.steps().saturating_mul(instances as usize));
             if steps > STEPS_MAX {
                 let fact = format!("all threads together have more than {STEPS_MAX} steps");
-                return Err(ProgramError::new(place, fact, "let fewer begin, or say `loop`"));
+                return Err(ProgramError::new(location, fact, "let fewer begin, or say `loop`"));
             }
             match instances {
                 1 => programs.push(program),
@@ -292,23 +294,23 @@ impl Reader {
             let next = "let one begin: `instance` 0 is for tasks that others fork";
             return Err(ProgramError::new("tasks", "all have `instance` 0, so nobody begins", next));
         }
-        for (place, whom) in &self.waits {
+        for (location, whom) in &self.waits {
             if !self.told.contains(whom) {
                 let fact = format!("waits for `{whom}` for ever: nobody resumes or signals it");
-                return Err(ProgramError::new(place, fact, "let another thread do so"));
+                return Err(ProgramError::new(location, fact, "let another thread do so"));
             }
         }
         self.ignored.dedup();
         Ok(Load { programs, duration: self.duration, ignored: self.ignored })
     }
 
-    fn instances(&self, all: &Object, place: &str) -> Result<u32, ProgramError> {
+    fn instances(&self, all: &Object, location: &str) -> Result<u32, ProgramError> {
         let Some((_, value)) = all.iter().find(|(key, _)| key == "instance") else { return Ok(1) };
-        let place = format!("{place}.instance");
-        let n = integer(value, &place, 0, "number of threads")?;
+        let location = format!("{location}.instance");
+        let n = integer(value, &location, 0, "number of threads")?;
         if n > INSTANCES_MAX {
             return Err(ProgramError::new(
-                place,
+                location,
                 format!("{n} threads"),
                 format!("there may be {INSTANCES_MAX}"),
             ));
@@ -316,23 +318,23 @@ impl Reader {
         Ok(n as u32)
     }
 
-    fn count_barriers(&mut self, body: &Json, instances: u32, place: &str) -> Result<(), ProgramError> {
+    fn count_barriers(&mut self, body: &Json, instances: u32, location: &str) -> Result<(), ProgramError> {
         let Json::Object(all) = body else { return Ok(()) };
         for (key, value) in all {
-            let place = format!("{place}.{key}");
+            let location = format!("{location}.{key}");
             match (kind_of(key), value) {
                 ("barrier", Json::Text(name)) => {
                     match self.parties.iter_mut().find(|(known, _)| known == name) {
                         Some((_, parties)) => {
                             *parties = parties.checked_add(instances).ok_or_else(|| {
                                 let fact = format!("more than {} threads come to `{name}`", u32::MAX);
-                                ProgramError::new(place, fact, "let fewer threads meet there")
+                                ProgramError::new(location, fact, "let fewer threads meet there")
                             })?;
                         }
                         None => self.parties.push((name.clone(), instances)),
                     }
                 }
-                (_, Json::Object(_)) => self.count_barriers(value, instances, &place)?,
+                (_, Json::Object(_)) => self.count_barriers(value, instances, &location)?,
                 _ => {}
             }
         }
@@ -345,20 +347,20 @@ impl Reader {
         tasks: &'a [(String, Json)],
         thread: &mut Thread<'a>,
         body: &'a Json,
-        place: &str,
+        location: &str,
     ) -> Result<Program, ProgramError> {
-        let all = object(body, place)?;
-        once(all, &format!("{place}."))?;
+        let all = object(body, location)?;
+        once(all, &format!("{location}."))?;
         let mut program = Program::new(thread.task);
-        program.stands_at(place);
+        program.set_location(location);
         let (mut times, mut phases) = (-1, None);
         for (key, value) in all {
-            let place = format!("{place}.{key}");
+            let location = format!("{location}.{key}");
             match key.as_str() {
-                "loop" => times = rounds(value, &place)?,
-                "delay" => program = program.after(micros(value, &place)?),
-                "cpus" => program = program.on(cpus(value, &place)?),
-                "phases" => phases = Some(object(value, &place)?),
+                "loop" => times = rounds(value, &location)?,
+                "delay" => program = program.after(micros(value, &location)?),
+                "cpus" => program = program.on(cpus(value, &location)?),
+                "phases" => phases = Some(object(value, &location)?),
                 _ => {}
             }
         }
@@ -366,8 +368,8 @@ impl Reader {
         let mut wrong = None;
         let mut body = |mut p: Program| {
             let done = match phases {
-                None => self.events(tasks, thread, &mut p, all, place, true),
-                Some(phases) => self.phases(tasks, thread, &mut p, all, phases, place),
+                None => self.events(tasks, thread, &mut p, all, location, true),
+                Some(phases) => self.phases(tasks, thread, &mut p, all, phases, location),
             };
             wrong = done.err();
             p
@@ -387,17 +389,17 @@ impl Reader {
         program: &mut Program,
         of_thread: &'a Object,
         phases: &'a Object,
-        place: &str,
+        location: &str,
     ) -> Result<(), ProgramError> {
         // Beside `phases` there may be no events.
         for (key, _) in of_thread {
-            let place = format!("{place}.{key}");
+            let location = format!("{location}.{key}");
             match key.as_str() {
                 "loop" | "delay" | "cpus" | "phases" | "instance" => {}
-                key if HARMLESS.contains(&key) => self.ignored.push(place),
+                key if HARMLESS.contains(&key) => self.ignored.push(location),
                 _ => {
                     return Err(unknown(
-                        &place,
+                        &location,
                         key,
                         &[],
                         "beside `phases` only properties of the thread, no events",
@@ -406,22 +408,22 @@ impl Reader {
             }
         }
         for (phase, body) in phases {
-            let place = format!("{place}.phases.{phase}");
-            let all = object(body, &place)?;
-            once(all, &format!("{place}."))?;
-            program.stands_at(&place);
+            let location = format!("{location}.phases.{phase}");
+            let all = object(body, &location)?;
+            once(all, &format!("{location}."))?;
+            program.set_location(&location);
             let mut times = 1;
             for (key, value) in all {
-                let place = format!("{place}.{key}");
+                let location = format!("{location}.{key}");
                 match key.as_str() {
-                    "loop" => times = rounds(value, &place)?,
-                    "cpus" => *program = std::mem::take(program).allow(cpus(value, &place)?),
+                    "loop" => times = rounds(value, &location)?,
+                    "cpus" => *program = std::mem::take(program).allow(cpus(value, &location)?),
                     _ => {}
                 }
             }
             let mut wrong = None;
             let mut body = |mut p: Program| {
-                wrong = self.events(tasks, thread, &mut p, all, &place, false).err();
+                wrong = self.events(tasks, thread, &mut p, all, &location, false).err();
                 p
             };
             let before = std::mem::take(program);
@@ -443,35 +445,35 @@ impl Reader {
         thread: &mut Thread<'a>,
         program: &mut Program,
         all: &'a Object,
-        place: &str,
+        location: &str,
         is_thread: bool,
     ) -> Result<(), ProgramError> {
         for (key, value) in all {
-            let place = format!("{place}.{key}");
+            let location = format!("{location}.{key}");
             let mut p = std::mem::take(program);
-            p.stands_at(&place);
+            p.set_location(&location);
             *program = match kind_of(key) {
                 // Events may be numbered, properties not.
                 "loop" | "cpus" if kind_of(key) == key => p,
                 "instance" | "delay" if is_thread && kind_of(key) == key => p,
-                "run" | "runtime" => p.run(micros(value, &place)?),
-                "sleep" => p.sleep(micros(value, &place)?),
+                "run" | "runtime" => p.run(micros(value, &location)?),
+                "sleep" => p.sleep(micros(value, &location)?),
                 "mem" => {
-                    let bytes = integer(value, &place, 0, "number of bytes")?;
+                    let bytes = integer(value, &location, 0, "number of bytes")?;
                     let kib = u32::try_from(bytes.unsigned_abs().div_ceil(1024)).map_err(|_| {
                         let most = u64::from(u32::MAX) * 1024;
-                        ProgramError::new(&place, format!("{bytes} bytes"), format!("{most} is the most"))
+                        ProgramError::new(&location, format!("{bytes} bytes"), format!("{most} is the most"))
                     })?;
                     p.touch_own(kib, Pages::Anonymous, Access::Write)
                 }
-                "timer" => self.timer(thread, p, object(value, &place)?, &place)?,
-                "lock" => p.lock(name(value, &place)?),
-                "unlock" => p.unlock(name(value, &place)?),
+                "timer" => self.timer(thread, p, object(value, &location)?, &location)?,
+                "lock" => p.lock(name(value, &location)?),
+                "unlock" => p.unlock(name(value, &location)?),
                 "wait" | "sync" => {
-                    let of = object(value, &place)?;
-                    let condition = name(member(of, "ref", &place)?, &place)?;
-                    let mutex = name(member(of, "mutex", &place)?, &place)?;
-                    self.waits.push((place.clone(), condition.to_owned()));
+                    let of = object(value, &location)?;
+                    let condition = name(member(of, "ref", &location)?, &location)?;
+                    let mutex = name(member(of, "mutex", &location)?, &location)?;
+                    self.waits.push((location.clone(), condition.to_owned()));
                     if kind_of(key) == "wait" {
                         p.wait_on(condition, mutex)
                     } else {
@@ -480,35 +482,35 @@ impl Reader {
                     }
                 }
                 "signal" | "broad" | "resume" => {
-                    let whom = name(value, &place)?;
+                    let whom = name(value, &location)?;
                     self.told.push(whom.to_owned());
                     if kind_of(key) == "signal" { p.signal(whom) } else { p.broadcast(whom) }
                 }
                 "suspend" => {
-                    let given = name(value, &place)?;
+                    let given = name(value, &location)?;
                     let whom = if given.is_empty() { thread.task } else { given };
-                    self.waits.push((place.clone(), whom.to_owned()));
+                    self.waits.push((location.clone(), whom.to_owned()));
                     p.suspend(whom)
                 }
                 "barrier" => {
-                    let at = name(value, &place)?;
+                    let at = name(value, &location)?;
                     let parties =
                         self.parties.iter().find(|(known, _)| known == at).map_or(1, |(_, n)| (*n).max(1));
                     p.barrier(at, parties)
                 }
                 "yield" => p.yield_now(),
-                "fork" => p.fork_shared(self.forked(tasks, thread, name(value, &place)?, &place)?),
+                "fork" => p.fork_shared(self.forked(tasks, thread, name(value, &location)?, &location)?),
                 "iorun" => {
-                    self.ignored.push(place);
+                    self.ignored.push(location);
                     p
                 }
                 _ if HARMLESS.contains(&key.as_str()) => {
-                    self.ignored.push(place);
+                    self.ignored.push(location);
                     p
                 }
                 _ => {
                     let known = "events (`run`, `sleep`, `timer`, …) and properties of a thread or phase";
-                    return Err(unknown(&place, key, EVENTS, known));
+                    return Err(unknown(&location, key, EVENTS, known));
                 }
             };
         }
@@ -520,17 +522,21 @@ impl Reader {
         thread: &mut Thread<'_>,
         p: Program,
         of: &Object,
-        place: &str,
+        location: &str,
     ) -> Result<Program, ProgramError> {
-        let which = name(member(of, "ref", place)?, place)?;
-        let period = micros(member(of, "period", place)?, &format!("{place}.period"))?;
+        let which = name(member(of, "ref", location)?, location)?;
+        let period = micros(member(of, "period", location)?, &format!("{location}.period"))?;
         let is_absolute = match of.iter().find(|(key, _)| key == "mode").map(|(_, mode)| mode) {
             None => false,
             Some(Json::Text(mode)) if mode == "absolute" => true,
             Some(Json::Text(mode)) if mode == "relative" => false,
             Some(_) => {
-                let place = format!("{place}.mode");
-                return Err(ProgramError::new(place, "no mode of a timer", "write `relative` or `absolute`"));
+                let location = format!("{location}.mode");
+                return Err(ProgramError::new(
+                    location,
+                    "no mode of a timer",
+                    "write `relative` or `absolute`",
+                ));
             }
         };
         let slot = thread.timers.iter().position(|known| known == which).unwrap_or_else(|| {
@@ -539,10 +545,10 @@ impl Reader {
         });
         if slot >= TIMERS {
             let fact = format!("a thread has {TIMERS} timers, and `{which}` is one more");
-            return Err(ProgramError::new(place, fact, "use one again"));
+            return Err(ProgramError::new(location, fact, "use one again"));
         }
         if !which.starts_with("unique") {
-            self.ignored.push(format!("{place}.ref (a timer of its own for each thread)"));
+            self.ignored.push(format!("{location}.ref (a timer of its own for each thread)"));
         }
         Ok(p.timer(slot as u8, period, is_absolute))
     }
@@ -553,7 +559,7 @@ impl Reader {
         tasks: &'a [(String, Json)],
         thread: &Thread<'a>,
         whom: &'a str,
-        place: &str,
+        location: &str,
     ) -> Result<Arc<Program>, ProgramError> {
         // Read to its end, it was found to fork nobody who forks it.
         if let Some(known) = self.forked.get(whom) {
@@ -561,20 +567,20 @@ impl Reader {
         }
         let Some((task, body)) = tasks.iter().find(|(task, _)| task == whom) else {
             let fact = format!("forks `{whom}`, and no task is called so");
-            let next = match near(whom, tasks.iter().map(|(task, _)| task.as_str())) {
+            let next = match similar_names(whom, tasks.iter().map(|(task, _)| task.as_str())) {
                 Some(meant) => perhaps(&meant),
                 None => "describe it in `tasks`".to_owned(),
             };
-            return Err(ProgramError::new(place, fact, next));
+            return Err(ProgramError::new(location, fact, next));
         };
         if thread.forked_by.len() > FORKS_MAX {
             let fact = format!("tasks that fork each other over more than {FORKS_MAX} levels");
-            return Err(ProgramError::new(place, fact, "let one of them loop instead"));
+            return Err(ProgramError::new(location, fact, "let one of them loop instead"));
         }
         let mut forked_by = thread.forked_by.clone();
         if forked_by.contains(&task.as_str()) {
             return Err(ProgramError::new(
-                place,
+                location,
                 format!("`{whom}` forks itself, in the end"),
                 "let one of them end",
             ));
@@ -587,20 +593,20 @@ impl Reader {
     }
 }
 
-fn cpus(value: &Json, place: &str) -> Result<Where, ProgramError> {
+fn cpus(value: &Json, location: &str) -> Result<TaskAffinity, ProgramError> {
     let Json::Array(all) = value else {
-        return Err(ProgramError::new(place, format!("{}, no CPUs", value.kind()), "write [0, 1]"));
+        return Err(ProgramError::new(location, format!("{}, no CPUs", value.kind()), "write [0, 1]"));
     };
     let number = |cpu: &Json| {
-        integer(cpu, place, 0, "CPU").and_then(|n| {
+        integer(cpu, location, 0, "CPU").and_then(|n| {
             u32::try_from(n).ok().filter(|n| *n < CPU_MAX).map(CpuId).ok_or_else(|| {
-                ProgramError::new(place, format!("{n}, no CPU"), "name one that the machine has")
+                ProgramError::new(location, format!("{n}, no CPU"), "name one that the machine has")
             })
         })
     };
     let set = all.iter().map(number).collect::<Result<CpuSet, _>>()?;
     if set.is_empty() {
-        return Err(ProgramError::new(place, "no CPU at all", "name one, or leave `cpus` out"));
+        return Err(ProgramError::new(location, "no CPU at all", "name one, or leave `cpus` out"));
     }
-    Ok(Where::Cpus(set))
+    Ok(TaskAffinity::Cpus(set))
 }

@@ -265,7 +265,8 @@ fn a_short_file_is_no_large_load() {
     let load = rt_app::read(&tasks(1, 60_000, r#""run": 1, "sleep": 2"#)).unwrap();
     let (first, last) = (&load.programs[0], &load.programs[59_999]);
     assert!(
-        std::sync::Arc::ptr_eq(&first.ops, &last.ops) && std::sync::Arc::ptr_eq(&first.stands, &last.stands)
+        std::sync::Arc::ptr_eq(&first.ops, &last.ops)
+            && std::sync::Arc::ptr_eq(&first.locations, &last.locations)
     );
     assert_eq!((first.name(), last.name(), load.programs.len()), ("t0-0", "t0-59999", 60_000));
 }

@@ -10,7 +10,7 @@ use super::World;
 use super::gate::Gate;
 use super::observe::Observer;
 use super::task::NONE;
-use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskId, Where, place_of};
+use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskAffinity, TaskId, location_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use warmcore_sched::{Allowed, Policy};
@@ -22,9 +22,9 @@ pub(crate) struct Code {
     pub(crate) name: String,
     pub(crate) ops: Vec<Op>,
     names: Arc<Vec<String>>,
-    stands: Arc<Vec<(u32, Arc<str>)>>,
+    locations: Arc<Vec<(u32, Arc<str>)>>,
     children: Vec<u32>,
-    pub(crate) places: Vec<Allowed>,
+    pub(crate) affinities: Vec<Allowed>,
     pub(crate) starts_at: Allowed,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
@@ -42,9 +42,9 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// A step's place, in words.
+    /// A step's location, in words.
     pub(crate) fn at(&self, step: u32) -> String {
-        place_of(&self.name, &self.stands, step)
+        location_of(&self.name, &self.locations, step)
     }
 }
 
@@ -74,11 +74,15 @@ impl<P: Policy, O: Observer> World<P, O> {
             loaded.insert(Arc::as_ptr(child), code);
             children.push(code);
         }
-        let place = |place: &Where, step: Option<usize>| {
-            self.allowed(place).map_err(|fact| {
+        let resolve = |affinity: &TaskAffinity, step: Option<usize>| {
+            self.allowed(affinity).map_err(|fact| {
                 let all = self.topology.online();
                 let next = format!("name one CPU of {all}, all of an LLC or of a node, or none for all");
-                ProgramError::new(step.map_or_else(|| program.place(), |step| program.at(step)), fact, next)
+                ProgramError::new(
+                    step.map_or_else(|| program.location(), |step| program.at(step)),
+                    fact,
+                    next,
+                )
             })
         };
         if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
@@ -90,8 +94,9 @@ impl<P: Policy, O: Observer> World<P, O> {
             ));
         }
         let step_of = |at: usize| program.ops.iter().position(|op| *op == Op::Allow(at as u32));
-        let places = program.places.iter().enumerate().map(|(at, of)| place(of, step_of(at)));
-        let (starts_at, places) = (place(&program.starts_at, None)?, places.collect::<Result<_, _>>()?);
+        let affinities = program.affinities.iter().enumerate().map(|(at, of)| resolve(of, step_of(at)));
+        let (starts_at, affinities) =
+            (resolve(&program.starts_at, None)?, affinities.collect::<Result<_, _>>()?);
         let own = program.ops.iter().filter_map(|op| match op {
             Op::TouchOwn { kib, .. } => Some(*kib),
             _ => None,
@@ -103,9 +108,9 @@ impl<P: Policy, O: Observer> World<P, O> {
             name: program.name.clone(),
             ops: program.ops.to_vec(),
             names: program.names.clone(),
-            stands: program.stands.clone(),
+            locations: program.locations.clone(),
             children,
-            places,
+            affinities,
             starts_at,
             process: program.process,
             is_daemon: program.is_daemon,
@@ -120,23 +125,23 @@ impl<P: Policy, O: Observer> World<P, O> {
         Ok(self.codes.len() as u32 - 1)
     }
 
-    /// Where a task may run, in the host's numbers.
-    fn allowed(&self, place: &Where) -> Result<Allowed, String> {
+    /// TaskAffinity a task may run, in the host's numbers.
+    fn allowed(&self, affinity: &TaskAffinity) -> Result<Allowed, String> {
         let topology = &self.topology;
         let host = |id: CpuId| {
             let at = topology.cpus.binary_search_by_key(&id, |cpu| cpu.id);
             at.map(|at| CpuId(at as u32)).map_err(|_| format!("{id} is not online on {}", topology.source))
         };
-        match place {
-            Where::Anywhere => Ok(Allowed::Anywhere),
-            Where::Cpu(cpu) => Ok(Allowed::Cpu(host(*cpu)?)),
-            Where::Llc(llc) if llc.index() < topology.llcs.len() => Ok(Allowed::Llc(*llc)),
-            Where::Llc(llc) => Err(format!("there is no {llc} on {}", topology.source)),
-            Where::Node(node) if topology.node(*node).is_some_and(|node| !node.cpus.is_empty()) => {
+        match affinity {
+            TaskAffinity::Anywhere => Ok(Allowed::Anywhere),
+            TaskAffinity::Cpu(cpu) => Ok(Allowed::Cpu(host(*cpu)?)),
+            TaskAffinity::Llc(llc) if llc.index() < topology.llcs.len() => Ok(Allowed::Llc(*llc)),
+            TaskAffinity::Llc(llc) => Err(format!("there is no {llc} on {}", topology.source)),
+            TaskAffinity::Node(node) if topology.node(*node).is_some_and(|node| !node.cpus.is_empty()) => {
                 Ok(Allowed::Node(*node))
             }
-            Where::Node(node) => Err(format!("there is no {node} with CPUs on {}", topology.source)),
-            Where::Cpus(cpus) => {
+            TaskAffinity::Node(node) => Err(format!("there is no {node} with CPUs on {}", topology.source)),
+            TaskAffinity::Cpus(cpus) => {
                 if let Some(missing) = cpus.iter().find(|cpu| host(*cpu).is_err()) {
                     return Err(format!("{missing} is not online on {}", topology.source));
                 }

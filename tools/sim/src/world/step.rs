@@ -103,7 +103,7 @@ impl<P: Policy, O: Observer> World<P, O> {
                     if ran {
                         return Goes::Runs(pending);
                     }
-                    self.allow(id, self.codes[code].places[place as usize]);
+                    self.allow(id, self.codes[code].affinities[place as usize]);
                 }
                 _ if pending > 0 => return Goes::Runs(pending),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),

@@ -1,4 +1,4 @@
-//! Scene: librseq's program for intermittent threads, on a virtual clock.
+//! Sim: librseq's program for intermittent threads, on a virtual clock.
 //!
 //! Model.   Each thread is pinned to a CPU of its own. All meet, so that each CPU has an id; then thread k of a
 //!          random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with
@@ -123,24 +123,24 @@ pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outc
         Index::Cpu => None,
         Index::Cid(policy) => Some(Ids::new(pcpu_cids(numbers), OVERFLOW, policy)),
     };
-    Scene::new(costs, topology, setup, seed, ids.as_ref()).run()
+    CidSim::new(costs, topology, setup, seed, ids.as_ref()).run()
 }
 
 /// Ids for who finds its CPU's held: nobody does here.
 const OVERFLOW: u32 = 4;
 
-struct Scene<'a> {
+struct CidSim<'a> {
     setup: &'a Setup,
     random: Random,
     memory: Memory,
     ids: Option<&'a Ids<Box<[PcpuCid]>>>,
     all: CpuSet,
-    /// By place: the CPU's index among those that take part.
+    /// By slot: the CPU's index among those that take part.
     threads: Vec<Thread<'a>>,
     queues: Vec<Queue>,
     /// By CPU number.
-    places: Vec<usize>,
-    /// The places of each place's core: a core sleeps when all its threads do.
+    slot_of: Vec<usize>,
+    /// The slots of each slot's core: a core sleeps when all its threads do.
     siblings: Vec<Vec<usize>>,
     /// By area: its extent.
     areas: Vec<Option<ExtentId>>,
@@ -152,7 +152,7 @@ struct Scene<'a> {
     compactions: u32,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> CidSim<'a> {
     fn new(
         costs: &Costs,
         topology: &Topology,
@@ -162,11 +162,11 @@ impl<'a> Scene<'a> {
     ) -> Self {
         let cpus = cpus_of(topology, setup);
         let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
-        let mut places = vec![usize::MAX; numbers];
-        cpus.iter().enumerate().for_each(|(place, cpu)| places[cpu.index()] = place);
+        let mut slot_of = vec![usize::MAX; numbers];
+        cpus.iter().enumerate().for_each(|(slot, cpu)| slot_of[cpu.index()] = slot);
         let siblings = cpus.iter().map(|cpu| {
             let all = topology.siblings(*cpu).into_iter().flat_map(|set| set.iter());
-            all.map(|cpu| places[cpu.index()]).filter(|place| *place != usize::MAX).collect()
+            all.map(|cpu| slot_of[cpu.index()]).filter(|slot| *slot != usize::MAX).collect()
         });
         let siblings = siblings.collect();
         let mut memory = Memory::new(costs, topology);
@@ -183,7 +183,7 @@ impl<'a> Scene<'a> {
             threads: cpus.iter().map(thread).collect(),
             queues: vec![Queue::default(); cpus.len()],
             all: cpus.into_iter().collect(),
-            places,
+            slot_of,
             siblings,
             areas: vec![None; numbers + OVERFLOW as usize],
             next_token: 0,
@@ -201,23 +201,23 @@ impl<'a> Scene<'a> {
         let met = EXPIRY / 2 + below(self.random.bits(0, Purpose::Load, 0), MS);
         let main = self.meet(met);
         let mut due = BinaryHeap::new();
-        for (k, place) in self.order().into_iter().enumerate() {
-            due.push(Reverse((slept_until(met, k as u64 * self.setup.delay_ms * MS), k, place)));
+        for (k, slot) in self.order().into_iter().enumerate() {
+            due.push(Reverse((slept_until(met, k as u64 * self.setup.delay_ms * MS), k, slot)));
         }
         let mut out = Outcome::default();
         let (mut sum, mut after) = (0, 0);
-        while let Some(Reverse((now, k, place))) = due.pop() {
-            let (was, came_back) = (self.threads[place].area, self.threads[place].passes > 0);
+        while let Some(Reverse((now, k, slot))) = due.pop() {
+            let (was, came_back) = (self.threads[slot].area, self.threads[slot].passes > 0);
             let before = self.memory.counts().faults;
-            let (left, timed) = self.visit(place, now, came_back);
+            let (left, timed) = self.visit(slot, now, came_back);
             sum += timed;
             if came_back {
                 after += timed;
-                out.moved += u32::from(self.threads[place].area != was);
+                out.moved += u32::from(self.threads[slot].area != was);
                 out.faults += self.memory.counts().faults - before;
             }
-            if self.threads[place].passes < TIMED_PASSES {
-                due.push(Reverse((slept_until(left, self.setup.delay_ms * n * MS), k, place)));
+            if self.threads[slot].passes < TIMED_PASSES {
+                due.push(Reverse((slept_until(left, self.setup.delay_ms * n * MS), k, slot)));
             }
         }
         let users = self.threads.iter_mut().filter_map(|thread| thread.user.take()).chain(main);
@@ -230,7 +230,7 @@ impl<'a> Scene<'a> {
         out
     }
 
-    /// The random sequence of the places.
+    /// The random sequence of the slots.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.threads.len()).collect();
         for i in (1..order.len()).rev() {
@@ -250,28 +250,28 @@ impl<'a> Scene<'a> {
     /// made the others, and waits for their end.
     fn meet(&mut self, now: u64) -> Option<User> {
         let mut main = self.new_user();
-        for place in 0..self.threads.len() {
-            self.threads[place].user = self.new_user();
+        for slot in 0..self.threads.len() {
+            self.threads[slot].user = self.new_user();
         }
         if let (Some(ids), Some(main)) = (self.ids, &mut main) {
             let held = ids.enter(self.threads[0].cpu, main).expect("the first id");
             ids.leave(held, main);
         }
         self.threads.iter_mut().for_each(|thread| _ = thread.enter(self.ids));
-        for place in 0..self.threads.len() {
-            self.threads[place].leave(self.ids);
-            self.goes_idle(place, now);
+        for slot in 0..self.threads.len() {
+            self.threads[slot].leave(self.ids);
+            self.goes_idle(slot, now);
         }
         main
     }
 
     /// A thread's turn, from when it is woken: when it sleeps again, and what its timed pass took.
-    fn visit(&mut self, place: usize, now: u64, came_back: bool) -> (u64, u64) {
-        let cpu = self.threads[place].cpu;
-        let idle_since = self.siblings[place].iter().map(|p| self.queues[*p].used).max().unwrap_or(0);
+    fn visit(&mut self, slot: usize, now: u64, came_back: bool) -> (u64, u64) {
+        let cpu = self.threads[slot].cpu;
+        let idle_since = self.siblings[slot].iter().map(|p| self.queues[*p].used).max().unwrap_or(0);
         let state = self.memory.slept(cpu, Nanos(now.saturating_sub(idle_since)));
         let mut at = now + state.map_or(0, |state| state.exit.0) + self.switch_ns;
-        let area = self.switch_in(place, at);
+        let area = self.switch_in(slot, at);
         if !came_back {
             // Warm passes: the first finds the area where it is, the others in the own cache.
             at += self.pass(area, cpu, at) + (WARM_PASSES - 1) * self.hot_pass_ns;
@@ -282,29 +282,29 @@ impl<'a> Scene<'a> {
         }
         at += timed + self.switch_ns;
         self.ticks(now, at);
-        self.switch_out(place, at);
+        self.switch_out(slot, at);
         (at, timed)
     }
 
-    fn switch_in(&mut self, place: usize, now: u64) -> u32 {
-        if self.threads[place].user.is_none() {
-            self.threads[place].user = self.new_user();
+    fn switch_in(&mut self, slot: usize, now: u64) -> u32 {
+        if self.threads[slot].user.is_none() {
+            self.threads[slot].user = self.new_user();
         }
-        let queue = &mut self.queues[place];
+        let queue = &mut self.queues[slot];
         *queue = Queue { clock: now, used: now, is_idle: false };
-        self.threads[place].enter(self.ids)
+        self.threads[slot].enter(self.ids)
     }
 
-    fn switch_out(&mut self, place: usize, now: u64) {
-        let (percent, thread) = (self.setup.churn_percent, &mut self.threads[place]);
+    fn switch_out(&mut self, slot: usize, now: u64) {
+        let (percent, thread) = (self.setup.churn_percent, &mut self.threads[slot]);
         thread.leave(self.ids);
         thread.passes += 1;
-        let draw = self.random.bits(2 + place as u64, Purpose::Load, u64::from(thread.passes));
+        let draw = self.random.bits(2 + slot as u64, Purpose::Load, u64::from(thread.passes));
         let ends = below(draw, 100) < percent;
         if let (Some(ids), Some(user)) = (self.ids, thread.user.take_if(|_| ends)) {
             ids.remove_user(user);
         }
-        self.goes_idle(place, now);
+        self.goes_idle(slot, now);
     }
 
     fn pass(&mut self, area: u32, cpu: CpuId, now: u64) -> u64 {
@@ -328,11 +328,11 @@ impl<'a> Scene<'a> {
     }
 
     fn compact(&mut self, now: u64) {
-        let (places, queues, clock) = (&self.places, &self.queues, self.setup.clock);
+        let (slot_of, queues, clock) = (&self.slot_of, &self.queues, self.setup.clock);
         self.compactions += 1;
         self.ids.map(|ids| {
             ids.compact_if(|cpu, _| {
-                let queue = &queues[places[cpu.index()]];
+                let queue = &queues[slot_of[cpu.index()]];
                 let shows = if clock == RemoteClock::Right { now } else { queue.clock };
                 shows >= queue.used + EXPIRY
             })
@@ -347,9 +347,9 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn goes_idle(&mut self, place: usize, now: u64) {
+    fn goes_idle(&mut self, slot: usize, now: u64) {
         self.pass_over_idle(now);
-        self.queues[place] = Queue { clock: now, used: now, is_idle: true };
+        self.queues[slot] = Queue { clock: now, used: now, is_idle: true };
     }
 }
 

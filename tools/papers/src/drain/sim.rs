@@ -1,4 +1,4 @@
-//! Scene: CPUs charge, then one of them collects what lies in their stocks.
+//! Sim: CPUs charge, then one of them collects what lies in their stocks.
 //!
 //! Model.   Which stocks hold what is decided by `warmcore_budget` with locked stocks: CPUs charge an account, and its
 //!          `drain_all` says which stocks it looked at and emptied. What that costs is told by named lines, each
@@ -20,7 +20,7 @@ use warmcore_types::{CpuId, Nanos};
 
 /// How stocks are collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     Upstream,
     Patched,
     Ours,
@@ -48,7 +48,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Nothing is known but who charges.
+    /// Only the number of charging CPUs is known.
     pub fn plain(charging: usize) -> Self {
         Self {
             charging,
@@ -118,7 +118,7 @@ fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
 }
 
 /// Charges, and collects.
-pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, way: Way, seed: u64) -> Drain {
+pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, method: Method, seed: u64) -> Drain {
     let end = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
     let accounts = Accounts::new(Traced::new(Locked::new(end)));
     let plan = Plan {
@@ -145,13 +145,13 @@ pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, way: Way, s
     assert_eq!(drained.stocks as usize, taken.len(), "what was emptied was taken");
     taken.sort();
 
-    let who = below(Random::new(seed).bits(0, Purpose::Neighbour, 0), topology.cpus.len() as u64) as usize;
-    let drainer = topology.cpus[who].id;
+    let index = below(Random::new(seed).bits(0, Purpose::Neighbour, 0), topology.cpus.len() as u64) as usize;
+    let drainer = topology.cpus[index].id;
     let mut lines = Lines::new(costs, topology, case.queue_lines);
     let start = lines.now;
     let index = |cpu: CpuId| topology.cpus.binary_search_by_key(&cpu, |c| c.id).ok();
     let mut interrupted = 0;
-    if way == Way::Ours {
+    if method == Method::Ours {
         for step in &steps {
             let (Step::Look(cpu) | Step::Take(cpu)) = *step;
             if let Some(index) = index(cpu) {
@@ -167,7 +167,7 @@ pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, way: Way, s
             if taken.binary_search(&cpu.id).is_err() {
                 continue;
             }
-            if way == Way::Patched || cpu.id == drainer {
+            if method == Method::Patched || cpu.id == drainer {
                 lines.write(drainer, line);
                 continue;
             }
