@@ -22,8 +22,8 @@ use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use warmcore_budget::host::default_kind;
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::process::default_kind;
+use warmcore_budget::{Account, StockKind};
 use warmcore_cli::measure::{Measured, Variant};
 use warmcore_cli::results::{Bound, Row};
 use warmcore_cli::run::Ask;
@@ -155,7 +155,7 @@ impl Work {
 }
 
 /// A tenant's account, three levels deep, and all above it.
-fn tenant(kind: Kind) -> [Account; 3] {
+fn tenant(kind: StockKind) -> [Account; 3] {
     let server = Account::root("server").kind(kind).limit(4 * LIMIT as u64).build();
     let group = server.child("group").limit(2 * LIMIT as u64).build();
     let tenant = group.child("tenant").limit(LIMIT as u64).build();
@@ -163,14 +163,14 @@ fn tenant(kind: Kind) -> [Account; 3] {
 }
 
 /// What ours is called.
-fn name(kind: Kind) -> String {
+fn name(kind: StockKind) -> String {
     format!("warmcore {kind}")
 }
 
 /// Ours where its sections run, and the portable one.
-fn kinds() -> Vec<Kind> {
-    let rseq = (default_kind() == Kind::Rseq).then_some(Kind::Rseq);
-    rseq.into_iter().chain([Kind::Word]).collect()
+fn kinds() -> Vec<StockKind> {
+    let rseq = (default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
+    rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
 /// A case: `peers.budget.hit`, `peers.budget.ring`, and with a partner `….2threads`.
@@ -224,7 +224,7 @@ pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>
         let left = pool.reserved() + own.size() + partner.size();
         ensure!(left == 0, "{left} bytes are reserved in {name} when all were given back");
     }
-    Ok(Some(rows(&measured, &name(kinds[0]), kinds[0] == Kind::Rseq && work == Work::Ring && two)))
+    Ok(Some(rows(&measured, &name(kinds[0]), kinds[0] == StockKind::Rseq && work == Work::Ring && two)))
 }
 
 fn variant<'a, H: Held + Sync>(

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 fn command(args: &Args) -> anyhow::Result<()> {
     // A forced backend that isn't there is an error before anything is measured.
     warmcore_percpu::try_backend()?;
-    warmcore_budget::host::try_default_kind()?;
+    warmcore_budget::process::try_default_kind()?;
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let results =
         run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args), args.json.as_deref())?;

@@ -109,7 +109,7 @@ const STEPS: &[Step] = &[
         )
     },
     Step {
-        env: &[("WARMCORE_BUDGET", "word")],
+        env: &[("WARMCORE_BUDGET", "atomic")],
         ..step("strict budgets", "test --release -p warmcore-budget")
     },
     Step {

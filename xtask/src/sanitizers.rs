@@ -122,7 +122,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
                 ("RUSTFLAGS", "-Zsanitizer=thread"),
                 ("CARGO_TARGET_DIR", "target/thread"),
                 ("WARMCORE_PERCPU", "atomic"),
-                ("WARMCORE_BUDGET", "word"),
+                ("WARMCORE_BUDGET", "atomic"),
             ],
             format!("test --release --no-fail-fast -Zbuild-std --target host-tuple --lib --tests {CRATES}"),
         )),
@@ -133,7 +133,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
         let env = &[("MIRIFLAGS", "-Zmiri-disable-isolation"), ("CARGO_TARGET_DIR", "target/miri")];
         let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-sched".to_owned();
         steps.push(Ok(made(MIRI, env, lib)));
-        let stock = "miri test --lib -p warmcore-budget -- stock::word".to_owned();
+        let stock = "miri test --lib -p warmcore-budget -- stock::atomic".to_owned();
         steps.push(Ok(made(MIRI_STOCK, env, stock)));
     } else {
         let what = if nightly.has_miri { "rust-src" } else { "miri" };

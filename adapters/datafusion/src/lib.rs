@@ -180,7 +180,7 @@ fn size(bytes: u64) -> String {
 #[cold]
 fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBudget) -> DataFusionError {
     let (account, used, limit) = (over.account(), size(over.usage()), size(over.limit()));
-    let why = if over.is_hopeless() {
+    let why = if over.exceeds_limit() {
         format!("the limit of {account} is {limit}")
     } else if over.is_queued() {
         format!("others wait for room in {account}")

@@ -6,7 +6,7 @@ use datafusion_execution::memory_pool::{
 };
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
-use warmcore_budget::{Account, Event, Kind};
+use warmcore_budget::{Account, Event, StockKind};
 use warmcore_datafusion::BudgetPool;
 
 const MIB: usize = 1 << 20;
@@ -24,7 +24,7 @@ fn text(error: DataFusionError) -> String {
 
 #[test]
 fn what_is_reserved_is_charged_and_comes_back() {
-    for kind in [Kind::Rseq, Kind::Word] {
+    for kind in [StockKind::Rseq, StockKind::Atomic] {
         let server = Account::root("server").kind(kind).limit(64 << 20).build();
         let pool: Arc<dyn MemoryPool> = Arc::new(BudgetPool::new(server.child("queries").build()));
         let (a, b) = (consumer(&pool, "a", true), consumer(&pool, "b", false));

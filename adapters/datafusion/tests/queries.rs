@@ -11,7 +11,7 @@ use datafusion::logical_expr::JoinType;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext, col, lit};
 use std::sync::{Arc, OnceLock};
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::{Account, StockKind};
 use warmcore_datafusion::BudgetPool;
 
 const MIB: u64 = 1 << 20;
@@ -126,14 +126,14 @@ fn count_spills(plan: &dyn ExecutionPlan, outcome: &mut Outcome) {
 }
 
 /// The kinds of stocks that this system has.
-fn kinds() -> Vec<Kind> {
-    let rseq = (warmcore_budget::host::default_kind() == Kind::Rseq).then_some(Kind::Rseq);
-    rseq.into_iter().chain([Kind::Word]).collect()
+fn kinds() -> Vec<StockKind> {
+    let rseq = (warmcore_budget::process::default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
+    rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
 /// It never had more than its limit; of the fast kind, than that and what may lie in stocks.
 fn assert_within(account: &Account) {
-    let over = if account.kind() == Kind::Rseq { account.limit() / 100 } else { 0 };
+    let over = if account.kind() == StockKind::Rseq { account.limit() / 100 } else { 0 };
     let (peak, limit) = (account.peak(), account.limit());
     assert!(peak <= limit + over, "{}, {}: its peak is {peak} of {limit}", account.name(), account.kind());
 }

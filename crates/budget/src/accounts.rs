@@ -1,36 +1,36 @@
 //! Accounts: a tree of limits, spent from stocks.
 //!
 //! Model.   `try_charge` spends from this CPU's stock of the account. If that can't serve, the charge goes
-//!          up the tree (`climb`) and takes along what fills the stock (`refill`); if it does not fit, all
+//!          up the tree (`charge_ancestors`) and takes along what fills the stock (`refill`); if it does not fit, all
 //!          stocks below the full account are closed (`drain`) and it is decided exactly (`refuse`).
 //! Number.  One charge in some hundreds goes up the tree.
 //! Protocol. Units are conserved: what an account is charged is what is used of it, plus what lies in its
 //!          stocks, less the stocks' debts. Every step moves units from one to another.
 //! Writers. See `node`, and `stock`.
 
-mod climb;
+mod ancestors;
 mod drain;
-mod family;
-mod look;
+mod exact;
+mod explain;
+mod lifecycle;
 #[cfg(all(test, loom))]
 mod loom;
 mod node;
 mod nodes;
 mod refill;
-mod refuse;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use family::{DEPTH_MAX, Plan};
-pub use look::{Explain, Level, OnCpu, Usage};
+pub use explain::{Explain, Level, OnCpu, Usage};
+pub use lifecycle::{AccountConfig, DEPTH_MAX};
 pub use node::Node;
 
 use crate::outcome::{OverBudget, OverUncharge, Overrun};
 use crate::stock::{Key, Stocks};
 use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
+use exact::{DisableStocks, FAST_TRIES};
 use nodes::Nodes;
 pub(crate) use refill::STOCKED_MAX;
-use refuse::{FAST_TRIES, Refusing};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use warmcore_types::CpuId;
@@ -40,14 +40,14 @@ use warmcore_types::CpuId;
 pub struct Accounts<S> {
     stocks: S,
     nodes: Nodes,
-    family: Mutex<Family>,
+    retired: Mutex<Retired>,
     /// Whether somebody waits for what was given back: 1 until a host asks.
-    owes_wake: AtomicU32,
+    wake_pending: AtomicU32,
 }
 
 /// Who is gone, and who is about to go.
 #[derive(Debug, Default)]
-struct Family {
+struct Retired {
     free: BinaryHeap<Reverse<Key>>,
     orphans: Vec<Key>,
 }
@@ -74,8 +74,8 @@ impl<S: Stocks> Accounts<S> {
         Self {
             stocks,
             nodes: Nodes::new(),
-            family: Mutex::new(Family::default()),
-            owes_wake: AtomicU32::new(0),
+            retired: Mutex::new(Retired::default()),
+            wake_pending: AtomicU32::new(0),
         }
     }
 
@@ -89,7 +89,7 @@ impl<S: Stocks> Accounts<S> {
     /// **Touches** the stock on this CPU; every 500th time or so, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverBudget> {
-        if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slowly(node, cpu(), n, None) }
+        if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slow(node, cpu(), n, None) }
     }
 
     /// Charges `n` units to this CPU's stock. False: it can't serve; nothing happened.
@@ -102,7 +102,7 @@ impl<S: Stocks> Accounts<S> {
     /// all the same. Panics above 2^60 units.
     pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
         assert!(n <= 1 << 60, "{}: {n} units at once; nobody has so many", node.name());
-        if self.charge_slowly(node, cpu, n, None).is_ok() {
+        if self.charge_slow(node, cpu, n, None).is_ok() {
             return Ok(());
         }
         self.force_charge_past_stocks(node, n).map_or(Ok(()), Err)
@@ -118,16 +118,16 @@ impl<S: Stocks> Accounts<S> {
 
     /// As `force_charge`, and leaves stocks alone.
     pub fn force_charge_past_stocks(&self, node: &Node, n: u64) -> Option<Overrun> {
-        let over = self.climb_anyway(node, n);
+        let over = self.force_charge_ancestors(node, n);
         self.add_direct(node, n);
         for full in node.path().filter(|a| a.usage.load(Relaxed) > a.limit.load(Relaxed)) {
             // What lies in stocks below does not fit any more either.
-            if full.float_units() > 0 {
-                let _refusing = Refusing::new(full);
-                self.drain_for_room(full);
+            if full.slack_units() > 0 {
+                let _disabled = DisableStocks::new(full);
+                self.drain_open(full);
             }
         }
-        self.tell_pressure(node);
+        self.report_pressure(node);
         over.map(|over| self.overrun(over))
     }
 
@@ -137,7 +137,7 @@ impl<S: Stocks> Accounts<S> {
     /// the account. Else a stock may take it; the next drain finds less in use than lies in stocks.
     #[inline(always)]
     pub fn uncharge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverUncharge> {
-        if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slowly(node, cpu(), n) }
+        if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slow(node, cpu(), n) }
     }
 
     /// Puts `n` units into this CPU's stock. False: it can't take them; nothing happened.
@@ -151,20 +151,20 @@ impl<S: Stocks> Accounts<S> {
         // ORDERING: SeqCst; before the drain, so that no stock opens with a share of the old one after it.
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
-            let _refusing = Refusing::new(node);
+            let _disabled = DisableStocks::new(node);
             // A stock that is about to open is waited for.
             self.exact(node, FAST_TRIES, || ());
         }
-        node.note_relief(node.usage.load(Relaxed));
+        node.clear_pressure(node.usage.load(Relaxed));
     }
 
     /// Changes the soft limit: above it, pressure.
     pub fn set_soft_limit(&self, node: &Node, limit: u64) {
         node.soft.store(limit, Relaxed);
         let usage = node.usage.load(Relaxed);
-        node.note_relief(usage);
+        node.clear_pressure(usage);
         if usage > limit {
-            self.tell_pressure(node);
+            self.report_pressure(node);
         }
     }
 
@@ -176,14 +176,14 @@ impl<S: Stocks> Accounts<S> {
     /// Whether units came back for which somebody waits, since this was asked last. A host asks after
     /// whatever may give units back.
     #[inline]
-    pub fn take_owed_wake(&self) -> bool {
-        self.owes_wake.load(Relaxed) != 0 && self.owes_wake.swap(0, AcqRel) != 0
+    pub fn take_pending_wake(&self) -> bool {
+        self.wake_pending.load(Relaxed) != 0 && self.wake_pending.swap(0, AcqRel) != 0
     }
 
-    /// Whether [`take_owed_wake`](Self::take_owed_wake) would say so.
+    /// Whether [`take_pending_wake`](Self::take_pending_wake) would say so.
     #[inline]
-    pub fn owes_wake(&self) -> bool {
-        self.owes_wake.load(Relaxed) != 0
+    pub fn wake_pending(&self) -> bool {
+        self.wake_pending.load(Relaxed) != 0
     }
 
     /// Counts a charge of the account `by` that waits at `node`, on its path: the stocks there stay closed, so that
@@ -192,14 +192,14 @@ impl<S: Stocks> Accounts<S> {
         by.charging.fetch_add(1, Relaxed);
         // ORDERING: SeqCst, both; before the look at usage, pairs with `take_back`.
         node.waiting.fetch_add(1, SeqCst);
-        std::mem::forget(Refusing::new(node));
-        self.drain_for_room(node);
+        std::mem::forget(DisableStocks::new(node));
+        self.drain_open(node);
     }
 
     /// The opposite of `begin_waiting`.
     pub fn end_waiting(&self, node: &Node, by: &Node) {
         // ORDERING: SeqCst, of which Release; it only lets others in again.
-        node.refusing.fetch_sub(1, SeqCst);
+        node.stocks_disabled.fetch_sub(1, SeqCst);
         node.waiting.fetch_sub(1, SeqCst);
         // ORDERING: Release, last; pairs with the Acquire in `try_reap`: `node`, which is on the path, is not touched
         // any more.
@@ -208,7 +208,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// How many accounts there are, orphans included.
     pub fn accounts(&self) -> usize {
-        self.nodes.len() - lock(&self.family).free.len()
+        self.nodes.len() - lock(&self.retired).free.len()
     }
 
     /// The account with this key.

@@ -1,15 +1,15 @@
 #![doc = include_str!("../README.md")]
 
 mod accounts;
+pub mod capacity;
 mod contain;
-#[cfg(not(loom))]
-pub mod host;
 mod outcome;
-pub mod room;
+#[cfg(not(loom))]
+pub mod process;
 pub mod stock;
 mod sync;
 
-pub use accounts::{Accounts, DEPTH_MAX, Drained, Explain, Level, Node, OnCpu, Plan, Usage};
-#[cfg(not(loom))]
-pub use host::{Account, Builder, Charge, Kind};
+pub use accounts::{AccountConfig, Accounts, DEPTH_MAX, Drained, Explain, Level, Node, OnCpu, Usage};
 pub use outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};
+#[cfg(not(loom))]
+pub use process::{Account, Builder, Charge, StockKind};

@@ -57,7 +57,7 @@ impl OverBudget {
     }
 
     /// Whether waiting is no use: it is larger than the limit.
-    pub fn is_hopeless(&self) -> bool {
+    pub fn exceeds_limit(&self) -> bool {
         self.0.asked > self.0.limit
     }
 }
@@ -67,7 +67,7 @@ impl fmt::Display for OverBudget {
         let Refused { account, asked, usage, limit, is_queued, .. } = &*self.0;
         let free = limit.saturating_sub(*usage);
         let units = if *asked == 1 { "unit" } else { "units" };
-        if self.is_hopeless() {
+        if self.exceeds_limit() {
             write!(f, "{account}: {asked} {units} asked, its limit is {limit}; ask for less, or raise it")
         } else if *is_queued {
             write!(f, "{account}: {asked} {units} asked while others wait for room; wait for it too")

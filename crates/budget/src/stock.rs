@@ -17,23 +17,24 @@ mod rseq;
 mod table;
 #[cfg(all(test, not(loom)))]
 pub(crate) use table::SLOTS;
+mod atomic;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod word;
 
+pub use atomic::AtomicStocks;
 #[cfg(not(loom))]
-pub use locked::Locked;
+#[doc(hidden)]
+pub use locked::LockedStocks;
 #[cfg(any(not(loom), test))]
-pub use rseq::Rseq;
-pub use word::Word;
+pub use rseq::RseqStocks;
 #[cfg(not(loom))]
 pub(crate) use {
+    atomic::{charge, uncharge},
     rseq::{charge_at, uncharge_at},
-    word::{charge, uncharge},
 };
 
 #[doc(hidden)]
-pub use table::Place;
+pub use table::StockAddr;
 use warmcore_types::CpuId;
 
 /// Which account, as a stock knows it: below 2^24, and 0 is nobody.
@@ -42,8 +43,8 @@ pub type Key = u32;
 /// The keys end here: what a stock can name.
 pub const KEYS_END: Key = 1 << 24;
 
-/// The largest room is `2^ROOM_LOG2_MAX - 1` units.
-pub const ROOM_LOG2_MAX: u8 = 30;
+/// The largest room is `2^CAPACITY_LOG2_MAX - 1` units.
+pub const CAPACITY_LOG2_MAX: u8 = 30;
 
 /// What a stock that is between two accounts shows as its mark.
 const LEAVING: u8 = 7;
@@ -51,13 +52,13 @@ const LEAVING: u8 = 7;
 /// A stock as it was a moment ago. What changes it names what it saw, and fails if that is not so any
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct StockSnapshot {
     /// Whose it is; 0: nobody's.
     pub key: Key,
     /// Units in it. Negative is debt: spent after a drain had taken them.
     pub free: i32,
-    /// The room is `2^room_log2 - 1`; 0 is closed.
-    pub room_log2: u8,
+    /// The room is `2^capacity_log2 - 1`; 0 is closed.
+    pub capacity_log2: u8,
     /// Whether it has not changed since it was marked.
     pub is_idle: bool,
     /// It is between two accounts: closed and empty, until `bind` has finished.
@@ -65,37 +66,37 @@ pub struct Look {
     pub(crate) words: [u64; 2],
 }
 
-impl Look {
+impl StockSnapshot {
     /// How many units may lie there.
-    pub fn room(&self) -> u64 {
-        room(self.room_log2)
+    pub fn capacity(&self) -> u64 {
+        capacity(self.capacity_log2)
     }
 
     /// Whether units may lie there.
     pub fn is_open(&self) -> bool {
-        self.room_log2 > 0
+        self.capacity_log2 > 0
     }
 }
 
 /// The units of a room.
-pub const fn room(room_log2: u8) -> u64 {
-    (1 << room_log2) - 1
+pub const fn capacity(capacity_log2: u8) -> u64 {
+    (1 << capacity_log2) - 1
 }
 
 /// What [`Stocks::lower`] leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lower {
+pub struct Reduction {
     /// Units to take; negative: debt that was paid.
     pub taken: i32,
     /// The room from now on.
-    pub room_log2: u8,
+    pub capacity_log2: u8,
     /// Whether to mark it, so that a later look tells whether it was used.
     pub mark: bool,
 }
 
 /// The stocks of all CPUs: one of the three kinds.
 ///
-/// The CPU is asked for where a kind must know it: a function, because the section of [`Rseq`] knows by
+/// The CPU is asked for where a kind must know it: a function, because the section of [`RseqStocks`] knows by
 /// itself. A simulator answers with the CPU that it imagines.
 pub trait Stocks: Sync {
     /// Whether a stock is never in debt.
@@ -115,19 +116,19 @@ pub trait Stocks: Sync {
 
     /// Where the stocks of `key` stand.
     #[doc(hidden)]
-    fn place(&self, key: Key) -> Place;
+    fn stock_addr(&self, key: Key) -> StockAddr;
 
     /// What is in `key`'s slot of that CPU, whoever's it is.
-    fn look(&self, cpu: CpuId, key: Key) -> Look;
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot;
 
     /// Adds units, and room. On the stock's own CPU only: false elsewhere.
-    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool;
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool;
 
     /// Takes units or room, or marks. From any CPU, without disturbing the stock's own.
-    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool;
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool;
 
     /// Binds a slot that is closed and even to `key`. On its own CPU only: false elsewhere.
-    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool;
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool;
 
     /// Memory that the tables have, in bytes.
     fn resident_bytes(&self) -> std::io::Result<usize>;
@@ -139,17 +140,17 @@ struct Tag {
     key: Key,
     /// 0: not marked. 1 to 6: what the units were when it was. 7: leaving.
     mark: u8,
-    room_log2: u8,
+    capacity_log2: u8,
 }
 
 impl Tag {
     fn of(word: u64) -> Self {
         let tag = (word >> 32) as u32;
-        Self { key: tag >> 8, mark: (tag >> 5 & 7) as u8, room_log2: (tag & 31) as u8 }
+        Self { key: tag >> 8, mark: (tag >> 5 & 7) as u8, capacity_log2: (tag & 31) as u8 }
     }
 
     fn with(self, units: u32) -> u64 {
-        let tag = self.key << 8 | u32::from(self.mark) << 5 | u32::from(self.room_log2);
+        let tag = self.key << 8 | u32::from(self.mark) << 5 | u32::from(self.capacity_log2);
         u64::from(tag) << 32 | u64::from(units)
     }
 }

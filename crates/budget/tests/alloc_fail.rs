@@ -4,12 +4,12 @@
 #[path = "alloc/kit.rs"]
 mod kit;
 
-use kit::{Dice, on_each_kind, used};
+use kit::{Rng, on_each_kind, used};
 use std::alloc::{Layout, System, alloc, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::thread;
-use warmcore_budget::host::{BudgetAlloc, OnFull, enter};
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::process::{BudgetAlloc, OnFull, enter};
+use warmcore_budget::{Account, StockKind};
 
 #[global_allocator]
 static ALLOC: BudgetAlloc<System> = BudgetAlloc::with(System, OnFull::Fail);
@@ -147,14 +147,14 @@ fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
             .map(|n| {
                 let (tenants, all_are_done) = (tenants.clone(), all_are_done.clone());
                 thread::spawn(move || {
-                    let (mut dice, mut refused) = (Dice::new(n + 7), 0);
+                    let (mut rng, mut refused) = (Rng::new(n + 7), 0);
                     let mut own: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
                     for _ in 0..30_000 {
-                        let _current = enter(&tenants[dice.below(3)]);
-                        let at = dice.below(64);
-                        if dice.below(3) == 0 {
+                        let _current = enter(&tenants[rng.below(3)]);
+                        let at = rng.below(64);
+                        if rng.below(3) == 0 {
                             own[at] = Vec::new();
-                        } else if own[at].try_reserve_exact(1 + dice.below(4000)).is_err() {
+                        } else if own[at].try_reserve_exact(1 + rng.below(4000)).is_err() {
                             refused += 1;
                         }
                     }
@@ -165,7 +165,7 @@ fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
             .collect();
         let refused: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
         assert!(refused > 0);
-        assert!(root.peak() <= LIMIT || kind == Kind::Rseq, "{} of {LIMIT}", root.peak());
+        assert!(root.peak() <= LIMIT || kind == StockKind::Rseq, "{} of {LIMIT}", root.peak());
         assert_eq!(used(&root), 0);
     });
 }

@@ -6,8 +6,8 @@ mod kit;
 
 use kit::{bytes, on_each_kind, used};
 use std::alloc::System;
-use warmcore_budget::host::{BudgetAlloc, enter};
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::process::{BudgetAlloc, enter};
+use warmcore_budget::{Account, StockKind};
 use warmcore_percpu::Counter;
 
 #[global_allocator]
@@ -23,7 +23,7 @@ fn a_forgotten_scope_ends_with_its_account() {
         drop(held);
         assert_eq!(used(&account), 0);
         drop(account);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         // One of them has the node of the one that is gone.
         let later: Vec<Account> = (0..50).map(|_| Account::root("later").kind(kind).build()).collect();
         let held = bytes(1 << 20);
@@ -49,13 +49,13 @@ fn the_slots_of_a_counter_are_not_of_the_account_that_adds_first() {
     // One chunk has room for 256 of them: the account that makes the next chunk would pay for it.
     static COUNTERS: [[Counter; 600]; 2] = [const { [const { Counter::new() }; 600] }; 2];
     on_each_kind(|kind| {
-        let counters = &COUNTERS[usize::from(kind == Kind::Word)];
+        let counters = &COUNTERS[usize::from(kind == StockKind::Atomic)];
         let account = Account::root("adds").kind(kind).build();
         {
             let _current = enter(&account);
             counters.iter().for_each(|counter| counter.add(1));
         }
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(used(&account), 0, "{kind}: it pays for what all counters share");
     });
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 use warmcore_budget::Account;
-use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_budget::process::{BudgetAlloc, enter};
 
 #[global_allocator]
 static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);

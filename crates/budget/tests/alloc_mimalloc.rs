@@ -8,5 +8,5 @@ mod kit;
 mod stress;
 
 #[global_allocator]
-static ALLOC: warmcore_budget::host::BudgetAlloc<mimalloc::MiMalloc> =
-    warmcore_budget::host::BudgetAlloc::new(mimalloc::MiMalloc);
+static ALLOC: warmcore_budget::process::BudgetAlloc<mimalloc::MiMalloc> =
+    warmcore_budget::process::BudgetAlloc::new(mimalloc::MiMalloc);

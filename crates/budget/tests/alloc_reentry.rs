@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
-use warmcore_budget::host::{BudgetAlloc, enter, within};
+use warmcore_budget::process::{BudgetAlloc, enter, within};
 use warmcore_budget::{Account, Event};
 
 #[global_allocator]
@@ -46,7 +46,7 @@ fn accounts_are_made_looked_at_and_dropped_in_a_full_scope() {
             }
         }
         drop(held);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(used(&account), 0);
     });
 }
@@ -65,9 +65,9 @@ fn what_budget_keeps_for_itself_is_charged_to_nobody() {
                     child.try_hold(10).unwrap()
                 })
                 .collect();
-            Account::tidy_all();
+            Account::reclaim_idle_all();
             drop(held);
-            Account::tidy_all();
+            Account::reclaim_idle_all();
         }
         assert_eq!((used(&account), used(&parent)), (0, 0));
     });
@@ -175,7 +175,7 @@ fn a_listener_that_is_dropped_may_do_anything() {
                 drop(bytes(1000));
                 drop(child.explain());
                 drop(self.0.explain());
-                Account::tidy_all();
+                Account::reclaim_idle_all();
             }
         }
         let root = Account::root("root").kind(kind).build();
@@ -185,7 +185,7 @@ fn a_listener_that_is_dropped_may_do_anything() {
             let _current = enter(&root);
             drop(account);
         }
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(used(&root), 0);
     });
 }
@@ -231,7 +231,7 @@ fn futures_wait_in_a_full_scope_with_wakers_that_allocate() {
             }
         }
         drop(held);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(used(&account), 0);
     });
 }
@@ -368,7 +368,7 @@ fn events_in_a_scope_may_use_every_part_of_budget() {
                     let child = own.child(format!("{event:?}")).build();
                     let _ = own.try_charge(100_000);
                     drop((child.explain(), own.explain(), own.drain_all()));
-                    Account::tidy_all();
+                    Account::reclaim_idle_all();
                     own.exact_usage();
                     depth.store(0, SeqCst);
                 }

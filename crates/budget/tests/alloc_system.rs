@@ -8,5 +8,5 @@ mod kit;
 mod stress;
 
 #[global_allocator]
-static ALLOC: warmcore_budget::host::BudgetAlloc<std::alloc::System> =
-    warmcore_budget::host::BudgetAlloc::new(std::alloc::System);
+static ALLOC: warmcore_budget::process::BudgetAlloc<std::alloc::System> =
+    warmcore_budget::process::BudgetAlloc::new(std::alloc::System);

@@ -7,12 +7,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-use warmcore_budget::{Account, DEPTH_MAX, Kind};
+use warmcore_budget::{Account, DEPTH_MAX, StockKind};
 
 const STACK: usize = 128 << 10;
 
 /// From the root down.
-fn chain(kind: Kind, limit: u64) -> Vec<Account> {
+fn chain(kind: StockKind, limit: u64) -> Vec<Account> {
     let mut chain = vec![Account::root("0").kind(kind).limit(limit).on_event(|_| ()).build()];
     while chain.len() < DEPTH_MAX {
         let child = chain[chain.len() - 1].child(chain.len().to_string()).guarantee(3).build();
@@ -27,7 +27,7 @@ fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn the_deepest_tree_fits_a_small_stack() {
-    for kind in [Kind::Word, Kind::Rseq] {
+    for kind in [StockKind::Atomic, StockKind::Rseq] {
         on_a_small_stack(move || {
             let chain = chain(kind, 10_000);
             let leaf = chain[DEPTH_MAX - 1].clone();
@@ -51,14 +51,14 @@ fn the_deepest_tree_fits_a_small_stack() {
             // The leaf last: all others end with it.
             drop(chain);
             drop(leaf);
-            Account::tidy_all();
+            Account::reclaim_idle_all();
         });
     }
 }
 
 #[test]
 fn a_tree_that_is_too_deep_is_refused_and_goes_on() {
-    for kind in [Kind::Word, Kind::Rseq] {
+    for kind in [StockKind::Atomic, StockKind::Rseq] {
         on_a_small_stack(move || {
             let chain = chain(kind, u64::MAX);
             let leaf = &chain[DEPTH_MAX - 1];

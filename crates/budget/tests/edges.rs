@@ -4,13 +4,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, mpsc};
-use warmcore_budget::{Account, Charge, Event, Kind};
+use warmcore_budget::{Account, Charge, Event, StockKind};
 use warmcore_percpu::Backend;
 use warmcore_sys::rseq;
 
-const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
-fn root(kind: Kind, limit: u64) -> Account {
+fn root(kind: StockKind, limit: u64) -> Account {
     Account::root("root").kind(kind).limit(limit).build()
 }
 
@@ -82,7 +82,7 @@ fn huge_holdings_outlive_their_account_too() {
         // Twice so much is 0, modulo 2^64.
         let held = leaf.try_hold(1 << 63).unwrap();
         drop(leaf);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(root.exact_usage(), 1 << 63);
         let next = root.child("next").build();
         assert_eq!(next.exact_usage(), 0);
@@ -97,7 +97,7 @@ fn a_limit_of_zero_refuses_all_and_can_be_forced() {
         let root = root(kind, 0);
         let leaf = root.child("leaf").build();
         let over = leaf.try_charge(1).unwrap_err();
-        assert!(over.is_hopeless() && over.account() == "root" && over.usage() == 0);
+        assert!(over.exceeds_limit() && over.account() == "root" && over.usage() == 0);
         let overrun = leaf.force_charge(7).unwrap_err();
         assert_eq!((overrun.account(), overrun.by()), ("root", 7));
         assert_eq!(root.exact_usage(), 7);
@@ -202,7 +202,7 @@ fn a_charge_is_split_merged_shrunk_and_grown_on_any_thread() {
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| charge.shrink(701))).is_err());
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| charge.grow(&other, 1))).is_err());
         assert_eq!((leaf.exact_usage(), other.exact_usage()), (700, 5));
-        assert_eq!(elsewhere(move || charge.keep()), 700);
+        assert_eq!(elsewhere(move || charge.forget()), 700);
         elsewhere(|| leaf.uncharge(700).unwrap());
         drop(foreign);
         assert_eq!(root.exact_usage(), 0);
@@ -221,7 +221,7 @@ fn charges_outlive_their_accounts() {
             })
             .collect();
         drop(group);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(root.exact_usage(), 4950);
         // Their nodes are not somebody else's meanwhile.
         let others: Vec<Account> = (0..100).map(|_| root.child("other").limit(10).build()).collect();
@@ -245,7 +245,7 @@ fn a_parent_that_asks_too_much_takes_nothing_from_the_dead() {
         assert_eq!(root.exact_usage(), 5);
         let heir = root.child("dead").build().try_hold(10).unwrap();
         root.uncharge(15).unwrap();
-        assert_eq!((heir.keep(), root.exact_usage()), (10, 0));
+        assert_eq!((heir.forget(), root.exact_usage()), (10, 0));
         assert!(root.uncharge(1).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Explain: what is used, in units that people read.
 
 use std::time::{Duration, Instant};
-use warmcore_budget::{Account, Explain, Kind, Level, OnCpu};
+use warmcore_budget::{Account, Explain, Level, OnCpu, StockKind};
 use warmcore_types::CpuId;
 
 fn level(account: &str, charged: u64, limit: u64) -> Level {
@@ -15,13 +15,13 @@ fn level(account: &str, charged: u64, limit: u64) -> Level {
         reserve: 0,
         in_stocks_max: 0,
         stocks: 0,
-        refusing: 0,
+        stocks_disabled: 0,
         waiting: 0,
     }
 }
 
 fn on(cpu: u32, free: u64, debt: u64) -> OnCpu {
-    OnCpu { cpu: CpuId(cpu), free, room: 8192, debt }
+    OnCpu { cpu: CpuId(cpu), free, capacity: 8192, debt }
 }
 
 #[test]
@@ -53,11 +53,11 @@ server: at least 1.4 GiB used of 4 GiB, up to 8.7 KiB more in 3 stocks; peak 1.5
 fn it_counts_in_groups_of_digits_where_limits_are_no_bytes() {
     let requests = Level { stocks: 1, in_stocks_max: 1, ..level("requests", 12_345, 100_000) };
     let all = level("all", 1_012_345, u64::MAX);
-    let explain = Explain { kind: "word", path: vec![requests, all], cpus: vec![on(3, 345, 0)] };
+    let explain = Explain { kind: "atomic", path: vec![requests, all], cpus: vec![on(3, 345, 0)] };
     let text = "\
 requests: 12 000 used of 100 000, 345 more in 1 stock; peak 12 345 with stocks
 all: 1 012 345 used, no limit; peak 1 012 345 with stocks
-  cpu3: 345 of 8 192 in stock (word)
+  cpu3: 345 of 8 192 in stock (atomic)
 ";
     assert_eq!(explain.to_string(), text);
 }
@@ -77,7 +77,7 @@ fn becomes(account: &Account, used: u64) -> Explain {
 
 #[test]
 fn what_is_held_is_what_it_says_on_every_kind() {
-    for kind in [Kind::Rseq, Kind::Word] {
+    for kind in [StockKind::Rseq, StockKind::Atomic] {
         let server = Account::root("server").limit(1 << 30).kind(kind).build();
         let orders = server.child("orders").limit(64 << 20).build();
         let held: Vec<_> = (0..100).map(|_| orders.try_hold(4096).expect("it fits")).collect();

@@ -1,4 +1,4 @@
-//! Forgotten charges: a `Charging` that is neither polled nor dropped any more costs nothing beyond its account's end.
+//! Forgotten charges: a `ChargeFuture` that is neither polled nor dropped any more costs nothing beyond its account's end.
 //!
 //! Model.   It stays in its queue, and holds up whatever is behind it, until its account has no handle. Then it is taken
 //!          out of the queue, and only after that is the account's node another account's.
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::{Account, StockKind};
 
-const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
 #[derive(Default)]
 struct Flag(AtomicBool);
@@ -40,7 +40,7 @@ fn later_accounts_are_not_held_up() {
         }
         drop(held);
         drop(account);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         // One of them has the node of the one that is gone.
         let later: Vec<Account> =
             (0..50).map(|_| Account::root("later").kind(kind).limit(10).build()).collect();
@@ -71,7 +71,7 @@ fn an_account_above_is_not_held_up_for_ever() {
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         flag.0.store(false, SeqCst);
         drop(child);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         // By this thread, or by the one that tidies, which may have begun a round just before.
         let began = Instant::now();
         while !flag.0.load(SeqCst) {

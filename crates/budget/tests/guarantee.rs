@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::{Account, StockKind};
 
 /// Larger than any stock here, so that each charge goes up the tree.
 const PIECE: u64 = 64 << 10;
@@ -12,7 +12,7 @@ const GUARANTEE: u64 = PIECE * PIECES;
 
 #[test]
 fn what_is_guaranteed_is_never_refused_nor_somebody_else_s() {
-    for kind in [Kind::Rseq, Kind::Word] {
+    for kind in [StockKind::Rseq, StockKind::Atomic] {
         let root = Account::root("root").kind(kind).limit(GUARANTEE).build();
         let owner = root.child("owner").guarantee(GUARANTEE).build();
         let other = root.child("other").build();

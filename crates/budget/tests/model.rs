@@ -5,10 +5,10 @@
 //! Number.  Half a million steps for each kind.
 #![cfg(not(loom))]
 
-mod dice;
+mod rng;
 
-use dice::Dice;
-use warmcore_budget::{Account, Charge, Kind, OverBudget};
+use rng::Rng;
+use warmcore_budget::{Account, Charge, OverBudget, StockKind};
 
 /// Steps for each kind. Debug builds take a tenth.
 const STEPS: u64 = if cfg!(debug_assertions) { 50_000 } else { 500_000 };
@@ -36,19 +36,19 @@ impl Known {
     }
 
     /// Whether `n` may be let in: it fits, or what doesn't may be unseen.
-    fn may_let_in(&self, kind: Kind, i: usize, n: u64) -> bool {
+    fn may_let_in(&self, kind: StockKind, i: usize, n: u64) -> bool {
         let most = |a: usize| u128::from(self.limits[a]) + u128::from(self.unseen(kind, a));
         n == 0 || Self::path(i).all(|a| u128::from(self.used(a)) + u128::from(n) <= most(a))
     }
 
     /// What was spent in a stock, or given back to it, while the tidying thread emptied it: the fast kind
     /// learns of it at its next look. No more than may lie in stocks, a hundredth of the limit.
-    fn unseen(&self, kind: Kind, i: usize) -> u64 {
+    fn unseen(&self, kind: StockKind, i: usize) -> u64 {
         if kind.is_strict() { 0 } else { self.limits[i] / 100 }
     }
 }
 
-fn every_answer_is_as_expected(kind: Kind) {
+fn every_answer_is_as_expected(kind: StockKind) {
     let mut known = Known { limits: [3_000_000, 2_000_000, 1_500_000, u64::MAX, 400_000], held: [0; 5] };
     let mut accounts: Vec<Account> = Vec::new();
     for (i, up) in UP.iter().enumerate() {
@@ -60,19 +60,19 @@ fn every_answer_is_as_expected(kind: Kind) {
     }
     assert!(accounts.iter().all(|account| account.kind() == kind && account.explain().kind == kind.name()));
     assert_eq!(accounts[3].parent().unwrap(), accounts[1]);
-    let (mut dice, mut kept) = (Dice(42), Vec::<(usize, Charge)>::new());
+    let (mut rng, mut kept) = (Rng(42), Vec::<(usize, Charge)>::new());
     for step in 0..STEPS {
-        let i = dice.below(5) as usize;
+        let i = rng.below(5) as usize;
         let left = Known::path(i).map(|a| known.limits[a].saturating_sub(known.used(a))).min().unwrap();
-        let n = match dice.below(8) {
+        let n = match rng.below(8) {
             0 => 0,
-            1..6 => 1 + dice.below(100),
-            6 => left.saturating_add(dice.below(3)).saturating_sub(1),
-            _ => [left / 2, left, u64::MAX, 1 << 30][dice.below(4) as usize],
+            1..6 => 1 + rng.below(100),
+            6 => left.saturating_add(rng.below(3)).saturating_sub(1),
+            _ => [left / 2, left, u64::MAX, 1 << 30][rng.below(4) as usize],
         };
         let expected = known.full(i, n).map(|full| format!("#{full}"));
         let context = || format!("step {step}: {n} in #{i}\n{}", accounts[i].explain());
-        match dice.below(24) {
+        match rng.below(24) {
             0..8 => {
                 let is = patiently(&accounts[i], expected.is_none(), || accounts[i].try_charge(n));
                 match &is {
@@ -91,7 +91,7 @@ fn every_answer_is_as_expected(kind: Kind) {
             10..16 => {
                 let kept: u64 =
                     kept.iter().filter(|(at, _)| *at == i).map(|(_, charge)| charge.units()).sum();
-                let back = dice.below(known.held[i] - kept + 1);
+                let back = rng.below(known.held[i] - kept + 1);
                 accounts[i].uncharge(back).unwrap();
                 known.held[i] -= back;
             }
@@ -103,7 +103,7 @@ fn every_answer_is_as_expected(kind: Kind) {
             }
             17 => {
                 // All or nothing, one account twice.
-                let other = dice.below(5) as usize;
+                let other = rng.below(5) as usize;
                 let charges = [(i, 40), (other, n), (i, 40)];
                 let before = known.held;
                 let mut all = |one: &dyn Fn(&Known, usize, u64) -> bool| {
@@ -137,8 +137,8 @@ fn every_answer_is_as_expected(kind: Kind) {
             }
             19 => {
                 if !kept.is_empty() {
-                    let (at, mut charge) = kept.swap_remove(dice.below(kept.len() as u64) as usize);
-                    let part = dice.below(charge.units() + 1);
+                    let (at, mut charge) = kept.swap_remove(rng.below(kept.len() as u64) as usize);
+                    let part = rng.below(charge.units() + 1);
                     let half = charge.split(part).unwrap();
                     known.held[at] -= part;
                     drop(half);
@@ -149,7 +149,7 @@ fn every_answer_is_as_expected(kind: Kind) {
                 }
             }
             20 => {
-                known.limits[i] = [known.used(i) / 2, 400_000, 2_000_000, u64::MAX][dice.below(4) as usize];
+                known.limits[i] = [known.used(i) / 2, 400_000, 2_000_000, u64::MAX][rng.below(4) as usize];
                 accounts[i].set_limit(known.limits[i]);
             }
             21 => {
@@ -158,8 +158,8 @@ fn every_answer_is_as_expected(kind: Kind) {
             }
             22 => assert_eq!(accounts[i].exact_usage(), known.used(i), "{}", context()),
             _ => {
-                if dice.below(50) == 0 {
-                    Account::tidy_all();
+                if rng.below(50) == 0 {
+                    Account::reclaim_idle_all();
                 }
                 for a in Known::path(i) {
                     let (usage, used) = (accounts[a].usage(), known.used(a));
@@ -185,12 +185,12 @@ fn every_answer_is_as_expected(kind: Kind) {
 
 #[test]
 fn words_answer_as_integers_do() {
-    every_answer_is_as_expected(Kind::Word);
+    every_answer_is_as_expected(StockKind::Atomic);
 }
 
 #[test]
 fn sections_answer_as_integers_do() {
-    every_answer_is_as_expected(Kind::Rseq);
+    every_answer_is_as_expected(StockKind::Rseq);
 }
 
 /// The fast kind may refuse falsely while the tidying thread is in the middle of something, so it is asked

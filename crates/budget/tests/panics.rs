@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use warmcore_budget::{Account, Event, Kind};
+use warmcore_budget::{Account, Event, StockKind};
 
-const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 /// Only the thread that tidies gives back what a stock holds that is not used any more.
 #[track_caller]
-fn the_thread_goes_on(kind: Kind) {
+fn the_thread_goes_on(kind: StockKind) {
     let account = Account::root("idle").kind(kind).build();
     account.try_charge(1).unwrap();
     wait_until("an idle stock is given back", || account.usage().charged == 1);

@@ -6,14 +6,14 @@
 //!          running, and would for ever; a watchdog elsewhere sees that and takes its priority away. With
 //!          the kinds that users get, it comes to its end.
 //! Number.  The lock hangs at one of the first wakes.
-//! Source.  `stock::Locked`; the issue: "it does with the lock kind; show that as the reason it is not offered".
+//! Source.  `stock::LockedStocks`; the issue: "it does with the lock kind; show that as the reason it is not offered".
 #![cfg(all(target_os = "linux", not(loom)))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use warmcore_budget::stock::Locked;
-use warmcore_budget::{Account, Accounts, Kind, Plan};
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, AccountConfig, Accounts, StockKind};
 use warmcore_sys::{affinity, rseq};
 use warmcore_types::CpuId;
 
@@ -152,7 +152,7 @@ fn contend(
     Some(if hung.into_inner() { End::Hung } else { End::Finished })
 }
 
-fn nobody_hangs(kind: Kind) {
+fn nobody_hangs(kind: StockKind) {
     let root = Account::root("root").kind(kind).limit(LIMIT).build();
     let leaf = root.child("leaf").build();
     let charge = |account: &Account, n: u64| {
@@ -183,13 +183,13 @@ fn nobody_hangs(kind: Kind) {
                 root.set_limit(LIMIT - 1);
                 root.set_limit(LIMIT);
             }
-            6 => Account::tidy_all(),
+            6 => Account::reclaim_idle_all(),
             _ => drop(leaf.explain().to_string()),
         }
     };
     let aborts = rseq::aborts();
     let runs_sections =
-        kind == Kind::Rseq && matches!(warmcore_percpu::backend(), warmcore_percpu::Backend::Rseq(_));
+        kind == StockKind::Rseq && matches!(warmcore_percpu::backend(), warmcore_percpu::Backend::Rseq(_));
     let Some(end) = contend(low, high, || true) else { return };
     assert_eq!(end, End::Finished);
     assert_eq!((leaf.exact_usage(), root.exact_usage()), (0, 0), "{}", leaf.explain());
@@ -199,19 +199,24 @@ fn nobody_hangs(kind: Kind) {
 
 #[test]
 fn no_priority_hangs_a_charge_of_words() {
-    nobody_hangs(Kind::Word);
+    nobody_hangs(StockKind::Atomic);
 }
 
 #[test]
 fn no_priority_hangs_a_charge_of_sections() {
-    nobody_hangs(Kind::Rseq);
+    nobody_hangs(StockKind::Rseq);
 }
 
 #[test]
 fn a_priority_hangs_a_charge_behind_a_lock() {
-    let accounts = Accounts::new(Locked::new(affinity::nr_cpu_ids() as u32));
-    let plan =
-        Plan { name: Arc::from("leaf"), limit: LIMIT, soft_limit: u64::MAX, guarantee: 0, listener: None };
+    let accounts = Accounts::new(LockedStocks::new(affinity::nr_cpu_ids() as u32));
+    let plan = AccountConfig {
+        name: Arc::from("leaf"),
+        limit: LIMIT,
+        soft_limit: u64::MAX,
+        guarantee: 0,
+        listener: None,
+    };
     let leaf = accounts.create(None, plan).unwrap();
     let here = affinity::current_cpu;
     let charge = |n: u64| {

@@ -8,14 +8,14 @@
 //! Source.  The issue: "10⁸ operations on real threads with drains, limit changes, CPU moves, drops".
 #![cfg(not(loom))]
 
-mod dice;
+mod rng;
 
-use dice::Dice;
+use rng::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use warmcore_budget::{Account, Charge, Kind, room};
+use warmcore_budget::{Account, Charge, StockKind, capacity};
 use warmcore_percpu::Backend;
 use warmcore_sys::{affinity, rseq};
 
@@ -117,29 +117,29 @@ fn assert_all_is_given_back(accounts: &[&Account]) {
         let explain = account.explain();
         assert!(explain.cpus.is_empty() && explain.path[0].stocks == 0, "{explain}");
         assert_eq!((explain.path[0].reserve, explain.path[0].in_stocks_max), (0, 0), "{explain}");
-        assert_eq!((explain.path[0].refusing, explain.path[0].waiting), (0, 0), "{explain}");
+        assert_eq!((explain.path[0].stocks_disabled, explain.path[0].waiting), (0, 0), "{explain}");
     }
 }
 
 /// One worker: charges now, gives back 64 charges later, hands some of it to the next worker.
 fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
     const RING: usize = 64;
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut ring = [(0usize, 0u64); RING];
     let mut kept: Vec<Charge> = Vec::new();
     let mut done = 0;
     while done < operations {
-        let at = dice.below(leaves.len() as u64) as usize;
+        let at = rng.below(leaves.len() as u64) as usize;
         for _ in 0..256 {
-            let place = &mut ring[done as usize / 2 % RING];
-            leaves[place.0].uncharge(place.1).unwrap();
-            let n = dice.below(64);
-            *place = if leaves[at].try_charge(n).is_ok() { (at, n) } else { (at, 0) };
+            let entry = &mut ring[done as usize / 2 % RING];
+            leaves[entry.0].uncharge(entry.1).unwrap();
+            let n = rng.below(64);
+            *entry = if leaves[at].try_charge(n).is_ok() { (at, n) } else { (at, 0) };
             done += 2;
         }
-        match dice.below(8) {
-            0 => kept.extend(leaves[at].try_hold(dice.below(100_000)).ok()),
-            1 => kept.push(leaves[at].force_hold(dice.below(500)).0),
+        match rng.below(8) {
+            0 => kept.extend(leaves[at].try_hold(rng.below(100_000)).ok()),
+            1 => kept.push(leaves[at].force_hold(rng.below(500)).0),
             2 => kept.extend(mine.try_iter().take(20)),
             3 => {
                 if let Some(charge) = kept.pop() {
@@ -149,7 +149,7 @@ fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge
             }
             4 => {
                 let other = (at + 1) % leaves.len();
-                let all = [(&leaves[at], dice.below(1000)), (&leaves[other], dice.below(1000))];
+                let all = [(&leaves[at], rng.below(1000)), (&leaves[other], rng.below(1000))];
                 kept.extend(Account::try_hold_all(&all).unwrap_or_default());
             }
             5 => {
@@ -174,7 +174,7 @@ fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge
     }
 }
 
-fn nothing_is_lost(kind: Kind) {
+fn nothing_is_lost(kind: StockKind) {
     let _alone = alone();
     let root = Account::root("root").kind(kind).limit(1 << 40).build();
     let groups =
@@ -190,55 +190,55 @@ fn nothing_is_lost(kind: Kind) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| sync_channel(50)).unzip();
     let receivers: Vec<Mutex<Receiver<Charge>>> = receivers.into_iter().map(Mutex::new).collect();
     let (rounds, drained) = ([const { AtomicU64::new(0) }; 3], AtomicU64::new(0));
-    let dice = |i: usize| Dice(rounds[i].fetch_add(1, Relaxed) << 3 | i as u64);
+    let rng = |i: usize| Rng(rounds[i].fetch_add(1, Relaxed) << 3 | i as u64);
 
     let drain = || {
-        let mut dice = dice(0);
-        let account = all[dice.below(all.len() as u64) as usize];
-        match dice.below(8) {
+        let mut rng = rng(0);
+        let account = all[rng.below(all.len() as u64) as usize];
+        match rng.below(8) {
             0 => assert!(account.exact_usage() < 1 << 40),
             1 => assert!(account.explain().to_string().contains(" used")),
             _ => {
                 drained.fetch_add(account.drain_all().stocks.into(), Relaxed);
             }
         }
-        std::thread::sleep(Duration::from_micros(dice.below(200)));
+        std::thread::sleep(Duration::from_micros(rng.below(200)));
     };
     let limit = || {
-        let mut dice = dice(1);
-        let account = all[dice.below(6) as usize];
+        let mut rng = rng(1);
+        let account = all[rng.below(6) as usize];
         let before = account.limit();
-        account.set_limit([0, 10_000, 1_000_000][dice.below(3) as usize]);
-        account.set_soft_limit(dice.below(1 << 30));
-        let _ = groups[1].set_guarantee(dice.below(100_000));
-        std::thread::sleep(Duration::from_micros(dice.below(100)));
+        account.set_limit([0, 10_000, 1_000_000][rng.below(3) as usize]);
+        account.set_soft_limit(rng.below(1 << 30));
+        let _ = groups[1].set_guarantee(rng.below(100_000));
+        std::thread::sleep(Duration::from_micros(rng.below(100)));
         account.set_limit(before);
         std::thread::sleep(Duration::from_millis(1));
     };
     let family = || {
-        let mut dice = dice(2);
-        let parent = &leaves[dice.below(4) as usize];
-        if let Ok(child) = parent.child("child").limit(10_000).guarantee(dice.below(50)).try_build() {
+        let mut rng = rng(2);
+        let parent = &leaves[rng.below(4) as usize];
+        if let Ok(child) = parent.child("child").limit(10_000).guarantee(rng.below(50)).try_build() {
             let grandchild = child.child("grandchild").build();
-            for _ in 0..dice.below(40) {
-                let held = grandchild.try_hold(dice.below(50));
-                drop(child.try_hold(dice.below(50)));
+            for _ in 0..rng.below(40) {
+                let held = grandchild.try_hold(rng.below(50));
+                drop(child.try_hold(rng.below(50)));
                 // What the next owner gets outlives its account.
-                let _ = held.map(|charge| senders[dice.below(THREADS) as usize].try_send(charge));
+                let _ = held.map(|charge| senders[rng.below(THREADS) as usize].try_send(charge));
             }
         }
         // An estate: what a dropped account held is its parent's.
         let testator = estate.child("testator").build();
         let mut left = 0;
-        for _ in 0..dice.below(40) {
-            let n = dice.below(300);
+        for _ in 0..rng.below(40) {
+            let n = rng.below(300);
             left += testator.try_charge(n).map_or(0, |()| n);
         }
         drop(testator);
         estate.uncharge(left).unwrap();
     };
     let tidy = || {
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         std::thread::sleep(EVERY);
     };
     let (runs_sections, aborts, each) = (runs_sections(), rseq::aborts(), operations() / THREADS);
@@ -260,22 +260,25 @@ fn nothing_is_lost(kind: Kind) {
     drop((senders, receivers));
     groups[1].set_guarantee(0).unwrap();
     leaves[2].set_guarantee(0).unwrap();
-    Account::tidy_all();
+    Account::reclaim_idle_all();
     assert_all_is_given_back(&all);
-    if kind == Kind::Rseq && runs_sections {
+    if kind == StockKind::Rseq && runs_sections {
         assert!(aborts > 0, "no section was aborted: nothing was tested");
     }
-    assert!(drained > 0 || (kind == Kind::Rseq && !runs_sections), "no stock was open: nothing was tested");
+    assert!(
+        drained > 0 || (kind == StockKind::Rseq && !runs_sections),
+        "no stock was open: nothing was tested"
+    );
 }
 
 #[test]
 fn nothing_is_lost_or_created_by_sections() {
-    nothing_is_lost(Kind::Rseq);
+    nothing_is_lost(StockKind::Rseq);
 }
 
 #[test]
 fn nothing_is_lost_or_created_by_words() {
-    nothing_is_lost(Kind::Word);
+    nothing_is_lost(StockKind::Atomic);
 }
 
 /// A call, by the clock that all threads share.
@@ -385,7 +388,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
 }
 
 /// Threads that all want more than there is; what they want, by account.
-fn tried(kind: Kind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
+fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
     let mut accounts: Vec<Account> = Vec::new();
     for (i, law) in laws.iter().enumerate() {
         let name = format!("#{i}");
@@ -400,33 +403,33 @@ fn tried(kind: Kind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize)
     let tick = || clock.fetch_add(1, SeqCst);
     let seeds = AtomicU64::new(0);
     let drain = || {
-        let mut dice = Dice(seeds.fetch_add(1, Relaxed));
-        let account = &accounts[dice.below(accounts.len() as u64) as usize];
-        if dice.below(4) == 0 {
-            Account::tidy_all();
+        let mut rng = Rng(seeds.fetch_add(1, Relaxed));
+        let account = &accounts[rng.below(accounts.len() as u64) as usize];
+        if rng.below(4) == 0 {
+            Account::reclaim_idle_all();
         } else {
             account.drain_all();
         }
-        std::thread::sleep(Duration::from_micros(dice.below(300)));
+        std::thread::sleep(Duration::from_micros(rng.below(300)));
     };
     disturbed(
         wants.len() as u64,
         |thread| {
-            let mut dice = Dice(thread);
+            let mut rng = Rng(thread);
             let (mut mine, mut held) = (Vec::with_capacity(calls_each), Vec::<(usize, u64)>::new());
             while mine.len() + held.len() < calls_each {
-                let give_back = held.len() > 6 || dice.below(2) == 0;
+                let give_back = held.len() > 6 || rng.below(2) == 0;
                 if give_back && !held.is_empty() {
-                    let (account, n) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                    let (account, n) = held.swap_remove(rng.below(held.len() as u64) as usize);
                     let began = tick();
                     accounts[account].uncharge(n).unwrap();
                     mine.push(Call { began, ended: tick(), account, act: Act::GaveBack, n });
                     continue;
                 }
                 let (account, most) =
-                    wants[thread as usize][dice.below(wants[thread as usize].len() as u64) as usize];
+                    wants[thread as usize][rng.below(wants[thread as usize].len() as u64) as usize];
                 // Also all of it, each time.
-                let n = if dice.below(2) == 0 { most } else { 1 + dice.below(most) };
+                let n = if rng.below(2) == 0 { most } else { 1 + rng.below(most) };
                 let began = tick();
                 let result = accounts[account].try_charge(n);
                 let act = if result.is_ok() { Act::Charged } else { Act::Refused };
@@ -477,7 +480,7 @@ const NARROW_WANTS: [&[(usize, u64)]; 4] = [
 #[test]
 fn words_exceed_no_limit_and_refuse_nothing_that_fits() {
     let _alone = alone();
-    let verdict = tried(Kind::Word, &NARROW, &NARROW_WANTS, CALLS);
+    let verdict = tried(StockKind::Atomic, &NARROW, &NARROW_WANTS, CALLS);
     assert_eq!((verdict.overshoot, verdict.falsely.as_slice()), (0, &[][..]));
 }
 
@@ -492,23 +495,23 @@ fn words_keep_what_is_guaranteed_whatever_others_try() {
     ];
     let wants: [&[(usize, u64)]; 4] =
         [&[(1, 9000), (1, 100)], &[(1, 31_000)], &[(2, 60_000), (2, 20_000)], &[(2, 20_000), (1, 10)]];
-    let verdict = tried(Kind::Word, &laws, &wants, CALLS);
+    let verdict = tried(StockKind::Atomic, &laws, &wants, CALLS);
     assert_eq!((verdict.overshoot, verdict.falsely.as_slice()), (0, &[][..]));
 }
 
 #[test]
 fn sections_exceed_a_limit_by_what_lies_in_stocks_at_most() {
     let _alone = alone();
-    let verdict = tried(Kind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
+    let verdict = tried(StockKind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
     let cpus = affinity::allowed().unwrap().len() as u64;
     // No stock has more room than this, below the largest limit there is.
-    let largest = room::share(50_000);
+    let largest = capacity::share(50_000);
     assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
 }
 
 /// Eight threads that together never want more than there is, but for `base` want and give back again and
 /// again what is left. All of it is wanted often, so that every unit that is not where it belongs is missed.
-fn nobody_is_refused(kind: Kind, base: u64) -> u64 {
+fn nobody_is_refused(kind: StockKind, base: u64) -> u64 {
     const SWING: u64 = 500;
     let each = base + SWING;
     let root = Account::root("root").kind(kind).limit(THREADS * each).build();
@@ -522,10 +525,10 @@ fn nobody_is_refused(kind: Kind, base: u64) -> u64 {
     disturbed(
         THREADS,
         |thread| {
-            let (mut dice, mut mine) = (Dice(thread), Vec::<(u64, u64)>::new());
+            let (mut rng, mut mine) = (Rng(thread), Vec::<(u64, u64)>::new());
             for _ in 0..CALLS / 4 {
                 let free = SWING - mine.iter().map(|(_, n)| n).sum::<u64>();
-                if free == 0 || dice.below(3) == 0 {
+                if free == 0 || rng.below(3) == 0 {
                     for (leaf, n) in mine.drain(..) {
                         // ORDERING: SeqCst, both; the sum is never more than what is charged.
                         held.fetch_sub(n, SeqCst);
@@ -533,8 +536,8 @@ fn nobody_is_refused(kind: Kind, base: u64) -> u64 {
                     }
                     continue;
                 }
-                let n = if dice.below(4) == 0 { free } else { 1 + dice.below(free) };
-                let leaf = dice.below(2);
+                let n = if rng.below(4) == 0 { free } else { 1 + rng.below(free) };
+                let leaf = rng.below(2);
                 match leaves[leaf as usize].try_charge(n) {
                     Ok(()) => {
                         let sum = held.fetch_add(n, SeqCst) + n;
@@ -565,7 +568,7 @@ const BASES: [u64; 3] = [0, 10_000, 1_000_000];
 fn words_never_refuse_threads_that_stay_below_the_limit_together() {
     let _alone = alone();
     for base in BASES {
-        assert_eq!(nobody_is_refused(Kind::Word, base), 0, "{base}");
+        assert_eq!(nobody_is_refused(StockKind::Atomic, base), 0, "{base}");
     }
 }
 
@@ -573,6 +576,6 @@ fn words_never_refuse_threads_that_stay_below_the_limit_together() {
 fn sections_lose_nothing_at_a_limit_that_is_just_enough() {
     let _alone = alone();
     for base in BASES {
-        println!("rseq: {} refused falsely", nobody_is_refused(Kind::Rseq, base));
+        println!("rseq: {} refused falsely", nobody_is_refused(StockKind::Rseq, base));
     }
 }

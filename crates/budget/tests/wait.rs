@@ -5,23 +5,23 @@
 //! Number.  30 000 charges for each of four threads, of which half wait.
 #![cfg(not(loom))]
 
-mod dice;
+mod rng;
 
-use dice::Dice;
+use rng::Rng;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use warmcore_budget::host::Charging;
-use warmcore_budget::{Account, Charge, Kind, OverBudget};
+use warmcore_budget::process::ChargeFuture;
+use warmcore_budget::{Account, Charge, OverBudget, StockKind};
 
-const KINDS: [Kind; 2] = [Kind::Rseq, Kind::Word];
+const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
 /// Charges of each thread in the long tests. Debug builds take a tenth.
 const CHARGES: u64 = if cfg!(debug_assertions) { 5000 } else { 30_000 };
 
-fn root(kind: Kind, limit: u64) -> Account {
+fn root(kind: StockKind, limit: u64) -> Account {
     Account::root("root").kind(kind).limit(limit).build()
 }
 
@@ -36,7 +36,7 @@ impl Wake for Flag {
 
 /// A charge that waits, polled by hand.
 struct Waiter<'a> {
-    future: Pin<Box<Charging<'a>>>,
+    future: Pin<Box<ChargeFuture<'a>>>,
     flag: Arc<Flag>,
 }
 
@@ -140,8 +140,8 @@ fn what_can_never_fit_is_refused_at_once() {
     for kind in KINDS {
         let root = root(kind, 100);
         let leaf = root.child("leaf").build();
-        assert!(block_on(leaf.charge(101)).unwrap_err().is_hopeless());
-        assert!(block_on(leaf.charge(u64::MAX)).unwrap_err().is_hopeless());
+        assert!(block_on(leaf.charge(101)).unwrap_err().exceeds_limit());
+        assert!(block_on(leaf.charge(u64::MAX)).unwrap_err().exceeds_limit());
         // Also behind others, once it is its turn.
         let held = leaf.try_hold(100).unwrap();
         let first = Waiter::new(&leaf, 1);
@@ -150,7 +150,7 @@ fn what_can_never_fit_is_refused_at_once() {
         drop(held);
         let first = first.take();
         hopeless.expect_wake();
-        assert!(hopeless.poll().unwrap().unwrap_err().is_hopeless());
+        assert!(hopeless.poll().unwrap().unwrap_err().exceeds_limit());
         drop(first);
         assert_eq!((waiting(&root), root.exact_usage()), (0, 0));
     }
@@ -475,7 +475,9 @@ fn who_waits_in_one_leaf_keeps_nobody_from_another() {
         (0..1000).for_each(|_| drop(free.try_hold(50).unwrap()));
         root.try_charge(50).unwrap();
         root.uncharge(50).unwrap();
-        assert!(full.try_charge(1).unwrap_err().is_hopeless() || full.try_charge(1).unwrap_err().is_queued());
+        assert!(
+            full.try_charge(1).unwrap_err().exceeds_limit() || full.try_charge(1).unwrap_err().is_queued()
+        );
         full.force_charge(1).unwrap_err();
         full.uncharge(1).unwrap();
         drop(held);
@@ -485,7 +487,7 @@ fn who_waits_in_one_leaf_keeps_nobody_from_another() {
 }
 
 /// So many threads charge, hold for a while, and give back; together they want more than there is.
-fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
+fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
     let _alone = alone();
     let root = root(kind, limit);
     let leaves = [root.child("a").build(), root.child("b").limit(limit * 3 / 4).build()];
@@ -494,16 +496,16 @@ fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
         for thread in 0..threads {
             let (leaves, root, held, waited) = (&leaves, &root, &held, &waited);
             scope.spawn(move || {
-                let (mut dice, mut kept) = (Dice(thread), None);
+                let (mut rng, mut kept) = (Rng(thread), None);
                 for i in 0..CHARGES {
-                    let leaf = [&leaves[0], &leaves[1], root][dice.below(3) as usize];
+                    let leaf = [&leaves[0], &leaves[1], root][rng.below(3) as usize];
                     // Now and then all that one may have.
-                    let n = if i % 64 == 0 { limit / 2 } else { 1 + dice.below(most) };
+                    let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.below(most) };
                     if i % 7 == 0 {
                         // Changed its mind, in line or before.
                         let mut future = pin!(leaf.charge(n));
                         let mut context = Context::from_waker(Waker::noop());
-                        let _ = dice.below(2) == 0 && future.as_mut().poll(&mut context).is_ready();
+                        let _ = rng.below(2) == 0 && future.as_mut().poll(&mut context).is_ready();
                         continue;
                     }
                     // Nobody waits with something in its hand: all might.
@@ -518,7 +520,7 @@ fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
                     waited.fetch_add(u64::from(has_waited), Relaxed);
                     let sum = held.fetch_add(n, SeqCst) + n;
                     assert!(!kind.is_strict() || sum <= limit, "{sum} of {limit} are held");
-                    if dice.below(4) == 0 {
+                    if rng.below(4) == 0 {
                         std::thread::yield_now();
                     }
                     held.fetch_sub(n, SeqCst);
@@ -530,26 +532,26 @@ fn everybody_is_served(kind: Kind, threads: u64, limit: u64, most: u64) {
     println!("{kind}: {} charges, {} waited", threads * CHARGES, waited.into_inner());
     for account in [&leaves[0], &leaves[1], &root] {
         assert_eq!((waiting(account), account.exact_usage()), (0, 0), "{}", account.explain());
-        assert_eq!(account.explain().path[0].refusing, 0);
+        assert_eq!(account.explain().path[0].stocks_disabled, 0);
     }
 }
 
 #[test]
 fn everybody_is_served_by_words() {
-    everybody_is_served(Kind::Word, 4, 100, 70);
+    everybody_is_served(StockKind::Atomic, 4, 100, 70);
 }
 
 #[test]
 fn everybody_is_served_by_sections() {
-    everybody_is_served(Kind::Rseq, 4, 100, 70);
+    everybody_is_served(StockKind::Rseq, 4, 100, 70);
 }
 
 #[test]
 fn everybody_is_served_with_stocks_open_by_words() {
-    everybody_is_served(Kind::Word, 3, 100_000, 50);
+    everybody_is_served(StockKind::Atomic, 3, 100_000, 50);
 }
 
 #[test]
 fn everybody_is_served_with_stocks_open_by_sections() {
-    everybody_is_served(Kind::Rseq, 3, 100_000, 50);
+    everybody_is_served(StockKind::Rseq, 3, 100_000, 50);
 }

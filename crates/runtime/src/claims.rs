@@ -15,7 +15,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_line::Padded;
 
 /// Virtual time: nanoseconds × this / weight.
@@ -68,7 +68,7 @@ impl Claims {
             all.retain(|_, claim| Arc::strong_count(claim) > 1);
         }
         // Whichever task spawns: it is the runtime's.
-        let claim = unbilled(|| {
+        let claim = unaccounted(|| {
             let claim = Arc::<Claim>::default();
             all.insert(tenant, claim.clone());
             claim

@@ -9,7 +9,7 @@ use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
 use std::ptr::NonNull;
 use std::task::Waker;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_line::Line;
 
 const END: u32 = u32::MAX;
@@ -57,7 +57,7 @@ impl Living {
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
         if list.free == END {
             // The list is the runtime's, whichever account pays for the task.
-            unbilled(|| list.slots.push(slot));
+            unaccounted(|| list.slots.push(slot));
             return Some(list.slots.len() as u32 - 1);
         }
         let at = list.free;

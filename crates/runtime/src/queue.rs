@@ -13,7 +13,7 @@ use crate::claims::{BATCH, Claim, Claims, virtual_time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_sched::{Turn, Whom};
 use warmcore_types::Nanos;
 
@@ -76,7 +76,7 @@ impl<T: Entry> Class<T> {
     #[cold]
     fn grow(&mut self) {
         // A task of a tenant's may be at work here, and the queue is the worker's.
-        unbilled(|| self.later.reserve(1));
+        unaccounted(|| self.later.reserve(1));
     }
 
     #[inline]
@@ -265,7 +265,7 @@ impl<T: Entry> Queue<T> {
     fn class_by_tenant(&mut self, share: Share) -> ClassId {
         match self.by_tenant.get(&share.tenant) {
             Some(id) => *id,
-            None => unbilled(|| self.new_class(share)),
+            None => unaccounted(|| self.new_class(share)),
         }
     }
 
@@ -297,7 +297,7 @@ impl<T: Entry> Queue<T> {
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
-            unbilled(|| self.waiting.reserve(self.classes.len() + 1));
+            unaccounted(|| self.waiting.reserve(self.classes.len() + 1));
         }
         let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
         let least = others.map(|(_, class)| class.had()).min();

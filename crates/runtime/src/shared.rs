@@ -14,7 +14,7 @@ use crate::queue::{Entry, Queue};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
 use warmcore_sched::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
 use warmcore_types::{CpuId, Nanos};
@@ -523,7 +523,7 @@ impl Shelf {
         let Some(tasks) = tasks.as_mut() else { return Err(ready) };
         if tasks.len() == tasks.capacity() {
             // As in a worker's queue: it is nobody's, whoever spawns.
-            unbilled(|| tasks.reserve(1));
+            unaccounted(|| tasks.reserve(1));
         }
         tasks.push_back(ready);
         self.len.store(tasks.len() as u32, Relaxed);

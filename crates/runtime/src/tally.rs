@@ -16,7 +16,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering::*, lock};
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
 use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
@@ -135,7 +135,7 @@ impl Tally {
         let empty = || (0..FIRST << block).map(|_| OnceLock::new()).collect();
         // It stays as long as the runtime, for the next tenant: no account's, whichever is current.
         let seat =
-            unbilled(|| self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(Seat::new())));
+            unaccounted(|| self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(Seat::new())));
         seat.take(tenant.serial());
         Member { tenant: tenant.clone(), seat: NonNull::from(&**seat) }
     }

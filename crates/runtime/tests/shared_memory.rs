@@ -10,7 +10,7 @@ use limit::{HANGS_AFTER, with_workers};
 use std::alloc::System;
 use std::time::Instant;
 use warmcore_budget::Account;
-use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_budget::process::{BudgetAlloc, enter};
 use warmcore_runtime::{JoinHandle, Runtime, yield_now};
 use warmcore_tenant::Tenant;
 

@@ -7,7 +7,7 @@ use crate::tenant::Inner;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use warmcore_budget::host::{self, Current};
+use warmcore_budget::process::{self, ActiveAccount};
 use warmcore_cid::HeldCid;
 use warmcore_percpu::{CidHolder, IdSource};
 use warmcore_types::Cid;
@@ -27,14 +27,14 @@ pub struct Guard<'a> {
     /// Taken when it is dropped.
     held: ManuallyDrop<HeldCid<'a>>,
     /// What the thread allocates is charged to the tenant's account, if it has one.
-    _current: Option<Current<'a>>,
+    _current: Option<ActiveAccount<'a>>,
     not_send: PhantomData<*const ()>,
 }
 
 impl<'a> Guard<'a> {
     #[inline(always)]
     pub(crate) fn new(tenant: &'a Inner, held: HeldCid<'a>) -> Self {
-        let _current = tenant.account.as_ref().map(host::enter);
+        let _current = tenant.account.as_ref().map(process::enter);
         Self { tenant, held: ManuallyDrop::new(held), _current, not_send: PhantomData }
     }
 

@@ -7,7 +7,7 @@
 //! Number.  384 CPUs all used: 3 KiB of pcpu_cids for a tenant. 2 used: two pages for 512 tenants.
 
 use std::sync::{Mutex, PoisonError};
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_cid::{PcpuCid, PcpuCids, Policy};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_types::CpuId;
@@ -34,7 +34,7 @@ impl Space {
     /// for those who try what another machine would cost.
     pub(crate) fn of(cpus: u32) -> &'static Self {
         // It stays, for all tenants: no account's.
-        unbilled(|| Self::find_or_make(cpus))
+        unaccounted(|| Self::find_or_make(cpus))
     }
 
     fn find_or_make(cpus: u32) -> &'static Self {
@@ -52,7 +52,7 @@ impl Space {
 
     pub(crate) fn pcpu_cids(&self, policy: &dyn Policy) -> PooledPcpuCids {
         // The pages of pcpu_cids are shared with other tenants, and so is the list of them.
-        unbilled(|| PooledPcpuCids {
+        unaccounted(|| PooledPcpuCids {
             cpus: PerCpu::in_pool(&self.pcpu_cids),
             tasks: policy.has_task_cids().then(|| PerCpu::in_pool(&self.tasks)),
         })

@@ -15,7 +15,7 @@ use crate::tenant::{Inner, Masks};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_sys::{affinity, signals};
 
 /// An id that nobody used between two compactions, which are so far apart, is taken back.
@@ -95,7 +95,7 @@ impl Drop for Reserved {
 /// A tenant that is known from now on, made with its serial and its flag.
 pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> Arc<Inner> {
     // What all tenants share grows here, and stays: it is no account's, whichever is current.
-    let (serial, is_busy) = unbilled(|| lock().add_entry());
+    let (serial, is_busy) = unaccounted(|| lock().add_entry());
     // To make the tenant may panic, without address space for its pcpu_cids. Made, it gives its index back by itself.
     let reserved = Reserved(serial);
     let tenant = Arc::new(make(serial, is_busy));
@@ -106,7 +106,7 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
         let thread = || std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
         // A thread of ours takes nobody's signals. Without one to be had ids are not taken back until
         // the next tenant is made: more slots are used, nothing is wrong.
-        registry.compactor_runs = unbilled(|| signals::blocked(|| thread().spawn(compactor))).is_ok();
+        registry.compactor_runs = unaccounted(|| signals::blocked(|| thread().spawn(compactor))).is_ok();
     }
     tenant
 }
@@ -117,7 +117,7 @@ pub(crate) fn forget(serial: u64) {
     registry.busy[index / CHUNK][index % CHUNK].store(false, Relaxed);
     // Dropped after the lock: it may be the last that knows the tenant's memory.
     let before = std::mem::take(&mut registry.entries[index]);
-    unbilled(|| registry.free.push(index));
+    unaccounted(|| registry.free.push(index));
     registry.alive -= 1;
     if registry.alive == 0 {
         CHANGED.notify_all();

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warmcore_budget::Account;
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_cid::{CacheLocal, HeldCid, Ids, Policy, Stats, User};
 use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
@@ -74,7 +74,7 @@ impl Builder {
     }
 
     /// Charges what a thread allocates while it is in the tenant to `account`, if the global allocator is a
-    /// [`BudgetAlloc`](warmcore_budget::host::BudgetAlloc).
+    /// [`BudgetAlloc`](warmcore_budget::process::BudgetAlloc).
     pub fn account(self, account: &Account) -> Self {
         Self { account: Some(account.clone()), ..self }
     }
@@ -147,7 +147,7 @@ impl Tenant {
     /// **Touches** nothing; a page of an id's slots exists when it was written.
     pub fn data<T: Zeroable + Sync>(&self) -> PerCid<T> {
         // Its pages, and the list of them, are shared with other tenants' data.
-        unbilled(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
+        unaccounted(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
     }
 
     /// What happened to its ids so far, and what is now.

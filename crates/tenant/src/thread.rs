@@ -13,7 +13,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
-use warmcore_budget::host::unbilled;
+use warmcore_budget::process::unaccounted;
 use warmcore_cid::User;
 
 /// So many tenants can be at home at once.
@@ -127,7 +127,7 @@ fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
         }
         let _changing = Changing(&table.is_changing);
         // The table lives as long as the thread, whichever account pays now.
-        unbilled(|| act(table))
+        unaccounted(|| act(table))
     })
 }
 
@@ -139,7 +139,7 @@ struct Numbers {
 
 fn numbers<R>(act: impl FnOnce(&mut Numbers) -> R) -> R {
     static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: Vec::new(), next: 0 });
-    unbilled(|| act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)))
+    unaccounted(|| act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn take_number() -> u32 {

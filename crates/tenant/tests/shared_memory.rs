@@ -7,7 +7,7 @@
 use std::alloc::System;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use warmcore_budget::Account;
-use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_budget::process::{BudgetAlloc, enter};
 use warmcore_percpu::PerCid;
 use warmcore_tenant::Tenant;
 

@@ -34,7 +34,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use warmcore::budget::host::{BudgetAlloc, within};
+use warmcore::budget::process::{BudgetAlloc, within};
 use warmcore::prelude::*;
 
 #[global_allocator]
@@ -130,7 +130,7 @@ impl Server {
         let task = within(&account, async {
             match work(&account, kb.saturating_mul(1024), Duration::from_millis(ms)).await {
                 Ok(text) => ok(text),
-                Err(over) => unavailable(&format!("{over}\n"), !over.is_hopeless()),
+                Err(over) => unavailable(&format!("{over}\n"), !over.exceeds_limit()),
             }
         });
         tokio::select! {

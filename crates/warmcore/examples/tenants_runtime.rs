@@ -9,7 +9,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use warmcore::budget::host::BudgetAlloc;
+use warmcore::budget::process::BudgetAlloc;
 use warmcore::prelude::*;
 
 #[global_allocator]

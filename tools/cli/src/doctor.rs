@@ -9,7 +9,7 @@ mod runtime;
 use crate::host;
 use crate::report::{Finding, State};
 use std::path::PathBuf;
-use warmcore_budget::host as budget;
+use warmcore_budget::process as budget;
 use warmcore_percpu::{Backend, VARIABLE, try_backend};
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
 use warmcore_topo::Topology;
@@ -154,8 +154,8 @@ fn budgets() -> Finding {
         Err(error) => {
             finding("budgets", State::Missing, error.to_string(), Some(format!("unset {}", budget::VARIABLE)))
         }
-        Ok(budget::Kind::Rseq) => {
-            finding("budgets", State::Ok, "stocks are rseq; trees made `strict` are word", None)
+        Ok(budget::StockKind::Rseq) => {
+            finding("budgets", State::Ok, "stocks are rseq; trees made `strict` are atomic", None)
         }
         Ok(kind) => finding(
             "budgets",

@@ -128,7 +128,7 @@ fn budgets_are_measured_where_they_must_hold_and_where_two_cpus_are_needed() {
     let limit = rows("limit");
     assert_eq!(limit.is_empty(), !two, "without a second CPU it is left out");
     for metric in ["over the limit", "false refusals", "left in the end"] {
-        for row in limit.iter().filter(|r| r.variant == "warmcore word" && r.metric == metric) {
+        for row in limit.iter().filter(|r| r.variant == "warmcore atomic" && r.metric == metric) {
             let standing = row.target.as_ref().unwrap().standing;
             assert!(row.median == 0.0 && standing != Standing::Missed, "{row:?}");
         }

@@ -6,7 +6,7 @@
 //!          no source file of `sim` or `papers` has a word of those rules, or makes an id.
 
 use std::path::Path;
-use warmcore_budget::{room, stock};
+use warmcore_budget::{capacity, stock};
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Policy as Ids, Stats};
 use warmcore_sched::{Allowed, Home, Kernel, Machine, Placed, Policy, Pull, Turn, View, Wake};
@@ -168,8 +168,8 @@ fn how_much_lies_in_a_worlds_stock_is_what_budget_says() {
         let account = world.account("tenant", None, limit);
         world.spawn(&Program::new("task").run(1_000).charge(account, units)).unwrap();
         assert!(world.run(Nanos(1_000_000)).unwrap().is_complete());
-        let facts = room::Facts { limit, usage: units, taken: 0, stocks: 1 };
-        let lies = stock::room(room::room_log2(units, facts.allows()));
+        let facts = capacity::Facts { limit, usage: units, taken: 0, stocks: 1 };
+        let lies = stock::capacity(capacity::capacity_log2(units, facts.allows()));
         assert_eq!(world.account_use(account), (lies, 0), "a limit of {limit}");
         assert_eq!((world.drain(account), world.account_use(account).0), (lies - units, units));
     }

@@ -4,14 +4,14 @@
 //!          returns to it any more. Its units go up the tree, its room back to everybody's share. Nobody
 //!          is woken, signalled or interrupted; the owner learns of it at its next charge.
 //! Number.  Two cache misses and a locked instruction per stock: 50 to 200 ns.
-//! Writers. Any CPU. Of the account: what `climb` writes.
+//! Writers. Any CPU. Of the account: what `charge_ancestors` writes.
 //! Source.  linux-mm, January 2023: drains scheduled on every CPU disturb isolated ones, and last as long
 //!          as the slowest of them.
 
 use super::node::Node;
 use super::{Accounts, Drained, Stocks};
 use crate::outcome::Event;
-use crate::stock::{Look, Lower};
+use crate::stock::{Reduction, StockSnapshot};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
@@ -21,7 +21,7 @@ impl<S: Stocks> Accounts<S> {
         let drained = self.drain(node, true);
         if drained.stocks > 0 {
             let Drained { units, stocks } = drained;
-            self.tell(node, || Event::Drained { account: node.name(), units, stocks });
+            self.notify_listener(node, || Event::Drained { account: node.name(), units, stocks });
         }
         drained
     }
@@ -32,7 +32,7 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// As `drain_all`, where stocks are open: what a refusal needs.
-    pub(super) fn drain_for_room(&self, node: &Node) -> Drained {
+    pub(super) fn drain_open(&self, node: &Node) -> Drained {
         self.drain(node, false)
     }
 
@@ -40,9 +40,9 @@ impl<S: Stocks> Accounts<S> {
     fn drain(&self, node: &Node, thorough: bool) -> Drained {
         let mut drained = self.close_all(node);
         // Under the lock a child does not go away, and no child takes its parent's.
-        let rest = node.rest();
+        let rest = node.cold();
         for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
-            if thorough || child.float_units() > 0 {
+            if thorough || child.slack_units() > 0 {
                 drained += self.drain(child, thorough);
             }
         }
@@ -59,7 +59,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// The CPUs on which an account may have a stock.
     pub(super) fn cpus_of(&self, node: &Node) -> impl Iterator<Item = CpuId> {
-        // ORDERING: SeqCst; pairs with `take_room`.
+        // ORDERING: SeqCst; pairs with `take_capacity`.
         let bits = node.cpus.load(SeqCst);
         (0..self.stocks.cpus()).filter(move |cpu| bits >> (cpu % 64) & 1 != 0).map(CpuId)
     }
@@ -67,22 +67,22 @@ impl<S: Stocks> Accounts<S> {
     /// Closes one stock and gives back what was in it.
     pub(super) fn close(&self, node: &Node, cpu: CpuId) -> Drained {
         loop {
-            let seen = self.stocks.look(cpu, node.key);
+            let seen = self.stocks.snapshot(cpu, node.key);
             if seen.key != node.key || seen.is_leaving || (!seen.is_open() && seen.free == 0) {
                 return Drained::default();
             }
-            let to = Lower { taken: seen.free, room_log2: 0, mark: false };
+            let to = Reduction { taken: seen.free, capacity_log2: 0, mark: false };
             // A debt is paid before the stock says so: until then the account would seem to have less
             // in use than it has, and one that nobody has a handle of would seem to be done with.
             if seen.free < 0 {
                 self.pay(node, -i64::from(seen.free) as u64);
             }
-            if self.stocks.lower(cpu, node.key, &seen, to) {
+            if self.stocks.reduce(cpu, node.key, &seen, to) {
                 if seen.free > 0 {
                     self.sub_direct(node, seen.free as u64);
                     self.release(node, seen.free as u64);
                 }
-                self.forget_room(node, &seen);
+                self.release_capacity(node, &seen);
                 return Drained { units: seen.free.max(0) as u64, stocks: u32::from(seen.is_open()) };
             }
             if seen.free < 0 {
@@ -95,32 +95,32 @@ impl<S: Stocks> Accounts<S> {
 
     /// Charges what was spent already. Tells nobody: there may be locks around.
     fn pay(&self, node: &Node, debt: u64) {
-        self.climb_anyway(node, debt);
+        self.force_charge_ancestors(node, debt);
         self.add_direct(node, debt);
     }
 
-    fn forget_room(&self, node: &Node, seen: &Look) {
+    fn release_capacity(&self, node: &Node, seen: &StockSnapshot) {
         for a in node.path().filter(|_| seen.is_open()) {
             a.stocks.fetch_sub(1, Relaxed);
-            a.sub_float(seen.room());
+            a.sub_slack(seen.capacity());
         }
     }
 
     /// Closes stocks that were not used since the last call, and those that have more than twice the room
     /// that is theirs by now; also frees accounts that nobody needs. How often it is called says what
     /// "not lately" means; `host` does so every 100 ms.
-    pub fn tidy(&self) {
+    pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
             for cpu in self.cpus_of(node) {
-                let seen = self.stocks.look(cpu, node.key);
+                let seen = self.stocks.snapshot(cpu, node.key);
                 if seen.key != node.key || seen.is_leaving {
                     continue;
                 }
-                if !seen.is_open() || seen.is_idle || seen.room() > 2 * self.allowed(node, &seen) + 1 {
+                if !seen.is_open() || seen.is_idle || seen.capacity() > 2 * self.allowed(node, &seen) + 1 {
                     self.close(node, cpu);
                 } else {
-                    let to = Lower { taken: 0, room_log2: seen.room_log2, mark: true };
-                    self.stocks.lower(cpu, node.key, &seen, to);
+                    let to = Reduction { taken: 0, capacity_log2: seen.capacity_log2, mark: true };
+                    self.stocks.reduce(cpu, node.key, &seen, to);
                 }
             }
         }

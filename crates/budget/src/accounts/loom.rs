@@ -1,4 +1,4 @@
-//! What loom proves of accounts with [`Word`] stocks: what fits is not refused, a limit is not exceeded,
+//! What loom proves of accounts with [`AtomicStocks`] stocks: what fits is not refused, a limit is not exceeded,
 //! no unit is lost, and nobody sleeps beside room. Run by `cargo xtask test`.
 //!
 //! Loom's read-modify-writes always meet the newest store, so a compare-and-swap that fails on an
@@ -7,7 +7,7 @@
 mod fast;
 
 use super::*;
-use crate::stock::{Rseq, Word, room};
+use crate::stock::{AtomicStocks, RseqStocks, capacity};
 use ::loom::{sync::Arc, thread};
 use std::ptr::NonNull;
 use std::sync::atomic as real;
@@ -33,7 +33,7 @@ const HERE: CpuId = CpuId(0);
 const THERE: CpuId = CpuId(1);
 
 /// A tree, and what is held of each account.
-struct Tree<const N: usize, S = Word> {
+struct Tree<const N: usize, S = AtomicStocks> {
     accounts: Accounts<S>,
     nodes: [NonNull<Node>; N],
     /// Loom does not see these, so they order nothing.
@@ -47,7 +47,7 @@ unsafe impl<const N: usize, S: Stocks> Sync for Tree<N, S> {}
 
 impl<const N: usize> Tree<N> {
     fn new(plans: [(Option<usize>, u64); N]) -> Arc<Self> {
-        Self::with(Word::new(2), plans)
+        Self::with(AtomicStocks::new(2), plans)
     }
 }
 
@@ -59,11 +59,11 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
         for (i, (parent, limit)) in plans.into_iter().enumerate() {
             // SAFETY: made in a round before.
             let parent = parent.map(|parent| unsafe { nodes[parent].as_ref() });
-            let node = accounts.create(parent, plan(limit)).unwrap();
+            let node = accounts.create(parent, config(limit)).unwrap();
             // To loom a first value is older than the order of all SeqCst operations, and may be loaded
             // whatever came in that order.
-            let _ = [&node.usage, &node.float].map(|word| word.fetch_add(0, SeqCst));
-            let _ = [&node.refusing, &node.waiting].map(|word| word.fetch_add(0, SeqCst));
+            let _ = [&node.usage, &node.slack].map(|word| word.fetch_add(0, SeqCst));
+            let _ = [&node.stocks_disabled, &node.waiting].map(|word| word.fetch_add(0, SeqCst));
             nodes[i] = NonNull::from(node);
         }
         Arc::new(Self { accounts, nodes, held: [const { real::AtomicU64::new(0) }; N] })
@@ -109,8 +109,8 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
 
     fn open_only(&self, i: usize, cpu: CpuId, free: u64) {
         assert!(self.charge(i, cpu, 1));
-        let stock = self.look(i, cpu);
-        assert_eq!((stock.key, stock.free, stock.room()), (self.node(i).key, 1, 3));
+        let stock = self.snapshot(i, cpu);
+        assert_eq!((stock.key, stock.free, stock.capacity()), (self.node(i).key, 1, 3));
         match free {
             0 => assert!(self.charge(i, cpu, 1)),
             _ => {
@@ -119,11 +119,11 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
                 self.uncharge(i, cpu, free - 1);
             }
         }
-        assert_eq!(u64::from(self.look(i, cpu).free as u32), free);
+        assert_eq!(u64::from(self.snapshot(i, cpu).free as u32), free);
     }
 
-    fn look(&self, i: usize, cpu: CpuId) -> crate::stock::Look {
-        self.accounts.stocks.look(cpu, self.node(i).key)
+    fn snapshot(&self, i: usize, cpu: CpuId) -> crate::stock::StockSnapshot {
+        self.accounts.stocks.snapshot(cpu, self.node(i).key)
     }
 
     /// Nobody is under way: every unit is where it should be, and once the stocks are empty, usage is
@@ -131,11 +131,11 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
     fn end(&self) {
         let (mut free, mut rooms) = ([0i64; N], [0; N]);
         for cpu in [HERE, THERE] {
-            let stock = self.look(0, cpu);
+            let stock = self.snapshot(0, cpu);
             if let Some(i) = (0..N).find(|i| self.node(*i).key == stock.key) {
                 free[i] += i64::from(stock.free);
                 for a in self.node(i).path() {
-                    rooms[self.number(a)] += room(stock.room_log2);
+                    rooms[self.number(a)] += capacity(stock.capacity_log2);
                 }
             }
         }
@@ -150,9 +150,9 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
                 .sum();
             assert_eq!(node.usage.load(Acquire), direct + below, "{i}: the tree");
             assert_eq!(direct as i64, held(i) as i64 + free[i], "{i}: what is in use and what is in stocks");
-            assert_eq!(node.float_units(), rooms[i], "{i}: rooms of open stocks");
+            assert_eq!(node.slack_units(), rooms[i], "{i}: rooms of open stocks");
             let is_orphan = node.state.load(Relaxed) & node::ORPHAN != 0;
-            assert_eq!(node.refusing.load(Acquire), u32::from(is_orphan), "{i}");
+            assert_eq!(node.stocks_disabled.load(Acquire), u32::from(is_orphan), "{i}");
             let (guarantee, reserve) = (node.guarantee.load(Acquire), node.reserve.load(Acquire));
             let lacks = guarantee.saturating_sub(node.usage.load(Acquire));
             assert_eq!(reserve, lacks, "{i}: what the parent keeps of {guarantee}");
@@ -161,7 +161,7 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
             self.accounts.drain_all(self.node(i));
         }
         for i in 0..N {
-            assert_eq!((self.node(i).direct.load(Acquire), self.node(i).float_units()), (held(i), 0), "{i}");
+            assert_eq!((self.node(i).direct.load(Acquire), self.node(i).slack_units()), (held(i), 0), "{i}");
         }
     }
 
@@ -170,8 +170,8 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
     }
 }
 
-fn plan(limit: u64) -> Plan {
-    Plan { name: "account".into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
+fn config(limit: u64) -> AccountConfig {
+    AccountConfig { name: "account".into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
 }
 
 /// Root 0 and leaf 1. One of them has the limit: nobody passes a root, everybody a leaf.
@@ -271,16 +271,16 @@ fn a_refusal_is_never_false_beside_an_overfull_stock() {
 fn what_is_undone_is_in_no_exact_usage() {
     static EXACT: Seen = Seen::new();
     ::loom::model(|| {
-        let node = Arc::new(Node::new(Word::new(1).place(1)));
+        let node = Arc::new(Node::new(AtomicStocks::new(1).stock_addr(1)));
         node.add_usage(5).unwrap();
         let passer = thread::spawn({
             let node = node.clone();
             move || {
                 for _ in 0..2 {
-                    node.add_float(1, u64::MAX);
+                    node.add_slack(1, u64::MAX);
                     node.add_usage(4).unwrap();
                     node.sub_usage(4);
-                    node.sub_float(1);
+                    node.sub_slack(1);
                 }
             }
         });
@@ -472,7 +472,7 @@ fn a_drain_loses_nothing_beside_a_refill() {
 
 #[test]
 fn tidying_loses_nothing() {
-    conserves(1, |tree| tree.accounts.tidy());
+    conserves(1, |tree| tree.accounts.reclaim_idle());
 }
 
 #[test]
@@ -497,7 +497,7 @@ fn a_slot_changes_hands_and_nothing_is_lost() {
         // The first marks it, the second may take it.
         assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
         other.join().unwrap();
-        TAKEN.note(tree.look(2, THERE).key == tree.node(2).key);
+        TAKEN.note(tree.snapshot(2, THERE).key == tree.node(2).key);
         tree.end();
     });
     assert!(TAKEN.happened());
@@ -516,7 +516,7 @@ fn an_account_goes_beside_the_last_of_its_charges() {
         });
         tree.accounts.drop_handle(tree.node(1));
         other.join().unwrap();
-        tree.accounts.tidy();
+        tree.accounts.reclaim_idle();
         assert_eq!(tree.accounts.accounts(), 1);
         assert_eq!(tree.node(0).usage.load(Acquire), 0);
         tree.end();
@@ -534,7 +534,7 @@ fn a_parent_gives_back_what_its_orphan_holds() {
         tree.accounts.uncharge(tree.node(0), || HERE, 3).unwrap();
         tree.held[1].fetch_sub(3, real::Ordering::Relaxed);
         other.join().unwrap();
-        tree.accounts.tidy();
+        tree.accounts.reclaim_idle();
         assert_eq!(tree.accounts.accounts(), 1);
         assert_eq!(tree.node(0).usage.load(Acquire), 0);
         tree.end();
@@ -551,15 +551,15 @@ fn a_node_is_used_again_beside_a_drain() {
         tree.uncharge(1, HERE, BASE);
         tree.uncharge(1, HERE, 1);
         tree.accounts.drop_handle(tree.node(1));
-        let again = tree.accounts.create(Some(tree.node(0)), plan(u64::MAX)).unwrap();
+        let again = tree.accounts.create(Some(tree.node(0)), config(u64::MAX)).unwrap();
         if again.key != tree.node(1).key {
             // The drain was in the middle of it.
             tree.accounts.drop_handle(again);
         }
         other.join().unwrap();
-        tree.accounts.tidy();
+        tree.accounts.reclaim_idle();
         assert_eq!(tree.node(0).usage.load(Acquire), 0);
-        assert_eq!(tree.node(0).float_units(), 0);
+        assert_eq!(tree.node(0).slack_units(), 0);
     });
 }
 
@@ -569,13 +569,13 @@ fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     loop {
         if tree
             .accounts
-            .charge_slowly(tree.node(1), HERE, n, Some(&|a| std::ptr::eq(a, tree.node(full))))
+            .charge_slow(tree.node(1), HERE, n, Some(&|a| std::ptr::eq(a, tree.node(full))))
             .is_ok()
         {
             tree.note(1, n);
             return true;
         }
-        if !tree.accounts.take_owed_wake() {
+        if !tree.accounts.take_pending_wake() {
             return false;
         }
     }
@@ -599,12 +599,12 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
             let others = acts.map(|act| {
                 go(&tree, move |tree| {
                     act(tree);
-                    tree.accounts.take_owed_wake() && poll(tree, full, n)
+                    tree.accounts.take_pending_wake() && poll(tree, full, n)
                 })
             });
             let polls = others.map(|other| other.join().unwrap());
             let has = waiter.join().unwrap() || polls.contains(&true);
-            assert!(has, "it sleeps, and there is room");
+            assert!(has, "it sleeps, and there is capacity");
             tree.accounts.end_waiting(tree.node(full), tree.node(1));
             tree.end();
         });

@@ -11,7 +11,7 @@
 //!          that went away meanwhile still reads a node.
 
 use crate::outcome::Listener;
-use crate::stock::{Key, Place, ROOM_LOG2_MAX};
+use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock};
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -25,7 +25,7 @@ pub struct Node {
     pub(super) key: Key,
     /// Where its stocks stand.
     #[line(read_mostly)]
-    pub(crate) place: Place,
+    pub(crate) stock_addr: StockAddr,
     /// How many accounts had this node and lost their last handle: what remembers an account without a handle finds out
     /// that it ended. Beside `place`, which is read with it.
     #[line(read_mostly)]
@@ -41,7 +41,7 @@ pub struct Node {
     pub(super) guarantee: AtomicU64,
     /// How many want the stocks below to stay closed.
     #[line(read_mostly)]
-    pub(super) refusing: AtomicU32,
+    pub(super) stocks_disabled: AtomicU32,
     /// How many wait here for room. A host's.
     #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
@@ -49,7 +49,7 @@ pub struct Node {
     /// none does.
     #[line(read_mostly)]
     pub(super) charging: AtomicU32,
-    /// `LISTENS`, `PRESSED`, `ORPHAN`.
+    /// `HAS_LISTENER`, `PRESSURE_REPORTED`, `ORPHAN`.
     #[line(read_mostly)]
     pub(super) state: AtomicU32,
     /// On which CPUs it may have a stock: bit `cpu % 64`.
@@ -64,7 +64,7 @@ pub struct Node {
     #[line(contended)]
     pub(super) direct: AtomicU64,
     #[line(contended)]
-    pub(super) float: AtomicU64,
+    pub(super) slack: AtomicU64,
     /// Of the guarantee, what is not used: charged to the parent already.
     #[line(contended)]
     pub(super) reserve: AtomicU64,
@@ -80,54 +80,54 @@ pub struct Node {
     #[line(owner = "slow paths")]
     begin_rest: [Padded<()>; 0],
     #[line(owner = "slow paths")]
-    pub(super) rest: Mutex<Rest>,
-    /// Held by who changes usage and reserve, where there is a guarantee: see `climb`.
+    pub(super) cold: Mutex<ColdFields>,
+    /// Held by who changes usage and reserve, where there is a guarantee: see `charge_ancestors`.
     #[line(owner = "slow paths")]
-    pub(super) keeping: Mutex<()>,
+    pub(super) guarantee_lock: Mutex<()>,
     /// Held by who decides here, one after the other: see `refuse`.
     #[line(owner = "slow paths")]
-    pub(super) turn: Mutex<()>,
+    pub(super) exact_lock: Mutex<()>,
 }
 
 /// What is rarely needed.
 #[derive(Default)]
-pub(super) struct Rest {
+pub(super) struct ColdFields {
     pub(super) name: Option<Arc<str>>,
     pub(super) children: Vec<Key>,
     pub(super) listener: Option<Listener>,
 }
 
-impl std::fmt::Debug for Rest {
+impl std::fmt::Debug for ColdFields {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rest").field("name", &self.name).field("children", &self.children).finish()
+        f.debug_struct("ColdFields").field("name", &self.name).field("children", &self.children).finish()
     }
 }
 
 /// It has a listener.
-pub(super) const LISTENS: u32 = 1;
+pub(super) const HAS_LISTENER: u32 = 1;
 /// Pressure was said, and usage was not well below since.
-pub(super) const PRESSED: u32 = 2;
+pub(super) const PRESSURE_REPORTED: u32 = 2;
 /// Nobody has a handle any more.
 pub(super) const ORPHAN: u32 = 4;
 
 /// `float` is units below, and how often any were added above: who reads it twice and finds it
 /// unchanged knows that nobody came between.
-const FLOAT_UNITS: u64 = (1 << 40) - 1;
-const FLOAT_VERSION: u64 = FLOAT_UNITS + 1;
+const SLACK_UNITS: u64 = (1 << 40) - 1;
+const SLACK_VERSION: u64 = SLACK_UNITS + 1;
 
-const _: () = assert!(crate::room::SHARE_MAX < FLOAT_UNITS >> 4 && ROOM_LOG2_MAX < 32);
+const _: () = assert!(crate::capacity::SHARE_MAX < SLACK_UNITS >> 4 && CAPACITY_LOG2_MAX < 32);
 
 impl Node {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(stock_addr: StockAddr) -> Self {
         Self {
-            key: place.key,
-            place,
+            key: stock_addr.key,
+            stock_addr,
             ended: AtomicU32::new(0),
             parent: AtomicPtr::new(std::ptr::null_mut()),
             limit: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),
             guarantee: AtomicU64::new(0),
-            refusing: AtomicU32::new(0),
+            stocks_disabled: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             charging: AtomicU32::new(0),
             state: AtomicU32::new(0),
@@ -135,15 +135,15 @@ impl Node {
             begin_sums: [],
             usage: AtomicU64::new(0),
             direct: AtomicU64::new(0),
-            float: AtomicU64::new(0),
+            slack: AtomicU64::new(0),
             reserve: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             stocks: AtomicU32::new(0),
             handles: AtomicU32::new(0),
             begin_rest: [],
-            rest: Mutex::new(Rest::default()),
-            keeping: Mutex::new(()),
-            turn: Mutex::new(()),
+            cold: Mutex::new(ColdFields::default()),
+            guarantee_lock: Mutex::new(()),
+            exact_lock: Mutex::new(()),
         }
     }
 
@@ -176,7 +176,7 @@ impl Node {
 
     /// What it is called.
     pub fn name(&self) -> Arc<str> {
-        lock(&self.rest).name.clone().unwrap_or_else(|| Arc::from("account"))
+        lock(&self.cold).name.clone().unwrap_or_else(|| Arc::from("account"))
     }
 
     /// Whether its last handle was dropped.
@@ -186,52 +186,52 @@ impl Node {
     }
 
     /// Units that may be in `usage` without being used.
-    pub(super) fn float_units(&self) -> u64 {
-        // ORDERING: SeqCst; pairs with the additions in `add_float`: see "Notes on refusing".
-        let float = self.float.load(SeqCst);
-        float & FLOAT_UNITS
+    pub(super) fn slack_units(&self) -> u64 {
+        // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing".
+        let slack = self.slack.load(SeqCst);
+        slack & SLACK_UNITS
     }
 
     /// Adds to the float if it stays at or below `most`.
-    pub(super) fn add_float(&self, units: u64, most: u64) -> bool {
-        let mut float = self.float.load(Relaxed);
+    pub(super) fn add_slack(&self, units: u64, most: u64) -> bool {
+        let mut slack = self.slack.load(Relaxed);
         loop {
-            if (float & FLOAT_UNITS) + units > most {
+            if (slack & SLACK_UNITS) + units > most {
                 return false;
             }
             // The version may run over: it is compared, never ordered.
-            let more = float.wrapping_add(FLOAT_VERSION + units);
+            let more = slack.wrapping_add(SLACK_VERSION + units);
             // ORDERING: SeqCst; before the load of `refusing` that follows. See "Notes on refusing".
-            match self.float.compare_exchange_weak(float, more, SeqCst, Relaxed) {
+            match self.slack.compare_exchange_weak(slack, more, SeqCst, Relaxed) {
                 Ok(_) => return true,
-                Err(now) => float = now,
+                Err(now) => slack = now,
             }
         }
     }
 
-    pub(super) fn sub_float(&self, units: u64) {
+    pub(super) fn sub_slack(&self, units: u64) {
         // ORDERING: SeqCst, of which Release: who sees the float without these units sees `usage`
         // without what was undone or drained.
-        let before = self.float.fetch_sub(units, SeqCst);
-        debug_assert!(before & FLOAT_UNITS >= units, "float {before:#x} - {units}");
+        let before = self.slack.fetch_sub(units, SeqCst);
+        debug_assert!(before & SLACK_UNITS >= units, "slack {before:#x} - {units}");
     }
 
     /// Whether somebody below is being refused, so that stocks stay closed.
-    pub(super) fn is_refusing(&self) -> bool {
-        // ORDERING: SeqCst; pairs with `Refusing::new`: see "Notes on refusing".
-        let refusing = self.refusing.load(SeqCst);
-        refusing > 0
+    pub(super) fn are_stocks_disabled(&self) -> bool {
+        // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing".
+        let disabled = self.stocks_disabled.load(SeqCst);
+        disabled > 0
     }
 
     /// The usage at a moment when nothing but what is used was in it, if there was such a moment now; and
     /// what `look` found then.
-    pub(super) fn exact<T>(&self, look: impl Fn() -> T) -> Option<(u64, T)> {
+    pub(super) fn exact<T>(&self, observe: impl Fn() -> T) -> Option<(u64, T)> {
         // ORDERING: SeqCst, all three; see "Notes on refusing".
-        let before = self.float.load(SeqCst);
+        let before = self.slack.load(SeqCst);
         let usage = self.usage.load(SeqCst);
-        let found = look();
-        let after = self.float.load(SeqCst);
-        (before & FLOAT_UNITS == 0 && before == after).then_some((usage, found))
+        let found = observe();
+        let after = self.slack.load(SeqCst);
+        (before & SLACK_UNITS == 0 && before == after).then_some((usage, found))
     }
 
     /// Units that fit here at this moment, if none lies in stocks that could be given back.
@@ -250,7 +250,7 @@ impl Node {
             // ORDERING: SeqCst; pairs with the loads in `exact`.
             match self.usage.compare_exchange_weak(usage, more, SeqCst, Relaxed) {
                 Ok(_) => {
-                    self.note_peak(more);
+                    self.record_peak(more);
                     return Ok(more);
                 }
                 Err(now) => usage = now,
@@ -265,7 +265,7 @@ impl Node {
         let usage = before.checked_add(n).unwrap_or_else(|| {
             panic!("{}: {before} + {n} units are more than 2^64; nobody has so many", self.name())
         });
-        self.note_peak(usage);
+        self.record_peak(usage);
         usage
     }
 
@@ -277,7 +277,7 @@ impl Node {
         before.wrapping_sub(n)
     }
 
-    fn note_peak(&self, usage: u64) {
+    fn record_peak(&self, usage: u64) {
         if usage > self.peak.load(Relaxed) {
             self.peak.fetch_max(usage, Relaxed);
         }
@@ -285,7 +285,7 @@ impl Node {
 
     /// Takes up to `n` of what the guarantee holds ready; says how much.
     pub(super) fn take_reserve(&self, n: u64) -> u64 {
-        // ORDERING: SeqCst; after the usage, see `Accounts::keep_for_guarantee`.
+        // ORDERING: SeqCst; after the usage, see `Accounts::keep_reserve`.
         let mut reserve = self.reserve.load(SeqCst);
         while reserve > 0 {
             let taken = reserve.min(n);
@@ -300,14 +300,14 @@ impl Node {
 
     /// The account's lock, if its parent keeps something for it, or is to. Charges that are under way while
     /// that changes may leave it short, until more comes back.
-    pub(super) fn keep(&self) -> Option<MutexGuard<'_, ()>> {
+    pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
         let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
-        keeps.then(|| lock(&self.keeping))
+        keeps.then(|| lock(&self.guarantee_lock))
     }
 
     /// The name and the listener, under their lock.
-    pub(super) fn rest(&self) -> MutexGuard<'_, Rest> {
-        lock(&self.rest)
+    pub(super) fn cold(&self) -> MutexGuard<'_, ColdFields> {
+        lock(&self.cold)
     }
 
     /// Sets or clears a bit of `state`; says whether that changed it.
@@ -326,11 +326,11 @@ impl Node {
     }
 
     /// Forgets that pressure was said, once usage is a sixteenth below.
-    pub(super) fn note_relief(&self, usage: u64) {
-        if self.state.load(Relaxed) & PRESSED != 0 {
+    pub(super) fn clear_pressure(&self, usage: u64) {
+        if self.state.load(Relaxed) & PRESSURE_REPORTED != 0 {
             let at = self.pressure_at();
             if usage < at - at / 16 {
-                self.set_state(PRESSED, false);
+                self.set_state(PRESSURE_REPORTED, false);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Nodes: all accounts that ever were, by key. Addresses stay.
 
 use super::node::Node;
-use crate::stock::{KEYS_END, Key, Place};
+use crate::stock::{KEYS_END, Key, StockAddr};
 use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*, lock};
 
 /// Chunk `c` has `FIRST << c` nodes: a key leads to its chunk by its highest bit.
@@ -19,7 +19,7 @@ pub(super) struct Nodes {
 }
 
 /// Which chunk, and where in it.
-fn place(key: Key) -> (usize, usize) {
+fn position(key: Key) -> (usize, usize) {
     let chunk = (key / FIRST + 1).ilog2();
     (chunk as usize, (key - FIRST * ((1 << chunk) - 1)) as usize)
 }
@@ -44,18 +44,18 @@ impl Nodes {
         if key == 0 || key >= self.end.load(Acquire) {
             return None;
         }
-        let (chunk, at) = place(key);
+        let (chunk, at) = position(key);
         // SAFETY: the chunk was stored, and the node written, before `end` came above its key; neither
         // goes away before `self` does.
         Some(unsafe { &*self.chunks[chunk].load(Relaxed).add(at) })
     }
 
     /// A new node, with the next key. Panics at 2^24.
-    pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> Place) -> &Node {
+    pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> StockAddr) -> &Node {
         let _growing = lock(&self.growing);
         let key = self.end.load(Relaxed);
         assert!(key < KEYS_END, "{key} accounts at once, and there is room for no more");
-        let (chunk, at) = place(key);
+        let (chunk, at) = position(key);
         if self.chunks[chunk].load(Relaxed).is_null() {
             // SAFETY: the layout is not empty. Nodes are written one by one, so a large chunk costs
             // memory as it is used.
@@ -85,7 +85,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for key in 1..self.end.load(Relaxed) {
-            let (chunk, at) = place(key);
+            let (chunk, at) = position(key);
             // SAFETY: written in `push`, dropped once.
             unsafe { self.chunks[chunk].load(Relaxed).add(at).drop_in_place() };
         }
@@ -108,13 +108,13 @@ mod tests {
     fn every_key_has_a_place_of_its_own() {
         let mut expected = (0, 0);
         for key in 0..100_000 {
-            assert_eq!(place(key), expected, "{key}");
+            assert_eq!(position(key), expected, "{key}");
             expected.1 += 1;
             if expected.1 == (FIRST as usize) << expected.0 {
                 expected = (expected.0 + 1, 0);
             }
         }
-        assert!(place(KEYS_END - 1).0 < CHUNKS);
+        assert!(position(KEYS_END - 1).0 < CHUNKS);
     }
 
     #[test]
@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn nodes_stay_where_they_are() {
-        let (nodes, table) = (Nodes::new(), crate::stock::Word::new(1));
+        let (nodes, table) = (Nodes::new(), crate::stock::AtomicStocks::new(1));
         assert!(nodes.get(0).is_none() && nodes.get(1).is_none());
         let addresses: Vec<*const Node> =
-            (0..1000).map(|_| std::ptr::from_ref(nodes.push(|key| table.place(key)))).collect();
+            (0..1000).map(|_| std::ptr::from_ref(nodes.push(|key| table.stock_addr(key)))).collect();
         for (key, address) in (1..).zip(addresses) {
             let node = nodes.get(key).unwrap();
             assert!(node.key() == key && std::ptr::eq(node, address));

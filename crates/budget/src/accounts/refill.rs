@@ -8,30 +8,30 @@
 //! Number.  Three levels: about 50 ns, for 512 charges.
 //! Writers. The thread's own CPU's stock.
 
-use super::climb::IsFirst;
+use super::ancestors::MayCharge;
 use super::node::Node;
 use super::{Accounts, Stocks};
+use crate::capacity::{Facts, capacity_log2, share};
 use crate::outcome::{Missing, OverBudget, OverUncharge};
-use crate::room::{Facts, room_log2, share};
-use crate::stock::{Look, Lower, ROOM_LOG2_MAX, room};
+use crate::stock::{CAPACITY_LOG2_MAX, Reduction, StockSnapshot, capacity};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
 /// Larger charges pass by the stocks.
-pub(crate) const STOCKED_MAX: u64 = 1 << (ROOM_LOG2_MAX - 1);
-const ROOM_MAX: u64 = room(ROOM_LOG2_MAX);
+pub(crate) const STOCKED_MAX: u64 = 1 << (CAPACITY_LOG2_MAX - 1);
+const CAPACITY_MAX: u64 = capacity(CAPACITY_LOG2_MAX);
 
 /// A stock that may be filled: bound, and its room taken from everybody's share.
 struct Ready {
     cpu: CpuId,
-    seen: Look,
-    room_log2: u8,
+    seen: StockSnapshot,
+    capacity_log2: u8,
 }
 
 impl Ready {
     /// Room that it gets in addition.
     fn more(&self) -> u64 {
-        room(self.room_log2) - self.seen.room()
+        capacity(self.capacity_log2) - self.seen.capacity()
     }
 
     /// A unit of float while it is under way: somebody may close the stock meanwhile, and its room goes.
@@ -41,16 +41,16 @@ impl Ready {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n`, which the stock could not serve or was not asked for. `is_first` says whether the caller
+    /// Charges `n`, which the stock could not serve or was not asked for. `may_charge` says whether the caller
     /// comes before all who wait at an account; without, it comes after them.
     #[cold]
     #[inline(never)]
-    pub fn charge_slowly(
+    pub fn charge_slow(
         &self,
         node: &Node,
         cpu: CpuId,
         n: u64,
-        is_first: Option<IsFirst>,
+        may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
         // A thread that was disturbed, or has only now what sections need: once more.
         if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
@@ -58,23 +58,23 @@ impl<S: Stocks> Accounts<S> {
         }
         if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
             // To half, of a debt all; and to the brim if so much is not charged as there is room.
-            let (room, free) = (room(ready.room_log2) as i64, i64::from(ready.seen.free));
+            let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
             let charged = node.direct.load(Acquire).saturating_add(n);
-            let lacks = node.float_units().saturating_sub(charged).min(ROOM_MAX) as i64;
-            let units = lacks.clamp(room / 2 - free, room - free).max(0) as u64;
-            match self.climb(node, n + units, is_first, false) {
+            let lacks = node.slack_units().saturating_sub(charged).min(CAPACITY_MAX) as i64;
+            let units = lacks.clamp(capacity / 2 - free, capacity - free).max(0) as u64;
+            match self.charge_ancestors(node, n + units, may_charge, false) {
                 Ok(has_crossed) => {
                     self.add_direct(node, n + units);
                     self.fill(node, &ready, units);
                     if has_crossed {
-                        self.tell_pressure(node);
+                        self.report_pressure(node);
                     }
                     return Ok(());
                 }
-                Err(_) => self.give_room_back(node, &ready, None),
+                Err(_) => self.return_capacity(node, &ready, None),
             }
         }
-        self.charge_tree(node, n, is_first)?;
+        self.charge_tree(node, n, may_charge)?;
         self.add_direct(node, n);
         Ok(())
     }
@@ -82,41 +82,41 @@ impl<S: Stocks> Accounts<S> {
     /// Gives `n` back, which no stock took.
     #[cold]
     #[inline(never)]
-    pub fn uncharge_slowly(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
+    pub fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
         if n == 0 || (n <= STOCKED_MAX && self.stocks.uncharge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
-        let seen = self.stocks.look(cpu, node.key);
+        let seen = self.stocks.snapshot(cpu, node.key);
         let is_ours = seen.key == node.key && !seen.is_leaving && seen.is_open();
         // What comes back need not go up the tree if a stock opens for it.
-        if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.surely(node)) {
+        if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
             let is_even = ready.seen.free == 0;
-            if is_even && self.stocks.raise(cpu, node.key, &ready.seen, n as u32, ready.room_log2) {
+            if is_even && self.stocks.refill(cpu, node.key, &ready.seen, n as u32, ready.capacity_log2) {
                 self.arrive(node, &ready);
                 return Ok(());
             }
-            self.give_room_back(node, &ready, None);
+            self.return_capacity(node, &ready, None);
         }
         self.take_direct(node, n)?;
         // Overfull: half of it goes along.
-        let taken = if is_ours { (seen.free - (room(seen.room_log2) / 2) as i32).max(0) } else { 0 };
-        if taken == 0 || self.surely(node) < taken as u64 {
+        let taken = if is_ours { (seen.free - (capacity(seen.capacity_log2) / 2) as i32).max(0) } else { 0 };
+        if taken == 0 || self.used_at_least(node) < taken as u64 {
             self.release(node, n);
             return Ok(());
         }
         let mut back = n;
         // Counted on the whole way: it is nobody's, and somebody may close the stock meanwhile.
         for a in node.path() {
-            a.add_float(1, u64::MAX);
+            a.add_slack(1, u64::MAX);
         }
-        let to = Lower { taken, room_log2: seen.room_log2, mark: false };
-        if self.stocks.lower(cpu, node.key, &seen, to) {
+        let to = Reduction { taken, capacity_log2: seen.capacity_log2, mark: false };
+        if self.stocks.reduce(cpu, node.key, &seen, to) {
             self.sub_direct(node, taken as u64);
             back += taken as u64;
         }
         self.release(node, back);
         for a in node.path() {
-            a.sub_float(1);
+            a.sub_slack(1);
         }
         Ok(())
     }
@@ -124,10 +124,10 @@ impl<S: Stocks> Accounts<S> {
     /// Puts units that were charged into the stock, or gives them back: somebody else was here, or this
     /// thread is elsewhere by now.
     fn fill(&self, node: &Node, ready: &Ready, units: u64) {
-        if !self.stocks.raise(ready.cpu, node.key, &ready.seen, units as u32, ready.room_log2) {
+        if !self.stocks.refill(ready.cpu, node.key, &ready.seen, units as u32, ready.capacity_log2) {
             self.sub_direct(node, units);
             self.release(node, units);
-            self.give_room_back(node, ready, None);
+            self.return_capacity(node, ready, None);
             return;
         }
         self.arrive(node, ready);
@@ -136,27 +136,27 @@ impl<S: Stocks> Accounts<S> {
     /// This CPU's stock for charges like `n`, its slot taken over and its room, at most `most`, accounted
     /// for. `None`: there is none to have now.
     fn ready(&self, node: &Node, cpu: CpuId, n: u64, most: u64) -> Option<Ready> {
-        if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::is_refusing) {
+        if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::are_stocks_disabled) {
             return None;
         }
-        let mut seen = self.stocks.look(cpu, node.key);
+        let mut seen = self.stocks.snapshot(cpu, node.key);
         if seen.key != node.key || seen.is_leaving {
-            seen = self.take_over(node, cpu, seen)?;
+            seen = self.rebind_slot(node, cpu, seen)?;
         }
         let allowed = self.allowed(node, &seen);
         // Too large a room is made smaller by `tidy`.
-        let room_log2 = room_log2(n, allowed.min(most)).max(seen.room_log2);
-        let ready = Ready { cpu, seen, room_log2 };
-        (room_log2 > 0 && self.take_room(node, &ready)).then_some(ready)
+        let capacity_log2 = capacity_log2(n, allowed.min(most)).max(seen.capacity_log2);
+        let ready = Ready { cpu, seen, capacity_log2 };
+        (capacity_log2 > 0 && self.take_capacity(node, &ready)).then_some(ready)
     }
 
     /// The largest room that the path allows this stock, its present one not counted.
-    pub(super) fn allowed(&self, node: &Node, seen: &Look) -> u64 {
+    pub(super) fn allowed(&self, node: &Node, seen: &StockSnapshot) -> u64 {
         let allows = |a: &Node| {
             let facts = Facts {
                 limit: a.limit.load(Relaxed),
                 usage: a.usage.load(Relaxed),
-                taken: a.float_units().saturating_sub(seen.room()),
+                taken: a.slack_units().saturating_sub(seen.capacity()),
                 stocks: u64::from(a.stocks.load(Relaxed)) + u64::from(!seen.is_open()),
             };
             facts.allows()
@@ -165,7 +165,7 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Takes the stock's new room from the share of every account on the path.
-    fn take_room(&self, node: &Node, ready: &Ready) -> bool {
+    fn take_capacity(&self, node: &Node, ready: &Ready) -> bool {
         let (more, passing) = (ready.more(), ready.passing());
         // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit; or what is
         // read of it here, as reads of one word that follow each other never go back.
@@ -174,52 +174,52 @@ impl<S: Stocks> Accounts<S> {
             node.cpus.fetch_or(bit, SeqCst);
         }
         for a in node.path() {
-            if !a.add_float(more + passing, share(a.limit.load(Relaxed)) + passing) {
-                self.give_room_back(node, ready, Some(a));
+            if !a.add_slack(more + passing, share(a.limit.load(Relaxed)) + passing) {
+                self.return_capacity(node, ready, Some(a));
                 return false;
             }
             a.stocks.fetch_add(u32::from(!ready.seen.is_open()), Relaxed);
         }
-        if node.path().any(Node::is_refusing) {
-            self.give_room_back(node, ready, None);
+        if node.path().any(Node::are_stocks_disabled) {
+            self.return_capacity(node, ready, None);
             return false;
         }
         true
     }
 
-    /// Undoes `take_room`, up to the account that had no more to give.
-    fn give_room_back(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
+    /// Undoes `take_capacity`, up to the account that had no more to give.
+    fn return_capacity(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
         for a in node.path().take_while(|a| !end.is_some_and(|end| std::ptr::eq(*a, end))) {
             a.stocks.fetch_sub(u32::from(!ready.seen.is_open()), Relaxed);
-            a.sub_float(ready.more() + ready.passing());
+            a.sub_slack(ready.more() + ready.passing());
         }
     }
 
     /// The stock has its units and its room.
     fn arrive(&self, node: &Node, ready: &Ready) {
         for a in node.path().filter(|_| ready.passing() > 0) {
-            a.sub_float(ready.passing());
+            a.sub_slack(ready.passing());
         }
     }
 
     /// Binds the slot to `node`, if whose it is has not used it lately.
-    fn take_over(&self, node: &Node, cpu: CpuId, mut seen: Look) -> Option<Look> {
+    fn rebind_slot(&self, node: &Node, cpu: CpuId, mut seen: StockSnapshot) -> Option<StockSnapshot> {
         let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
         if let Some(resident) = resident {
             if seen.is_open() && !seen.is_idle {
                 // A second chance: it is taken if it is as it is now when somebody asks again.
-                let to = Lower { taken: 0, room_log2: seen.room_log2, mark: true };
-                self.stocks.lower(cpu, seen.key, &seen, to);
+                let to = Reduction { taken: 0, capacity_log2: seen.capacity_log2, mark: true };
+                self.stocks.reduce(cpu, seen.key, &seen, to);
                 return None;
             }
             self.close(resident, cpu);
-            seen = self.stocks.look(cpu, node.key);
+            seen = self.stocks.snapshot(cpu, node.key);
         }
         let is_even = seen.is_leaving || (seen.free == 0 && !seen.is_open());
         if !is_even || !self.stocks.bind(cpu, node.key, &seen) {
             return None;
         }
-        Some(self.stocks.look(cpu, node.key)).filter(|seen| seen.key == node.key && !seen.is_leaving)
+        Some(self.stocks.snapshot(cpu, node.key)).filter(|seen| seen.key == node.key && !seen.is_leaving)
     }
 
     pub(super) fn add_direct(&self, node: &Node, n: u64) {
@@ -228,16 +228,16 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// How many units of the account are in use for certain, whatever lies in its stocks.
-    fn surely(&self, node: &Node) -> u64 {
-        node.direct.load(Acquire).saturating_sub(node.float_units())
+    fn used_at_least(&self, node: &Node) -> u64 {
+        node.direct.load(Acquire).saturating_sub(node.slack_units())
     }
 
     /// Takes `n` from what is charged to this very account, or says that there is not so much.
     fn take_direct(&self, node: &Node, n: u64) -> Result<(), OverUncharge> {
-        if self.surely(node) < n {
+        if self.used_at_least(node) < n {
             // What lies in its stocks is not in use. Closed, they count for nothing.
             self.close_all(node);
-            self.adopt(node, n);
+            self.reparent(node, n);
         }
         let mut direct = node.direct.load(Acquire);
         loop {

@@ -1,14 +1,14 @@
 //! Accounts on imagined CPUs: what a thread sees, step by step.
 
-mod family;
+mod lifecycle;
 mod model;
 
 use super::*;
-use crate::stock::{Locked, Word};
+use crate::stock::{AtomicStocks, LockedStocks};
 use std::sync::Arc;
 
-fn plan(name: &str, limit: u64) -> Plan {
-    Plan { name: Arc::from(name), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
+fn config(name: &str, limit: u64) -> AccountConfig {
+    AccountConfig { name: Arc::from(name), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
 }
 
 const A: CpuId = CpuId(0);
@@ -16,9 +16,9 @@ const B: CpuId = CpuId(3);
 
 /// Three levels: root 1 000 000, group 500 000, leaf without a limit.
 fn tree<S: Stocks>(accounts: &Accounts<S>) -> [&Node; 3] {
-    let root = accounts.create(None, plan("root", 1_000_000)).unwrap();
-    let group = accounts.create(Some(root), plan("group", 500_000)).unwrap();
-    let leaf = accounts.create(Some(group), plan("leaf", u64::MAX)).unwrap();
+    let root = accounts.create(None, config("root", 1_000_000)).unwrap();
+    let group = accounts.create(Some(root), config("group", 500_000)).unwrap();
+    let leaf = accounts.create(Some(group), config("leaf", u64::MAX)).unwrap();
     [root, group, leaf]
 }
 
@@ -28,7 +28,7 @@ fn usages<S: Stocks>(accounts: &Accounts<S>, nodes: &[&Node]) -> Vec<u64> {
 
 #[test]
 fn a_charge_counts_on_every_level_and_comes_back() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     let nodes = tree(&accounts);
     for round in 0..3 {
         accounts.try_charge(nodes[2], || A, 10).unwrap();
@@ -41,7 +41,7 @@ fn a_charge_counts_on_every_level_and_comes_back() {
 
 #[test]
 fn stocks_hold_a_hundredth_of_the_smallest_limit_at_most() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     let nodes = tree(&accounts);
     for i in 0..10_000u64 {
         let cpu = CpuId((i % 4) as u32);
@@ -57,7 +57,7 @@ fn stocks_hold_a_hundredth_of_the_smallest_limit_at_most() {
 
 #[test]
 fn a_limit_is_reached_to_the_unit_and_not_passed() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     let [root, group, leaf] = tree(&accounts);
     let mut held = 0;
     while accounts.try_charge(leaf, || if held % 2 == 0 { A } else { B }, 7).is_ok() {
@@ -77,7 +77,7 @@ fn a_limit_is_reached_to_the_unit_and_not_passed() {
 
 #[test]
 fn more_than_was_charged_does_not_come_back() {
-    let accounts = Accounts::new(Locked::new(4));
+    let accounts = Accounts::new(LockedStocks::new(4));
     let [root, _, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 10).unwrap();
     let over = accounts.uncharge(leaf, || A, 11).unwrap_err();
@@ -92,10 +92,11 @@ fn more_than_was_charged_does_not_come_back() {
 
 #[test]
 fn a_guarantee_is_kept_whatever_others_use() {
-    let accounts = Accounts::new(Word::new(4));
-    let root = accounts.create(None, plan("root", 100)).unwrap();
-    let shy = accounts.create(Some(root), Plan { guarantee: 40, ..plan("shy", u64::MAX) }).unwrap();
-    let hog = accounts.create(Some(root), plan("hog", u64::MAX)).unwrap();
+    let accounts = Accounts::new(AtomicStocks::new(4));
+    let root = accounts.create(None, config("root", 100)).unwrap();
+    let shy =
+        accounts.create(Some(root), AccountConfig { guarantee: 40, ..config("shy", u64::MAX) }).unwrap();
+    let hog = accounts.create(Some(root), config("hog", u64::MAX)).unwrap();
     assert_eq!(accounts.usage(root).charged, 40);
     assert!(accounts.try_charge(hog, || A, 61).is_err());
     accounts.try_charge(hog, || A, 60).unwrap();
@@ -115,7 +116,7 @@ fn a_guarantee_is_kept_whatever_others_use() {
 
 #[test]
 fn what_a_dropped_account_holds_is_its_parents() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     let [root, group, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 25).unwrap();
     accounts.drop_handle(leaf);
@@ -124,9 +125,9 @@ fn what_a_dropped_account_holds_is_its_parents() {
     accounts.uncharge(leaf, || B, 12).unwrap();
     accounts.uncharge(group, || B, 13).unwrap();
     assert_eq!(accounts.exact_usage(root), 0);
-    accounts.tidy();
+    accounts.reclaim_idle();
     assert_eq!(accounts.accounts(), 2);
-    let again = accounts.create(Some(group), plan("again", 10)).unwrap();
+    let again = accounts.create(Some(group), config("again", 10)).unwrap();
     assert_eq!(again.key(), 3, "its node is used again");
     assert!(accounts.try_charge(again, || A, 11).is_err());
     accounts.try_charge(again, || A, 10).unwrap();
@@ -134,26 +135,26 @@ fn what_a_dropped_account_holds_is_its_parents() {
 
 #[test]
 fn a_stock_that_nobody_used_goes_back_at_the_second_tidy() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     let [root, _, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 10).unwrap();
     assert!(accounts.explain(root).stranded() > 0);
-    accounts.tidy();
+    accounts.reclaim_idle();
     assert!(accounts.explain(root).stranded() > 0, "it may be in use");
     accounts.try_charge(leaf, || A, 10).unwrap();
-    accounts.tidy();
+    accounts.reclaim_idle();
     assert!(accounts.explain(root).stranded() > 0, "it was used in between");
-    accounts.tidy();
+    accounts.reclaim_idle();
     assert_eq!((accounts.explain(root).stranded(), accounts.usage(root).charged), (0, 20));
 }
 
 /// Their keys differ by the number of slots.
 #[test]
 fn a_slot_goes_to_who_asks_twice_while_its_account_rests() {
-    let accounts = Accounts::new(Word::new(4));
-    let root = accounts.create(None, plan("root", u64::MAX)).unwrap();
+    let accounts = Accounts::new(AtomicStocks::new(4));
+    let root = accounts.create(None, config("root", u64::MAX)).unwrap();
     let all: Vec<&Node> = (0..=crate::stock::SLOTS)
-        .map(|_| accounts.create(Some(root), plan("leaf", u64::MAX)).unwrap())
+        .map(|_| accounts.create(Some(root), config("leaf", u64::MAX)).unwrap())
         .collect();
     let (first, last) = (all[0], all[all.len() - 1]);
     assert_eq!(last.key() - first.key(), crate::stock::SLOTS);

@@ -1,4 +1,4 @@
-//! Locked: a stock behind a lock, as it was published. Reference and simulation only.
+//! LockedStocks: a stock behind a lock, as it was published. Reference and simulation only.
 //!
 //! Model.   The kernel holds the lock with preemption off. A user-space thread can't: whoever holds it
 //!          may lose its CPU, and a thread of higher priority that spins for it there waits for ever
@@ -7,24 +7,24 @@
 //! Writers. The lock's holder, which is who put a 1 where a 0 was.
 //! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
-use super::table::{Place, Table};
-use super::word::look;
-use super::{Key, Look, Lower, Stocks, Tag, mark_of};
+use super::atomic::snapshot;
+use super::table::{StockAddr, Table};
+use super::{Key, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use warmcore_types::CpuId;
 
 /// A lock in every stock: what was published, and why it is not what users get.
 #[derive(Debug)]
-pub struct Locked(Table);
+pub struct LockedStocks(Table);
 
 /// While it lives, its word is this thread's alone.
-struct Held<'a> {
+struct StockGuard<'a> {
     lock: &'a AtomicU64,
     word: &'a AtomicU64,
 }
 
-impl Locked {
-    /// As [`Word::new`](super::Word::new).
+impl LockedStocks {
+    /// As [`AtomicStocks::new`](super::AtomicStocks::new).
     pub fn new(cpus: u32) -> Self {
         Self(Table::new(cpus))
     }
@@ -35,17 +35,17 @@ impl Locked {
     }
 
     #[inline(always)]
-    fn hold(&self, cpu: CpuId, key: Key) -> Held<'_> {
+    fn lock(&self, cpu: CpuId, key: Key) -> StockGuard<'_> {
         let [word, lock] = self.0.stock(cpu, key);
         // ORDERING: Acquire; pairs with the Release in `drop`.
         while lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             std::hint::spin_loop();
         }
-        Held { lock, word }
+        StockGuard { lock, word }
     }
 
-    fn replace(&self, cpu: CpuId, key: Key, seen: &Look, tag: Tag, units: u32) -> bool {
-        let held = self.hold(cpu, key);
+    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, tag: Tag, units: u32) -> bool {
+        let held = self.lock(cpu, key);
         let is_as_seen = held.word.load(Relaxed) == seen.words[0];
         if is_as_seen {
             held.word.store(tag.with(units), Relaxed);
@@ -54,7 +54,7 @@ impl Locked {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for StockGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // ORDERING: Release; pairs with the Acquire in `hold`.
@@ -62,7 +62,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Stocks for Locked {
+impl Stocks for LockedStocks {
     const STRICT: bool = true;
     const NAME: &'static str = "lock";
 
@@ -72,7 +72,7 @@ impl Stocks for Locked {
 
     #[inline(always)]
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let held = self.hold(cpu(), key);
+        let held = self.lock(cpu(), key);
         let word = held.word.load(Relaxed);
         let fits = Tag::of(word).key == key && word as u32 >= n;
         if fits {
@@ -83,36 +83,36 @@ impl Stocks for Locked {
 
     #[inline(always)]
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let held = self.hold(cpu(), key);
+        let held = self.lock(cpu(), key);
         let word = held.word.load(Relaxed);
         let (tag, units) = (Tag::of(word), u64::from(word as u32) + u64::from(n));
-        let fits = tag.key == key && units >> tag.room_log2 == 0;
+        let fits = tag.key == key && units >> tag.capacity_log2 == 0;
         if fits {
             held.word.store(tag.with(units as u32), Relaxed);
         }
         fits
     }
 
-    fn place(&self, key: Key) -> Place {
-        self.0.place(key)
+    fn stock_addr(&self, key: Key) -> StockAddr {
+        self.0.stock_addr(key)
     }
 
-    fn look(&self, cpu: CpuId, key: Key) -> Look {
-        look(self.hold(cpu, key).word.load(Relaxed))
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
+        snapshot(self.lock(cpu, key).word.load(Relaxed))
     }
 
-    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2 }, seen.free as u32 + units)
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
+        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2 }, seen.free as u32 + units)
     }
 
-    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
         let units = (seen.free - to.taken) as u32;
         let mark = if to.mark { mark_of(units) } else { 0 };
-        self.replace(cpu, key, seen, Tag { key: seen.key, mark, room_log2: to.room_log2 }, units)
+        self.replace(cpu, key, seen, Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }, units)
     }
 
-    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2: 0 }, 0)
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
+        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2: 0 }, 0)
     }
 
     fn resident_bytes(&self) -> std::io::Result<usize> {

@@ -8,21 +8,21 @@ mod sections;
 #[cfg(not(loom))]
 pub(crate) use sections::{charge_at, uncharge_at};
 
-use super::table::{Place, Table};
-use super::{Key, LEAVING, Look, Lower, Stocks, Tag, mark_of};
+use super::table::{StockAddr, Table};
+use super::{Key, LEAVING, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
 /// Restartable sections on the CPU's own word: fast, and in debt for a moment now and then.
 #[derive(Debug)]
-pub struct Rseq {
+pub struct RseqStocks {
     table: Table,
     /// Models: held by whose section runs on that CPU.
     #[cfg(loom)]
     sections: Vec<crate::sync::Mutex<()>>,
 }
 
-impl Stocks for Rseq {
+impl Stocks for RseqStocks {
     const STRICT: bool = false;
     const NAME: &'static str = "rseq";
 
@@ -40,29 +40,29 @@ impl Stocks for Rseq {
         self.uncharge_here(cpu, key, n)
     }
 
-    fn place(&self, key: Key) -> Place {
-        self.table.place(key)
+    fn stock_addr(&self, key: Key) -> StockAddr {
+        self.table.stock_addr(key)
     }
 
-    fn look(&self, cpu: CpuId, key: Key) -> Look {
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
         let [head, grant] = self.table.stock(cpu, key);
         // ORDERING: Acquire; pairs with the raise that wrote it, in `stock_grant`: what is read of
         // `used` below is no older. See "Notes on debt". Model: `rseq/loom.rs`.
         let grant = grant.load(Acquire);
         let head = head.load(Relaxed);
-        look(head, grant)
+        snapshot(head, grant)
     }
 
-    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
         let [head, grant] = seen.words;
-        let new = Tag { key, mark: 0, room_log2 }.with((grant as u32).wrapping_add(units));
+        let new = Tag { key, mark: 0, capacity_log2 }.with((grant as u32).wrapping_add(units));
         self.grant(cpu, key, head, grant, new)
     }
 
-    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
         let units = (seen.words[1] as u32).wrapping_sub(to.taken as u32);
         let mark = if to.mark { mark_of(seen.words[0] as u32) } else { 0 };
-        let new = Tag { key: seen.key, mark, room_log2: to.room_log2 }.with(units);
+        let new = Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }.with(units);
         // ORDERING: AcqRel; Acquire pairs as in `look`, and Release passes on to the next drainer
         // what this one acquired.
         self.table.stock(cpu, key)[1].compare_exchange(seen.words[1], new, AcqRel, Relaxed).is_ok()
@@ -70,12 +70,12 @@ impl Stocks for Rseq {
 
     /// In three sections, each of which leaves a state from which whoever comes next goes on: see
     /// "Notes on changing hands".
-    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         let [head, grant] = seen.words;
         let used = head as u32;
-        let leaving = Tag { key, mark: LEAVING, room_log2: 0 }.with(used);
+        let leaving = Tag { key, mark: LEAVING, capacity_log2: 0 }.with(used);
         let bound = u64::from(key) << 32 | u64::from(used);
-        let closed = Tag { key, mark: 0, room_log2: 0 }.with(used);
+        let closed = Tag { key, mark: 0, capacity_log2: 0 }.with(used);
         self.grant(cpu, key, head, grant, leaving)
             && self.rebind(cpu, key, head, leaving, bound)
             && self.grant(cpu, key, bound, leaving, closed)
@@ -88,17 +88,17 @@ impl Stocks for Rseq {
 
 /// What two words say. Read one after the other while the slot changed hands, they are two accounts': then it
 /// is nobody's, and nobody takes from the one what belongs to the other.
-fn look(head: u64, grant: u64) -> Look {
+fn snapshot(head: u64, grant: u64) -> StockSnapshot {
     let (tag, key, used) = (Tag::of(grant), (head >> 32) as Key, head as u32);
     let words = [head, grant];
     let is_leaving = tag.mark == LEAVING;
     if tag.key != key && !is_leaving {
-        return Look { key: 0, free: 0, room_log2: 0, is_idle: false, is_leaving, words };
+        return StockSnapshot { key: 0, free: 0, capacity_log2: 0, is_idle: false, is_leaving, words };
     }
-    Look {
+    StockSnapshot {
         key,
         free: (grant as u32).wrapping_sub(used) as i32,
-        room_log2: tag.room_log2,
+        capacity_log2: tag.capacity_log2,
         is_idle: tag.mark == mark_of(used),
         is_leaving,
         words,

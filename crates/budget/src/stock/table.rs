@@ -42,17 +42,17 @@ impl Table {
 
     /// Where an account's stocks stand.
     #[inline(always)]
-    pub(crate) fn place(&self, key: Key) -> Place {
+    pub(crate) fn stock_addr(&self, key: Key) -> StockAddr {
         // SAFETY: inside CPU 0's table.
         let first = unsafe { self.region.start().add((key % SLOTS) as usize * STOCK_BYTES) };
-        Place { first, cpus: self.cpus, key }
+        StockAddr { first, cpus: self.cpus, key }
     }
 
     /// Both words of a stock.
     #[inline(always)]
     pub(crate) fn stock(&self, cpu: CpuId, key: Key) -> &[AtomicU64; 2] {
         // SAFETY: a place in this very table.
-        unsafe { self.place(key).stock(cpu) }
+        unsafe { self.stock_addr(key).stock(cpu) }
     }
 
     pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
@@ -63,7 +63,7 @@ impl Table {
 /// Where an account's stocks stand: in its node, so that a charge need not ask for the table.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct StockAddr {
     /// CPU 0's; CPU n's is `n << SHIFT` further.
     pub(crate) first: NonNull<u8>,
     cpus: u32,
@@ -71,7 +71,7 @@ pub struct Place {
 }
 
 #[cfg(not(loom))]
-impl Place {
+impl StockAddr {
     /// Both words of a CPU's stock.
     ///
     /// # Safety
@@ -93,22 +93,22 @@ impl Place {
 
 // SAFETY: an address, and numbers; what stands there is atomic.
 #[cfg(not(loom))]
-unsafe impl Send for Place {}
+unsafe impl Send for StockAddr {}
 // SAFETY: as above.
 #[cfg(not(loom))]
-unsafe impl Sync for Place {}
+unsafe impl Sync for StockAddr {}
 
 /// Under loom a table is a vector, and a place a key.
 #[cfg(loom)]
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct StockAddr {
     pub(crate) key: Key,
 }
 
 #[cfg(loom)]
 impl Table {
-    pub(crate) fn place(&self, key: Key) -> Place {
-        Place { key }
+    pub(crate) fn stock_addr(&self, key: Key) -> StockAddr {
+        StockAddr { key }
     }
 
     pub(crate) fn new(cpus: u32) -> Self {

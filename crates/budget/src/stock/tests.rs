@@ -4,9 +4,9 @@ use super::*;
 use warmcore_sys::affinity;
 
 /// SplitMix64.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,25 +19,25 @@ impl Dice {
 enum Step {
     Charge(u32),
     Uncharge(u32),
-    Raise(u32, u8),
-    Lower(Lower),
+    Refill(u32, u8),
+    Reduction(Reduction),
     Bind,
 }
 
 /// What the account `key` sees in its slot, without what is the kind's own.
-fn seen(look: &Look) -> (Key, i32, u8, bool) {
-    (look.key, look.free, look.room_log2, look.is_leaving)
+fn seen(snapshot: &StockSnapshot) -> (Key, i32, u8, bool) {
+    (snapshot.key, snapshot.free, snapshot.capacity_log2, snapshot.is_leaving)
 }
 
-fn do_step<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, stale: Option<&Look>) -> bool {
-    let look = stocks.look(cpu, key);
-    let look = stale.unwrap_or(&look);
+fn do_step<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, stale: Option<&StockSnapshot>) -> bool {
+    let snapshot = stocks.snapshot(cpu, key);
+    let snapshot = stale.unwrap_or(&snapshot);
     match step {
         Step::Charge(n) => stocks.charge(|| cpu, key, n),
         Step::Uncharge(n) => stocks.uncharge(|| cpu, key, n),
-        Step::Raise(units, room_log2) => stocks.raise(cpu, key, look, units, room_log2),
-        Step::Lower(to) => stocks.lower(cpu, key, look, to),
-        Step::Bind => stocks.bind(cpu, key, look),
+        Step::Refill(units, capacity_log2) => stocks.refill(cpu, key, snapshot, units, capacity_log2),
+        Step::Reduction(to) => stocks.reduce(cpu, key, snapshot, to),
+        Step::Bind => stocks.bind(cpu, key, snapshot),
     }
 }
 
@@ -55,90 +55,92 @@ fn all_kinds_give_the_same_answers() {
     affinity::pin(cpu).unwrap();
     let cpus = affinity::nr_cpu_ids() as u32;
     // SAFETY: the backend was chosen.
-    let (word, locked, rseq) = (Word::new(cpus), Locked::new(cpus), unsafe { Rseq::new(cpus) });
-    let mut dice = Dice(7);
+    let (atomic, locked, rseq) =
+        (AtomicStocks::new(cpus), LockedStocks::new(cpus), unsafe { RseqStocks::new(cpus) });
+    let mut rng = Rng(7);
     // Both in one slot.
     let keys: [Key; 2] = [5, 5 + 2048];
     for i in 0..200_000 {
-        let key = keys[dice.below(2) as usize];
-        let look = word.look(cpu, key);
-        let free = look.free as u32;
-        let n = [0, 1, free, free + 1, dice.below(100) as u32, 1 << 29][dice.below(6) as usize];
-        let is_mine = look.key == key;
-        let step = match dice.below(20) {
+        let key = keys[rng.below(2) as usize];
+        let snapshot = atomic.snapshot(cpu, key);
+        let free = snapshot.free as u32;
+        let n = [0, 1, free, free + 1, rng.below(100) as u32, 1 << 29][rng.below(6) as usize];
+        let is_mine = snapshot.key == key;
+        let step = match rng.below(20) {
             0..7 => Step::Charge(n),
             7..14 => Step::Uncharge(n),
             14..16 if is_mine => {
-                let room_log2 = look.room_log2.max(dice.below(12) as u8);
-                let most = room(room_log2) - u64::from(free);
-                Step::Raise(dice.below(most + 1) as u32, room_log2)
+                let capacity_log2 = snapshot.capacity_log2.max(rng.below(12) as u8);
+                let most = capacity(capacity_log2) - u64::from(free);
+                Step::Refill(rng.below(most + 1) as u32, capacity_log2)
             }
             16..18 => {
-                let closes = dice.below(3) == 0;
-                let taken = if closes { free } else { dice.below(u64::from(free) + 1) as u32 };
-                let room_log2 = if closes { 0 } else { look.room_log2 };
-                Step::Lower(Lower { taken: taken as i32, room_log2, mark: dice.below(2) == 0 })
+                let closes = rng.below(3) == 0;
+                let taken = if closes { free } else { rng.below(u64::from(free) + 1) as u32 };
+                let capacity_log2 = if closes { 0 } else { snapshot.capacity_log2 };
+                Step::Reduction(Reduction { taken: taken as i32, capacity_log2, mark: rng.below(2) == 0 })
             }
-            _ if free == 0 && !look.is_open() => Step::Bind,
+            _ if free == 0 && !snapshot.is_open() => Step::Bind,
             _ => continue,
         };
-        let expected = do_step(&word, cpu, key, step, None);
-        assert_eq!(do_step(&locked, cpu, key, step, None), expected, "{i}: {step:?} in {look:?}");
-        let looks = keys.map(|key| (word.look(cpu, key), locked.look(cpu, key), rseq.look(cpu, key)));
-        for (word, locked, _) in &looks {
-            assert_eq!((seen(word), word.is_idle), (seen(locked), locked.is_idle), "{i}: {step:?}");
+        let expected = do_step(&atomic, cpu, key, step, None);
+        assert_eq!(do_step(&locked, cpu, key, step, None), expected, "{i}: {step:?} in {snapshot:?}");
+        let snapshots =
+            keys.map(|key| (atomic.snapshot(cpu, key), locked.snapshot(cpu, key), rseq.snapshot(cpu, key)));
+        for (atomic, locked, _) in &snapshots {
+            assert_eq!((seen(atomic), atomic.is_idle), (seen(locked), locked.is_idle), "{i}: {step:?}");
         }
         if runs_sections {
             assert_eq!(
                 do_undisturbed(&rseq, cpu, key, step, expected),
                 expected,
-                "{i}: {step:?} in {look:?}"
+                "{i}: {step:?} in {snapshot:?}"
             );
-            assert_eq!(seen(&word.look(cpu, key)), seen(&rseq.look(cpu, key)), "{i}: {step:?}");
+            assert_eq!(seen(&atomic.snapshot(cpu, key)), seen(&rseq.snapshot(cpu, key)), "{i}: {step:?}");
         }
     }
     affinity::set_allowed(&before).unwrap();
 }
 
 fn what_changed_meanwhile_is_not_overwritten<S: Stocks>(stocks: &S, cpu: CpuId) {
-    let (key, closed) = (7, Lower { taken: 0, room_log2: 0, mark: false });
-    let unbound = stocks.look(cpu, key);
+    let (key, closed) = (7, Reduction { taken: 0, capacity_log2: 0, mark: false });
+    let unbound = stocks.snapshot(cpu, key);
     assert!(unbound.key == 0 && !unbound.is_open() && !stocks.charge(|| cpu, key, 1));
     assert!(stocks.bind(cpu, key, &unbound));
-    let bound = stocks.look(cpu, key);
-    assert!(stocks.raise(cpu, key, &bound, 10, 5));
-    for step in [Step::Raise(1, 5), Step::Lower(closed), Step::Bind] {
+    let bound = stocks.snapshot(cpu, key);
+    assert!(stocks.refill(cpu, key, &bound, 10, 5));
+    for step in [Step::Refill(1, 5), Step::Reduction(closed), Step::Bind] {
         assert!(!do_step(stocks, cpu, key, step, Some(&bound)), "{step:?}");
     }
-    let full = stocks.look(cpu, key);
-    assert_eq!((full.free, full.room()), (10, 31));
+    let full = stocks.snapshot(cpu, key);
+    assert_eq!((full.free, full.capacity()), (10, 31));
     // 31 fit, and not one more.
     assert!(!stocks.uncharge(|| cpu, key, 22) && stocks.uncharge(|| cpu, key, 21));
     assert!(!stocks.charge(|| cpu, key, 32) && stocks.charge(|| cpu, key, 31));
     assert!(!stocks.charge(|| cpu, key + 2048, 0) && !stocks.uncharge(|| cpu, key + 2048, 1));
-    let empty = stocks.look(cpu, key);
-    assert!(stocks.lower(cpu, key, &empty, closed));
+    let empty = stocks.snapshot(cpu, key);
+    assert!(stocks.reduce(cpu, key, &empty, closed));
     assert!(!stocks.uncharge(|| cpu, key, 1) && !stocks.charge(|| cpu, key, 1));
 }
 
 #[test]
 fn what_changed_meanwhile_is_seen() {
-    what_changed_meanwhile_is_not_overwritten(&Word::new(4), CpuId(2));
-    what_changed_meanwhile_is_not_overwritten(&Locked::new(4), CpuId(2));
+    what_changed_meanwhile_is_not_overwritten(&AtomicStocks::new(4), CpuId(2));
+    what_changed_meanwhile_is_not_overwritten(&LockedStocks::new(4), CpuId(2));
 }
 
 #[test]
 fn use_since_the_mark_shows() {
-    let (word, cpu, key) = (Word::new(1), CpuId(0), 3);
-    assert!(word.bind(cpu, key, &word.look(cpu, key)));
-    assert!(word.raise(cpu, key, &word.look(cpu, key), 100, 10));
-    assert!(!word.look(cpu, key).is_idle);
-    let mark = Lower { taken: 0, room_log2: 10, mark: true };
-    assert!(word.lower(cpu, key, &word.look(cpu, key), mark));
-    assert!(word.look(cpu, key).is_idle);
+    let (atomic, cpu, key) = (AtomicStocks::new(1), CpuId(0), 3);
+    assert!(atomic.bind(cpu, key, &atomic.snapshot(cpu, key)));
+    assert!(atomic.refill(cpu, key, &atomic.snapshot(cpu, key), 100, 10));
+    assert!(!atomic.snapshot(cpu, key).is_idle);
+    let mark = Reduction { taken: 0, capacity_log2: 10, mark: true };
+    assert!(atomic.reduce(cpu, key, &atomic.snapshot(cpu, key), mark));
+    assert!(atomic.snapshot(cpu, key).is_idle);
     for n in 1..6 {
-        assert!(word.charge(|| cpu, key, n) && !word.look(cpu, key).is_idle);
-        assert!(word.uncharge(|| cpu, key, n) && word.look(cpu, key).is_idle, "as it was");
+        assert!(atomic.charge(|| cpu, key, n) && !atomic.snapshot(cpu, key).is_idle);
+        assert!(atomic.uncharge(|| cpu, key, n) && atomic.snapshot(cpu, key).is_idle, "as it was");
     }
 }
 
@@ -146,8 +148,8 @@ fn use_since_the_mark_shows() {
 fn a_word_says_what_was_put_into_it() {
     for key in [1, 2047, 2048, KEYS_END - 1] {
         for mark in [0, 1, 6, LEAVING] {
-            for room_log2 in [0, 1, ROOM_LOG2_MAX] {
-                let tag = Tag { key, mark, room_log2 };
+            for capacity_log2 in [0, 1, CAPACITY_LOG2_MAX] {
+                let tag = Tag { key, mark, capacity_log2 };
                 for units in [0, 1, u32::MAX] {
                     let word = tag.with(units);
                     assert_eq!((Tag::of(word), word as u32), (tag, units));

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
 use std::thread;
-use warmcore_budget::host::{Current, enter, within};
+use warmcore_budget::process::{ActiveAccount, enter, within};
 use warmcore_budget::{Account, Event};
 
 /// A block's header, of blocks aligned to a word or less.
@@ -326,7 +326,7 @@ fn an_account_may_go_before_its_blocks() {
         shrinks.shrink_to(10);
         assert_eq!(used(&parent), 100_010 + 2 * HEADER);
         thread::spawn(move || drop((grows, shrinks))).join().unwrap();
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!((used(&parent), next.iter().map(used).sum()), (0, 0));
     });
 }
@@ -352,7 +352,7 @@ thread_local! {
     static FIRST: RefCell<Option<Last>> = const { RefCell::new(None) };
     static SECOND: RefCell<Option<Last>> = const { RefCell::new(None) };
     /// Left when the thread ends: destructors that come later are in its scope.
-    static SCOPE: RefCell<Option<Current<'static>>> = const { RefCell::new(None) };
+    static SCOPE: RefCell<Option<ActiveAccount<'static>>> = const { RefCell::new(None) };
     static THIRD: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
@@ -373,7 +373,7 @@ fn destructors_of_a_thread_that_ends_may_allocate_and_free() {
             .join()
             .unwrap();
         }
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!(used(account), 0);
     });
 }

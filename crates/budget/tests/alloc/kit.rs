@@ -6,14 +6,14 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
-use warmcore_budget::{Account, Kind};
+use warmcore_budget::{Account, StockKind};
 
 /// Who does not end in this time never will.
 const NEVER: Duration = Duration::from_secs(60);
 
 /// Runs a test on a tree of either kind, on a thread of its own; one that hangs fails.
-pub fn on_each_kind(test: impl Fn(Kind) + Clone + Send + 'static) {
-    for kind in [Kind::Rseq, Kind::Word] {
+pub fn on_each_kind(test: impl Fn(StockKind) + Clone + Send + 'static) {
+    for kind in [StockKind::Rseq, StockKind::Atomic] {
         let (test, (done, is_done)) = (test.clone(), mpsc::channel());
         let thread = thread::spawn(move || {
             test(kind);
@@ -44,9 +44,9 @@ pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 /// Numbers that look random, the same each time.
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

@@ -1,10 +1,10 @@
 //! Stress: threads that allocate, pass on and free, in tenants that come and go.
 
-use super::kit::{Dice, on_each_kind, used};
+use super::kit::{Rng, on_each_kind, used};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use warmcore_budget::Account;
-use warmcore_budget::host::enter;
+use warmcore_budget::process::enter;
 
 const THREADS: usize = 4;
 const TENANTS: usize = 6;
@@ -18,46 +18,46 @@ struct Shared {
 }
 
 impl Shared {
-    fn tenant(&self, dice: &mut Dice) -> Account {
-        let limit = [u64::MAX, 1 << 20, 50_000, 2_000][dice.below(4)];
-        self.root.child(format!("tenant {}", dice.below(1000))).limit(limit).build()
+    fn tenant(&self, rng: &mut Rng) -> Account {
+        let limit = [u64::MAX, 1 << 20, 50_000, 2_000][rng.below(4)];
+        self.root.child(format!("tenant {}", rng.below(1000))).limit(limit).build()
     }
 
-    fn step(&self, dice: &mut Dice, own: &mut Vec<Vec<u8>>) {
-        let at = dice.below(TENANTS);
+    fn step(&self, rng: &mut Rng, own: &mut Vec<Vec<u8>>) {
+        let at = rng.below(TENANTS);
         let account = self.tenants[at].lock().unwrap().clone();
         let _current = enter(&account);
-        let size = [16, 200, 4096, 100_000][dice.below(4)];
-        match dice.below(100) {
-            0..40 => own.push(vec![at as u8; 1 + dice.below(size)]),
+        let size = [16, 200, 4096, 100_000][rng.below(4)];
+        match rng.below(100) {
+            0..40 => own.push(vec![at as u8; 1 + rng.below(size)]),
             40..60 => {
-                let block = vec![at as u8; 1 + dice.below(size)];
-                let place = &self.shelf[dice.below(SHELF)];
+                let block = vec![at as u8; 1 + rng.below(size)];
+                let place = &self.shelf[rng.below(SHELF)];
                 let before = std::mem::replace(&mut *place.lock().unwrap(), block);
                 assert!(before.iter().all(|byte| *byte == before[0]));
             }
             60..70 => {
-                let mut block = std::mem::take(&mut *self.shelf[dice.below(SHELF)].lock().unwrap());
+                let mut block = std::mem::take(&mut *self.shelf[rng.below(SHELF)].lock().unwrap());
                 if let Some(first) = block.first().copied() {
-                    block.resize(1 + dice.below(size), first);
+                    block.resize(1 + rng.below(size), first);
                     block.shrink_to_fit();
                 }
                 own.push(block);
             }
-            70..97 => own.truncate(own.len().saturating_sub(dice.below(3))),
+            70..97 => own.truncate(own.len().saturating_sub(rng.below(3))),
             97 => drop(account.drain_all()),
             98 => {
-                let fresh = self.tenant(dice);
+                let fresh = self.tenant(rng);
                 let before = std::mem::replace(&mut *self.tenants[at].lock().unwrap(), fresh);
                 let below = before.child("below").build();
                 drop(before);
                 let _below = enter(&below);
-                own.push(vec![0; 1 + dice.below(size)]);
+                own.push(vec![0; 1 + rng.below(size)]);
             }
             _ => {
                 let text = account.explain().to_string();
                 let _ = account
-                    .try_hold(dice.below(size) as u64)
+                    .try_hold(rng.below(size) as u64)
                     .map(|held| own.push(vec![1; held.units() as usize]));
                 account.set_limit(10_000 + text.len() as u64);
             }
@@ -80,9 +80,9 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
             .map(|n| {
                 let (shared, go) = (shared.clone(), go.clone());
                 thread::spawn(move || {
-                    let (mut dice, mut own) = (Dice::new(n as u64 + 1), Vec::new());
+                    let (mut rng, mut own) = (Rng::new(n as u64 + 1), Vec::new());
                     go.wait();
-                    (0..STEPS).for_each(|_| shared.step(&mut dice, &mut own));
+                    (0..STEPS).for_each(|_| shared.step(&mut rng, &mut own));
                     // What is left is freed by another thread.
                     own
                 })
@@ -94,7 +94,7 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
         drop(shelf);
         assert_eq!(tenants.iter().map(|tenant| used(&tenant.lock().unwrap())).sum::<u64>(), 0);
         drop(tenants);
-        Account::tidy_all();
+        Account::reclaim_idle_all();
         assert_eq!((used(&root), root.usage().charged), (0, 0));
     });
 }

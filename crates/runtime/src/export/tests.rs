@@ -90,7 +90,7 @@ impl Recorder for Notes {
 fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtimes() {
     let notes = Notes::default();
     let runtime = Runtime::builder().worker_threads(2).name("orders").build().unwrap();
-    let account = warmcore_budget::host::Account::root("bytes").limit(1000).build();
+    let account = warmcore_budget::process::Account::root("bytes").limit(1000).build();
     let tenant = Tenant::builder().name("gold").account(&account).build();
     let held = account.try_hold(10).unwrap();
     runtime.block_on(async {

@@ -180,7 +180,7 @@ fn cid_run() -> Results {
 /// A made-up run of budgets: charges, drains of both sorts, what was counted at a limit.
 fn budget_run() -> Results {
     let mut rows = Vec::new();
-    for (way, ns) in [("warmcore rseq", 0.76), ("warmcore word", 2.4), ("one shared atomic", 5.1)] {
+    for (way, ns) in [("warmcore rseq", 0.76), ("warmcore atomic", 2.4), ("one shared atomic", 5.1)] {
         rows.push(Row::of("hit", way, "time", "ns", &slices(ns, 0.02)));
     }
     let ratio =
@@ -189,7 +189,7 @@ fn budget_run() -> Results {
     for (case, slow) in [(drains::QUIET, 1.0), (drains::CONTENDED, 8.0)] {
         for (way, ns) in [
             ("warmcore rseq", 120.0),
-            ("warmcore word", 90.0),
+            ("warmcore atomic", 90.0),
             ("a message, answered after 1 ms loops", 555_000.0),
             ("a helper thread there, woken", 16_000.0),
         ] {
@@ -199,9 +199,9 @@ fn budget_run() -> Results {
         let (helper, ours) = (slices(16_000.0, 0.05), slices(120.0, 0.05));
         rows.push(Row::ratio(case, drains::HELPER, "warmcore rseq", &helper, &ours));
     }
-    rows.push(Row::of("limit", "warmcore word", "time", "ns", &slices(140.0, 0.02)));
+    rows.push(Row::of("limit", "warmcore atomic", "time", "ns", &slices(140.0, 0.02)));
     rows.push(
-        Row::exact("limit", "warmcore word", "over the limit", "units", 0.0, 9).promise(Bound::AtMost, 0.0),
+        Row::exact("limit", "warmcore atomic", "over the limit", "units", 0.0, 9).promise(Bound::AtMost, 0.0),
     );
     results(budgets::RUN, rows)
 }
@@ -715,7 +715,7 @@ fn drains_stand_in_one_chart_with_their_slow_ones_and_what_was_counted_is_not_fo
     let document = parsed(&page);
     let counted = document.descendants().find(|n| n.text() == Some("over the limit (units)")).unwrap();
     assert!(!counted.ancestors().any(|n| n.has_tag_name("details")), "only ratios are folded");
-    assert_eq!(budgets::counted(&run, "limit").1, [["warmcore word", "0 ✓"]]);
+    assert_eq!(budgets::counted(&run, "limit").1, [["warmcore atomic", "0 ✓"]]);
     assert_eq!(charts[2].title, "limit: four threads at their limit on two CPUs");
     assert!(pictures(&inputs).iter().any(|(name, _)| name == "budget-drain.svg"));
 }

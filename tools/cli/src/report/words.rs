@@ -106,7 +106,7 @@ pub(super) fn interval(row: &Row) -> Option<String> {
     })
 }
 
-/// As [`compared`], where no column says the metric: `warmcore word, over the limit`.
+/// As [`compared`], where no column says the metric: `warmcore atomic, over the limit`.
 pub(super) fn measured(row: &Row) -> String {
     match &*row.metric {
         "time" | "ratio" => compared(row),

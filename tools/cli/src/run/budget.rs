@@ -25,8 +25,8 @@ use super::Case;
 use crate::measure::{Effort, Measured};
 use crate::results::{NOISY_ABOVE, Row};
 use std::fmt::Display;
-use warmcore_budget::stock::Locked;
-use warmcore_budget::{Account, Accounts, Kind, Node, Plan};
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, AccountConfig, Accounts, Node, StockKind};
 use warmcore_percpu::{Backend, backend};
 use warmcore_sys::affinity;
 
@@ -55,7 +55,7 @@ pub const CASES: &[Case] = &[
 /// Ours, on restartable sections: the default where they run.
 pub const RSEQ: &str = "warmcore rseq";
 /// Ours, one atomic word per stock: the strict one.
-pub const WORD: &str = "warmcore word";
+pub const ATOMIC_STOCKS: &str = "warmcore atomic";
 /// The published design, a lock in each stock: not offered to users, whose threads lose the CPU.
 pub const LOCK: &str = "warmcore lock (reference)";
 /// One number for all, charged by compare-and-swap below its limit.
@@ -77,33 +77,34 @@ fn on_rseq() -> bool {
 
 /// The kind that others are compared with: the default one.
 fn ours() -> &'static str {
-    if on_rseq() { RSEQ } else { WORD }
+    if on_rseq() { RSEQ } else { ATOMIC_STOCKS }
 }
 
-fn default_kind() -> Kind {
-    if on_rseq() { Kind::Rseq } else { Kind::Word }
+fn default_kind() -> StockKind {
+    if on_rseq() { StockKind::Rseq } else { StockKind::Atomic }
 }
 
 /// Leaves of one group of one root.
-fn leaves(kind: Kind, limit: u64, count: usize) -> Vec<Account> {
+fn leaves(kind: StockKind, limit: u64, count: usize) -> Vec<Account> {
     let group = Account::root("root").limit(limit).kind(kind).build().child("group").limit(limit).build();
     (0..count).map(|_| group.child("leaf").limit(limit).build()).collect()
 }
 
 /// The same, where sections run.
 fn rseq_leaves(limit: u64, count: usize) -> Option<Vec<Account>> {
-    on_rseq().then(|| leaves(Kind::Rseq, limit, count))
+    on_rseq().then(|| leaves(StockKind::Rseq, limit, count))
 }
 
 /// Accounts with a lock in each stock.
-fn locked() -> Accounts<Locked> {
-    Accounts::new(Locked::new(affinity::nr_cpu_ids() as u32))
+fn locked() -> Accounts<LockedStocks> {
+    Accounts::new(LockedStocks::new(affinity::nr_cpu_ids() as u32))
 }
 
 /// As [`leaves`].
-fn locked_leaves(accounts: &Accounts<Locked>, limit: u64, count: usize) -> Vec<&Node> {
+fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize) -> Vec<&Node> {
     let make = |parent, name: &str| {
-        let plan = Plan { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+        let plan =
+            AccountConfig { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
         accounts.create(parent, plan).expect("without a guarantee nothing is refused")
     };
     let group = make(Some(make(None, "root")), "group");

@@ -10,8 +10,8 @@
 //! Source.  Linux 6.2 mm/memcontrol.c, `drain_all_stock`; kernel/workqueue.c, kernel/sched/core.c.
 
 use super::traced::{Step, Traced};
-use warmcore_budget::stock::Locked;
-use warmcore_budget::{Accounts, Plan};
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{AccountConfig, Accounts};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{LineId, Memory};
 use warmcore_sim::random::{Purpose, Random, below};
@@ -120,8 +120,8 @@ fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
 /// Charges, and collects.
 pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, method: Method, seed: u64) -> Drain {
     let end = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
-    let accounts = Accounts::new(Traced::new(Locked::new(end)));
-    let plan = Plan {
+    let accounts = Accounts::new(Traced::new(LockedStocks::new(end)));
+    let plan = AccountConfig {
         name: "drained".into(),
         limit: case.limit,
         soft_limit: u64::MAX,

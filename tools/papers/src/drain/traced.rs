@@ -4,7 +4,7 @@
 //! Writers. Whoever drains, under the lock.
 
 use std::sync::{Mutex, PoisonError};
-use warmcore_budget::stock::{Key, Look, Lower, Place, Stocks};
+use warmcore_budget::stock::{Key, Reduction, StockAddr, StockSnapshot, Stocks};
 use warmcore_types::CpuId;
 
 /// What was done to a stock.
@@ -51,25 +51,25 @@ impl<S: Stocks> Stocks for Traced<S> {
         self.stocks.uncharge(cpu, key, n)
     }
 
-    fn place(&self, key: Key) -> Place {
-        self.stocks.place(key)
+    fn stock_addr(&self, key: Key) -> StockAddr {
+        self.stocks.stock_addr(key)
     }
 
-    fn look(&self, cpu: CpuId, key: Key) -> Look {
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
         self.note(Step::Look(cpu));
-        self.stocks.look(cpu, key)
+        self.stocks.snapshot(cpu, key)
     }
 
-    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
-        self.stocks.raise(cpu, key, seen, units, room_log2)
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
+        self.stocks.refill(cpu, key, seen, units, capacity_log2)
     }
 
-    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
         self.note(Step::Take(cpu));
-        self.stocks.lower(cpu, key, seen, to)
+        self.stocks.reduce(cpu, key, seen, to)
     }
 
-    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         self.stocks.bind(cpu, key, seen)
     }
 

@@ -6,13 +6,13 @@
 //! Writers. The world.
 
 use crate::program::AccountId;
-use warmcore_budget::stock::{Key, Locked};
-use warmcore_budget::{Accounts, Node, Plan};
+use warmcore_budget::stock::{Key, LockedStocks};
+use warmcore_budget::{AccountConfig, Accounts, Node};
 use warmcore_types::CpuId;
 
 pub(crate) struct Budgets {
     cpus: u32,
-    accounts: Option<Accounts<Locked>>,
+    accounts: Option<Accounts<LockedStocks>>,
     keys: Vec<(Key, u64)>,
 }
 
@@ -23,15 +23,16 @@ impl Budgets {
 
     pub(crate) fn create(&mut self, name: &str, parent: Option<AccountId>, limit: u64) -> AccountId {
         let cpus = self.cpus;
-        let accounts = self.accounts.get_or_insert_with(|| Accounts::new(Locked::new(cpus)));
+        let accounts = self.accounts.get_or_insert_with(|| Accounts::new(LockedStocks::new(cpus)));
         let parent = parent.and_then(|parent| accounts.node(self.keys[parent.0 as usize].0));
-        let plan = Plan { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
-        let node = accounts.create(parent, plan).unwrap_or_else(|over| panic!("{over}"));
+        let config =
+            AccountConfig { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+        let node = accounts.create(parent, config).unwrap_or_else(|over| panic!("{over}"));
         self.keys.push((node.key(), 0));
         AccountId(self.keys.len() as u32 - 1)
     }
 
-    fn node(&self, account: AccountId) -> (&Accounts<Locked>, &Node) {
+    fn node(&self, account: AccountId) -> (&Accounts<LockedStocks>, &Node) {
         let (key, _) = self.keys[account.0 as usize];
         let accounts = self.accounts.as_ref().expect("an id comes from `create`");
         (accounts, accounts.node(key).expect("accounts of a world stay"))

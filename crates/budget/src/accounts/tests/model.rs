@@ -10,8 +10,8 @@
 //! A failure prints the story's seed and its last steps; `WARMCORE_BUDGET_SEED=<seed>` tells that story alone.
 
 use super::*;
-use crate::room::share;
-use crate::stock::Rseq;
+use crate::capacity::share;
+use crate::stock::RseqStocks;
 use std::cell::Cell;
 use warmcore_sys::{affinity, rseq::current_cpu};
 
@@ -26,9 +26,9 @@ const SLOTS: u32 = 2048;
 const FORCED_MAX: u128 = 1 << 62;
 
 /// SplitMix64.
-struct Dice(Cell<u64>);
+struct Rng(Cell<u64>);
 
-impl Dice {
+impl Rng {
     fn next(&self) -> u64 {
         self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let z = self.0.get();
@@ -83,7 +83,7 @@ impl Known<'_> {
 struct Story<'a, S, C> {
     accounts: &'a Accounts<S>,
     cpu: &'a C,
-    dice: &'a Dice,
+    rng: &'a Rng,
     known: Vec<Known<'a>>,
     /// Accounts that only take keys.
     pads: usize,
@@ -139,12 +139,12 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
     fn stocks(&self, i: usize) -> (u64, u64, u32) {
         let key = self.known[i].node.key();
         let looks =
-            (0..self.accounts.stocks().cpus()).map(|cpu| self.accounts.stocks().look(CpuId(cpu), key));
+            (0..self.accounts.stocks().cpus()).map(|cpu| self.accounts.stocks().snapshot(CpuId(cpu), key));
         looks.filter(|seen| seen.key == key && !seen.is_leaving).fold(
             (0, 0, 0),
             |(free, rooms, open), seen| {
-                assert!(seen.free >= 0 && seen.free as u64 <= seen.room(), "{i}: {seen:?}");
-                (free + seen.free as u64, rooms + seen.room(), open + u32::from(seen.is_open()))
+                assert!(seen.free >= 0 && seen.free as u64 <= seen.capacity(), "{i}: {seen:?}");
+                (free + seen.free as u64, rooms + seen.capacity(), open + u32::from(seen.is_open()))
             },
         )
     }
@@ -183,12 +183,12 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                 );
             }
             let (_, below, open) = self.stocks_below(i);
-            assert_eq!((node.float_units(), node.stocks.load(Relaxed)), (below, open), "account {i}: rooms");
+            assert_eq!((node.slack_units(), node.stocks.load(Relaxed)), (below, open), "account {i}: rooms");
             assert!(below <= share(known.limit), "account {i}: {below} in stocks of {}", known.limit);
             assert!(known.limit == u64::MAX || below <= known.limit / 100, "account {i}: {below} in stocks");
             assert!(rooms <= direct, "account {i}: a stock could take more than is charged");
             assert!(!known.is_orphan() || rooms == 0, "account {i}: an orphan has a stock");
-            assert_eq!(node.refusing.load(Relaxed), u32::from(known.is_orphan()), "account {i}");
+            assert_eq!(node.stocks_disabled.load(Relaxed), u32::from(known.is_orphan()), "account {i}");
             assert!(node.peak.load(Relaxed) >= usage, "account {i}");
             let said = self.accounts.usage(node);
             let used = self.used(i);
@@ -203,8 +203,8 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         format!("#{i}")
     }
 
-    fn plan(i: usize, limit: u64, guarantee: u64) -> Plan {
-        Plan { guarantee, ..plan(&Self::name(i), limit) }
+    fn config(i: usize, limit: u64, guarantee: u64) -> AccountConfig {
+        AccountConfig { guarantee, ..config(&Self::name(i), limit) }
     }
 
     /// The model's side of a last handle that went, and of what becomes free by it.
@@ -243,7 +243,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         let used = self.used(full);
         let said = (over.account(), u128::from(over.asked()), u128::from(over.usage()), over.limit());
         assert_eq!(said, (Self::name(full).as_str(), asked, used, self.known[full].limit));
-        assert_eq!(over.is_hopeless(), asked > self.known[full].limit.into());
+        assert_eq!(over.exceeds_limit(), asked > self.known[full].limit.into());
         assert!(!over.is_queued());
     }
 
@@ -255,7 +255,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                 let i = self.known.len();
                 let parent = up.map(|up| self.known[up].node);
                 let expected = up.map_or(Ok(Vec::new()), |up| self.fits(up, guarantee.into()));
-                let made = self.accounts.create(parent, Self::plan(i, limit, guarantee));
+                let made = self.accounts.create(parent, Self::config(i, limit, guarantee));
                 match (made, expected) {
                     (Ok(node), Ok(_)) => {
                         let depth = up.map_or(1, |up| self.known[up].depth + 1);
@@ -309,7 +309,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             }
             Step::Force(i, n) => {
                 let expected = self.fits(i, n.into());
-                let in_stocks: Vec<u64> = self.known.iter().map(|known| known.node.float_units()).collect();
+                let in_stocks: Vec<u64> = self.known.iter().map(|known| known.node.slack_units()).collect();
                 let is = self.accounts.force_charge(self.known[i].node, (self.cpu)(), n);
                 let before: Vec<u128> = (0..self.known.len()).map(|i| self.used(i)).collect();
                 self.known[i].held += n;
@@ -378,7 +378,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                 assert_eq!(u128::from(self.accounts.exact_usage(self.known[i].node)), self.used(i))
             }
             Step::Tidy => {
-                self.accounts.tidy();
+                self.accounts.reclaim_idle();
                 self.reap();
                 assert_eq!(self.accounts.accounts(), self.present().len() + self.pads);
             }
@@ -388,64 +388,64 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
 
     /// An amount that may be interesting to account `i`.
     fn amount(&self, i: usize) -> u64 {
-        let dice = self.dice;
+        let rng = self.rng;
         let left = |i: usize| {
             u128::from(self.known[i].limit).saturating_sub(self.used(i)).min(u64::MAX.into()) as u64
         };
-        match dice.below(16) {
+        match rng.below(16) {
             0 => 0,
-            1..8 => 1 + dice.below(10),
-            8..10 => dice.below(1000),
-            10 => dice.below(1 << dice.below(40)),
+            1..8 => 1 + rng.below(10),
+            8..10 => rng.below(1000),
+            10 => rng.below(1 << rng.below(40)),
             11..14 => {
                 let least = self.path(i).map(left).min().unwrap_or(0);
                 let guarantee = self.known[i].guarantee;
                 let around =
-                    dice.one_of(&[least, least / 2, left(i), guarantee, least.saturating_add(guarantee)]);
-                around.saturating_add(dice.below(3)).saturating_sub(1)
+                    rng.one_of(&[least, least / 2, left(i), guarantee, least.saturating_add(guarantee)]);
+                around.saturating_add(rng.below(3)).saturating_sub(1)
             }
-            14 => dice.one_of(&[1 << 29, (1 << 29) + 1, 1 << 30, (1 << 32) - 1, 1 << 32, 1 << 40]),
-            _ => dice.one_of(&[u64::MAX, u64::MAX - 1, 1 << 63, u64::MAX - self.usage(i)]),
+            14 => rng.one_of(&[1 << 29, (1 << 29) + 1, 1 << 30, (1 << 32) - 1, 1 << 32, 1 << 40]),
+            _ => rng.one_of(&[u64::MAX, u64::MAX - 1, 1 << 63, u64::MAX - self.usage(i)]),
         }
     }
 
     fn limit(&self) -> u64 {
-        let dice = self.dice;
-        match dice.below(16) {
+        let rng = self.rng;
+        match rng.below(16) {
             0 => 0,
-            1 => dice.below(200),
-            2..8 => 1000 + dice.below(1_000_000),
-            8..12 => dice.below(1 << 40),
+            1 => rng.below(200),
+            2..8 => 1000 + rng.below(1_000_000),
+            8..12 => rng.below(1 << 40),
             _ => u64::MAX,
         }
     }
 
     fn guarantee(&self) -> u64 {
-        let dice = self.dice;
-        match dice.below(8) {
-            0 => dice.one_of(&[u64::MAX, 1 << 40]),
-            1..3 => dice.below(100_000),
-            3 => dice.below(100),
+        let rng = self.rng;
+        match rng.below(8) {
+            0 => rng.one_of(&[u64::MAX, 1 << 40]),
+            1..3 => rng.below(100_000),
+            3 => rng.below(100),
             _ => 0,
         }
     }
 
     fn step(&self) -> Step {
-        let dice = self.dice;
+        let rng = self.rng;
         let present = self.present();
         let with_handle: Vec<usize> = present.iter().copied().filter(|i| self.has_handle(*i)).collect();
         if with_handle.is_empty() {
             return Step::Create { up: None, limit: self.limit(), guarantee: 0 };
         }
-        let (i, any) = (dice.one_of(&with_handle), dice.one_of(&present));
-        match dice.below(100) {
+        let (i, any) = (rng.one_of(&with_handle), rng.one_of(&present));
+        match rng.below(100) {
             0..4 if present.len() < ACCOUNTS_MAX => {
-                let up = Some(i).filter(|i| self.known[*i].depth < DEPTH_MAX && dice.below(8) > 0);
+                let up = Some(i).filter(|i| self.known[*i].depth < DEPTH_MAX && rng.below(8) > 0);
                 Step::Create { up, limit: self.limit(), guarantee: self.guarantee() }
             }
             4 => Step::AddHandle(i),
             5..8 => Step::Drop(i),
-            8..13 => Step::Limit(i, if dice.below(4) == 0 { self.usage(i) / 2 } else { self.limit() }),
+            8..13 => Step::Limit(i, if rng.below(4) == 0 { self.usage(i) / 2 } else { self.limit() }),
             13..16 => Step::Guarantee(i, self.guarantee()),
             16 => Step::Drain(i),
             17 => Step::Exact(i),
@@ -461,12 +461,12 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             22..62 => Step::Charge(i, self.amount(i)),
             62..66 => Step::Uncharge(any, self.amount(any)),
             66..72 => Step::Uncharge(any, self.known[any].held),
-            72..74 => Step::Uncharge(any, self.known[any].held.saturating_add(1 + dice.below(50))),
+            72..74 => Step::Uncharge(any, self.known[any].held.saturating_add(1 + rng.below(50))),
             _ => {
                 let held = self.known[any].held;
                 Step::Uncharge(
                     any,
-                    if held < 40 { held } else { dice.one_of(&[1, 7, held / 2, held / 3, held - 1]) },
+                    if held < 40 { held } else { rng.one_of(&[1, 7, held / 2, held / 3, held - 1]) },
                 )
             }
         }
@@ -478,13 +478,13 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
     }
 
     fn tell(&mut self) {
-        let pads_at = if self.dice.below(8) == 0 { 6 } else { usize::MAX };
+        let pads_at = if self.rng.below(8) == 0 { 6 } else { usize::MAX };
         let mut pads = Vec::new();
         while self.steps.len() < STORY {
             if self.known.len() == pads_at && pads.is_empty() {
                 // From here on every new account shares a slot with one of the first.
                 while pads.last().is_none_or(|node: &&Node| node.key() < SLOTS) {
-                    pads.push(self.accounts.create(None, plan("pad", 0)).unwrap());
+                    pads.push(self.accounts.create(None, config("pad", 0)).unwrap());
                 }
                 self.pads = pads.len();
             }
@@ -517,10 +517,10 @@ fn tell_stories<S: Stocks, C: Fn() -> CpuId>(stocks: impl Fn(u64) -> S, cpu: imp
     let stories = if seed.is_some() { 1 } else { (STEPS / STORY) as u64 };
     let first = seed.unwrap_or(1);
     for seed in first..first + stories {
-        let (accounts, dice) = (Accounts::new(stocks(seed)), Dice(Cell::new(seed)));
+        let (accounts, rng) = (Accounts::new(stocks(seed)), Rng(Cell::new(seed)));
         let cpu = cpu(seed, accounts.stocks().cpus());
         let (known, steps) = (Vec::new(), Vec::new());
-        Story { accounts: &accounts, cpu: &cpu, dice: &dice, known, pads: 0, steps, seed }.tell();
+        Story { accounts: &accounts, cpu: &cpu, rng: &rng, known, pads: 0, steps, seed }.tell();
     }
 }
 
@@ -531,12 +531,12 @@ fn cpus(seed: u64) -> u32 {
 
 /// Another CPU at every look: the thread is moved all the time.
 fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
-    let dice = Dice(Cell::new(seed ^ 0xabcd));
+    let rng = Rng(Cell::new(seed ^ 0xabcd));
     let stays = Cell::new(CpuId(0));
     move || {
-        if dice.below(4) == 0 {
+        if rng.below(4) == 0 {
             // Sometimes one that there is no table for.
-            stays.set(CpuId(dice.below(u64::from(cpus) + u64::from(dice.below(50) == 0)) as u32));
+            stays.set(CpuId(rng.below(u64::from(cpus) + u64::from(rng.below(50) == 0)) as u32));
         }
         stays.get()
     }
@@ -544,12 +544,12 @@ fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
 
 #[test]
 fn stocks_of_one_word_change_no_answer() {
-    tell_stories(|seed| Word::new(cpus(seed)), moved);
+    tell_stories(|seed| AtomicStocks::new(cpus(seed)), moved);
 }
 
 #[test]
 fn stocks_behind_a_lock_change_no_answer() {
-    tell_stories(|seed| Locked::new(cpus(seed)), moved);
+    tell_stories(|seed| LockedStocks::new(cpus(seed)), moved);
 }
 
 #[test]
@@ -557,5 +557,5 @@ fn stocks_in_sections_change_no_answer() {
     // Sections may run from here on, if they run at all.
     let _ = warmcore_percpu::try_backend();
     // SAFETY: the backend was chosen.
-    tell_stories(|_| unsafe { Rseq::new(affinity::nr_cpu_ids() as u32) }, |_, _| current_cpu);
+    tell_stories(|_| unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) }, |_, _| current_cpu);
 }

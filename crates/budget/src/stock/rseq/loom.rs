@@ -5,12 +5,12 @@
 //! the real ones. A lock per CPU orders the sections of two threads there, as the switch between them does.
 
 use super::*;
-use crate::stock::room;
+use crate::stock::capacity;
 use crate::sync::{AtomicU64, lock};
 use ::loom::{sync::Arc, thread};
 use std::sync::atomic as real;
 
-impl Rseq {
+impl RseqStocks {
     /// Tables whose sections are models.
     pub(crate) fn model(cpus: u32) -> Self {
         Self { table: Table::new(cpus), sections: (0..cpus).map(|_| Default::default()).collect() }
@@ -39,7 +39,7 @@ impl Rseq {
             let (word, grant) = (head.load(Relaxed), grant.load(Relaxed));
             let used = (word as u32).wrapping_sub(n);
             let free = (grant as u32).wrapping_sub(used);
-            let fits = (word >> 32) as Key == key && free >> Tag::of(grant).room_log2 == 0;
+            let fits = (word >> 32) as Key == key && free >> Tag::of(grant).capacity_log2 == 0;
             if fits {
                 head.store(u64::from(key) << 32 | u64::from(used), Relaxed);
             }
@@ -73,12 +73,12 @@ fn model(act: impl Fn() + Sync + Send + 'static) {
 }
 
 const HERE: CpuId = CpuId(0);
-const ROOM_LOG2: u8 = 2;
+const CAPACITY_LOG2: u8 = 2;
 
 /// A stock on CPU 0, and what was put into it, spent of it and taken from it by each key. Loom does not see
 /// these numbers, so they order nothing.
 struct Stock {
-    rseq: Rseq,
+    rseq: RseqStocks,
     put: [real::AtomicI64; 3],
     spent: [real::AtomicI64; 3],
     taken: [real::AtomicI64; 3],
@@ -91,25 +91,28 @@ fn add(sums: &[real::AtomicI64; 3], key: Key, n: i64) {
 impl Stock {
     fn new() -> Arc<Self> {
         let [put, spent, taken] = [const { [const { real::AtomicI64::new(0) }; 3] }; 3];
-        let stock = Self { rseq: Rseq::model(1), put, spent, taken };
+        let stock = Self { rseq: RseqStocks::model(1), put, spent, taken };
         stock.bind(1);
         Arc::new(stock)
     }
 
-    fn look(&self) -> Look {
-        self.rseq.look(HERE, 1)
+    fn snapshot(&self) -> StockSnapshot {
+        self.rseq.snapshot(HERE, 1)
     }
 
     fn bind(&self, key: Key) -> bool {
-        let seen = self.look();
+        let seen = self.snapshot();
         (seen.is_leaving || seen.free == 0 && !seen.is_open()) && self.rseq.bind(HERE, key, &seen)
     }
 
     /// On its CPU: up to the brim.
     fn fill(&self, key: Key) {
-        let seen = self.look();
-        let units = room(ROOM_LOG2) as i32 - seen.free;
-        if seen.key == key && !seen.is_leaving && self.rseq.raise(HERE, key, &seen, units as u32, ROOM_LOG2) {
+        let seen = self.snapshot();
+        let units = capacity(CAPACITY_LOG2) as i32 - seen.free;
+        if seen.key == key
+            && !seen.is_leaving
+            && self.rseq.refill(HERE, key, &seen, units as u32, CAPACITY_LOG2)
+        {
             add(&self.put, key, units.into());
         }
     }
@@ -130,12 +133,12 @@ impl Stock {
     /// Anywhere: as `Accounts::close`, at most so often.
     fn close(&self, key: Key, tries: u32) {
         for _ in 0..tries {
-            let seen = self.look();
+            let seen = self.snapshot();
             if seen.key != key || seen.is_leaving || !seen.is_open() && seen.free == 0 {
                 return;
             }
-            let to = Lower { taken: seen.free, room_log2: 0, mark: false };
-            if self.rseq.lower(HERE, key, &seen, to) {
+            let to = Reduction { taken: seen.free, capacity_log2: 0, mark: false };
+            if self.rseq.reduce(HERE, key, &seen, to) {
                 add(&self.taken, key, seen.free.into());
                 return;
             }
@@ -143,8 +146,8 @@ impl Stock {
     }
 
     /// Nobody is under way: every unit that was put there was spent, was taken, or is there.
-    fn end(&self) -> Look {
-        let seen = self.look();
+    fn end(&self) -> StockSnapshot {
+        let seen = self.snapshot();
         let grant = Tag::of(seen.words[1]);
         assert!(seen.is_leaving || grant.key == seen.key, "two words of two accounts: {seen:?}");
         assert!(
@@ -180,14 +183,18 @@ fn a_debt_is_at_most_the_room() {
         stock.charge(1, 2);
         drainer.join().unwrap();
         let free = stock.end().free;
-        assert!(free >= -(room(ROOM_LOG2) as i32), "{free}");
+        assert!(free >= -(capacity(CAPACITY_LOG2) as i32), "{free}");
         DEEPEST.fetch_min(free, real::Ordering::Relaxed);
         // The next drain brings it to light, and then nothing is spent there any more.
         stock.close(1, 1);
         assert_eq!(stock.end().free, 0);
         assert!(!stock.rseq.charge(|| HERE, 1, 1) && !stock.rseq.uncharge(|| HERE, 1, 1));
     });
-    assert_eq!(DEEPEST.load(real::Ordering::Relaxed), -(room(ROOM_LOG2) as i32), "no section came late");
+    assert_eq!(
+        DEEPEST.load(real::Ordering::Relaxed),
+        -(capacity(CAPACITY_LOG2) as i32),
+        "no section came late"
+    );
 }
 
 /// As above, and what comes back late lies in a closed stock: at most the room.
@@ -203,14 +210,14 @@ fn what_comes_back_late_is_at_most_the_room() {
         stock.uncharge(1, 2);
         drainer.join().unwrap();
         let seen = stock.end();
-        assert!(seen.free <= room(ROOM_LOG2) as i32, "{seen:?}");
+        assert!(seen.free <= capacity(CAPACITY_LOG2) as i32, "{seen:?}");
         if !seen.is_open() {
             MOST.fetch_max(seen.free, real::Ordering::Relaxed);
         }
         stock.close(1, 1);
         assert_eq!(stock.end().free, 0);
     });
-    assert_eq!(MOST.load(real::Ordering::Relaxed), room(ROOM_LOG2) as i32);
+    assert_eq!(MOST.load(real::Ordering::Relaxed), capacity(CAPACITY_LOG2) as i32);
 }
 
 /// Two drain: neither takes what the other has taken.
@@ -228,7 +235,7 @@ fn two_drains_take_a_unit_once() {
         drainer.join().unwrap();
         owner.join().unwrap();
         let free = stock.end().free;
-        assert!(free >= -(room(ROOM_LOG2) as i32), "{free}");
+        assert!(free >= -(capacity(CAPACITY_LOG2) as i32), "{free}");
     });
 }
 

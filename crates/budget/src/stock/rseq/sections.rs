@@ -1,7 +1,7 @@
 //! Sections: what is done to a stock on its own CPU.
 
-use super::super::table::{Place, SHIFT, Table};
-use super::{Key, Rseq};
+use super::super::table::{SHIFT, StockAddr, Table};
+use super::{Key, RseqStocks};
 use warmcore_sys::rseq::{self, PercpuMode, RseqArea, section};
 use warmcore_types::CpuId;
 
@@ -9,7 +9,7 @@ use warmcore_types::CpuId;
 /// single-steps aborts every one).
 const RETRIES: u32 = 16;
 
-impl Rseq {
+impl RseqStocks {
     /// Tables for all CPU numbers of this machine.
     ///
     /// # Safety
@@ -31,19 +31,19 @@ impl Rseq {
     pub(super) fn charge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: a place in this very table.
         RseqArea::current(PercpuMode::Cpu)
-            .is_some_and(|area| unsafe { charge_at(area, self.table.place(key), n) })
+            .is_some_and(|area| unsafe { charge_at(area, self.table.stock_addr(key), n) })
     }
 
     #[inline(always)]
     pub(super) fn uncharge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
         // SAFETY: as in `charge_here`.
         RseqArea::current(PercpuMode::Cpu)
-            .is_some_and(|area| unsafe { uncharge_at(area, self.table.place(key), n) })
+            .is_some_and(|area| unsafe { uncharge_at(area, self.table.stock_addr(key), n) })
     }
 
     /// Replaces `grant`, if this is that CPU and both words are as seen.
     pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
-        let first = self.table.place(key).first.as_ptr();
+        let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
             // SAFETY: as in `charge_at`.
             unsafe { section::stock_grant::<SHIFT>(area, first, cpu.0, head, grant, new) }
@@ -52,7 +52,7 @@ impl Rseq {
 
     /// Replaces `head`, if this is that CPU and both words are as seen.
     pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
-        let first = self.table.place(key).first.as_ptr();
+        let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
             // SAFETY: as in `charge_at`.
             unsafe { section::stock_rebind::<SHIFT>(area, first, cpu.0, head, grant, new) }
@@ -63,12 +63,12 @@ impl Rseq {
 /// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
 ///
 /// # Safety
-/// A place in the table of an [`Rseq`] that lives; `area` is by [`PercpuMode::Cpu`].
+/// A place in the table of an [`RseqStocks`] that lives; `area` is by [`PercpuMode::Cpu`].
 #[inline(always)]
-pub(crate) unsafe fn charge_at(area: RseqArea, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn charge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool {
     // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
     // written by sections only, `grant` by locked instructions only.
-    unsafe { section::stock_charge::<SHIFT>(area, place.first.as_ptr(), place.key, n) }
+    unsafe { section::stock_charge::<SHIFT>(area, addr.first.as_ptr(), addr.key, n) }
 }
 
 /// [`Stocks::uncharge`](super::Stocks::uncharge), without a look at the table.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn charge_at(area: RseqArea, place: Place, n: u32) -> bool {
 /// # Safety
 /// As [`charge_at`].
 #[inline(always)]
-pub(crate) unsafe fn uncharge_at(area: RseqArea, place: Place, n: u32) -> bool {
+pub(crate) unsafe fn uncharge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool {
     // SAFETY: as in `charge_at`.
-    unsafe { section::stock_uncharge::<SHIFT>(area, place.first.as_ptr(), place.key, n) }
+    unsafe { section::stock_uncharge::<SHIFT>(area, addr.first.as_ptr(), addr.key, n) }
 }

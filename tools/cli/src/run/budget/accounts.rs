@@ -55,7 +55,7 @@ fn called(way: &str) -> String {
 }
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let kinds = [on_rseq().then_some((RSEQ, Kind::Rseq)), Some((WORD, Kind::Word))];
+    let kinds = [on_rseq().then_some((RSEQ, StockKind::Rseq)), Some((ATOMIC_STOCKS, StockKind::Atomic))];
     let counts = [1, SOME, MANY];
     let ours: Vec<(&str, Vec<Account>)> = kinds
         .into_iter()
@@ -83,7 +83,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     }
     let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
     let mut rows = measured.times();
-    for way in [RSEQ, WORD, ATOMICS] {
+    for way in [RSEQ, ATOMIC_STOCKS, ATOMICS] {
         for count in [SOME, MANY] {
             let row = measured.ratio(&name(way, count), &name(way, 1));
             let is_promised = count == SOME && way != ATOMICS;

@@ -15,7 +15,7 @@ use crate::run::cid::Dice;
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use warmcore_budget::host::{BudgetAlloc, enter};
+use warmcore_budget::process::{BudgetAlloc, enter};
 
 static MIMALLOC: MiMalloc = MiMalloc;
 static OVER_MIMALLOC: BudgetAlloc<MiMalloc> = BudgetAlloc::new(MiMalloc);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_block_is_paid_with_its_header_and_given_back() {
-        let account = &leaves(Kind::Word, LIMIT, 1)[0];
+        let account = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         assert_eq!([8, 16, 64].map(|align| header_bytes(account, align)), [8, 16, 64]);
         let _current = enter(account);
         let layouts: [Layout; DRAWN] = std::array::from_fn(|i| layout(64 + i * 3, 8));

@@ -93,7 +93,7 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
 /// The owner's side.
 pub(super) fn local(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
-    let (rseq, word) = (rseq_leaves(LIMIT, 1), leaves(Kind::Word, LIMIT, 1));
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let plain = Plain { key: Cell::new(7), free: Cell::new(255), room: Cell::new(511) };
@@ -113,7 +113,7 @@ pub(super) fn local(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     if let Some(rseq) = &rseq {
         variants.push(Variant::new(RSEQ, move |n| pairs(&rseq[0], n)));
     }
-    variants.push(Variant::new(WORD, |n| pairs(&word[0], n)));
+    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(&atomic[0], n)));
     variants.push(Variant::new(LOCK, |n| {
         for _ in 0..n.div_ceil(2) {
             must(locked.try_charge(lock, current_cpu, 1));
@@ -153,7 +153,7 @@ struct Way<'a> {
 /// The drainer's side: one thread goes to each CPU, charges there, and comes back to drain.
 pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
-    let (rseq, word) = (rseq_leaves(LIMIT, 1), leaves(Kind::Word, LIMIT, 1));
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let of = |name, leaf| {
@@ -168,7 +168,7 @@ pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         }
     };
     let mut ways: Vec<Way> = rseq.iter().flatten().map(|leaf| of(RSEQ, leaf)).collect();
-    ways.push(of(WORD, &word[0]));
+    ways.push(of(ATOMIC_STOCKS, &atomic[0]));
     ways.push(Way {
         name: LOCK,
         fill: Box::new(|| {

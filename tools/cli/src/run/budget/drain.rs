@@ -77,7 +77,7 @@ fn account_way<'a>(name: &'static str, how: How, leaf: &'a Account) -> Way<'a> {
     }
 }
 
-fn locked_way<'a>(accounts: &'a Accounts<Locked>, leaf: &'a Node) -> Way<'a> {
+fn locked_way<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Way<'a> {
     let pair = move || {
         must(accounts.try_charge(leaf, current_cpu, 1));
         must(accounts.uncharge(leaf, current_cpu, 1));
@@ -312,12 +312,12 @@ fn measure(ask: &Ask, ways: &[Way], contended: bool) -> anyhow::Result<Option<Sa
 }
 
 pub(super) fn run(ask: &Ask, contended: bool) -> anyhow::Result<Option<Vec<Row>>> {
-    let (rseq, word) = (rseq_leaves(LIMIT, 1), leaves(Kind::Word, LIMIT, 1));
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let asked = leaves(default_kind(), LIMIT, 3);
     let mut ways = vec![
-        account_way(WORD, How::Taken, &word[0]),
+        account_way(ATOMIC_STOCKS, How::Taken, &atomic[0]),
         locked_way(&locked, lock),
         account_way(MESSAGE, How::Message, &asked[0]),
         account_way(HELPER, How::Helper, &asked[1]),
@@ -335,7 +335,7 @@ fn rows(case: &str, contended: bool, ways: &[Way], samples: &Samples) -> anyhow:
     for (way, rounds) in ways.iter().zip(samples) {
         let all = rounds.concat();
         anyhow::ensure!(!all.is_empty(), "{}: there was never anything to drain", way.name);
-        let is_promised = way.name == RSEQ || way.name == WORD;
+        let is_promised = way.name == RSEQ || way.name == ATOMIC_STOCKS;
         let p50 = Row::of(case, way.name, "time", "ns", &all);
         let p99 = quantile_row(case, way.name, P99, "ns", &all, 0.99);
         rows.push(match is_promised && !contended {
@@ -371,8 +371,8 @@ mod tests {
 
     #[test]
     fn every_way_brings_the_units_back() {
-        let leaf = &leaves(Kind::Word, LIMIT, 1)[0];
-        let way = account_way(WORD, How::Taken, leaf);
+        let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
+        let way = account_way(ATOMIC_STOCKS, How::Taken, leaf);
         for fill in [&way.refill, &way.churn] {
             fill();
             assert!(leaf.usage().error > 0, "there is a stock");
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_over_a_way_whose_time_this_program_chose() {
-        let leaf = &leaves(Kind::Word, LIMIT, 1)[0];
+        let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         let ways = [
             account_way(super::super::ours(), How::Taken, leaf),
             account_way(MESSAGE, How::Message, leaf),
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_message_and_a_call_are_answered_by_who_was_asked() {
-        let (desk, leaf) = (Desk::new(), &leaves(Kind::Word, LIMIT, 1)[0]);
+        let (desk, leaf) = (Desk::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
         let ways = [account_way(MESSAGE, How::Message, leaf)];
         std::thread::scope(|scope| {
             scope.spawn(|| desk.work(&ways, false));

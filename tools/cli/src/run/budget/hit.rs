@@ -39,8 +39,8 @@ const RING_BATCH: u64 = (1 << 14) - 1;
 /// Of each way two leaves, if it has leaves.
 struct All<'a> {
     rseq: Option<Vec<Account>>,
-    word: Vec<Account>,
-    locked: &'a Accounts<warmcore_budget::stock::Locked>,
+    strict: Vec<Account>,
+    locked: &'a Accounts<warmcore_budget::stock::LockedStocks>,
     lock: Vec<&'a Node>,
     atomic: Level,
     atomics: [Level; 4],
@@ -50,10 +50,10 @@ struct All<'a> {
 }
 
 impl<'a> All<'a> {
-    fn new(locked: &'a Accounts<warmcore_budget::stock::Locked>, batch: u64) -> Self {
+    fn new(locked: &'a Accounts<warmcore_budget::stock::LockedStocks>, batch: u64) -> Self {
         Self {
             rseq: rseq_leaves(LIMIT, 2),
-            word: leaves(Kind::Word, LIMIT, 2),
+            strict: leaves(StockKind::Atomic, LIMIT, 2),
             locked,
             lock: locked_leaves(locked, LIMIT, 2),
             atomic: Level::new(LIMIT),
@@ -71,7 +71,7 @@ impl<'a> All<'a> {
     }
 
     fn settle(&self) {
-        settle(self.rseq.iter().flatten().chain(&self.word));
+        settle(self.rseq.iter().flatten().chain(&self.strict));
     }
 }
 
@@ -150,7 +150,7 @@ fn uncharge_atomic_called(level: &Level) {
 }
 
 const RSEQ_CALLED: &str = "warmcore rseq, in a function";
-const WORD_CALLED: &str = "warmcore word, in a function";
+const ATOMIC_STOCKS_CALLED: &str = "warmcore atomic, in a function";
 const ATOMIC_CALLED: &str = "one shared atomic, in a function";
 
 /// A charge of 1 and its uncharge.
@@ -169,13 +169,13 @@ pub(super) fn run(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>>
             uncharge_called(leaf);
         }));
     }
-    let (word, lock, accounts) = (pick(&all.word, beside), pick(&all.lock, beside), all.locked);
+    let (strict, lock, accounts) = (pick(&all.strict, beside), pick(&all.lock, beside), all.locked);
     variants.extend([
-        pairs!(WORD, beside, word, |leaf| {
+        pairs!(ATOMIC_STOCKS, beside, strict, |leaf| {
             must(leaf.try_charge(1));
             must(leaf.uncharge(1));
         }),
-        pairs!(WORD_CALLED, beside, word, |leaf| {
+        pairs!(ATOMIC_STOCKS_CALLED, beside, strict, |leaf| {
             charge_called(leaf);
             uncharge_called(leaf);
         }),
@@ -213,17 +213,17 @@ pub(super) fn run(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>>
         Beside::Nobody => vec![
             // Guarded: every charge makes sure that its thread has a registered area. Without it was 8.
             measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 6.0),
-            measured.promise(WORD, ATOMIC, Bound::AtMost, 1.1),
+            measured.promise(ATOMIC_STOCKS, ATOMIC, Bound::AtMost, 1.1),
         ],
         Beside::SameLeaf => vec![
             measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 20.0),
             measured.promise(ATOMICS, RSEQ, Bound::AtLeast, 100.0),
-            measured.promise(ATOMIC, WORD, Bound::AtLeast, 2.5),
+            measured.promise(ATOMIC, ATOMIC_STOCKS, Bound::AtLeast, 2.5),
         ],
         Beside::OtherLeaf => vec![],
     };
     let mut rows = rows(&measured, promises);
-    let called = [(ATOMIC_CALLED, RSEQ_CALLED), (WORD_CALLED, ATOMIC_CALLED)];
+    let called = [(ATOMIC_CALLED, RSEQ_CALLED), (ATOMIC_STOCKS_CALLED, ATOMIC_CALLED)];
     rows.extend(called.iter().filter_map(|(above, below)| measured.ratio(above, below)));
     Ok(Some(rows))
 }
@@ -245,9 +245,16 @@ pub(super) fn ring(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>
             must(leaf.uncharge(n))
         ));
     }
-    let (word, lock, accounts) = (pick(&all.word, beside), pick(&all.lock, beside), all.locked);
+    let (strict, lock, accounts) = (pick(&all.strict, beside), pick(&all.lock, beside), all.locked);
     variants.extend([
-        ring!(WORD, beside, &sizes, word, |leaf, n| must(leaf.try_charge(n)), must(leaf.uncharge(n))),
+        ring!(
+            ATOMIC_STOCKS,
+            beside,
+            &sizes,
+            strict,
+            |leaf, n| must(leaf.try_charge(n)),
+            must(leaf.uncharge(n))
+        ),
         ring!(
             LOCK,
             beside,

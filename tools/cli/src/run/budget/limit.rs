@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
-use warmcore_budget::room;
+use warmcore_budget::capacity;
 use warmcore_line::Padded;
 use warmcore_sys::rseq::current_cpu;
 use warmcore_types::CpuId;
@@ -52,7 +52,7 @@ struct Gate<'a> {
 
 fn account_gate<'a>(name: &'static str, leaf: &'a Account) -> Gate<'a> {
     // The fast kind: no more than what may lie in all stocks, CPUs times batch.
-    let promise = if leaf.kind().is_strict() { (0, true) } else { (room::share(UNITS), false) };
+    let promise = if leaf.kind().is_strict() { (0, true) } else { (capacity::share(UNITS), false) };
     Gate {
         name,
         charge: Box::new(|n| leaf.try_charge(n).is_ok()),
@@ -64,7 +64,7 @@ fn account_gate<'a>(name: &'static str, leaf: &'a Account) -> Gate<'a> {
     }
 }
 
-fn locked_gate<'a>(accounts: &'a Accounts<Locked>, leaf: &'a Node) -> Gate<'a> {
+fn locked_gate<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Gate<'a> {
     Gate {
         name: LOCK,
         charge: Box::new(|n| accounts.try_charge(leaf, current_cpu, n).is_ok()),
@@ -190,7 +190,7 @@ struct Sum {
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let cpus = [ask.place.own, ask.place.partner.expect("a case that needs two")];
-    let (rseq, word) = (rseq_leaves(UNITS, 1), leaves(Kind::Word, UNITS, 1));
+    let (rseq, atomic) = (rseq_leaves(UNITS, 1), leaves(StockKind::Atomic, UNITS, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, UNITS, 1)[0];
     let levels: [Level; 4] = std::array::from_fn(|_| Level::new(UNITS));
@@ -199,7 +199,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let cached = ThreadCached::new(UNITS, BATCH);
     let mut gates: Vec<Gate> = rseq.iter().flatten().map(|leaf| account_gate(RSEQ, leaf)).collect();
     gates.extend([
-        account_gate(WORD, &word[0]),
+        account_gate(ATOMIC_STOCKS, &atomic[0]),
         locked_gate(&locked, lock),
         peer_gate(ATOMIC, |n| alone.charge(n), |n| alone.uncharge(n)),
         peer_gate(
@@ -260,7 +260,7 @@ fn rows(case: &str, gate: &Gate, sum: &Sum) -> Vec<Row> {
     ];
     if let Some(stranded) = all().filter_map(|found| found.stranded_max).max() {
         let row = exact("not used, at most", "units", stranded, operations + fitting);
-        rows.push(promise(row, gate.promise.map(|_| room::share(UNITS))));
+        rows.push(promise(row, gate.promise.map(|_| capacity::share(UNITS))));
     }
     rows
 }
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn the_strict_kind_is_never_over_and_never_wrong() {
-        let leaf = &leaves(Kind::Word, UNITS, 1)[0];
-        let gate = account_gate(WORD, leaf);
+        let leaf = &leaves(StockKind::Atomic, UNITS, 1)[0];
+        let gate = account_gate(ATOMIC_STOCKS, leaf);
         let (too_much, all_fits) =
             (phase(&gate, WANTED, cpus(), SHORT), phase(&gate, UNITS / THREADS as u64, cpus(), SHORT));
         assert!(too_much.held_max <= UNITS && all_fits.held_max <= UNITS);

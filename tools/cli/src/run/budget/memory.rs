@@ -14,7 +14,7 @@ use crate::run::Ask;
 use crate::run::cid::{Dice, memory::resident_process_bytes};
 use crate::run::part::{self, Part};
 use serde::{Deserialize, Serialize};
-use warmcore_budget::stock::{Stocks, Word};
+use warmcore_budget::stock::{AtomicStocks, Stocks};
 use warmcore_types::CpuId;
 
 const BYTES_MAX: f64 = 2048.0;
@@ -44,9 +44,15 @@ impl Many {
     /// Makes and uses them.
     pub fn take(self) -> anyhow::Result<Taken> {
         let before = resident_process_bytes()?;
-        let accounts = Accounts::new(Word::new(CPUS));
+        let accounts = Accounts::new(AtomicStocks::new(CPUS));
         let make = |parent, name: &str, limit| {
-            let plan = Plan { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+            let plan = AccountConfig {
+                name: name.into(),
+                limit,
+                soft_limit: u64::MAX,
+                guarantee: 0,
+                listener: None,
+            };
             accounts.create(parent, plan).expect("without a guarantee nothing is refused")
         };
         let group = make(Some(make(None, "root", LIMIT)), "group", LIMIT);
@@ -72,9 +78,10 @@ impl Many {
 
 pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let mut rows = Vec::new();
-    for (name, common) in
-        [("warmcore word, on any 4 of 256 CPUs", false), ("warmcore word, all on the same 4 of 256", true)]
-    {
+    for (name, common) in [
+        ("warmcore atomic, on any 4 of 256 CPUs", false),
+        ("warmcore atomic, all on the same 4 of 256", true),
+    ] {
         let many = Many { accounts: ACCOUNTS, common };
         let Some(taken) = part::ask::<Taken>(&Part::Accounts(many))? else { return Ok(None) };
         let each = |metric: &str, bytes: u64| {

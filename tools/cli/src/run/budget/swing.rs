@@ -58,8 +58,8 @@ macro_rules! swing {
 }
 
 pub(super) fn run(ask: &Ask, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>> {
-    let (rseq, word) = (rseq_leaves(LIMIT, 1), leaves(Kind::Word, LIMIT, 1));
-    let (strict, locked) = (&word[0], &locked());
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
+    let (strict, locked) = (&atomic[0], &locked());
     let lock = locked_leaves(locked, LIMIT, 1)[0];
     let levels: [Level; 4] = std::array::from_fn(|_| Level::new(LIMIT));
     let [alone, leaf, group, root] = &levels;
@@ -70,7 +70,7 @@ pub(super) fn run(ask: &Ask, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>>
         variants.push(swing!(RSEQ, amplitude, must(leaf.try_charge(1)), must(leaf.uncharge(1))));
     }
     variants.extend([
-        swing!(WORD, amplitude, must(strict.try_charge(1)), must(strict.uncharge(1))),
+        swing!(ATOMIC_STOCKS, amplitude, must(strict.try_charge(1)), must(strict.uncharge(1))),
         swing!(
             LOCK,
             amplitude,
@@ -82,7 +82,7 @@ pub(super) fn run(ask: &Ask, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>>
         swing!(CACHED, amplitude, must_fit(cached.charge(1)), cached.uncharge(1)),
     ]);
     let measured = ask.interleave(variants)?;
-    settle(rseq.iter().flatten().chain(&word));
+    settle(rseq.iter().flatten().chain(&atomic));
     Ok(measured.map(|measured| rows(&measured, vec![])))
 }
 

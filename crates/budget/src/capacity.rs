@@ -9,7 +9,7 @@
 //! Number.  A limit of 1 GiB on 384 CPUs: 10.7 MB may lie in stocks, 16 KiB (2^14) in each.
 //! Source.  Our own. The kernel's batch is fixed: 64 pages a CPU, whatever the limit.
 
-use crate::stock::ROOM_LOG2_MAX;
+use crate::stock::CAPACITY_LOG2_MAX;
 
 /// So many charges like the one at hand find place in a stock: a refill, about 50 ns, costs each of
 /// them 0.2 ns.
@@ -49,12 +49,12 @@ impl Facts {
 }
 
 /// The room for charges of `n` units where the path allows at most `allowed`; 0 if none is worth it.
-pub fn room_log2(n: u64, allowed: u64) -> u8 {
+pub fn capacity_log2(n: u64, allowed: u64) -> u8 {
     // The room is a power of two less one.
     let wanted = n.saturating_mul(CHARGES).min(allowed.saturating_add(1));
-    let log2 = (wanted.max(1).ilog2() as u8).min(ROOM_LOG2_MAX);
+    let log2 = (wanted.max(1).ilog2() as u8).min(CAPACITY_LOG2_MAX);
     // Less than two charges: it would be refilled at each.
-    if crate::stock::room(log2) < n.saturating_mul(2) { 0 } else { log2 }
+    if crate::stock::capacity(log2) < n.saturating_mul(2) { 0 } else { log2 }
 }
 
 #[cfg(test)]
@@ -72,8 +72,8 @@ mod tests {
             let mut taken = 0;
             for stocks in 1..500 {
                 let allowed = Facts { limit, usage: 0, taken, stocks }.allows();
-                let log2 = room_log2(1, allowed);
-                taken += crate::stock::room(log2);
+                let log2 = capacity_log2(1, allowed);
+                taken += crate::stock::capacity(log2);
                 assert!(taken <= share(limit) && (limit == u64::MAX || taken <= limit / 100));
             }
         }
@@ -82,18 +82,21 @@ mod tests {
     #[test]
     fn rooms_shrink_towards_the_limit_and_end_before_it() {
         let rooms: Vec<u64> = [0, 900_000, 999_000, 999_900, 999_999, 1_000_000, 2_000_000]
-            .map(|usage| crate::stock::room(room_log2(64, facts(1_000_000, usage).allows())))
+            .map(|usage| crate::stock::capacity(capacity_log2(64, facts(1_000_000, usage).allows())))
             .to_vec();
         assert_eq!(rooms, [4095, 4095, 0, 0, 0, 0, 0]);
-        assert_eq!(room_log2(1, facts(1_000_000, 999_900).allows()), 4);
+        assert_eq!(capacity_log2(1, facts(1_000_000, 999_900).allows()), 4);
     }
 
     #[test]
     fn a_room_holds_many_charges_or_none() {
         for n in [1, 3, 64, 4096, 1 << 20, 1 << 29, 1 << 40, u64::MAX] {
             for allowed in [0, 1, n, n.saturating_mul(2), n.saturating_mul(600), u64::MAX] {
-                let room = crate::stock::room(room_log2(n, allowed));
-                assert!(room == 0 || (room >= 2 * n && room <= allowed), "{n} {allowed} {room}");
+                let capacity = crate::stock::capacity(capacity_log2(n, allowed));
+                assert!(
+                    capacity == 0 || (capacity >= 2 * n && capacity <= allowed),
+                    "{n} {allowed} {capacity}"
+                );
             }
         }
     }

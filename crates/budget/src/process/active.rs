@@ -1,4 +1,4 @@
-//! Current: the account to which this thread's memory is charged.
+//! ActiveAccount: the account to which this thread's memory is charged.
 //!
 //! Model.   Two words per thread, which scopes set and restore: the account's node, and how many accounts that node had
 //!          before. A scope that is forgotten therefore ends with its account, and never charges the next one there.
@@ -6,7 +6,7 @@
 //!          allocator may read them.
 //! Number.  A comparison an allocation, with a word beside the one that the charge reads anyway.
 
-use super::{Account, Site};
+use super::{Account, AccountPtr};
 use std::cell::Cell;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -14,44 +14,44 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 thread_local! {
-    static CURRENT: Cell<Option<Payer>> = const { Cell::new(None) };
+    static ACTIVE: Cell<Option<VersionedPtr>> = const { Cell::new(None) };
 }
 
 /// An account, without a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Payer {
-    site: Site,
+struct VersionedPtr {
+    ptr: AccountPtr,
     /// `Node::ended` while the account lives.
     ended: u32,
 }
 
 /// The account that pays for this thread's memory now: none if its scope was forgotten and the account has ended.
 #[inline(always)]
-pub(super) fn payer() -> Option<Site> {
-    let payer = CURRENT.get()?;
-    (payer.site.node().ended() == payer.ended).then_some(payer.site)
+pub(super) fn active_account() -> Option<AccountPtr> {
+    let active_account = ACTIVE.get()?;
+    (active_account.ptr.node().ended() == active_account.ended).then_some(active_account.ptr)
 }
 
 /// Runs `act`; what it allocates is charged to nobody: memory that serves all accounts, though one of them makes it
 /// grow. Budget's own is: it is allocated under budget's own locks.
 ///
 /// **Touches** the thread's word for who pays.
-pub fn unbilled<R>(act: impl FnOnce() -> R) -> R {
-    struct Restore(Option<Payer>);
+pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
+    struct Restore(Option<VersionedPtr>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            CURRENT.set(self.0);
+            ACTIVE.set(self.0);
         }
     }
-    let _restore = Restore(CURRENT.replace(None));
+    let _restore = Restore(ACTIVE.replace(None));
     act()
 }
 
 /// As long as it lives, this thread's memory is charged to an account: [`enter`].
 #[must_use = "the account is left when this is dropped"]
-pub struct Current<'a> {
-    mine: Payer,
-    before: Option<Payer>,
+pub struct ActiveAccount<'a> {
+    mine: VersionedPtr,
+    before: Option<VersionedPtr>,
     account: PhantomData<&'a Account>,
     not_send: PhantomData<*const ()>,
 }
@@ -64,22 +64,22 @@ pub struct Current<'a> {
 /// the one before may be gone. A scope that is forgotten charges until its account ends, and then no account. In a
 /// future, [`within`] enters at each poll; a guard that is held across an `await` would meet those of other tasks.
 #[inline]
-pub fn enter(account: &Account) -> Current<'_> {
-    let mine = Payer { site: account.site, ended: account.site.node().ended() };
-    let before = CURRENT.replace(Some(mine));
-    Current { mine, before, account: PhantomData, not_send: PhantomData }
+pub fn enter(account: &Account) -> ActiveAccount<'_> {
+    let mine = VersionedPtr { ptr: account.ptr, ended: account.ptr.node().ended() };
+    let before = ACTIVE.replace(Some(mine));
+    ActiveAccount { mine, before, account: PhantomData, not_send: PhantomData }
 }
 
-impl Drop for Current<'_> {
+impl Drop for ActiveAccount<'_> {
     #[inline]
     fn drop(&mut self) {
-        CURRENT.set(self.before.filter(|_| CURRENT.get() == Some(self.mine)));
+        ACTIVE.set(self.before.filter(|_| ACTIVE.get() == Some(self.mine)));
     }
 }
 
-impl std::fmt::Debug for Current<'_> {
+impl std::fmt::Debug for ActiveAccount<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Current").finish_non_exhaustive()
+        f.debug_struct("ActiveAccount").finish_non_exhaustive()
     }
 }
 

@@ -6,8 +6,8 @@
 //! Number.  8 bytes a block, 16 where it is aligned to 16.
 //! Source.  ClickHouse charges its queries so, by thread, with an error that grows with threads.
 
-use super::current::{payer, unbilled};
-use super::{Site, on_site, tidy};
+use super::active::{active_account, unaccounted};
+use super::{AccountPtr, on_account, reclaim};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 use warmcore_sys::rseq::current_cpu;
@@ -28,7 +28,7 @@ pub enum OnFull {
 /// [`within`](super::within), or a tenant that was made with an account.
 ///
 /// ```
-/// use warmcore_budget::{Account, host::{BudgetAlloc, enter}};
+/// use warmcore_budget::{Account, process::{BudgetAlloc, enter}};
 ///
 /// #[global_allocator]
 /// static ALLOC: BudgetAlloc<std::alloc::System> = BudgetAlloc::new(std::alloc::System);
@@ -66,24 +66,24 @@ impl<A> BudgetAlloc<A> {
 
     /// Charges `n` to `site`; false if the allocation is to fail.
     #[inline(always)]
-    fn charge(&self, site: Site, n: u64) -> bool {
-        if site.charge_stock(site.place(), n) {
+    fn charge(&self, ptr: AccountPtr, n: u64) -> bool {
+        if ptr.charge_stock(ptr.stock_addr(), n) {
             return true;
         }
-        self.charge_slowly(site, n)
+        self.charge_slow(ptr, n)
     }
 
     #[cold]
     #[inline(never)]
-    fn charge_slowly(&self, site: Site, n: u64) -> bool {
+    fn charge_slow(&self, ptr: AccountPtr, n: u64) -> bool {
         n <= BYTES_MAX
-            && quietly(site, || match self.on_full {
+            && quietly(ptr, || match self.on_full {
                 OnFull::Fail => {
-                    on_site!(site, |accounts, node| accounts.charge_slowly(node, current_cpu(), n, None))
+                    on_account!(ptr, |accounts, node| accounts.charge_slow(node, current_cpu(), n, None))
                         .is_ok()
                 }
                 OnFull::Count => {
-                    let _ = on_site!(site, |accounts, node| accounts.force_charge(node, current_cpu(), n));
+                    let _ = on_account!(ptr, |accounts, node| accounts.force_charge(node, current_cpu(), n));
                     true
                 }
             })
@@ -93,12 +93,12 @@ impl<A> BudgetAlloc<A> {
     /// Charges `n` to an account that has paid for a block already, and may have no handle any more.
     #[cold]
     #[inline(never)]
-    fn charge_more(&self, site: Site, n: u64) -> bool {
+    fn charge_more(&self, ptr: AccountPtr, n: u64) -> bool {
         n <= BYTES_MAX
-            && quietly(site, || {
-                let result = on_site!(site, |accounts, node| accounts.try_charge_past_stocks(node, n));
+            && quietly(ptr, || {
+                let result = on_account!(ptr, |accounts, node| accounts.try_charge_past_stocks(node, n));
                 if result.is_err() && self.on_full == OnFull::Count {
-                    on_site!(site, |accounts, node| accounts.force_charge_past_stocks(node, n));
+                    on_account!(ptr, |accounts, node| accounts.force_charge_past_stocks(node, n));
                 }
                 result.is_ok() || self.on_full == OnFull::Count
             })
@@ -127,24 +127,24 @@ const fn whole(layout: Layout) -> Option<Layout> {
 /// # Safety
 /// `block` was returned by this allocator and not freed.
 #[inline(always)]
-unsafe fn payer_of(block: *mut u8) -> *mut Option<Site> {
+unsafe fn header_of(block: *mut u8) -> *mut Option<AccountPtr> {
     // SAFETY: the word before the block is its header's last; headers are aligned to words.
-    unsafe { block.cast::<Option<Site>>().sub(1) }
+    unsafe { block.cast::<Option<AccountPtr>>().sub(1) }
 }
 
 /// Gives back what was paid for a block.
 #[inline(always)]
-fn give_back(site: Site, n: usize) {
-    if !site.uncharge_stock(site.place(), n as u64) {
-        give_back_slowly(site, n as u64);
+fn give_back(ptr: AccountPtr, n: usize) {
+    if !ptr.uncharge_stock(ptr.stock_addr(), n as u64) {
+        give_back_slow(ptr, n as u64);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn give_back_slowly(site: Site, n: u64) {
-    quietly(site, || {
-        let result = on_site!(site, |accounts, node| accounts.uncharge_slowly(node, current_cpu(), n));
+fn give_back_slow(ptr: AccountPtr, n: u64) {
+    quietly(ptr, || {
+        let result = on_account!(ptr, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n));
         // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
         debug_assert!(result.is_ok(), "{result:?}");
     });
@@ -154,19 +154,19 @@ fn give_back_slowly(site: Site, n: u64) {
 /// nobody, and wakers are called by another thread. And it must not unwind: a panic in budget itself aborts.
 ///
 /// `None`, and nothing is done, in a child of fork: see [`BudgetAlloc`].
-fn quietly<R>(site: Site, act: impl FnOnce() -> R) -> Option<R> {
+fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
     struct Abort;
     impl Drop for Abort {
         fn drop(&mut self) {
             std::process::abort();
         }
     }
-    if tidy::is_forked() {
+    if reclaim::is_forked() {
         return None;
     }
     let abort = Abort;
-    let result = unbilled(act);
-    site.pass_on_elsewhere();
+    let result = unaccounted(act);
+    ptr.wake_waiters_elsewhere();
     std::mem::forget(abort);
     Some(result)
 }
@@ -190,11 +190,11 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let whole = whole(layout).expect("it was allocated with this layout");
         // SAFETY: the caller's promise: a block of ours, of this layout.
-        let site = unsafe { *payer_of(block) };
+        let ptr = unsafe { *header_of(block) };
         // SAFETY: its beginning, and the layout it was allocated with.
         unsafe { self.inner.dealloc(block.sub(header(layout)), whole) };
-        if let Some(site) = site {
-            give_back(site, whole.size());
+        if let Some(ptr) = ptr {
+            give_back(ptr, whole.size());
         }
     }
 
@@ -207,16 +207,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
         };
         let Some(after) = whole(new_layout) else { return std::ptr::null_mut() };
         // SAFETY: the caller's promise: a block of ours.
-        let paid = unsafe { *payer_of(block) };
+        let paid = unsafe { *header_of(block) };
         // What nobody paid for is paid by who makes it larger; to become smaller needs no budget.
-        let (site, had) = match paid {
-            Some(site) => (Some(site), before.size()),
-            None => (payer().filter(|_| new_size > layout.size()), 0),
+        let (ptr, had) = match paid {
+            Some(ptr) => (Some(ptr), before.size()),
+            None => (active_account().filter(|_| new_size > layout.size()), 0),
         };
         let more = after.size().saturating_sub(had) as u64;
-        if let Some(site) = site.filter(|_| more > 0) {
-            let is_handled = payer() == Some(site);
-            let is_charged = if is_handled { self.charge(site, more) } else { self.charge_more(site, more) };
+        if let Some(ptr) = ptr.filter(|_| more > 0) {
+            let is_handled = active_account() == Some(ptr);
+            let is_charged = if is_handled { self.charge(ptr, more) } else { self.charge_more(ptr, more) };
             if !is_charged {
                 return std::ptr::null_mut();
             }
@@ -224,17 +224,17 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
         // SAFETY: its beginning, the layout it was allocated with, and a size that is one.
         let start = unsafe { self.inner.realloc(block.sub(header(layout)), before, after.size()) };
         if start.is_null() {
-            if let Some(site) = site.filter(|_| more > 0) {
-                give_back(site, more as usize);
+            if let Some(ptr) = ptr.filter(|_| more > 0) {
+                give_back(ptr, more as usize);
             }
             return start;
         }
         // SAFETY: the header is as large as before, since the alignment is.
         let block = unsafe { start.add(header(layout)) };
         // SAFETY: a block of ours.
-        unsafe { *payer_of(block) = site };
-        if let Some(site) = site.filter(|_| had > after.size()) {
-            give_back(site, had - after.size());
+        unsafe { *header_of(block) = ptr };
+        if let Some(ptr) = ptr.filter(|_| had > after.size()) {
+            give_back(ptr, had - after.size());
         }
         block
     }
@@ -244,22 +244,22 @@ impl<A> BudgetAlloc<A> {
     #[inline(always)]
     fn allocate(&self, layout: Layout, allocate: impl FnOnce(Layout) -> *mut u8) -> *mut u8 {
         let Some(whole) = whole(layout) else { return std::ptr::null_mut() };
-        let site = payer();
-        if let Some(site) = site
-            && !self.charge(site, whole.size() as u64)
+        let ptr = active_account();
+        if let Some(ptr) = ptr
+            && !self.charge(ptr, whole.size() as u64)
         {
             return std::ptr::null_mut();
         }
         let Some(start) = NonNull::new(allocate(whole)) else {
-            if let Some(site) = site {
-                give_back(site, whole.size());
+            if let Some(ptr) = ptr {
+                give_back(ptr, whole.size());
             }
             return std::ptr::null_mut();
         };
         // SAFETY: inside of what was allocated, which is longer by the header.
         let block = unsafe { start.as_ptr().add(header(layout)) };
         // SAFETY: the header's last word.
-        unsafe { *payer_of(block) = site };
+        unsafe { *header_of(block) = ptr };
         block
     }
 }

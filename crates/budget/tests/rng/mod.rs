@@ -1,8 +1,8 @@
-//! Dice: numbers that are the same in every run. SplitMix64.
+//! Rng: numbers that are the same in every run. SplitMix64.
 
-pub struct Dice(pub u64);
+pub struct Rng(pub u64);
 
-impl Dice {
+impl Rng {
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

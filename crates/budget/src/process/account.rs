@@ -1,11 +1,11 @@
 //! Account: a handle to one account of a tree.
 
 use super::charge::Charge;
-use super::kind::{Kind, default_kind};
-use super::{Site, current::unbilled, on_site, rseq, tidy, wait, word};
-use crate::accounts::{Drained, Explain, Plan, Usage};
+use super::stock_kind::{StockKind, default_kind};
+use super::{AccountPtr, active::unaccounted, atomic, on_account, reclaim, rseq, wait};
+use crate::accounts::{AccountConfig, Drained, Explain, Usage};
 use crate::outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};
-use crate::stock::Place;
+use crate::stock::StockAddr;
 use std::fmt;
 use std::sync::Arc;
 use warmcore_sys::rseq::current_cpu;
@@ -31,41 +31,42 @@ use warmcore_sys::rseq::current_cpu;
 /// # Ok::<(), warmcore_budget::OverBudget>(())
 /// ```
 pub struct Account {
-    pub(super) site: Site,
+    pub(super) ptr: AccountPtr,
     /// The node's, here where a loop may keep it in registers.
-    place: Place,
+    stock_addr: StockAddr,
 }
 
 /// How an account is made: [`Account::root`], [`Account::child`].
 #[must_use = "`build` makes the account"]
 pub struct Builder {
     parent: Option<Account>,
-    kind: Option<Kind>,
-    plan: Plan,
+    kind: Option<StockKind>,
+    config: AccountConfig,
 }
 
 impl Builder {
     fn new(name: String, parent: Option<Account>) -> Self {
         let (limit, soft_limit, guarantee, listener) = (u64::MAX, u64::MAX, 0, None);
-        let plan = Plan { name: unbilled(|| name.into()), limit, soft_limit, guarantee, listener };
-        Self { parent, kind: None, plan }
+        let config =
+            AccountConfig { name: unaccounted(|| name.into()), limit, soft_limit, guarantee, listener };
+        Self { parent, kind: None, config }
     }
 
     /// No more than so many units, its children's included. Without: no limit of its own.
     pub fn limit(mut self, units: u64) -> Self {
-        self.plan.limit = units;
+        self.config.limit = units;
         self
     }
 
     /// Above so many units there is pressure: [`Event::Pressure`].
     pub fn soft_limit(mut self, units: u64) -> Self {
-        self.plan.soft_limit = units;
+        self.config.soft_limit = units;
         self
     }
 
     /// Its parent keeps so many units for it, from the beginning, whatever others use.
     pub fn guarantee(mut self, units: u64) -> Self {
-        self.plan.guarantee = units;
+        self.config.guarantee = units;
         self
     }
 
@@ -76,21 +77,21 @@ impl Builder {
     /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it takes no
     /// lock that is held somewhere while memory is allocated.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        let listener = move |event: &Event| unbilled(|| listener(event));
-        self.plan.listener = Some(unbilled(|| Arc::new(listener) as Listener));
+        let listener = move |event: &Event| unaccounted(|| listener(event));
+        self.config.listener = Some(unaccounted(|| Arc::new(listener) as Listener));
         self
     }
 
     /// Of which kind the tree's stocks are; without, [`default_kind`]. For a root: a child is of its
     /// parent's kind, and [`build`](Self::build) panics if it is told otherwise.
-    pub fn kind(mut self, kind: Kind) -> Self {
+    pub fn kind(mut self, kind: StockKind) -> Self {
         self.kind = Some(kind);
         self
     }
 
-    /// No limit of the tree is ever exceeded, and nothing that fits is refused: [`Kind::Word`].
+    /// No limit of the tree is ever exceeded, and nothing that fits is refused: [`StockKind::Atomic`].
     pub fn strict(self) -> Self {
-        self.kind(Kind::Word)
+        self.kind(StockKind::Atomic)
     }
 
     /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or does, and without address space.
@@ -98,33 +99,33 @@ impl Builder {
     pub fn build(self) -> Account {
         match self.try_build() {
             Ok(account) => account,
-            Err(over) => panic!("no room for the guarantee: {over}"),
+            Err(over) => panic!("the parent has too little left for the guarantee: {over}"),
         }
     }
 
     /// Makes the account, or says that its parent has no room for its guarantee. Panics if the
     /// tree would be more than [`DEPTH_MAX`](crate::DEPTH_MAX) deep.
     pub fn try_build(self) -> Result<Account, OverBudget> {
-        let Self { parent, kind, plan } = self;
+        let Self { parent, kind, config } = self;
         let parent_kind = parent.as_ref().map(Account::kind);
         if let (Some(asked), Some(is)) = (kind, parent_kind) {
-            assert!(asked == is, "{}: a tree is of one kind, {is} here; {asked} was asked", plan.name);
+            assert!(asked == is, "{}: a tree is of one kind, {is} here; {asked} was asked", config.name);
         }
         let kind = parent_kind.or(kind).unwrap_or_else(default_kind);
-        let up = parent.as_ref().map(|parent| parent.site.node());
-        let node = unbilled(|| match kind {
-            Kind::Rseq => rseq().create(up, plan),
-            Kind::Word => word().create(up, plan),
+        let up = parent.as_ref().map(|parent| parent.ptr.node());
+        let node = unaccounted(|| match kind {
+            StockKind::Rseq => rseq().create(up, config),
+            StockKind::Atomic => atomic().create(up, config),
         })?;
-        tidy::ensure();
-        Ok(Account::at(Site::new(node, kind)))
+        reclaim::ensure();
+        Ok(Account::at(AccountPtr::new(node, kind)))
     }
 }
 
 impl Account {
     /// A handle that was counted.
-    fn at(site: Site) -> Self {
-        Self { site, place: site.place() }
+    fn at(ptr: AccountPtr) -> Self {
+        Self { ptr, stock_addr: ptr.stock_addr() }
     }
 
     /// A tree's uppermost account.
@@ -143,13 +144,13 @@ impl Account {
     /// **Touches** this CPU's stock; every 500th time or so, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, n: u64) -> Result<(), OverBudget> {
-        self.site.try_charge(self.place, n)
+        self.ptr.try_charge(self.stock_addr, n)
     }
 
     /// Charges `n` units, whatever the limits: for what has happened already. `Err` says which account is
     /// over, and by how much; the units are charged all the same. Panics above 2^60 units.
     pub fn force_charge(&self, n: u64) -> Result<(), Overrun> {
-        self.site.force_charge(n)
+        self.ptr.force_charge(n)
     }
 
     /// Gives back units that were charged to this very account, on any thread.
@@ -158,20 +159,20 @@ impl Account {
     /// stock of this account that takes them: then the next drain finds less in use than there is in stocks.
     #[inline(always)]
     pub fn uncharge(&self, n: u64) -> Result<(), OverUncharge> {
-        self.site.uncharge(self.place, n)
+        self.ptr.uncharge(self.stock_addr, n)
     }
 
     /// Charges `n` units until the [`Charge`] is dropped.
     #[inline(always)]
     pub fn try_hold(&self, n: u64) -> Result<Charge, OverBudget> {
         self.try_charge(n)?;
-        Ok(Charge::new(self.site, n))
+        Ok(Charge::new(self.ptr, n))
     }
 
     /// As [`force_charge`](Self::force_charge), until the [`Charge`] is dropped.
     pub fn force_hold(&self, n: u64) -> (Charge, Option<Overrun>) {
         let over = self.force_charge(n).err();
-        (Charge::new(self.site, n), over)
+        (Charge::new(self.ptr, n), over)
     }
 
     /// Charges several accounts, of any trees, or none of them. What was charged before the one that is
@@ -198,8 +199,8 @@ impl Account {
     ///
     /// **Touches** every such stock: two cache misses each.
     pub fn drain_all(&self) -> Drained {
-        let drained = on_site!(self.site, |accounts, node| accounts.drain_all(node));
-        self.site.pass_on();
+        let drained = on_account!(self.ptr, |accounts, node| accounts.drain_all(node));
+        self.ptr.wake_waiters();
         drained
     }
 
@@ -207,73 +208,73 @@ impl Account {
     ///
     /// **Touches** this account.
     pub fn usage(&self) -> Usage {
-        on_site!(self.site, |accounts, node| accounts.usage(node))
+        on_account!(self.ptr, |accounts, node| accounts.usage(node))
     }
 
     /// How much is used at one moment of this call, guarantees of accounts below counted as used: empties the stocks as [`drain_all`](Self::drain_all)
-    /// does. With [`Kind::Rseq`] it may be off by what sections under way spend at that moment.
+    /// does. With [`StockKind::Rseq`] it may be off by what sections under way spend at that moment.
     pub fn exact_usage(&self) -> u64 {
-        let usage = on_site!(self.site, |accounts, node| accounts.exact_usage(node));
-        self.site.pass_on();
+        let usage = on_account!(self.ptr, |accounts, node| accounts.exact_usage(node));
+        self.ptr.wake_waiters();
         usage
     }
 
     /// The most that ever was charged, stocks included.
     pub fn peak(&self) -> u64 {
-        on_site!(self.site, |accounts, node| accounts.peak(node))
+        on_account!(self.ptr, |accounts, node| accounts.peak(node))
     }
 
     /// Where its units are: used, in stocks, by CPU; which account on its path is the fullest.
     pub fn explain(&self) -> Explain {
         // The list of CPUs grows under the accounts' locks.
-        unbilled(|| on_site!(self.site, |accounts, node| accounts.explain(node)))
+        unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.explain(node)))
     }
 
     /// Its limit; `u64::MAX`: none.
     pub fn limit(&self) -> u64 {
-        on_site!(self.site, |accounts, node| accounts.limit(node))
+        on_account!(self.ptr, |accounts, node| accounts.limit(node))
     }
 
     /// Changes the limit. Below what is used, it refuses every charge until usage is below it.
     pub fn set_limit(&self, units: u64) {
-        on_site!(self.site, |accounts, node| accounts.set_limit(node, units));
-        self.site.pass_on();
+        on_account!(self.ptr, |accounts, node| accounts.set_limit(node, units));
+        self.ptr.wake_waiters();
         // There may be room now.
-        wait::wake_heads();
+        wait::wake_first_waiters();
     }
 
     /// Changes the soft limit.
     pub fn set_soft_limit(&self, units: u64) {
-        on_site!(self.site, |accounts, node| accounts.set_soft_limit(node, units));
+        on_account!(self.ptr, |accounts, node| accounts.set_soft_limit(node, units));
     }
 
     /// Changes what its parent keeps for it; an error if that has no room for more.
     pub fn set_guarantee(&self, units: u64) -> Result<(), OverBudget> {
-        let result = on_site!(self.site, |accounts, node| accounts.set_guarantee(node, units));
-        self.site.pass_on();
+        let result = on_account!(self.ptr, |accounts, node| accounts.set_guarantee(node, units));
+        self.ptr.wake_waiters();
         result
     }
 
     /// What it is called.
     pub fn name(&self) -> Arc<str> {
-        self.site.node().name()
+        self.ptr.node().name()
     }
 
     /// The account above, if it is no root.
     pub fn parent(&self) -> Option<Account> {
-        let parent = self.site.node().parent()?;
-        on_site!(self.site, |accounts, _node| accounts.add_handle(parent));
-        Some(Account::at(Site::new(parent, self.kind())))
+        let parent = self.ptr.node().parent()?;
+        on_account!(self.ptr, |accounts, _node| accounts.add_handle(parent));
+        Some(Account::at(AccountPtr::new(parent, self.kind())))
     }
 
     /// Of which kind its tree's stocks are.
-    pub fn kind(&self) -> Kind {
-        self.site.kind()
+    pub fn kind(&self) -> StockKind {
+        self.ptr.kind()
     }
 
     /// Closes what nobody used since the last call, as the thread of this module does ten times a second.
-    pub fn tidy_all() {
-        tidy::tidy();
+    pub fn reclaim_idle_all() {
+        reclaim::reclaim_idle();
     }
 
     /// The CPU's number as charges see it.
@@ -285,22 +286,22 @@ impl Account {
 
 impl Clone for Account {
     fn clone(&self) -> Self {
-        on_site!(self.site, |accounts, node| accounts.add_handle(node));
-        Self { site: self.site, place: self.place }
+        on_account!(self.ptr, |accounts, node| accounts.add_handle(node));
+        Self { ptr: self.ptr, stock_addr: self.stock_addr }
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        unbilled(|| on_site!(self.site, |accounts, node| accounts.drop_handle(node)));
-        self.site.pass_on();
+        unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.drop_handle(node)));
+        self.ptr.wake_waiters();
     }
 }
 
 /// The same account.
 impl PartialEq for Account {
     fn eq(&self, other: &Self) -> bool {
-        self.site == other.site
+        self.ptr == other.ptr
     }
 }
 

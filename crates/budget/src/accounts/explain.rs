@@ -1,7 +1,7 @@
-//! Look: what an account has used, and where it lies.
+//! StockSnapshot: what an account has used, and where it lies.
 
+use super::exact::DisableStocks;
 use super::node::Node;
-use super::refuse::Refusing;
 use super::{Accounts, Stocks};
 use crate::sync::Ordering::*;
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct OnCpu {
     /// Units that lie there.
     pub free: u64,
     /// Units that may lie there.
-    pub room: u64,
+    pub capacity: u64,
     /// Units that were spent there after a drain had taken them, and are not charged yet.
     pub debt: u64,
 }
@@ -55,7 +55,7 @@ pub struct Level {
     /// Open stocks below it.
     pub stocks: u32,
     /// How many are being refused there.
-    pub refusing: u32,
+    pub stocks_disabled: u32,
     /// How many wait there for room.
     pub waiting: u32,
 }
@@ -86,12 +86,6 @@ impl Explain {
     /// Units spent but not charged.
     pub fn debt(&self) -> u64 {
         self.cpus.iter().map(|on| on.debt).sum()
-    }
-
-    /// The account on the path with the least room.
-    pub fn fullest(&self) -> &Level {
-        let room = |level: &&Level| level.limit.saturating_sub(level.charged);
-        self.path.iter().min_by_key(room).expect("a path has at least the account itself")
     }
 
     /// Whether the units look like bytes: a limit on the path is a whole number of KiB.
@@ -165,8 +159,8 @@ impl fmt::Display for Explain {
             }
             writeln!(f)?;
         }
-        for OnCpu { cpu, free, room, debt } in &self.cpus {
-            write!(f, "  {cpu}: {} of {} in stock ({})", units(*free), units(*room), self.kind)?;
+        for OnCpu { cpu, free, capacity, debt } in &self.cpus {
+            write!(f, "  {cpu}: {} of {} in stock ({})", units(*free), units(*capacity), self.kind)?;
             if *debt > 0 {
                 write!(f, ", {} spent and not charged yet", units(*debt))?;
             }
@@ -180,14 +174,14 @@ impl<S: Stocks> Accounts<S> {
     /// What is charged to an account, and how exact that is.
     pub fn usage(&self, node: &Node) -> Usage {
         // The float first: what is opened later is in `charged`, and then it is used for all we know.
-        let error = node.float_units();
+        let error = node.slack_units();
         Usage { charged: node.usage.load(Acquire), error }
     }
 
     /// What is used of an account and all below, at one moment of this call: empties their stocks. The
     /// fast kind may be off by what sections under way spend just then.
     pub fn exact_usage(&self, node: &Node) -> u64 {
-        let _refusing = Refusing::new(node);
+        let _disabled = DisableStocks::new(node);
         self.drain_all(node);
         self.exact(node, 1000, || ()).0
     }
@@ -207,9 +201,9 @@ impl<S: Stocks> Accounts<S> {
             soft_limit: a.soft.load(Relaxed),
             guarantee: a.guarantee.load(Relaxed),
             reserve: a.reserve.load(Relaxed),
-            in_stocks_max: a.float_units(),
+            in_stocks_max: a.slack_units(),
             stocks: a.stocks.load(Relaxed),
-            refusing: a.refusing.load(Relaxed),
+            stocks_disabled: a.stocks_disabled.load(Relaxed),
             waiting: a.waiting.load(Relaxed),
         });
         let (kind, path) = (S::NAME, path.collect());
@@ -219,7 +213,8 @@ impl<S: Stocks> Accounts<S> {
         cpus.dedup_by(|on, sum| {
             let is_same = on.cpu == sum.cpu;
             if is_same {
-                (sum.free, sum.room, sum.debt) = (sum.free + on.free, sum.room + on.room, sum.debt + on.debt);
+                (sum.free, sum.capacity, sum.debt) =
+                    (sum.free + on.free, sum.capacity + on.capacity, sum.debt + on.debt);
             }
             is_same
         });
@@ -228,13 +223,13 @@ impl<S: Stocks> Accounts<S> {
 
     fn add_stocks(&self, node: &Node, cpus: &mut Vec<OnCpu>) {
         for cpu in self.cpus_of(node) {
-            let seen = self.stocks.look(cpu, node.key);
+            let seen = self.stocks.snapshot(cpu, node.key);
             if seen.key == node.key && (seen.is_open() || seen.free != 0) {
                 let (free, debt) = (seen.free.max(0) as u64, seen.free.min(0).unsigned_abs().into());
-                cpus.push(OnCpu { cpu, free, room: seen.room(), debt });
+                cpus.push(OnCpu { cpu, free, capacity: seen.capacity(), debt });
             }
         }
-        let rest = node.rest();
+        let rest = node.cold();
         for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
             self.add_stocks(child, cpus);
         }

@@ -1,4 +1,4 @@
-//! Word: a stock that is one atomic word, taken from anywhere by compare-and-swap.
+//! AtomicStocks: a stock that is one atomic word, taken from anywhere by compare-and-swap.
 //!
 //! Model.   `tag << 32 | free`. Whose it is, its room and its units change together, so a stock that
 //!          was closed is closed for everybody at once and never in debt: the strict kind. Portable.
@@ -6,22 +6,22 @@
 //! Writers. Anybody, by compare-and-swap. `raise` and `bind` need not be on the stock's CPU here.
 //! Source.  linux-mm 2026, one atomic word per counter and CPU, in review.
 
-use super::table::{Place, Table};
-use super::{Key, Look, Lower, Stocks, Tag, mark_of};
+use super::table::{StockAddr, Table};
+use super::{Key, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_types::CpuId;
 
 /// One atomic word per stock: strict, and portable.
 #[derive(Debug)]
-pub struct Word(Table);
+pub struct AtomicStocks(Table);
 
-impl Word {
+impl AtomicStocks {
     /// Tables for so many CPU numbers. They cost memory when they are used.
     pub fn new(cpus: u32) -> Self {
         Self(Table::new(cpus))
     }
 
-    fn replace(&self, cpu: CpuId, key: Key, seen: &Look, tag: Tag, units: u32) -> bool {
+    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, tag: Tag, units: u32) -> bool {
         let word = &self.0.stock(cpu, key)[0];
         // ORDERING: AcqRel; pairs with itself: who raised has charged the account before it, and who
         // lowers uncharges it after. Loom: `accounts/loom.rs`.
@@ -29,9 +29,9 @@ impl Word {
     }
 }
 
-impl Stocks for Word {
+impl Stocks for AtomicStocks {
     const STRICT: bool = true;
-    const NAME: &'static str = "word";
+    const NAME: &'static str = "atomic";
 
     fn cpus(&self) -> u32 {
         self.0.cpus()
@@ -47,28 +47,28 @@ impl Stocks for Word {
         uncharge(&self.0.stock(cpu(), key)[0], key, n)
     }
 
-    fn place(&self, key: Key) -> Place {
-        self.0.place(key)
+    fn stock_addr(&self, key: Key) -> StockAddr {
+        self.0.stock_addr(key)
     }
 
-    fn look(&self, cpu: CpuId, key: Key) -> Look {
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
         let word = self.0.stock(cpu, key)[0].load(Acquire);
-        look(word)
+        snapshot(word)
     }
 
-    fn raise(&self, cpu: CpuId, key: Key, seen: &Look, units: u32, room_log2: u8) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2 }, seen.free as u32 + units)
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
+        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2 }, seen.free as u32 + units)
     }
 
-    fn lower(&self, cpu: CpuId, key: Key, seen: &Look, to: Lower) -> bool {
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
         let units = (seen.free - to.taken) as u32;
         let mark = if to.mark { mark_of(units) } else { 0 };
-        self.replace(cpu, key, seen, Tag { key: seen.key, mark, room_log2: to.room_log2 }, units)
+        self.replace(cpu, key, seen, Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }, units)
     }
 
-    fn bind(&self, cpu: CpuId, key: Key, seen: &Look) -> bool {
-        debug_assert!(seen.free == 0 && seen.room_log2 == 0, "{seen:?}");
-        self.replace(cpu, key, seen, Tag { key, mark: 0, room_log2: 0 }, 0)
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
+        debug_assert!(seen.free == 0 && seen.capacity_log2 == 0, "{seen:?}");
+        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2: 0 }, 0)
     }
 
     fn resident_bytes(&self) -> std::io::Result<usize> {
@@ -97,7 +97,7 @@ pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
     let mut seen = word.load(Relaxed);
     loop {
         let (tag, units) = (Tag::of(seen), u64::from(seen as u32) + u64::from(n));
-        if tag.key != key || units >> tag.room_log2 != 0 {
+        if tag.key != key || units >> tag.capacity_log2 != 0 {
             return false;
         }
         // ORDERING: AcqRel; pairs with `replace`.
@@ -109,12 +109,12 @@ pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
 }
 
 /// What a word says.
-pub(super) fn look(word: u64) -> Look {
+pub(super) fn snapshot(word: u64) -> StockSnapshot {
     let (tag, units) = (Tag::of(word), word as u32);
-    Look {
+    StockSnapshot {
         key: tag.key,
         free: units as i32,
-        room_log2: tag.room_log2,
+        capacity_log2: tag.capacity_log2,
         is_idle: tag.mark == mark_of(units),
         is_leaving: false,
         words: [word, 0],

@@ -7,7 +7,7 @@
 //! Number.  10 000 accounts of which 10 have stocks: 10 000 loads and some 20 looks, 30 µs.
 //! Writers. The thread; it begins with the first account and ends with the last.
 
-use super::{RSEQ, WORD, current::unbilled, wait};
+use super::{ATOMIC, RSEQ, active::unaccounted, wait};
 use crate::accounts::Accounts;
 use crate::contain::contain;
 use crate::stock::Stocks;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use warmcore_sys::{affinity, fork, signals};
 
 /// A stock that nobody used for so long is given back, at the latest after twice that.
-pub const TIDY_PERIOD: Duration = Duration::from_millis(100);
+pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
 
 /// While somebody waits in an account of the fast kind.
 const SETTLE_PERIOD: Duration = Duration::from_millis(5);
@@ -54,35 +54,35 @@ pub(super) fn ensure() {
         let spawn = || builder().name("warmcore-budget".to_owned()).stack_size(256 << 10).spawn(run);
         // A thread of ours takes nobody's signals. Without one to be had, idle stocks are given back when
         // somebody needs them, and by the next account that is made.
-        *runs = unbilled(|| signals::blocked(spawn)).is_ok();
+        *runs = unaccounted(|| signals::blocked(spawn)).is_ok();
     }
 }
 
 /// A first charge begins to wait for room, or there is some. Takes no lock; a charge that comes in the moment
 /// before the thread sleeps is seen at the next round.
-pub(super) fn hurry() {
+pub(super) fn notify_reclaimer() {
     CHANGED.notify_all();
 }
 
 /// One round.
-pub(super) fn tidy() {
+pub(super) fn reclaim_idle() {
     fn round<S: Stocks>(accounts: &Accounts<S>) -> bool {
-        unbilled(|| accounts.tidy());
-        accounts.take_owed_wake()
+        unaccounted(|| accounts.reclaim_idle());
+        accounts.take_pending_wake()
     }
-    wait::let_lost_go();
-    let owes = RSEQ.get().is_some_and(round) | WORD.get().is_some_and(round);
-    if owes || wait::is_awaited() {
-        wait::wake_heads();
+    wait::remove_forgotten();
+    let is_pending = RSEQ.get().is_some_and(round) | ATOMIC.get().is_some_and(round);
+    if is_pending || wait::has_waiters() {
+        wait::wake_first_waiters();
     }
 }
 
-/// Wakes for who could not: see `Site::pass_on_elsewhere`.
-fn pass_on() {
-    let owes =
-        RSEQ.get().is_some_and(Accounts::take_owed_wake) | WORD.get().is_some_and(Accounts::take_owed_wake);
-    if owes {
-        wait::wake_heads();
+/// Wakes for who could not: see `AccountPtr::wake_waiters_elsewhere`.
+fn wake_waiters() {
+    let is_pending = RSEQ.get().is_some_and(Accounts::take_pending_wake)
+        | ATOMIC.get().is_some_and(Accounts::take_pending_wake);
+    if is_pending {
+        wait::wake_first_waiters();
     }
 }
 
@@ -99,9 +99,9 @@ fn run() {
 /// Round after round, the first after a period, until there is no account.
 fn rounds() {
     let mut guard = runs();
-    let mut due = Instant::now() + TIDY_PERIOD;
+    let mut due = Instant::now() + RECLAIM_PERIOD;
     loop {
-        let accounts = RSEQ.get().map_or(0, Accounts::accounts) + WORD.get().map_or(0, Accounts::accounts);
+        let accounts = RSEQ.get().map_or(0, Accounts::accounts) + ATOMIC.get().map_or(0, Accounts::accounts);
         if accounts == 0 {
             *guard = false;
             return;
@@ -112,13 +112,13 @@ fn rounds() {
         let (back, timeout) = CHANGED.wait_timeout(guard, period).unwrap_or_else(PoisonError::into_inner);
         drop(back);
         if Instant::now() >= due {
-            tidy();
+            reclaim_idle();
             // From now: late is harmless, but two that follow each other closely take what is in use.
-            due = Instant::now() + TIDY_PERIOD;
+            due = Instant::now() + RECLAIM_PERIOD;
         } else if timeout.timed_out() {
             wait::settle();
         }
-        pass_on();
+        wake_waiters();
         guard = runs();
     }
 }

@@ -1,43 +1,43 @@
-//! Kind: which stocks the accounts of this process have, and why.
+//! StockKind: which stocks the accounts of this process have, and why.
 
-use crate::stock::{Rseq, Stocks, Word};
+use crate::stock::{AtomicStocks, RseqStocks, Stocks};
 use std::fmt;
 use std::sync::OnceLock;
 use warmcore_percpu::{Backend, try_backend};
 
-/// The environment variable that forces a kind: `rseq`, `word`.
+/// The environment variable that forces a kind: `rseq` or `atomic`. `word`, the former name of `atomic`, is accepted.
 pub const VARIABLE: &str = "WARMCORE_BUDGET";
 
 /// How an account's stocks are kept. One tree is of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum StockKind {
     /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most what
     /// lies in stocks.
     Rseq,
     /// One atomic word for each stock: a charge is a locked instruction. A limit is never exceeded, and
     /// nothing that fits is refused.
-    Word,
+    Atomic,
 }
 
-impl Kind {
-    /// `rseq` or `word`.
+impl StockKind {
+    /// `rseq` or `atomic`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Rseq => Rseq::NAME,
-            Self::Word => Word::NAME,
+            Self::Rseq => RseqStocks::NAME,
+            Self::Atomic => AtomicStocks::NAME,
         }
     }
 
     /// Whether a limit is never exceeded.
     pub fn is_strict(self) -> bool {
         match self {
-            Self::Rseq => Rseq::STRICT,
-            Self::Word => Word::STRICT,
+            Self::Rseq => RseqStocks::STRICT,
+            Self::Atomic => AtomicStocks::STRICT,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for StockKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -45,22 +45,22 @@ impl fmt::Display for Kind {
 
 /// A forced kind that this system has not, or that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KindError(String);
+pub struct StockKindError(String);
 
-impl fmt::Display for KindError {
+impl fmt::Display for StockKindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for KindError {}
+impl std::error::Error for StockKindError {}
 
-/// The kind that accounts are of if nobody says: [`Kind::Rseq`] where sections run.
+/// The kind that accounts are of if nobody says: [`StockKind::Rseq`] where sections run.
 ///
 /// An error only if `WARMCORE_BUDGET` forces what this system has not: a program that wants to say so in
 /// its own words asks here before it makes its first account.
-pub fn try_default_kind() -> Result<Kind, KindError> {
-    static KIND: OnceLock<Result<Kind, KindError>> = OnceLock::new();
+pub fn try_default_kind() -> Result<StockKind, StockKindError> {
+    static KIND: OnceLock<Result<StockKind, StockKindError>> = OnceLock::new();
     KIND.get_or_init(|| {
         choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref())
     })
@@ -68,18 +68,20 @@ pub fn try_default_kind() -> Result<Kind, KindError> {
 }
 
 /// The kind that accounts are of if nobody says. Panics where [`try_default_kind`] is an error.
-pub fn default_kind() -> Kind {
+pub fn default_kind() -> StockKind {
     try_default_kind().unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn choose(forced: Option<&str>) -> Result<Kind, KindError> {
+fn choose(forced: Option<&str>) -> Result<StockKind, StockKindError> {
     match forced {
-        None | Some("") => Ok(if why_no_rseq().is_none() { Kind::Rseq } else { Kind::Word }),
-        Some("rseq") => why_no_rseq().map_or(Ok(Kind::Rseq), |why| {
-            Err(KindError(format!("{VARIABLE}=rseq, but {why}; unset it to fall back by itself")))
+        None | Some("") => Ok(if why_no_rseq().is_none() { StockKind::Rseq } else { StockKind::Atomic }),
+        Some("rseq") => why_no_rseq().map_or(Ok(StockKind::Rseq), |why| {
+            Err(StockKindError(format!("{VARIABLE}=rseq, but {why}; unset it to fall back by itself")))
         }),
-        Some("word") => Ok(Kind::Word),
-        Some(other) => Err(KindError(format!("{VARIABLE}={other} names no kind; it takes rseq or word"))),
+        Some("atomic" | "word") => Ok(StockKind::Atomic),
+        Some(other) => {
+            Err(StockKindError(format!("{VARIABLE}={other} names no kind; it takes rseq or atomic")))
+        }
     }
 }
 
@@ -98,13 +100,14 @@ mod tests {
 
     #[test]
     fn a_forced_kind_is_taken_and_a_wrong_name_is_an_error() {
-        assert_eq!(choose(Some("word")), Ok(Kind::Word));
+        assert_eq!(choose(Some("atomic")), Ok(StockKind::Atomic));
+        assert_eq!(choose(Some("word")), Ok(StockKind::Atomic));
         assert_eq!(
             choose(Some("lock")).unwrap_err().to_string(),
-            "WARMCORE_BUDGET=lock names no kind; it takes rseq or word"
+            "WARMCORE_BUDGET=lock names no kind; it takes rseq or atomic"
         );
         match (choose(Some("rseq")), why_no_rseq()) {
-            (Ok(kind), None) => assert_eq!((kind, choose(None)), (Kind::Rseq, Ok(Kind::Rseq))),
+            (Ok(kind), None) => assert_eq!((kind, choose(None)), (StockKind::Rseq, Ok(StockKind::Rseq))),
             (Err(error), Some(why)) => assert!(error.to_string().contains(&why)),
             other => panic!("{other:?}"),
         }

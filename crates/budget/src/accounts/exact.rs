@@ -24,33 +24,33 @@
 //! of its load: who added to it has come to stay, and who drained has taken it off before it lowered the
 //! float. So a refusal is exact. Where two refuse at once they take turns (`turn`), and who passes an
 //! account where somebody refuses takes a turn too: nobody waits for more than those who were on their
-//! way. Waiting sleeps; it never spins for long, so a thread of high priority keeps nobody from leaving.
+//! way. Waiter sleeps; it never spins for long, so a thread of high priority keeps nobody from leaving.
 //!
 //! The fast kind has no moment of which this holds, as a section under way commits after its stock was
 //! closed: a debt of at most its room. There it is not waited for.
 //! Loom: `accounts/loom.rs::a_refusal_is_never_false`.
 
-use super::climb::{Full, IsFirst};
-use super::node::{Node, PRESSED};
+use super::ancestors::{Full, MayCharge};
+use super::node::{Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, lock, pause};
 
 /// Keeps the stocks below an account closed as long as it lives.
-pub(super) struct Refusing<'a>(&'a Node);
+pub(super) struct DisableStocks<'a>(&'a Node);
 
-impl<'a> Refusing<'a> {
+impl<'a> DisableStocks<'a> {
     pub(super) fn new(node: &'a Node) -> Self {
-        // ORDERING: SeqCst; pairs with `Node::is_refusing`, see "Notes on refusing".
-        node.refusing.fetch_add(1, SeqCst);
+        // ORDERING: SeqCst; pairs with `Node::are_stocks_disabled`, see "Notes on refusing".
+        node.stocks_disabled.fetch_add(1, SeqCst);
         Self(node)
     }
 }
 
-impl Drop for Refusing<'_> {
+impl Drop for DisableStocks<'_> {
     fn drop(&mut self) {
         // ORDERING: SeqCst, of which Release; it only lets others in again.
-        self.0.refusing.fetch_sub(1, SeqCst);
+        self.0.stocks_disabled.fetch_sub(1, SeqCst);
     }
 }
 
@@ -63,16 +63,16 @@ impl<S: Stocks> Accounts<S> {
         &self,
         node: &Node,
         n: u64,
-        is_first: Option<IsFirst>,
+        may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
-        let climb = || {
-            self.climb(node, n, is_first, true).map(|has_crossed| {
+        let charge_ancestors = || {
+            self.charge_ancestors(node, n, may_charge, true).map(|has_crossed| {
                 if has_crossed {
-                    self.tell_pressure(node);
+                    self.report_pressure(node);
                 }
             })
         };
-        let mut full = match climb() {
+        let mut full = match charge_ancestors() {
             Ok(()) => return Ok(()),
             Err(full) => full,
         };
@@ -82,23 +82,23 @@ impl<S: Stocks> Accounts<S> {
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
-            let _refusing = Refusing::new(full.node);
+            let _disabled = DisableStocks::new(full.node);
             if let Some(usage) = self.usage_if_full(node, n, &mut full) {
                 // Whoever hears of it may free something; each account says it once, or who frees a little
                 // with every call would be called for ever.
-                if pressures > 0 && full.node.set_state(PRESSED, true) {
+                if pressures > 0 && full.node.set_state(PRESSURE_REPORTED, true) {
                     pressures -= 1;
                     let (account, limit) = (full.node.name(), full.node.pressure_at());
-                    self.tell(full.node, || Event::Pressure { account, usage, limit });
+                    self.notify_listener(full.node, || Event::Pressure { account, usage, limit });
                 } else {
                     let over = self.over_budget(full, usage);
-                    if is_first.is_none() {
-                        self.tell(full.node, || Event::OverBudget(over.clone()));
+                    if may_charge.is_none() {
+                        self.notify_listener(full.node, || Event::OverBudget(over.clone()));
                     }
                     return Err(over);
                 }
             }
-            full = match climb() {
+            full = match charge_ancestors() {
                 Ok(()) => return Ok(()),
                 Err(full) => full,
             };
@@ -122,7 +122,7 @@ impl<S: Stocks> Accounts<S> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
         // Under its lock: who has taken hold of a reserve may have to put it back.
         let covered = |a: &Node| {
-            let _kept = a.keep();
+            let _kept = a.lock_guarantee();
             a.reserve.load(Acquire)
         };
         let asked = || below().fold(n, |rest, a| rest.saturating_sub(covered(a)));
@@ -136,20 +136,20 @@ impl<S: Stocks> Accounts<S> {
     /// What is used of an account, at a moment within this call, and what `look` found then. The caller keeps
     /// its stocks closed.
     /// The fast kind gives up after some tries, and then it is at most what is charged.
-    pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, look: impl Fn() -> T) -> (u64, T) {
-        if let Some(exact) = node.exact(&look) {
+    pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, observe: impl Fn() -> T) -> (u64, T) {
+        if let Some(exact) = node.exact(&observe) {
             return exact;
         }
-        let _turn = lock(&node.turn);
+        let _turn = lock(&node.exact_lock);
         let mut tries = 0;
         loop {
-            self.drain_for_room(node);
-            if let Some(exact) = node.exact(&look) {
+            self.drain_open(node);
+            if let Some(exact) = node.exact(&observe) {
                 return exact;
             }
             if !S::STRICT && tries >= fast_tries {
                 // ORDERING: SeqCst; who waits has said so before this, see `take_back`.
-                return (node.usage.load(SeqCst), look());
+                return (node.usage.load(SeqCst), observe());
             }
             pause(tries);
             tries += 1;

@@ -8,13 +8,13 @@ const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
 
 #[test]
 fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
-    let accounts = Accounts::new(Word::new(4));
-    let root = accounts.create(None, plan("root", u64::MAX)).unwrap();
+    let accounts = Accounts::new(AtomicStocks::new(4));
+    let root = accounts.create(None, config("root", u64::MAX)).unwrap();
     for round in 0..ROUNDS {
         let mut nodes = Vec::new();
         for i in 0..ACCOUNTS {
             let parent = if i % 10 == 0 { root } else { nodes[i / 10 * 10] };
-            let node = accounts.create(Some(parent), plan("account", 1_000_000)).unwrap();
+            let node = accounts.create(Some(parent), config("account", 1_000_000)).unwrap();
             accounts.try_charge(node, || CpuId((i % 4) as u32), 1 + i as u64 % 50).unwrap();
             nodes.push(node);
         }
@@ -30,11 +30,11 @@ fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
                 accounts.drop_handle(node);
             }
         }
-        accounts.tidy();
+        accounts.reclaim_idle();
         assert_eq!((accounts.accounts(), accounts.exact_usage(root)), (1, 0), "round {round}");
         assert_eq!(accounts.nodes.len(), ACCOUNTS + 1, "round {round}");
-        assert!(root.rest().children.is_empty());
-        assert_eq!((root.float_units(), root.stocks.load(Relaxed), root.handles.load(Relaxed)), (0, 0, 1));
+        assert!(root.cold().children.is_empty());
+        assert_eq!((root.slack_units(), root.stocks.load(Relaxed), root.handles.load(Relaxed)), (0, 0, 1));
     }
     accounts.drop_handle(root);
     assert_eq!(accounts.accounts(), 0);
@@ -44,10 +44,10 @@ fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
 
 #[test]
 fn an_account_goes_when_the_last_of_handle_child_and_holding_goes() {
-    let accounts = Accounts::new(Word::new(4));
+    let accounts = Accounts::new(AtomicStocks::new(4));
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let root = accounts.create(None, plan("root", 1000)).unwrap();
-        let child = accounts.create(Some(root), plan("child", 1000)).unwrap();
+        let root = accounts.create(None, config("root", 1000)).unwrap();
+        let child = accounts.create(Some(root), config("child", 1000)).unwrap();
         accounts.try_charge(root, || A, 100).unwrap();
         accounts.try_charge(child, || B, 10).unwrap();
         for what in order {
@@ -57,11 +57,11 @@ fn an_account_goes_when_the_last_of_handle_child_and_holding_goes() {
                 1 => accounts.uncharge(root, || B, 100).unwrap(),
                 _ => {
                     accounts.drop_handle(child);
-                    accounts.tidy();
+                    accounts.reclaim_idle();
                     accounts.uncharge(child, || A, 10).unwrap();
                 }
             }
-            accounts.tidy();
+            accounts.reclaim_idle();
         }
         assert_eq!(accounts.accounts(), 0, "{order:?}");
     }

@@ -8,7 +8,7 @@
 //! Writers. `family` under its lock; a parent's list of children under the parent's.
 //! Source.  Linux memcg: an offline cgroup's charges go to its parent, since its zombies were a plague.
 
-use super::node::{LISTENS, Node, ORPHAN};
+use super::node::{HAS_LISTENER, Node, ORPHAN};
 use super::{Accounts, Stocks};
 use crate::contain::contain;
 use crate::outcome::{Listener, OverBudget};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub const DEPTH_MAX: usize = 64;
 
 /// What a new account is.
-pub struct Plan {
+pub struct AccountConfig {
     /// Its name.
     pub name: Arc<str>,
     /// No more than this, its children's included.
@@ -37,38 +37,38 @@ pub struct Plan {
 impl<S: Stocks> Accounts<S> {
     /// A new account with one handle, below `parent` or a root. Refused if the parent has no room for the
     /// guarantee. Panics at 2^24 accounts, and below [`DEPTH_MAX`] levels.
-    pub fn create(&self, parent: Option<&Node>, plan: Plan) -> Result<&Node, OverBudget> {
+    pub fn create(&self, parent: Option<&Node>, config: AccountConfig) -> Result<&Node, OverBudget> {
         let depth = 1 + parent.map_or(0, |parent| parent.path().count());
         assert!(
             depth <= DEPTH_MAX,
             "{}: {depth} accounts one below the other; a tree is at most {DEPTH_MAX} deep",
-            plan.name
+            config.name
         );
-        let key = lock(&self.family).free.pop();
+        let key = lock(&self.retired).free.pop();
         let node = match key {
             Some(Reverse(key)) => self.nodes.get(key).expect("a key that was in use has a node"),
-            None => self.nodes.push(|key| self.stocks.place(key)),
+            None => self.nodes.push(|key| self.stocks.stock_addr(key)),
         };
-        node.limit.store(plan.limit, Relaxed);
-        node.soft.store(plan.soft_limit, Relaxed);
+        node.limit.store(config.limit, Relaxed);
+        node.soft.store(config.soft_limit, Relaxed);
         node.peak.store(0, Relaxed);
-        node.refusing.store(0, Relaxed);
+        node.stocks_disabled.store(0, Relaxed);
         node.handles.store(1, Relaxed);
-        node.state.store(if plan.listener.is_some() { LISTENS } else { 0 }, Relaxed);
+        node.state.store(if config.listener.is_some() { HAS_LISTENER } else { 0 }, Relaxed);
         {
-            let mut rest = node.rest();
-            rest.name = Some(plan.name);
-            rest.listener = plan.listener;
+            let mut rest = node.cold();
+            rest.name = Some(config.name);
+            rest.listener = config.listener;
         }
         let up = parent.map_or(std::ptr::null_mut(), |parent| std::ptr::from_ref(parent).cast_mut());
         // ORDERING: Release; pairs with the Acquire in `Node::parent`.
         node.parent.store(up, Release);
         if let Some(parent) = parent {
             parent.handles.fetch_add(1, Relaxed);
-            parent.rest().children.push(node.key);
+            parent.cold().children.push(node.key);
         }
-        if plan.guarantee > 0
-            && let Err(over) = self.set_guarantee(node, plan.guarantee)
+        if config.guarantee > 0
+            && let Err(over) = self.set_guarantee(node, config.guarantee)
         {
             self.drop_handle(node);
             return Err(over);
@@ -88,27 +88,27 @@ impl<S: Stocks> Accounts<S> {
             return;
         }
         // For good: no stock opens for it again.
-        // ORDERING: SeqCst; as `Refusing::new`.
-        node.refusing.fetch_add(1, SeqCst);
+        // ORDERING: SeqCst; as `DisableStocks::new`.
+        node.stocks_disabled.fetch_add(1, SeqCst);
         node.set_state(ORPHAN, true);
         // ORDERING: Relaxed; the node is another account's only through the locks below.
         node.ended.fetch_add(1, Relaxed);
-        self.give_guarantee_up(node);
-        lock(&self.family).orphans.push(node.key);
+        self.release_guarantee(node);
+        lock(&self.retired).orphans.push(node.key);
         self.reap();
     }
 
     /// Frees the orphans to whom nothing is charged any more.
     pub(super) fn reap(&self) {
         let mut orphans = {
-            let mut family = lock(&self.family);
-            if family.orphans.is_empty() {
+            let mut retired = lock(&self.retired);
+            if retired.orphans.is_empty() {
                 return;
             }
-            std::mem::take(&mut family.orphans)
+            std::mem::take(&mut retired.orphans)
         };
         orphans.retain(|key| !self.nodes.get(*key).is_some_and(|node| self.try_reap(node)));
-        lock(&self.family).orphans.append(&mut orphans);
+        lock(&self.retired).orphans.append(&mut orphans);
     }
 
     /// Whether it is gone. The caller has taken it off the list of orphans.
@@ -120,18 +120,18 @@ impl<S: Stocks> Accounts<S> {
         let left = u64::from(node.charging.load(Acquire))
             | node.direct.load(Acquire)
             | node.usage.load(Acquire)
-            | node.float_units()
+            | node.slack_units()
             | node.reserve.load(Acquire);
         if left > 0 {
             return false;
         }
         let parent = node.parent();
         if let Some(parent) = parent {
-            parent.rest().children.retain(|key| *key != node.key);
+            parent.cold().children.retain(|key| *key != node.key);
         }
-        let rest = std::mem::take(&mut *node.rest());
+        let rest = std::mem::take(&mut *node.cold());
         node.cpus.store(0, Relaxed);
-        lock(&self.family).free.push(Reverse(node.key));
+        lock(&self.retired).free.push(Reverse(node.key));
         if let Some(parent) = parent {
             self.drop_handle(parent);
         }
@@ -157,11 +157,11 @@ impl<S: Stocks> Accounts<S> {
                 }
                 brought += lack;
             }
-            let kept = lock(&node.keeping);
+            let kept = lock(&node.guarantee_lock);
             // Somebody else's change may have given up what was there.
             if lacks(brought) == 0 {
                 node.guarantee.store(guarantee, Relaxed);
-                let surplus = self.keep_for_guarantee(node, brought);
+                let surplus = self.keep_reserve(node, brought);
                 drop(kept);
                 node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
                 return Ok(());
@@ -169,18 +169,18 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    fn give_guarantee_up(&self, node: &Node) {
-        let kept = lock(&node.keeping);
+    fn release_guarantee(&self, node: &Node) {
+        let kept = lock(&node.guarantee_lock);
         node.guarantee.store(0, Relaxed);
-        let surplus = self.keep_for_guarantee(node, 0);
+        let surplus = self.keep_reserve(node, 0);
         drop(kept);
         node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
     }
 
     /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`. Nothing if they have not
     /// so much: who charged it may still give it back.
-    pub(super) fn adopt(&self, node: &Node, n: u64) {
-        let rest = node.rest();
+    pub(super) fn reparent(&self, node: &Node, n: u64) {
+        let rest = node.cold();
         let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));
         let orphans = || children().filter(|child| child.is_orphan());
         let mut all = node.direct.load(Acquire);

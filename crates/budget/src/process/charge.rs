@@ -1,6 +1,6 @@
 //! Charge: units that are held, and given back when it is dropped.
 
-use super::{Account, Site};
+use super::{Account, AccountPtr};
 use crate::outcome::OverBudget;
 use std::fmt;
 
@@ -8,14 +8,14 @@ use std::fmt;
 /// handles if it must. 16 bytes.
 #[must_use = "dropped at once, it holds nothing"]
 pub struct Charge {
-    site: Site,
+    ptr: AccountPtr,
     units: u64,
 }
 
 impl Charge {
     #[inline(always)]
-    pub(super) fn new(site: Site, units: u64) -> Self {
-        Self { site, units }
+    pub(super) fn new(ptr: AccountPtr, units: u64) -> Self {
+        Self { ptr, units }
     }
 
     /// How many.
@@ -27,12 +27,12 @@ impl Charge {
     /// Takes `n` units out of this one. `None` if there are not so many.
     pub fn split(&mut self, n: u64) -> Option<Charge> {
         self.units = self.units.checked_sub(n)?;
-        Some(Charge::new(self.site, n))
+        Some(Charge::new(self.ptr, n))
     }
 
     /// Takes in all of `other`; gives it back if it is another account's.
     pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
-        if other.site != self.site {
+        if other.ptr != self.ptr {
             return Err(other);
         }
         self.units += other.units;
@@ -63,11 +63,11 @@ impl Charge {
     /// Whether it is charged to this account.
     #[inline]
     pub fn is_of(&self, account: &Account) -> bool {
-        self.site == account.site
+        self.ptr == account.ptr
     }
 
     /// Stays charged for ever, or until somebody [uncharges](Account::uncharge) as much.
-    pub fn keep(self) -> u64 {
+    pub fn forget(self) -> u64 {
         let units = self.units;
         std::mem::forget(self);
         units
@@ -75,7 +75,7 @@ impl Charge {
 
     #[inline]
     fn give_back(&self, n: u64) {
-        let result = self.site.uncharge(self.site.place(), n);
+        let result = self.ptr.uncharge(self.ptr.stock_addr(), n);
         // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
         debug_assert!(result.is_ok(), "{result:?}");
     }

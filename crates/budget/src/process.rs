@@ -1,0 +1,229 @@
+//! Host: accounts of this process, and everything that acts: wakers, the allocator, a thread that tidies.
+//!
+//! Model.   All accounts of a kind are in one [`Accounts`], so that a CPU's stocks stand together. A
+//!          `AccountPtr` is where an account is: one word, which a block of memory can carry.
+//! Number.  The thread looks ten times a second as long as there are accounts.
+
+mod account;
+mod active;
+mod alloc;
+mod charge;
+mod reclaim;
+mod stock_kind;
+mod wait;
+
+pub use account::{Account, Builder};
+pub use active::{ActiveAccount, Within, enter, unaccounted, within};
+pub use alloc::{BudgetAlloc, OnFull};
+pub use charge::Charge;
+pub use reclaim::RECLAIM_PERIOD;
+pub use stock_kind::{StockKind, StockKindError, VARIABLE, default_kind, try_default_kind};
+pub use wait::ChargeFuture;
+
+use crate::accounts::{Accounts, Node, STOCKED_MAX};
+use crate::outcome::{OverBudget, OverUncharge, Overrun};
+use crate::stock::{self, AtomicStocks, RseqStocks, StockAddr};
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use warmcore_sys::affinity;
+use warmcore_sys::rseq::{PercpuMode, RseqArea, cpu_hint, current_cpu};
+use warmcore_types::CpuId;
+
+static ATOMIC: OnceLock<Accounts<AtomicStocks>> = OnceLock::new();
+static RSEQ: OnceLock<Accounts<RseqStocks>> = OnceLock::new();
+
+/// Where an account is: its node's address, and its kind in the lowest bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub(crate) struct AccountPtr(NonNull<Node>);
+
+/// Runs the same code on the accounts of either kind.
+macro_rules! on_account {
+    ($ptr:expr, |$accounts:ident, $node:ident| $act:expr) => {{
+        let (ptr, $node) = ($ptr, $ptr.node());
+        match ptr.kind() {
+            $crate::process::StockKind::Rseq => {
+                let $accounts = $crate::process::rseq();
+                $act
+            }
+            $crate::process::StockKind::Atomic => {
+                let $accounts = $crate::process::atomic();
+                $act
+            }
+        }
+    }};
+}
+pub(crate) use on_account;
+
+#[inline(always)]
+pub(crate) fn atomic() -> &'static Accounts<AtomicStocks> {
+    #[cold]
+    fn begin() -> &'static Accounts<AtomicStocks> {
+        // the backend is chosen here at the latest, so that CPUs can be told without a call.
+        let _ = warmcore_percpu::try_backend();
+        set_up_unaccounted();
+        ATOMIC.get_or_init(|| Accounts::new(AtomicStocks::new(affinity::nr_cpu_ids() as u32)))
+    }
+    ATOMIC.get().unwrap_or_else(begin)
+}
+
+#[inline(always)]
+pub(crate) fn rseq() -> &'static Accounts<RseqStocks> {
+    #[cold]
+    fn begin() -> &'static Accounts<RseqStocks> {
+        // Sections run from here on, if they run at all, also where a kind was asked for by name.
+        let _ = warmcore_percpu::try_backend();
+        set_up_unaccounted();
+        // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
+        // tables; where sections are not enabled, every charge goes up the tree.
+        RSEQ.get_or_init(|| Accounts::new(unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) }))
+    }
+    RSEQ.get().unwrap_or_else(begin)
+}
+
+/// The slots of counters serve the whole process: no account pays for them because its scope was the first to add.
+fn set_up_unaccounted() {
+    warmcore_percpu::set_up_within(|act| unaccounted(act));
+}
+
+/// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have
+/// the fast way save registers.
+#[inline(always)]
+fn atomic_stock(area: Option<RseqArea>, addr: StockAddr) -> Option<&'static AtomicU64> {
+    let cpu = area.map(RseqArea::index).or_else(cpu_hint)?;
+    // SAFETY: the table of the static lives for ever.
+    let [word, _] = unsafe { addr.stock(CpuId(cpu)) };
+    Some(word)
+}
+
+impl AccountPtr {
+    const ATOMIC_BIT: usize = 1;
+
+    fn new(node: &'static Node, kind: StockKind) -> Self {
+        let node = NonNull::from(node);
+        // A node is aligned to 128.
+        Self(match kind {
+            StockKind::Rseq => node,
+            StockKind::Atomic => node.map_addr(|addr| addr | Self::ATOMIC_BIT),
+        })
+    }
+
+    #[inline(always)]
+    fn kind(self) -> StockKind {
+        if self.0.addr().get() & Self::ATOMIC_BIT == 0 { StockKind::Rseq } else { StockKind::Atomic }
+    }
+
+    #[inline(always)]
+    fn node(self) -> &'static Node {
+        let addr =
+            |addr: NonZeroUsize| NonZeroUsize::new(addr.get() & !Self::ATOMIC_BIT).expect("an address");
+        // SAFETY: nodes of the two statics live for ever.
+        unsafe { self.0.map_addr(addr).as_ref() }
+    }
+
+    /// Charges this CPU's stock: [`Accounts::charge_stock`], by what is known without a look at the accounts.
+    /// `place` is the node's: in a handle it is in registers, where a loop charges more than once.
+    #[inline(always)]
+    pub(crate) fn charge_stock(self, addr: StockAddr, n: u64) -> bool {
+        // Before the kind is asked, so that a loop asks it once.
+        let area = RseqArea::current(PercpuMode::Cpu);
+        n <= STOCKED_MAX
+            && match self.kind() {
+                // SAFETY: the tables of the two statics live for ever.
+                StockKind::Rseq => area.is_some_and(|area| unsafe { stock::charge_at(area, addr, n as u32) }),
+                StockKind::Atomic => {
+                    atomic_stock(area, addr).is_some_and(|word| stock::charge(word, addr.key, n as u32))
+                }
+            }
+    }
+
+    /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
+    #[inline(always)]
+    pub(crate) fn uncharge_stock(self, addr: StockAddr, n: u64) -> bool {
+        let area = RseqArea::current(PercpuMode::Cpu);
+        n <= STOCKED_MAX
+            && match self.kind() {
+                // SAFETY: as in `charge_stock`.
+                StockKind::Rseq => {
+                    area.is_some_and(|area| unsafe { stock::uncharge_at(area, addr, n as u32) })
+                }
+                StockKind::Atomic => {
+                    atomic_stock(area, addr).is_some_and(|word| stock::uncharge(word, addr.key, n as u32))
+                }
+            }
+    }
+
+    /// Where the account's stocks stand.
+    #[inline(always)]
+    pub(crate) fn stock_addr(self) -> StockAddr {
+        self.node().stock_addr
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_charge(self, addr: StockAddr, n: u64) -> Result<(), OverBudget> {
+        if self.charge_stock(addr, n) {
+            return Ok(());
+        }
+        self.charge_slow(n)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_slow(self, n: u64) -> Result<(), OverBudget> {
+        let result = unaccounted(|| {
+            on_account!(self, |accounts, node| accounts.charge_slow(node, current_cpu(), n, None))
+        });
+        self.wake_waiters();
+        result
+    }
+
+    pub(crate) fn force_charge(self, n: u64) -> Result<(), Overrun> {
+        if self.charge_stock(self.stock_addr(), n) {
+            return Ok(());
+        }
+        let result =
+            unaccounted(|| on_account!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n)));
+        self.wake_waiters();
+        result
+    }
+
+    #[inline(always)]
+    pub(crate) fn uncharge(self, addr: StockAddr, n: u64) -> Result<(), OverUncharge> {
+        if self.uncharge_stock(addr, n) {
+            return Ok(());
+        }
+        self.uncharge_slow(n)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uncharge_slow(self, n: u64) -> Result<(), OverUncharge> {
+        let result = unaccounted(|| {
+            on_account!(self, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n))
+        });
+        self.wake_waiters();
+        result
+    }
+
+    /// As `wake_waiters`, for the allocator: it may be called in the midst of anything, under the locks of an
+    /// executor too, whose wakers want the same locks. So another thread wakes.
+    pub(crate) fn wake_waiters_elsewhere(self) {
+        if on_account!(self, |accounts, _node| accounts.wake_pending()) {
+            reclaim::notify_reclaimer();
+        }
+    }
+
+    /// After whatever may have brought units back: who waits for them is woken.
+    pub(crate) fn wake_waiters(self) {
+        if on_account!(self, |accounts, _node| accounts.take_pending_wake()) {
+            wait::wake_first_waiters();
+        }
+    }
+}
+
+// SAFETY: a AccountPtr is the address of a node, which is Sync and lives for ever.
+unsafe impl Send for AccountPtr {}
+// SAFETY: as above.
+unsafe impl Sync for AccountPtr {}
