@@ -1,7 +1,8 @@
 //! Cid: what it costs when a CPU works on another id's data after a pause, as published with Linux 6.13.
 //!
 //! Model.   `cid/sim.rs` has the program. It is run for each published number of threads and delay, by the CPU's
-//!          number and under each policy of `cid`. Four forms, of which the last three say what is in them that was
+//!          number and under each policy of `cid`, and by the rules of Linux 6.19. Four forms, of which the last three say what is in
+//!          them that was
 //!          chosen with the table in view. *Predicted*: the machine's numbers, the kernel's defaults. *Informed*: 1000
 //!          ticks per second, and a core that leaves a deep state is at its base clock. *Probed*: what an own area
 //!          costs after a sleep is as it was measured in the two columns where none moves, so that the third
@@ -13,7 +14,7 @@
 use super::{Options, Row, Table};
 use rows::rows_of;
 use sim::{Index, RemoteClock, Setup, run};
-use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
+use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;
@@ -55,7 +56,7 @@ impl Default for Columns {
             kept: Index::Cid(&KeptPerCpu),
             local: Index::Cid(&CacheLocal),
             lowest: Index::Cid(&Lowest),
-            owned: Index::Cid(&TaskOwned),
+            owned: Index::TaskOwnedCid,
         }
     }
 }

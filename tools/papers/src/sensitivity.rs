@@ -12,7 +12,7 @@ use super::cid::{PUBLISHED, given};
 use super::hot_windows::{Shape, Trips, Windows, pairs};
 use super::{Options, drain};
 use serde::{Deserialize, Serialize};
-use warmcore_cid::{CacheLocal, KeptPerCpu, TaskOwned};
+use warmcore_cid::{CacheLocal, KeptPerCpu};
 use warmcore_sched::Kernel;
 use warmcore_sim::costs::{Costs, Number, Trust};
 use warmcore_sim::machine::SimMachine;
@@ -109,7 +109,7 @@ fn ids(options: &Options) -> Vec<Sensitivity> {
     let churning = Setup {
         threads: CHURNING,
         llcs: machine.topology.llcs.len() as u32,
-        index: Index::Cid(&TaskOwned),
+        index: Index::TaskOwnedCid,
         churn_percent: CHURN_PERCENT,
         ..PUBLISHED
     };

@@ -1,6 +1,6 @@
 //! The cid table: its rules are the crate's own, its effects vanish with their causes, its numbers are the same ever.
 
-use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned, policy};
+use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, policy};
 use warmcore_papers::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
 use warmcore_papers::cid::{self, PUBLISHED};
 use warmcore_papers::{Mark, Options, Table};
@@ -46,8 +46,8 @@ fn table() -> Table {
 fn eight_threads_at_10_ms_never_lose_an_id_whatever_anything_costs() {
     let costs = costs();
     for costs in [&costs, &costs.with_equal_latencies(), &costs.scaled("boost_mhz", 500).unwrap()] {
-        let all: [&'static dyn Policy; 3] = [&CacheLocal, &KeptPerCpu, &TaskOwned];
-        let all = all.map(|policy| outcome(costs, &Setup { index: Index::Cid(policy), ..kept(8, 10) }));
+        let all = [Index::Cid(&CacheLocal), Index::Cid(&KeptPerCpu), Index::TaskOwnedCid];
+        let all = all.map(|index| outcome(costs, &Setup { index, ..kept(8, 10) }));
         let cpu = outcome(costs, &Setup { index: Index::Cpu, ..kept(8, 10) });
         for outcome in all {
             assert_eq!((outcome.moved, outcome.faults), (0, 0));
@@ -82,20 +82,21 @@ fn a_rule_of_cid_makes_the_table() {
     // The scene knows no policy: each is told of the same entries, moves and compactions, and only its own rules
     // differ. Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
     let costs = costs();
-    let by =
-        |policy: &'static dyn Policy| outcome(&costs, &Setup { index: Index::Cid(policy), ..kept(24, 200) });
-    let (lowest, kept_ids, local, owned) = (by(&Lowest), by(&KeptPerCpu), by(&CacheLocal), by(&TaskOwned));
+    let by = |index| outcome(&costs, &Setup { index, ..kept(24, 200) });
+    let [lowest, kept_ids, local] =
+        [&Lowest as &'static dyn Policy, &KeptPerCpu, &CacheLocal].map(|p| by(Index::Cid(p)));
+    let owned = by(Index::TaskOwnedCid);
     assert_eq!(local.moved, 0, "rule 1: the recent id");
     assert!(kept_ids.moved > 24, "without it: {}", kept_ids.moved);
     assert_eq!(owned.moved, 0, "ids that never expire");
     assert_eq!(lowest.areas, 1, "all on the lowest one");
     assert!(lowest.burst_ns > 5.0 * local.burst_ns && kept_ids.burst_ns > 5.0 * local.burst_ns);
     // What the crate says of itself decides, not the driver: who says that ids expire loses them.
-    for policy in policy::ALL {
-        let plain = outcome(&costs, &Setup { index: Index::Cid(policy), ..kept(24, 200) });
-        let never = Setup { compacts: false, index: Index::Cid(policy), ..kept(24, 200) };
-        let same = plain.moved == outcome(&costs, &never).moved;
-        assert_eq!(same, policy.name() != "kept-per-cpu", "{policy:?}");
+    let policies = policy::ALL.map(|policy| (Index::Cid(policy), policy.name() != "kept-per-cpu"));
+    for (index, is_same) in policies.into_iter().chain([(Index::TaskOwnedCid, true)]) {
+        let plain = outcome(&costs, &Setup { index, ..kept(24, 200) });
+        let never = Setup { compacts: false, index, ..kept(24, 200) };
+        assert_eq!(plain.moved == outcome(&costs, &never).moved, is_same, "{index:?}");
     }
 }
 
@@ -122,7 +123,7 @@ fn pages_that_exist_cost_no_faults_and_the_gain_falls_below_3_4() {
 #[test]
 fn ids_of_tasks_move_when_tasks_come_and_go() {
     let costs = costs();
-    let owned = Setup { index: Index::Cid(&TaskOwned), ..kept(24, 200) };
+    let owned = Setup { index: Index::TaskOwnedCid, ..kept(24, 200) };
     assert_eq!(outcome(&costs, &owned).moved, 0);
     let churn = Setup { churn_percent: 25, ..owned };
     assert!(outcome(&costs, &churn).moved > 0);

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cids;
 pub mod costs;
 mod error;
 pub mod event;

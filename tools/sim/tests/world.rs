@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use replay::{Case, REPLAY, VARIABLE, property};
 use std::collections::BTreeMap;
 use std::process::Command;
-use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
+use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
 use warmcore_sched::{Allowed, Kernel, Policy, PolicyKind, To, Waker};
+use warmcore_sim::cids::CidRules;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::program::{Length, Program, TaskId};
@@ -231,9 +232,10 @@ fn spawn<P: Policy>(world: &mut World<P, Books>, load: &Load) {
         let place = if i % 2 == 0 { Allowed::Cpu(CpuId(0)) } else { Allowed::Llc(LlcId(0)) };
         add(Program::new(format!("kept{i}")).on(place).repeat(20, |p| p.run(run).sleep(20_000).mark("kept")));
     }
-    let policies: [&'static dyn warmcore_cid::Policy; 4] = [&CacheLocal, &KeptPerCpu, &Lowest, &TaskOwned];
+    let rules: [CidRules; 4] =
+        [(&CacheLocal).into(), (&KeptPerCpu).into(), (&Lowest).into(), CidRules::TaskOwned];
     let process =
-        world.process(Plan::new(policies[load.seed as usize % 4]).with_area(16 << 10, Pages::CopyOnWrite));
+        world.process(Plan::new(rules[load.seed as usize % 4]).with_area(16 << 10, Pages::CopyOnWrite));
     for i in 0..load.cids {
         let of = Program::new(format!("cid{i}")).in_process(process);
         let body = |p: Program| {

@@ -4,7 +4,7 @@
 //!          random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with
 //!          a sleep of delay × threads after each. No two overlap, so a loop over visits in the order of time is all
 //!          the scheduler that there is. A thread enters when it is switched in and leaves when it is switched
-//!          out: the ids are the crate's own.
+//!          out: the ids are those of `warmcore-cid`, or the simulator's imitation of Linux 6.19.
 //!          The kernel's compaction runs on the first tick, 100 ms after the last one, that hits a running thread of
 //!          the process, and takes an id whose CPU's clock says that it lay unused for 100 ms. The clock of an idle CPU
 //!          stands still, but for a pass over all idle CPUs that is made at most every 32 ms, by whoever goes idle
@@ -16,7 +16,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use warmcore_cid::{HeldCid, Ids, PcpuCid, Policy, User, pcpu_cids};
+use warmcore_cid::Policy;
+use warmcore_sim::cids::{CidRules, ProcessCids};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, ExtentId, Memory, Pages};
 use warmcore_sim::random::{Purpose, Random, below};
@@ -41,6 +42,8 @@ pub enum Index {
     Cpu,
     /// By an id under this policy.
     Cid(&'static dyn Policy),
+    /// By an id under the rules of Linux 6.19.
+    TaskOwnedCid,
 }
 
 /// What the clock of another, idle CPU shows to a compaction.
@@ -95,10 +98,10 @@ pub struct Outcome {
     pub compactions: u32,
 }
 
-struct Thread<'a> {
+struct Thread {
     cpu: CpuId,
-    user: Option<User>,
-    held: Option<HeldCid<'a>>,
+    /// Its number in the process. None: it ended, and another one is made at its next turn.
+    task: Option<u32>,
     area: Option<u32>,
     /// Timed passes that it made.
     passes: u32,
@@ -119,11 +122,13 @@ struct Queue {
 /// If the machine has not so many CPUs.
 pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outcome {
     let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
-    let ids = match setup.index {
+    let rules = match setup.index {
         Index::Cpu => None,
-        Index::Cid(policy) => Some(Ids::new(pcpu_cids(numbers), OVERFLOW, policy)),
+        Index::Cid(policy) => Some(CidRules::Policy(policy)),
+        Index::TaskOwnedCid => Some(CidRules::TaskOwned),
     };
-    CidSim::new(costs, topology, setup, seed, ids.as_ref()).run()
+    let cids = rules.map(|rules| ProcessCids::new(numbers, OVERFLOW, rules));
+    CidSim::new(costs, topology, setup, seed, cids).run()
 }
 
 /// Ids for who finds its CPU's held: nobody does here.
@@ -133,10 +138,11 @@ struct CidSim<'a> {
     setup: &'a Setup,
     random: Random,
     memory: Memory,
-    ids: Option<&'a Ids<Box<[PcpuCid]>>>,
+    /// None: areas are found by the CPU's number.
+    cids: Option<ProcessCids>,
     all: CpuSet,
     /// By slot: the CPU's index among those that take part.
-    threads: Vec<Thread<'a>>,
+    threads: Vec<Thread>,
     queues: Vec<Queue>,
     /// By CPU number.
     slot_of: Vec<usize>,
@@ -144,7 +150,7 @@ struct CidSim<'a> {
     siblings: Vec<Vec<usize>>,
     /// By area: its extent.
     areas: Vec<Option<ExtentId>>,
-    next_token: u32,
+    next_task: u32,
     next_scan: u64,
     next_idle_pass: u64,
     switch_ns: u64,
@@ -158,7 +164,7 @@ impl<'a> CidSim<'a> {
         topology: &Topology,
         setup: &'a Setup,
         seed: u64,
-        ids: Option<&'a Ids<Box<[PcpuCid]>>>,
+        cids: Option<ProcessCids>,
     ) -> Self {
         let cpus = cpus_of(topology, setup);
         let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
@@ -174,19 +180,19 @@ impl<'a> CidSim<'a> {
         let probe = memory.extent(AREA_BYTES, Pages::Touched, None);
         memory.touch(cpus[0], probe, Access::Write, Nanos(0));
         let hot_pass_ns = memory.touch(cpus[0], probe, Access::Write, Nanos(0)).0;
-        let thread = |cpu: &CpuId| Thread { cpu: *cpu, user: None, held: None, area: None, passes: 0 };
+        let thread = |cpu: &CpuId| Thread { cpu: *cpu, task: None, area: None, passes: 0 };
         Self {
             setup,
             random: Random::new(seed),
             memory,
-            ids,
+            cids,
             threads: cpus.iter().map(thread).collect(),
             queues: vec![Queue::default(); cpus.len()],
             all: cpus.into_iter().collect(),
             slot_of,
             siblings,
             areas: vec![None; numbers + OVERFLOW as usize],
-            next_token: 0,
+            next_task: 0,
             next_scan: EXPIRY,
             next_idle_pass: 0,
             switch_ns: costs.ns("csw_voluntary").0,
@@ -220,9 +226,11 @@ impl<'a> CidSim<'a> {
                 due.push(Reverse((slept_until(left, self.setup.delay_ms * n * MS), k, slot)));
             }
         }
-        let users = self.threads.iter_mut().filter_map(|thread| thread.user.take()).chain(main);
-        let users: Vec<User> = users.collect();
-        users.into_iter().for_each(|user| _ = self.ids.map(|ids| ids.remove_user(user)));
+        let tasks: Vec<u32> =
+            self.threads.iter_mut().filter_map(|thread| thread.task.take()).chain(main).collect();
+        if let Some(cids) = &mut self.cids {
+            tasks.into_iter().for_each(|task| cids.remove_task(task));
+        }
         out.burst_ns = sum as f64 / (n * u64::from(TIMED_PASSES)) as f64;
         out.after_sleep_ns = after as f64 / (n * u64::from(TIMED_PASSES - 1)) as f64;
         out.areas = self.areas.iter().flatten().count() as u32;
@@ -240,26 +248,30 @@ impl<'a> CidSim<'a> {
         order
     }
 
-    fn new_user(&mut self) -> Option<User> {
-        let token = self.next_token;
-        self.next_token += 1;
-        self.ids.map(|ids| ids.add_user(token, &self.all))
+    /// None: areas are found by the CPU's number.
+    fn new_task(&mut self) -> Option<u32> {
+        let task = self.next_task;
+        self.next_task += 1;
+        self.cids.as_mut()?.add_task(task, &self.all);
+        Some(task)
     }
 
     /// All run at once until the last one is there: each CPU has an id then. The first thread of the process
     /// made the others, and waits for their end.
-    fn meet(&mut self, now: u64) -> Option<User> {
-        let mut main = self.new_user();
+    fn meet(&mut self, now: u64) -> Option<u32> {
+        let main = self.new_task();
         for slot in 0..self.threads.len() {
-            self.threads[slot].user = self.new_user();
+            self.threads[slot].task = self.new_task();
         }
-        if let (Some(ids), Some(main)) = (self.ids, &mut main) {
-            let held = ids.enter(self.threads[0].cpu, main).expect("the first id");
-            ids.leave(held, main);
+        if let (Some(cids), Some(main)) = (&mut self.cids, main) {
+            cids.enter(main, self.threads[0].cpu).expect("the first id");
+            cids.leave(main);
         }
-        self.threads.iter_mut().for_each(|thread| _ = thread.enter(self.ids));
         for slot in 0..self.threads.len() {
-            self.threads[slot].leave(self.ids);
+            self.enter(slot);
+        }
+        for slot in 0..self.threads.len() {
+            self.leave(slot);
             self.goes_idle(slot, now);
         }
         main
@@ -287,22 +299,22 @@ impl<'a> CidSim<'a> {
     }
 
     fn switch_in(&mut self, slot: usize, now: u64) -> u32 {
-        if self.threads[slot].user.is_none() {
-            self.threads[slot].user = self.new_user();
+        if self.threads[slot].task.is_none() {
+            self.threads[slot].task = self.new_task();
         }
         let queue = &mut self.queues[slot];
         *queue = Queue { clock: now, used: now, is_idle: false };
-        self.threads[slot].enter(self.ids)
+        self.enter(slot)
     }
 
     fn switch_out(&mut self, slot: usize, now: u64) {
+        self.leave(slot);
         let (percent, thread) = (self.setup.churn_percent, &mut self.threads[slot]);
-        thread.leave(self.ids);
         thread.passes += 1;
         let draw = self.random.bits(2 + slot as u64, Purpose::Load, u64::from(thread.passes));
         let ends = below(draw, 100) < percent;
-        if let (Some(ids), Some(user)) = (self.ids, thread.user.take_if(|_| ends)) {
-            ids.remove_user(user);
+        if let (Some(cids), Some(task)) = (&mut self.cids, thread.task.take_if(|_| ends)) {
+            cids.remove_task(task);
         }
         self.goes_idle(slot, now);
     }
@@ -330,13 +342,13 @@ impl<'a> CidSim<'a> {
     fn compact(&mut self, now: u64) {
         let (slot_of, queues, clock) = (&self.slot_of, &self.queues, self.setup.clock);
         self.compactions += 1;
-        self.ids.map(|ids| {
-            ids.compact_if(|cpu, _| {
+        if let Some(cids) = &mut self.cids {
+            cids.compact_if(|cpu| {
                 let queue = &queues[slot_of[cpu.index()]];
                 let shows = if clock == RemoteClock::Right { now } else { queue.clock };
                 shows >= queue.used + EXPIRY
-            })
-        });
+            });
+        }
     }
 
     /// Brings the clocks of idle CPUs up to date, if that was not done just now.
@@ -351,27 +363,21 @@ impl<'a> CidSim<'a> {
         self.pass_over_idle(now);
         self.queues[slot] = Queue { clock: now, used: now, is_idle: true };
     }
-}
 
-impl<'a> Thread<'a> {
-    /// The area that it has from now on.
-    fn enter(&mut self, ids: Option<&'a Ids<Box<[PcpuCid]>>>) -> u32 {
-        let area = match (ids, &mut self.user) {
-            (Some(ids), Some(user)) => {
-                let held = ids.enter(self.cpu, user).expect("an id for each CPU");
-                let cid = held.cid();
-                self.held = Some(held);
-                cid.0
-            }
-            _ => self.cpu.0,
+    /// Gives a thread its area, which it keeps until it enters again.
+    fn enter(&mut self, slot: usize) -> u32 {
+        let thread = &mut self.threads[slot];
+        let area = match (&mut self.cids, thread.task) {
+            (Some(cids), Some(task)) => cids.enter(task, thread.cpu).expect("an id for each CPU").0,
+            _ => thread.cpu.0,
         };
-        self.area = Some(area);
+        thread.area = Some(area);
         area
     }
 
-    fn leave(&mut self, ids: Option<&'a Ids<Box<[PcpuCid]>>>) {
-        if let (Some(ids), Some(held), Some(user)) = (ids, self.held.take(), &mut self.user) {
-            ids.leave(held, user);
+    fn leave(&mut self, slot: usize) {
+        if let (Some(cids), Some(task)) = (&mut self.cids, self.threads[slot].task) {
+            cids.leave(task);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Process: tasks that share data, and the concurrency ids under which they run. The kernel's `mm`.
 //!
-//! Model.   A task that gets a CPU enters its process's `Ids` there, and leaves with the CPU. Every so often, when a
+//! Model.   A task that gets a CPU enters its process's ids there, and leaves with the CPU. Every so often, when a
 //!          tick meets a running task of the process, ids that nobody used are taken back, by the crate's own rule.
 //!          Each id has an area of data; a task touches that of the id under which it runs.
 //! Number.  16 bytes per CPU and process for pcpu_cids, 8 for when each was used last.
@@ -8,8 +8,9 @@
 //! Source.  Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: what is old is judged by the
 //!          clock of the CPU that keeps the id, which stands still while that CPU idles.
 
+use crate::cids::{CidRules, ProcessCids};
 use crate::memory::{Access, ExtentId, Memory, Pages};
-use warmcore_cid::{Ids, PcpuCid, Policy, Stats, User, pcpu_cids};
+use warmcore_cid::Stats;
 use warmcore_types::{Cid, CpuId, CpuSet, Nanos, NodeId};
 
 /// What counts as unused when ids are taken back.
@@ -41,7 +42,7 @@ pub struct Area {
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Which id a CPU gets.
-    pub policy: &'static dyn Policy,
+    pub rules: CidRules,
     /// What counts as unused.
     pub expiry: Expiry,
     /// The data of each id. `None`: there is none to touch.
@@ -49,9 +50,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Ids by this policy, without data.
-    pub fn new(policy: &'static dyn Policy) -> Self {
-        Self { policy, expiry: Expiry::default(), area: None }
+    /// Ids by these rules, without data.
+    pub fn new(rules: impl Into<CidRules>) -> Self {
+        Self { rules: rules.into(), expiry: Expiry::default(), area: None }
     }
 
     /// Each id has so much data.
@@ -67,10 +68,11 @@ impl Plan {
 
 /// A process.
 pub struct Process {
-    ids: Ids<Box<[PcpuCid]>>,
+    cids: ProcessCids,
     plan: Plan,
-    /// Its tasks. `None`: a place for one.
-    members: Vec<Option<User>>,
+    /// How many numbers of tasks were in use at once.
+    members: u32,
+    /// Numbers of tasks that left.
     free: Vec<u32>,
     areas: Vec<Option<ExtentId>>,
     /// By CPU: when its id was used last.
@@ -82,9 +84,9 @@ pub struct Process {
 impl Process {
     pub(crate) fn new(cpus: u32, plan: Plan) -> Self {
         Self {
-            ids: Ids::new(pcpu_cids(cpus), 0, plan.policy),
+            cids: ProcessCids::new(cpus, 0, plan.rules),
             plan,
-            members: Vec::new(),
+            members: 0,
             free: Vec::new(),
             areas: Vec::new(),
             used_at: vec![0; cpus as usize],
@@ -95,12 +97,12 @@ impl Process {
 
     /// What happened to its ids.
     pub fn stats(&self) -> Stats {
-        self.ids.stats()
+        self.cids.stats()
     }
 
     /// The id that a CPU has now, and whether somebody runs under it.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
-        self.ids.at(cpu)
+        self.cids.at(cpu)
     }
 
     /// Areas that were touched.
@@ -116,48 +118,41 @@ impl Process {
     /// A task more, which may run there.
     pub(crate) fn join(&mut self, allowed: &CpuSet) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.members.push(None);
-            self.members.len() as u32 - 1
+            self.members += 1;
+            self.members - 1
         });
-        self.members[at as usize] = Some(self.ids.add_user(at, allowed));
+        self.cids.add_task(at, allowed);
         at
     }
 
     /// One of its tasks may run only there from now on.
     pub(crate) fn allow(&mut self, at: u32, cpus: &CpuSet) {
-        if let Some(user) = self.members[at as usize].as_mut() {
-            self.ids.allow_user(user, cpus);
-        }
+        self.cids.allow_task(at, cpus);
     }
 
     /// A task less. It holds nothing.
     pub(crate) fn part(&mut self, at: u32) {
-        if let Some(user) = self.members[at as usize].take() {
-            self.ids.remove_user(user);
-            self.free.push(at);
-        }
+        self.cids.remove_task(at);
+        self.free.push(at);
     }
 
     /// A task gets a CPU.
     pub(crate) fn enter(&mut self, at: u32, cpu: CpuId, now: Nanos) {
         self.entries += 1;
         self.used_at[cpu.index()] = now.0;
-        let user = self.members[at as usize].as_mut().expect("a member that has not parted");
-        let cid = self.ids.enter_unguarded(cpu, user);
+        let cid = self.cids.enter(at, cpu);
         assert!(cid.is_some(), "{cpu} runs one task at a time, and its seat is held");
     }
 
     /// It loses the CPU.
     pub(crate) fn leave(&mut self, at: u32, cpu: CpuId, now: Nanos) {
         self.used_at[cpu.index()] = now.0;
-        if let Some(user) = self.members[at as usize].as_mut() {
-            self.ids.leave_unguarded(user);
-        }
+        self.cids.leave(at);
     }
 
     /// The id under which a task runs.
     pub(crate) fn cid(&self, at: u32) -> Option<Cid> {
-        self.ids.held_cid(self.members[at as usize].as_ref()?)
+        self.cids.held_cid(at)
     }
 
     /// A pass over the data of the id under which a task runs.
@@ -186,17 +181,17 @@ impl Process {
             return false;
         }
         self.next_scan = now.0 + every.0;
-        let (ids, used_at) = (&self.ids, &self.used_at);
+        let (cids, used_at) = (&mut self.cids, &self.used_at);
         let is_past = |cpu: CpuId, clock: Nanos, age: Nanos| {
             used_at.get(cpu.index()).is_some_and(|used| clock.0 >= used.saturating_add(age.0))
         };
         match self.plan.expiry {
-            Expiry::TwoScans => ids.compact(),
-            Expiry::Age(age) => ids.compact_if(|cpu, _| is_past(cpu, now, age)),
+            Expiry::TwoScans => cids.compact(),
+            Expiry::Age(age) => cids.compact_if(|cpu| is_past(cpu, now, age)),
             Expiry::AgeThere(age) => {
-                ids.compact_if(|cpu, _| cpu.index() < used_at.len() && is_past(cpu, clock(cpu), age))
+                cids.compact_if(|cpu| cpu.index() < used_at.len() && is_past(cpu, clock(cpu), age))
             }
-            Expiry::Never => ids.compact_if(|_, _| false),
+            Expiry::Never => cids.compact_if(|_| false),
         };
         true
     }
