@@ -22,9 +22,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use tcmalloc_better::TCMalloc;
 use tikv_jemallocator::Jemalloc;
-use warmcore_cli::measure::Variant;
-use warmcore_cli::results::Row;
-use warmcore_cli::run::{Ask, percpu};
+use warmcore_bench::measure::Variant;
+use warmcore_results::Row;
+use warmcore_bench::{Ask, percpu};
 use warmcore_percpu::FreeList;
 
 /// As large as the objects that are freed and wanted again: a small request, a node of a tree.

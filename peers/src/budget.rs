@@ -27,6 +27,9 @@ use warmcore_budget::{Account, StockKind};
 use warmcore_cli::measure::{Measured, Variant};
 use warmcore_cli::results::{Bound, Row};
 use warmcore_cli::run::Ask;
+use warmcore_bench::measure::{Measured, Variant};
+use warmcore_results::{Bound, Row};
+use warmcore_bench::Ask;
 use warmcore_datafusion::BudgetPool;
 use warmcore_line::Padded;
 

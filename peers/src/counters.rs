@@ -16,9 +16,9 @@ use prometheus::local::LocalIntCounter;
 use prometheus_client::metrics::counter::Counter as ClientCounter;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
-use warmcore_cli::measure::Variant;
-use warmcore_cli::results::Row;
-use warmcore_cli::run::{Ask, percpu};
+use warmcore_bench::measure::Variant;
+use warmcore_results::Row;
+use warmcore_bench::{Ask, percpu};
 use warmcore_line::Padded;
 use warmcore_percpu::Counter;
 

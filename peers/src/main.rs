@@ -17,11 +17,11 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_cli::measure::{Effort, INTERRUPTED, Measured};
-use warmcore_cli::report;
-use warmcore_cli::results::{Row, write_whole};
-use warmcore_cli::run::{Case, percpu, run_cases};
-use warmcore_cli::signals;
+use warmcore_bench::measure::{Effort, INTERRUPTED, Measured};
+use warmcore_report;
+use warmcore_results::{Row, write_whole};
+use warmcore_bench::{Case, percpu, run_cases};
+use warmcore_bench::signals;
 
 /// Times Warmcore's counter, free list and budgets beside named peers
 #[derive(Parser)]

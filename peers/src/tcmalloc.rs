@@ -14,9 +14,9 @@ use std::alloc::System;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use tcmalloc_better::TCMalloc;
-use warmcore_cli::measure::{Effort, INTERRUPTED, Variant};
-use warmcore_cli::results::{Results, Row};
-use warmcore_cli::run::{Ask, percpu};
+use warmcore_bench::measure::{Effort, INTERRUPTED, Variant};
+use warmcore_results::{Results, Row};
+use warmcore_bench::{Ask, percpu};
 use warmcore_percpu::VARIABLE;
 
 /// Switches glibc's area off, as MongoDB advises for tcmalloc.

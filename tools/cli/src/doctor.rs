@@ -6,11 +6,11 @@
 mod processes;
 mod runtime;
 
-use crate::host;
-use crate::report::{Finding, State};
 use std::path::PathBuf;
 use warmcore_budget::process as budget;
 use warmcore_percpu::{Backend, VARIABLE, try_backend};
+use warmcore_report::{Finding, State};
+use warmcore_results::system as host;
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
 use warmcore_topo::Topology;
 
@@ -38,8 +38,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.json {
         let json =
-            serde_json::json!({ "schema": crate::results::SCHEMA, "what": "doctor", "findings": findings });
-        crate::results::write_whole(path, &serde_json::to_vec_pretty(&json)?)?;
+            serde_json::json!({ "schema": warmcore_results::SCHEMA, "what": "doctor", "findings": findings });
+        warmcore_results::write_whole(path, &serde_json::to_vec_pretty(&json)?)?;
         eprintln!("written: {}", path.display());
     }
     Ok(())

@@ -7,13 +7,13 @@
 //! Number.  Eleven bodies.
 //! Source.  `fuzz/README.md` says how to run one.
 
-use crate::report::{self, Inputs, Probe};
-use crate::results::Results;
 use crate::top::Snapshot;
 use std::io::Write;
 use std::path::Path;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{self, Base, Profile};
+use warmcore_report::{self as report, Inputs, Probe};
+use warmcore_results::Results;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::program::rt_app;
 use warmcore_topo::{MACHINES, Topology, machines};

@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use warmcore_cli::{doctor, run, signals, sim, survey, top, topo};
+use warmcore_bench::{part, signals};
+use warmcore_cli::{bench, doctor, sim, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -22,7 +23,7 @@ enum Command {
     /// Draws the machine: sockets, last-level caches, cores; --probe measures it
     Topo(topo::Args),
     /// Measures one mechanism beside the plain way and named peers
-    Run(run::Args),
+    Run(bench::Args),
     /// Simulates a machine that isn't here, and compares with what others measured on it
     Sim(sim::Args),
     /// Measures everything and writes one page with pictures
@@ -32,8 +33,8 @@ enum Command {
     /// Says what this system offers, what limits it, and what to do
     Doctor(doctor::Args),
     /// Runs what needs a process of its own; `run` calls it
-    #[command(name = run::part::COMMAND, hide = true)]
-    RunPart(run::part::Args),
+    #[command(name = part::COMMAND, hide = true)]
+    RunPart(bench::PartArgs),
 }
 
 fn main() -> ExitCode {
@@ -50,8 +51,8 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
-        Command::Run(args) => with_mode().and_then(|()| run::command(args)),
-        Command::RunPart(args) => with_mode().and_then(|()| run::part::command(args)),
+        Command::Run(args) => with_mode().and_then(|()| bench::command(args)),
+        Command::RunPart(args) => with_mode().and_then(|()| bench::part_command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),
     };
     match done {

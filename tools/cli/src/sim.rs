@@ -14,9 +14,7 @@ mod watch;
 
 pub use args::Args;
 
-use crate::measure::INTERRUPTED;
-use crate::report::Probe;
-use crate::{host, report, results, topo};
+use crate::topo;
 use anyhow::Context;
 use args::{Common, FalseSharing, What};
 use serde::Serialize;
@@ -24,9 +22,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use warmcore_bench::measure::INTERRUPTED;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{self, Base, Culprit, Profile};
 use warmcore_papers::{Options, Table, UNPUBLISHED};
+use warmcore_report as report;
+use warmcore_report::Probe;
+use warmcore_results::{self as results, system as host};
 use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
@@ -56,7 +58,7 @@ pub struct Simulated {
     pub tables: Vec<Table>,
     /// Of a load: what came of it under each policy, seed by seed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub loads: Vec<load::Load>,
+    pub loads: Vec<warmcore_report::Load>,
     /// Of a layout: who is to blame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
@@ -113,7 +115,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     // Now, so that no older file stands for this run, and a path that can't be written is told at once.
     all.keep(common)?;
     let chosen = args.kinds();
-    let bar = crate::progress(common.seeds, &all.what);
+    let bar = warmcore_bench::progress(common.seeds, &all.what);
     bar.enable_steady_tick(Duration::from_millis(200));
     for kind in &chosen {
         let watch = Onlooker::new(&bar, kind.name());
@@ -148,7 +150,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     Simulated::tell(common);
     if let Some(left_out) = &all.interrupted {
         eprintln!("interrupted: {left_out}");
-        crate::signals::end();
+        warmcore_bench::signals::end();
     }
     Ok(())
 }
@@ -213,7 +215,7 @@ fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     if what != THIS || machine.topology.usable().len() < 2 {
         return Ok(machine);
     }
-    let bar = crate::progress(1, "timing pairs of CPUs");
+    let bar = warmcore_bench::progress(1, "timing pairs of CPUs");
     let probed = topo::probe(&machine.topology, &|done, of| {
         bar.set_length(of);
         bar.set_position(done);
@@ -226,7 +228,7 @@ fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
         }
         Err(_) if INTERRUPTED.load(Relaxed) => {
             eprintln!("interrupted: the probe was not finished, and nothing was simulated");
-            crate::signals::end()
+            warmcore_bench::signals::end()
         }
         Err(error) => {
             eprintln!("not timed, so hand-overs are estimates: {error:#}");
@@ -328,5 +330,46 @@ mod tests {
             [Distance::Smt, Distance::Llc, Distance::Other].map(|d| costs.hand_over(d)),
             [11_000, 97_400, 240_000]
         );
+    }
+
+    /// The fields that `docs/json.md` lists under a heading.
+    fn documented(heading: &str) -> std::collections::BTreeSet<String> {
+        let docs = include_str!("../../../docs/json.md");
+        let section = docs.split("\n## ").find(|s| s.lines().next() == Some(heading));
+        let rows = section.unwrap_or_else(|| panic!("docs/json.md has no section {heading}")).lines();
+        rows.filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned())).collect()
+    }
+
+    #[test]
+    fn the_schema_of_simulations_in_the_docs_is_the_schema() {
+        use warmcore_papers::Row;
+        let row = Row::of("8 threads", "ns", vec![1.0]).against(Some(1.0), "cid.10_ms");
+        let (rows, notes) = (vec![row], vec!["a note".into()]);
+        let full = Simulated {
+            schema: SCHEMA,
+            what: "sim cid".into(),
+            command: "warmcore sim cid --seeds 30".into(),
+            when: "2001-02-03T04:05:06Z".into(),
+            interrupted: None,
+            tables: vec![Table { name: "cid", machine: "epyc9654_2p".into(), source: "a mail", rows, notes }],
+            loads: Vec::new(),
+            culprit: None,
+        };
+        let value = serde_json::to_value(full).unwrap();
+        for (heading, at) in [
+            ("Simulated", ""),
+            ("Simulated table", "/tables/0"),
+            ("Simulated row", "/tables/0/rows/0"),
+            ("Tolerance", "/tables/0/rows/0/tolerance"),
+        ] {
+            let mut written: std::collections::BTreeSet<String> =
+                value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
+            // Written only where there are any.
+            let only = ["culprit", "interrupted", "loads"].map(str::to_owned);
+            written.extend(only.into_iter().filter(|_| heading == "Simulated"));
+            assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");
+        }
+        assert_eq!(value["tables"][0]["rows"][0]["mark"], "predicted");
+        assert_eq!(value["tables"][0]["rows"][0]["met"], true);
     }
 }

@@ -7,16 +7,16 @@
 //! Number.  Two and a half minutes on two cores, a good third of that with `--quick`; and half a minute more for what is
 //!          simulated.
 
-use crate::measure::{Effort, INTERRUPTED};
-use crate::report::{self, Imagined, Inputs, Probe};
-use crate::results::{Results, SCHEMA, write_whole};
-use crate::run::{What, run};
 use crate::{doctor, topo};
 use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use warmcore_bench::measure::{Effort, INTERRUPTED};
+use warmcore_bench::{What, run};
+use warmcore_report::{self as report, Imagined, Inputs, Probe};
+use warmcore_results::{Results, SCHEMA, write_whole};
 use warmcore_topo::Topology;
 
 mod imagined;
@@ -87,7 +87,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     println!("The page:  file://{}\nThe text:  {}", page.display(), out.join("summary.txt").display());
     if INTERRUPTED.load(Relaxed) {
         eprintln!("interrupted: the page shows what was finished; run it again for the rest");
-        crate::signals::end();
+        warmcore_bench::signals::end();
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     if INTERRUPTED.load(Relaxed) {
         return Ok(());
     }
-    let bar = crate::progress(1, &format!("{} of {steps}  topo --probe", steps - 2));
+    let bar = warmcore_bench::progress(1, &format!("{} of {steps}  topo --probe", steps - 2));
     let probed = topo::probe(topology, &|done, of| {
         bar.set_length(of);
         bar.set_position(done);

@@ -13,7 +13,6 @@ mod tests;
 pub(crate) use draw::crowded;
 pub use snapshot::{Look, Rates, Snapshot, Tenant, Use, Worker};
 
-use crate::printable::printable_json;
 use anyhow::{Context, bail};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -23,6 +22,7 @@ use std::io::{ErrorKind, IsTerminal, stdout};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use warmcore_results::printable::printable_json;
 use warmcore_runtime::observe::{self, Observable};
 
 /// Arguments of `warmcore top`.

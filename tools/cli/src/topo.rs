@@ -5,14 +5,14 @@
 //! Number.  384 CPUs are drawn in 60 lines; a probe takes 2 s on 2 CPUs and never above 20 s.
 //! Source.  `docs/json.md`, section topo, describes `--json`; `topo/tests.rs` holds the two together.
 
-use crate::measure::INTERRUPTED;
-use crate::report::Probe;
-use crate::results::{SCHEMA, write_whole};
 use anyhow::bail;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
+use warmcore_bench::measure::INTERRUPTED;
+use warmcore_report::Probe;
+use warmcore_results::{SCHEMA, write_whole};
 use warmcore_sys::platform;
 use warmcore_topo::{MACHINES, Topology, machines};
 
@@ -89,7 +89,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
             topology.usable()
         ));
     } else if args.probe {
-        let bar = crate::progress(1, "timing pairs of CPUs");
+        let bar = warmcore_bench::progress(1, "timing pairs of CPUs");
         let found = probe(&topology, &|done, of| {
             bar.set_length(of);
             bar.set_position(done);
@@ -97,7 +97,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         bar.finish_and_clear();
         if INTERRUPTED.load(Relaxed) {
             eprintln!("interrupted: the probe was not finished, and nothing of it is kept");
-            crate::signals::end();
+            warmcore_bench::signals::end();
         }
         let found = probed.insert(found?);
         paper.print(&format!("\n{}", table::table(&topology, found, paper.width)));

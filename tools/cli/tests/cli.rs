@@ -1,7 +1,6 @@
 //! The command as its users meet it, bad input and poor systems included.
 #![cfg(target_os = "linux")]
 
-use clap::ValueEnum;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use warmcore_cli::results::{Results, Row, Standing};
-use warmcore_cli::run::What;
+use warmcore_bench::What;
+use warmcore_results::{Results, Row, Standing};
 
 fn warmcore(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmcore"));
@@ -57,7 +56,7 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("run-part"), "{help}");
-    for what in What::value_variants() {
+    for what in What::EVERY {
         let help = well(&mut warmcore(&["run", what.name(), "--help"]));
         assert!(what.cases().iter().all(|case| help.contains(case.name)), "{help}");
         let error = badly(&mut warmcore(&["run", what.name(), "--case", "nonsense"]));

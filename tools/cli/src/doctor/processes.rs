@@ -4,9 +4,9 @@
 //! worker's time while another worker idles; of the others there is nothing to say here.
 
 use super::finding;
-use crate::report::{Finding, State};
 use crate::top::{Look, Snapshot};
 use std::time::Duration;
+use warmcore_report::{Finding, State};
 use warmcore_runtime::observe::{self, Observable};
 
 /// Between the two looks.

@@ -6,8 +6,8 @@
 //! Number.  Two threads a CPU for about a millisecond.
 
 use super::finding;
-use crate::report::{Finding, State};
 use std::time::Duration;
+use warmcore_report::{Finding, State};
 use warmcore_runtime::Runtime;
 use warmcore_sys::affinity;
 use warmcore_topo::{Core, Topology};

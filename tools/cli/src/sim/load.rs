@@ -8,14 +8,14 @@
 use super::args::Common;
 use super::watch::Onlooker;
 use super::{Simulated, noted};
-use crate::{report, results};
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
-use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use warmcore_papers::Options;
+use warmcore_report::{self as report, Load};
+use warmcore_results as results;
 use warmcore_sched::{Kernel, Policy, PolicyKind};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::program::rt_app;
@@ -29,17 +29,6 @@ const MACHINE: &str = "epyc9654_2p";
 
 /// For how long, if the file doesn't say.
 const LASTS: Nanos = Nanos(1_000_000_000);
-
-/// What came of it under one policy.
-#[derive(Debug, Clone, Serialize)]
-pub struct Load {
-    /// The policy.
-    pub policy: String,
-    /// The machine's name.
-    pub machine: String,
-    /// One for each seed, in their order.
-    pub reports: Vec<Report>,
-}
 
 /// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +95,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let mut found = Simulated::begun("load", command);
     found.keep(common)?;
     let scenario = Scenario { load: &load, topology: &machine.topology, costs: &machine.costs };
-    let bar = crate::progress(common.seeds, "sim load");
+    let bar = warmcore_bench::progress(common.seeds, "sim load");
     bar.enable_steady_tick(Duration::from_millis(200));
     let watch = Onlooker::new(&bar, "load");
     let options = Options { seeds: common.seeds(), progress: Some(watch.clone()), ..Options::default() };
@@ -168,7 +157,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     Simulated::tell(common);
     if let Some(left_out) = &found.interrupted {
         eprintln!("interrupted: {left_out}");
-        crate::signals::end();
+        warmcore_bench::signals::end();
     }
     Ok(())
 }

@@ -9,13 +9,13 @@
 //! Source.  The Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
 
 use super::Simulated;
-use super::load::Load;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use std::sync::Arc;
 use warmcore_papers::{Mark, Row, Table};
+use warmcore_report::Load;
 use warmcore_sim::world::Report;
 
 const SCHEMA: &str = "message simulated {

@@ -2,16 +2,16 @@
 //!
 //! Model.   The simulation runs on threads of its own and asks here whether to go on; the command's thread waits, and
 //!          says once that a signal was heard. What is under way then is finished, a second or two; a second signal
-//!          gives that up too ([`crate::signals`]).
+//!          gives that up too ([`warmcore_bench::signals`]).
 //! Number.  Signals are looked for 20 times per second.
 //! Writers. `failed`: the thread whose simulation panicked. `enough`: whoever has found an error.
 
-use crate::measure::INTERRUPTED;
 use indicatif::ProgressBar;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use warmcore_bench::measure::INTERRUPTED;
 use warmcore_papers::Progress;
 
 /// How often a signal is looked for.

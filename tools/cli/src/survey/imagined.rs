@@ -7,18 +7,18 @@
 //! Number.  The tables take some 110 s of one core, most of it the loads of hot windows, the sensitivity 40, the lanes less than one.
 //! Writers. The folder's `sim.json` and `sim-pictures.json`, each whole.
 
-use crate::host;
-use crate::measure::INTERRUPTED;
-use crate::report::{Lane, Lanes, Panel, Pictures, Run, Simulated};
 use crate::sim::SCHEMA;
 use anyhow::{Context, ensure};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use warmcore_bench::measure::INTERRUPTED;
 use warmcore_papers::{
     Options, Progress, Table, by_load, cid, drain, false_sharing, hot_windows, sensitivity, wake_queue,
 };
+use warmcore_report::{Lane, Lanes, Panel, Pictures, Run, Simulated};
+use warmcore_results::system as host;
 use warmcore_sched::{Kernel, To, Waker};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
@@ -61,7 +61,7 @@ fn options() -> Options {
 /// The tables, as `warmcore sim tables --quick` has them. Nothing if a signal came.
 pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
     let when = host::utc_now();
-    let bar = crate::progress(TABLES.len() as u64, &format!("{step}sim tables"));
+    let bar = warmcore_bench::progress(TABLES.len() as u64, &format!("{step}sim tables"));
     bar.enable_steady_tick(Duration::from_millis(200));
     let mut tables = Vec::new();
     for (name, table) in TABLES {
@@ -82,7 +82,7 @@ pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
 
 /// What else is drawn. Nothing if a signal came.
 pub(super) fn pictures(step: &str) -> Option<Pictures> {
-    let bar = crate::progress(1, &format!("{step}sim pictures"));
+    let bar = warmcore_bench::progress(1, &format!("{step}sim pictures"));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar.set_message("what moves the answers");
     let sensitivities = sensitivity::all(&options());

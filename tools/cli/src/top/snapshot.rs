@@ -7,10 +7,10 @@
 //!
 //! Source: docs/json.md, "top".
 
-use crate::printable::printable;
 use anyhow::bail;
 use serde::Deserialize;
 use std::collections::HashMap;
+use warmcore_results::printable::printable;
 use warmcore_runtime::observe::SCHEMA;
 
 /// What a process said of one of its runtimes.

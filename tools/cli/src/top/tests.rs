@@ -1,9 +1,9 @@
 use super::draw::{View, draw, scroll_max};
 use super::*;
-use crate::printable::is_unprintable;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
+use warmcore_results::printable::is_unprintable;
 
 /// A machine of two nodes with two caches each, of which the third has nobody; a second between two snapshots.
 fn look() -> Look {

@@ -11,12 +11,12 @@
 
 use super::pairs::pairs;
 use super::verdict::{Timed, verdict};
-use crate::measure::INTERRUPTED;
-use crate::report::Probe;
 use anyhow::{Context, bail, ensure};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
+use warmcore_bench::measure::INTERRUPTED;
 use warmcore_line::Padded;
+use warmcore_report::Probe;
 use warmcore_sys::{affinity, clock, platform};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet, Nanos};

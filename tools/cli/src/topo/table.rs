@@ -5,8 +5,8 @@
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
 use super::verdict::{Timed, groups, levels, range, round, within};
-use crate::report::Probe;
 use std::collections::BTreeMap;
+use warmcore_report::Probe;
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::{CpuId, CpuSet};
 

@@ -1,0 +1,233 @@
+//! Alloc: what it costs to charge every allocation to somebody.
+//!
+//! Model.   A block is had, every line of it written, and given back: by an allocator alone, and by the
+//!          same one below `BudgetAlloc`, with an account that pays and without. Called through
+//!          `GlobalAlloc`, as by `Box`, on instances that are not the process's own. The bare pair, which
+//!          nobody's program is, writes nothing. One block at a time comes from the front of a list that
+//!          is in the L1 cache; so there are also 64 blocks at a time, of all sizes, as a server has them.
+//! Number.  64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
+
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use crate::measure::Variant;
+use mimalloc::MiMalloc;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use warmcore_budget::process::{BudgetAlloc, enter};
+use warmcore_results::Bound;
+
+static MIMALLOC: MiMalloc = MiMalloc;
+static OVER_MIMALLOC: BudgetAlloc<MiMalloc> = BudgetAlloc::new(MiMalloc);
+static OVER_SYSTEM: BudgetAlloc<System> = BudgetAlloc::new(System);
+
+const OVER_PLAIN_MAX: f64 = 1.3;
+const SIZES: [usize; 4] = [64, 256, 1024, 4096];
+const LINE_BYTES: usize = 64;
+/// Blocks that are there at a time, where there are many.
+const LIVE: usize = 64;
+/// Their sizes, drawn once.
+const DRAWN: usize = 1024;
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).expect("small, and a power of two")
+}
+
+/// `n` blocks, had and given back.
+#[inline(always)]
+fn blocks(heap: &impl GlobalAlloc, layout: Layout, touched: bool, n: u64) {
+    for i in 0..n {
+        // SAFETY: the layout has a size; the block is written within it, and goes back with the same
+        // layout.
+        unsafe {
+            let block = black_box(heap.alloc(layout));
+            assert!(!block.is_null(), "no memory for {} bytes", layout.size());
+            if touched {
+                (0..layout.size()).step_by(LINE_BYTES).for_each(|at| block.add(at).cast::<u64>().write(i));
+            }
+            heap.dealloc(black_box(block), layout);
+        }
+    }
+}
+
+/// `n` blocks, each given back after `LIVE` others.
+#[inline(always)]
+fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u8, Layout); LIVE], n: u64) {
+    for i in 0..n as usize {
+        let layout = layouts[i % DRAWN];
+        // SAFETY: as in `blocks`; each block goes back once, with its own layout.
+        unsafe {
+            let block = black_box(heap.alloc(layout));
+            assert!(!block.is_null(), "no memory for {} bytes", layout.size());
+            (0..layout.size() - 7).step_by(LINE_BYTES).for_each(|at| block.add(at).cast::<u64>().write(1));
+            let (old, its) = std::mem::replace(&mut live[i % LIVE], (block, layout));
+            if !old.is_null() {
+                heap.dealloc(old, its);
+            }
+        }
+    }
+    for (block, layout) in live {
+        if !block.is_null() {
+            // SAFETY: as above; and it is forgotten here.
+            unsafe { heap.dealloc(std::mem::replace(block, std::ptr::null_mut()), *layout) };
+        }
+    }
+}
+
+/// Whether somebody pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Payer<'a> {
+    Nobody,
+    Account(&'a Account),
+}
+
+fn variant<'a>(
+    name: &str,
+    size: usize,
+    touched: bool,
+    heap: &'static impl GlobalAlloc,
+    payer: Payer<'a>,
+) -> Variant<'a> {
+    let layout = layout(size, 8);
+    Variant::new(&named(name, size), move |n| {
+        let _current = match payer {
+            Payer::Nobody => None,
+            Payer::Account(account) => Some(enter(account)),
+        };
+        blocks(heap, layout, touched, n);
+    })
+}
+
+/// As [`variant`], of mixed sizes.
+fn mixed_variant<'a>(
+    name: &str,
+    layouts: &'a [Layout; DRAWN],
+    heap: &'static impl GlobalAlloc,
+    payer: Payer<'a>,
+) -> Variant<'a> {
+    let mut live = [(std::ptr::null_mut(), layout(8, 8)); LIVE];
+    Variant::new(&mixed_named(name), move |n| {
+        let _current = match payer {
+            Payer::Nobody => None,
+            Payer::Account(account) => Some(enter(account)),
+        };
+        mixed(heap, layouts, &mut live, n);
+    })
+}
+
+fn mixed_named(name: &str) -> String {
+    format!("{name}, 64 to 4096 B mixed")
+}
+
+fn named(name: &str, size: usize) -> String {
+    format!("{name}, {size} B")
+}
+
+const PLAIN: &str = "mimalloc";
+const BILLED: &str = "warmcore over mimalloc";
+const UNBILLED: &str = "warmcore over mimalloc, nobody pays";
+const SYSTEM: &str = "system allocator";
+const BILLED_SYSTEM: &str = "warmcore over the system's";
+
+fn variants<'a>(size: usize, touched: bool, payer: Payer<'a>) -> Vec<Variant<'a>> {
+    vec![
+        variant(PLAIN, size, touched, &MIMALLOC, Payer::Nobody),
+        variant(BILLED, size, touched, &OVER_MIMALLOC, payer),
+        variant(UNBILLED, size, touched, &OVER_MIMALLOC, Payer::Nobody),
+        variant(SYSTEM, size, touched, &System, Payer::Nobody),
+        variant(BILLED_SYSTEM, size, touched, &OVER_SYSTEM, payer),
+    ]
+}
+
+fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
+    let pairs = [(BILLED, PLAIN), (UNBILLED, PLAIN), (BILLED_SYSTEM, SYSTEM)];
+    pairs.iter().filter_map(|(a, b)| measured.ratio(&named(a, size), &named(b, size))).collect()
+}
+
+/// Blocks that are written.
+pub(super) fn touched(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let account = &leaves(default_kind(), LIMIT, 1)[0];
+    let mut dice = Dice::new(6);
+    let sizes = SIZES[0]..=SIZES[SIZES.len() - 1];
+    let layouts: &[Layout; DRAWN] =
+        &std::array::from_fn(|_| layout(sizes.start() + dice.below(sizes.end() - sizes.start() + 1), 8));
+    let payer = Payer::Account(account);
+    let mut all: Vec<Variant> = SIZES.iter().flat_map(|size| variants(*size, true, payer)).collect();
+    all.extend([
+        mixed_variant(PLAIN, layouts, &MIMALLOC, Payer::Nobody),
+        mixed_variant(BILLED, layouts, &OVER_MIMALLOC, payer),
+        mixed_variant(SYSTEM, layouts, &System, Payer::Nobody),
+        mixed_variant(BILLED_SYSTEM, layouts, &OVER_SYSTEM, payer),
+    ]);
+    let Some(measured) = ask.interleave(all)? else { return Ok(None) };
+    let mut rows = measured.times();
+    for size in SIZES {
+        let is_promised = |row: &Row| row.variant == named(BILLED, size);
+        rows.extend(
+            ratios(&measured, size)
+                .into_iter()
+                .map(|row| if is_promised(&row) { row.promise(Bound::AtMost, OVER_PLAIN_MAX) } else { row }),
+        );
+    }
+    rows.extend(measured.promise(&mixed_named(BILLED), &mixed_named(PLAIN), Bound::AtMost, OVER_PLAIN_MAX));
+    rows.extend(measured.ratio(&mixed_named(BILLED_SYSTEM), &mixed_named(SYSTEM)));
+    Ok(Some(rows))
+}
+
+/// The bare pair, and what a header takes.
+pub(super) fn bare(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let account = &leaves(default_kind(), LIMIT, 1)[0];
+    let Some(measured) = ask.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
+        return Ok(None);
+    };
+    let mut rows = measured.times();
+    rows.extend(ratios(&measured, SIZES[0]));
+    for align in [8, 16, 64] {
+        let bytes = header_bytes(account, align) as f64;
+        rows.push(Row::exact(
+            ask.name,
+            &format!("a header, aligned to {align}"),
+            "memory each",
+            "bytes",
+            bytes,
+            1,
+        ));
+    }
+    Ok(Some(rows))
+}
+
+/// What is charged for a block beyond its size.
+fn header_bytes(account: &Account, align: usize) -> u64 {
+    const SIZE: usize = 64;
+    let layout = layout(SIZE, align);
+    let before = account.exact_usage();
+    let block = {
+        let _current = enter(account);
+        // SAFETY: the layout has a size.
+        unsafe { OVER_SYSTEM.alloc(layout) }
+    };
+    let bytes = account.exact_usage() - before - SIZE as u64;
+    // SAFETY: had a moment ago, with this layout.
+    unsafe { OVER_SYSTEM.dealloc(block, layout) };
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_paid_with_its_header_and_given_back() {
+        let account = &leaves(StockKind::Atomic, LIMIT, 1)[0];
+        assert_eq!([8, 16, 64].map(|align| header_bytes(account, align)), [8, 16, 64]);
+        let _current = enter(account);
+        let layouts: [Layout; DRAWN] = std::array::from_fn(|i| layout(64 + i * 3, 8));
+        let mut live = [(std::ptr::null_mut(), layout(8, 8)); LIVE];
+        for n in [1, 63, 64, 1000] {
+            mixed(&OVER_MIMALLOC, &layouts, &mut live, n);
+            mixed(&OVER_SYSTEM, &layouts, &mut live, n);
+            blocks(&OVER_MIMALLOC, layout(300, 8), true, n);
+            assert_eq!(account.exact_usage(), 0, "{n} blocks");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Cycles: the published table of per-CPU stocks with remote draining, made again here.
+//!
+//! Model.   A charge and its uncharge by each kind of stock, and by one with no protection at all: what
+//!          being drained from afar costs the owner. And a whole drain, by the number of CPUs that
+//!          have a stock. In cycles of the time-stamp counter, which counts at one rate whatever the
+//!          core's clock is. The published numbers stand beside: another machine, another program, the
+//!          average of a kernel's functions. They are no target.
+//!          Each drain is the first thing after the thread came back from another CPU, so it
+//!          finds its own lines elsewhere too; `drain.quiet` does not.
+//! Number.  2.6 cycles of the counter are a ns here; the core runs faster than that.
+//! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one
+//!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
+
+use super::*;
+use crate::Ask;
+use crate::measure::{INTERRUPTED, Variant};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{Ordering::*, compiler_fence};
+use std::time::Instant;
+use warmcore_sys::clock;
+use warmcore_sys::rseq::current_cpu;
+use warmcore_types::CpuId;
+
+const UNIT: &str = "cycles";
+const PLAIN: &str = "a stock without protection";
+
+/// Operation, cycles with the CPU's own lock, cycles with a lock that others may take.
+const PUBLISHED: [(&str, f64, f64); 2] =
+    [("consume_stock", 53.512_010_46, 63.759_834_75), ("refill_stock", 65.469_915_84, 67.457_083_22)];
+/// CPUs, cycles of a drain by scheduled work, cycles of a drain from afar.
+const PUBLISHED_DRAINS: [(u32, f64, f64); 3] = [
+    (1, 44_331.108_31, 38_978.035_81),
+    (8, 43_992.965_12, 39_026.766_54),
+    (128, 156_274.663_4, 58_053.874_21),
+];
+
+/// Cycles of the counter in a ns; where it is no counter of the processor's, none.
+fn per_ns() -> Option<f64> {
+    clock::ticks_per_ns().filter(|_| cfg!(target_arch = "x86_64"))
+}
+
+/// What a thread alone would write.
+#[derive(Default)]
+struct Plain {
+    key: Cell<u32>,
+    free: Cell<u32>,
+    room: Cell<u32>,
+}
+
+impl Plain {
+    #[inline(always)]
+    fn charge(&self, key: u32, n: u32) -> bool {
+        let free = self.free.get();
+        let fits = self.key.get() == key && free >= n;
+        if fits {
+            self.free.set(free - n);
+        }
+        compiler_fence(SeqCst);
+        fits
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, key: u32, n: u32) -> bool {
+        let more = self.free.get() + n;
+        let fits = self.key.get() == key && more <= self.room.get();
+        if fits {
+            self.free.set(more);
+        }
+        compiler_fence(SeqCst);
+        fits
+    }
+}
+
+/// A row of ns in cycles.
+fn in_cycles(row: Row, per_ns: f64) -> Row {
+    Row {
+        unit: UNIT.into(),
+        metric: "cycles of an operation".into(),
+        p25: row.p25 * per_ns,
+        median: row.median * per_ns,
+        min: row.min * per_ns,
+        max: row.max * per_ns,
+        ci95: row.ci95.map(|ci| ci.map(|ns| ns * per_ns)),
+        ..row
+    }
+}
+
+fn published(case: &str, what: &str, cycles: f64) -> Row {
+    Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
+}
+
+/// The owner's side.
+pub(super) fn local(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
+    let locked = locked();
+    let lock = locked_leaves(&locked, LIMIT, 1)[0];
+    let plain = Plain { key: Cell::new(7), free: Cell::new(255), room: Cell::new(511) };
+    let pairs = |leaf: &Account, n: u64| {
+        for _ in 0..n.div_ceil(2) {
+            must(leaf.try_charge(1));
+            must(leaf.uncharge(1));
+        }
+    };
+    let mut variants = vec![Variant::new(PLAIN, |n| {
+        let (plain, key) = (black_box(&plain), black_box(7));
+        for _ in 0..n.div_ceil(2) {
+            must_fit(plain.charge(key, 1));
+            must_fit(plain.uncharge(key, 1));
+        }
+    })];
+    if let Some(rseq) = &rseq {
+        variants.push(Variant::new(RSEQ, move |n| pairs(&rseq[0], n)));
+    }
+    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(&atomic[0], n)));
+    variants.push(Variant::new(LOCK, |n| {
+        for _ in 0..n.div_ceil(2) {
+            must(locked.try_charge(lock, current_cpu, 1));
+            must(locked.uncharge(lock, current_cpu, 1));
+        }
+    }));
+    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let mut rows: Vec<Row> = measured.times().into_iter().map(|row| in_cycles(row, per_ns)).collect();
+    rows.extend(measured.ratios_over(PLAIN));
+    for (what, own, shared) in PUBLISHED {
+        rows.push(published(ask.name, &format!("{what}, the CPU's own lock (EPYC 7601)"), own));
+        rows.push(published(ask.name, &format!("{what}, a lock others may take (EPYC 7601)"), shared));
+    }
+    Ok(Some(rows))
+}
+
+fn without_counter(ask: &Ask) -> Vec<Row> {
+    eprintln!("{}: left out, this CPU has no counter of its cycles that we may trust", ask.name);
+    Vec::new()
+}
+
+/// 1, 2, 4, 8 … and all.
+fn numbers(cpus: usize) -> Vec<usize> {
+    let mut numbers: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
+    numbers.push(cpus);
+    numbers
+}
+
+/// A way to fill a stock on this CPU and to drain them all, from the CPU that measures.
+struct Way<'a> {
+    name: &'static str,
+    fill: Box<dyn Fn() + 'a>,
+    drain: Box<dyn Fn() -> u32 + 'a>,
+}
+
+/// The drainer's side: one thread goes to each CPU, charges there, and comes back to drain.
+pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
+    let locked = locked();
+    let lock = locked_leaves(&locked, LIMIT, 1)[0];
+    let of = |name, leaf| {
+        let leaf: &Account = leaf;
+        Way {
+            name,
+            fill: Box::new(|| {
+                must(leaf.try_charge(1));
+                must(leaf.uncharge(1));
+            }),
+            drain: Box::new(|| leaf.drain_all().stocks),
+        }
+    };
+    let mut ways: Vec<Way> = rseq.iter().flatten().map(|leaf| of(RSEQ, leaf)).collect();
+    ways.push(of(ATOMIC_STOCKS, &atomic[0]));
+    ways.push(Way {
+        name: LOCK,
+        fill: Box::new(|| {
+            must(locked.try_charge(lock, current_cpu, 1));
+            must(locked.uncharge(lock, current_cpu, 1));
+        }),
+        drain: Box::new(|| locked.drain_all(lock).stocks),
+    });
+    let before = affinity::allowed()?;
+    let rows = drains(ask, &ways, &before.iter().collect::<Vec<_>>(), per_ns);
+    affinity::set_allowed(&before)?;
+    let Some(mut rows) = rows? else { return Ok(None) };
+    for (cpus, work, afar) in PUBLISHED_DRAINS {
+        rows.push(published(ask.name, &format!("scheduled work, {cpus} CPUs (EPYC 7601)"), work));
+        rows.push(published(ask.name, &format!("from afar, {cpus} CPUs (EPYC 7601)"), afar));
+    }
+    Ok(Some(rows))
+}
+
+fn drains(ask: &Ask, ways: &[Way], cpus: &[CpuId], per_ns: f64) -> anyhow::Result<Option<Vec<Row>>> {
+    let numbers = numbers(cpus.len());
+    let mut samples = vec![vec![Vec::new(); ways.len()]; numbers.len()];
+    for _ in 0..ask.effort.rounds * 2 {
+        for (number, samples) in numbers.iter().zip(&mut samples) {
+            for (way, samples) in ways.iter().zip(samples) {
+                if INTERRUPTED.load(Relaxed) {
+                    return Ok(None);
+                }
+                // From the end, so that one of them alone is not the one that drains.
+                for cpu in cpus.iter().rev().take(*number) {
+                    affinity::pin(*cpu)?;
+                    (way.fill)();
+                }
+                affinity::pin(ask.place.own)?;
+                let began = Instant::now();
+                let stocks = (way.drain)();
+                let ns = began.elapsed().as_nanos() as f64;
+                // Idle stocks are given back ten times a second, by others.
+                if stocks as usize == *number {
+                    samples.push(ns * per_ns);
+                }
+            }
+        }
+        (ask.tick)();
+    }
+    let mut rows = Vec::new();
+    for (number, samples) in numbers.iter().zip(&samples) {
+        for (way, samples) in ways.iter().zip(samples) {
+            anyhow::ensure!(!samples.is_empty(), "{}: {number} stocks were never there at once", way.name);
+            let name = format!("{}, {number} CPU{}", way.name, if *number == 1 { "" } else { "s" });
+            rows.push(Row::of(ask.name, &name, "cycles of a drain", UNIT, samples));
+        }
+    }
+    Ok(Some(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_cpus_double_and_end_with_all() {
+        assert_eq!(numbers(1), [1]);
+        assert_eq!(numbers(2), [1, 2]);
+        assert_eq!(numbers(6), [1, 2, 4, 6]);
+        assert_eq!(numbers(8), [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn a_plain_stock_serves_what_it_has_and_takes_what_fits() {
+        let plain = Plain { key: Cell::new(7), free: Cell::new(2), room: Cell::new(3) };
+        assert!(plain.charge(7, 2) && !plain.charge(7, 1) && !plain.charge(8, 0));
+        assert!(plain.uncharge(7, 3) && !plain.uncharge(7, 1));
+    }
+
+    #[test]
+    fn ns_become_cycles_throughout() {
+        let row = in_cycles(Row::of("c", "v", "time", "ns", &[1.0, 2.0, 4.0]), 2.0);
+        assert_eq!((row.min, row.median, row.max, row.unit.as_str()), (2.0, 4.0, 8.0, UNIT));
+        assert_eq!(row.ci95, Some([2.0, 8.0]));
+    }
+}

@@ -1,0 +1,420 @@
+//! Drain: taking back what another CPU holds ready, beside the ways that ask that CPU.
+//!
+//! Model.   A worker, pinned, busy in loops of 1 ms, has a stock on its CPU. Another CPU wants it back:
+//!          it takes it, by each kind; or sends a message, which the worker answers at the end of its loop;
+//!          or wakes a helper thread that is pinned there too, as scheduled work does; or fences, which
+//!          is less than a drain. Quiet: the worker charges once before each drain, when asked to. Contended:
+//!          it charges all the time. One sample is one drain of one CPU, timed where it was wanted.
+//! Number.  Two cache misses and a locked instruction are 100 to 200 ns; a loop of 1 ms ends after half of
+//!          it, on average. Reading the clock is in the times: 20 to 30 ns.
+//! Writers. `Desk`: who asks, on one line; who answers, on another.
+
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use crate::measure::INTERRUPTED;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::time::Instant;
+use warmcore_line::{Line, Padded};
+use warmcore_results::Bound;
+use warmcore_sys::rseq::current_cpu;
+use warmcore_sys::{clock, membarrier};
+use warmcore_types::CpuId;
+
+pub use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
+
+/// What the worker is asked at the end of a loop.
+/// How long it takes is how long the loop of this program is: no time of ours stands over it.
+const MESSAGE: &str = "a message, answered after 1 ms loops";
+const FENCE: &str = "membarrier (a fence, no drain)";
+
+const LOOP_NS: u64 = 1_000_000;
+const QUIET_P50_MAX_NS: f64 = 200.0;
+const CONTENDED_P99_MAX_NS: f64 = 1000.0;
+/// A round takes no longer per way: answers may take milliseconds.
+const ROUND_MAX_NS: u64 = 25_000_000;
+
+/// How the units come back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Taken from here.
+    Taken,
+    Message,
+    Helper,
+    Fence,
+}
+
+/// One way to drain, over an account of its own.
+struct Way<'a> {
+    name: &'static str,
+    how: How,
+    /// Charges once and gives back: afterwards there is a stock.
+    refill: Box<dyn Fn() + Sync + 'a>,
+    /// Charges many times.
+    churn: Box<dyn Fn() + Sync + 'a>,
+    /// Drains; says how many stocks were open.
+    drain: Box<dyn Fn() -> u32 + Sync + 'a>,
+}
+
+fn account_way<'a>(name: &'static str, how: How, leaf: &'a Account) -> Way<'a> {
+    let pair = || {
+        must(leaf.try_charge(1));
+        must(leaf.uncharge(1));
+    };
+    Way {
+        name,
+        how,
+        refill: Box::new(pair),
+        churn: Box::new(move || (0..64).for_each(|_| pair())),
+        drain: Box::new(|| leaf.drain_all().stocks),
+    }
+}
+
+fn locked_way<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Way<'a> {
+    let pair = move || {
+        must(accounts.try_charge(leaf, current_cpu, 1));
+        must(accounts.uncharge(leaf, current_cpu, 1));
+    };
+    Way {
+        name: LOCK,
+        how: How::Taken,
+        refill: Box::new(pair),
+        churn: Box::new(move || (0..64).for_each(|_| pair())),
+        drain: Box::new(|| accounts.drain_all(leaf).stocks),
+    }
+}
+
+/// What is asked, and what was answered. Numbers count up.
+#[derive(Line)]
+#[line(pair)]
+#[repr(C, align(128))]
+struct Desk {
+    /// The way whose turn it is; `OVER` at the end.
+    #[line(owner = "asking")]
+    turn: Padded<AtomicUsize>,
+    #[line(owner = "asking")]
+    refill: AtomicU64,
+    #[line(owner = "asking")]
+    message: AtomicU64,
+    #[line(owner = "asking")]
+    call: AtomicU64,
+    #[line(owner = "answering")]
+    refilled: Padded<AtomicU64>,
+    #[line(owner = "answering")]
+    answered: AtomicU64,
+    #[line(owner = "answering")]
+    called: AtomicU64,
+}
+
+const NOBODY: usize = usize::MAX - 1;
+const OVER: usize = usize::MAX;
+
+impl Desk {
+    fn new() -> Self {
+        let number = || AtomicU64::new(0);
+        Self {
+            turn: Padded::new(AtomicUsize::new(NOBODY)),
+            refill: number(),
+            message: number(),
+            call: number(),
+            refilled: Padded::new(AtomicU64::new(0)),
+            answered: number(),
+            called: number(),
+        }
+    }
+
+    /// Busy in loops; says at each step whether it is over.
+    fn work(&self, ways: &[Way], contended: bool) {
+        loop {
+            let end = clock::now().0 + LOOP_NS;
+            while clock::now().0 < end {
+                // ORDERING: Acquire, all here; each pairs with the Release of who asks.
+                let turn = self.turn.load(Acquire);
+                let Some(way) = ways.get(turn) else {
+                    if turn == OVER {
+                        return;
+                    }
+                    continue;
+                };
+                if contended {
+                    (way.churn)();
+                }
+                let wanted = self.refill.load(Acquire);
+                if wanted != self.refilled.load(Relaxed) {
+                    (way.refill)();
+                    self.refilled.store(wanted, Release);
+                }
+            }
+            let asked = self.message.load(Acquire);
+            if asked != self.answered.load(Relaxed)
+                && let Some(way) = ways.get(self.turn.load(Acquire))
+            {
+                (way.drain)();
+                self.answered.store(asked, Release);
+            }
+        }
+    }
+
+    /// Asleep until somebody wakes it.
+    fn help(&self, ways: &[Way]) {
+        loop {
+            std::thread::park();
+            let turn = self.turn.load(Acquire);
+            if turn == OVER {
+                return;
+            }
+            let asked = self.call.load(Acquire);
+            if asked != self.called.load(Relaxed)
+                && let Some(way) = ways.get(turn)
+            {
+                (way.drain)();
+                self.called.store(asked, Release);
+            }
+        }
+    }
+
+    /// Asks, and waits for the answer. False: it was interrupted.
+    fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> bool {
+        let number = asked.load(Relaxed) + 1;
+        asked.store(number, Release);
+        after();
+        while answered.load(Acquire) != number {
+            if INTERRUPTED.load(Relaxed) {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+}
+
+fn spin(ns: u64) {
+    let end = clock::now().0 + ns;
+    while clock::now().0 < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// The asking side.
+struct Asking<'a> {
+    desk: &'a Desk,
+    helper: &'a std::thread::Thread,
+    contended: bool,
+    dice: Dice,
+}
+
+impl Asking<'_> {
+    /// How many samples a round aims at: what takes longer is measured less often.
+    fn aim(how: How) -> usize {
+        match how {
+            How::Taken => 400,
+            How::Message => 14,
+            How::Helper | How::Fence => 60,
+        }
+    }
+
+    /// One drain, in ns. `Some(None)`: there was nothing to drain. `None`: interrupted.
+    fn sample(&mut self, way: &Way) -> Option<Option<u64>> {
+        let desk = self.desk;
+        if !self.contended && !desk.ask(&desk.refill, &desk.refilled, || ()) {
+            return None;
+        }
+        // A message comes at any moment of a loop, a helper is asleep, and a stock is open again.
+        let (from, width) = match way.how {
+            How::Taken => (1000, 2000),
+            How::Message => (0, LOOP_NS),
+            How::Helper | How::Fence => (30_000, 20_000),
+        };
+        spin(from + self.dice.below(width as usize) as u64);
+        // Not `clock`: `Instant` waits until the work before it is done.
+        let began = Instant::now();
+        let was_there = match way.how {
+            How::Taken => (way.drain)() > 0,
+            How::Message => desk.ask(&desk.message, &desk.answered, || ()),
+            How::Helper => desk.ask(&desk.call, &desk.called, || self.helper.unpark()),
+            How::Fence => {
+                membarrier::fence_rseq();
+                true
+            }
+        };
+        let ns = began.elapsed().as_nanos() as u64;
+        if INTERRUPTED.load(Relaxed) { None } else { Some(was_there.then_some(ns)) }
+    }
+
+    /// Some drains; `None` if it was interrupted.
+    fn round(&mut self, way: &Way) -> Option<Vec<f64>> {
+        let end = clock::now().0 + ROUND_MAX_NS;
+        let mut samples = Vec::new();
+        for _ in 0..Self::aim(way.how) {
+            samples.extend(self.sample(way)?.map(|ns| ns as f64));
+            if clock::now().0 > end {
+                break;
+            }
+        }
+        Some(samples)
+    }
+}
+
+/// Per way, the samples of every round.
+type Samples = Vec<Vec<Vec<f64>>>;
+
+fn measure(ask: &Ask, ways: &[Way], contended: bool) -> anyhow::Result<Option<Samples>> {
+    let partner = ask.place.partner.expect("a case that needs two");
+    let desk = &Desk::new();
+    let before = affinity::allowed()?;
+    affinity::pin(ask.place.own)?;
+    let samples = std::thread::scope(|scope| {
+        let pinned = |cpu: CpuId| _ = affinity::pin(cpu);
+        scope.spawn(move || {
+            pinned(partner);
+            desk.work(ways, contended);
+        });
+        let helper = scope.spawn(move || {
+            pinned(partner);
+            desk.help(ways);
+        });
+        let helper = helper.thread().clone();
+        let mut asking = Asking { desk, helper: &helper, contended, dice: Dice::new(7) };
+        let mut all = || {
+            let mut samples: Samples = vec![Vec::new(); ways.len()];
+            let rounds = if is_quick(ask.effort) { 8 } else { 25 };
+            for round in 0..rounds {
+                let mut order: Vec<usize> = (0..ways.len()).collect();
+                Dice::new(round).shuffle(&mut order);
+                for i in order {
+                    // ORDERING: Release; pairs with the Acquire of the worker and the helper.
+                    desk.turn.store(i, Release);
+                    // The first is asked for also where the worker charges anyway: it is at this way then.
+                    if !desk.ask(&desk.refill, &desk.refilled, || ()) {
+                        return None;
+                    }
+                    samples[i].push(asking.round(&ways[i])?);
+                }
+                let steps = ask.effort.rounds as u64;
+                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+            }
+            Some(samples)
+        };
+        let samples = all();
+        desk.turn.store(OVER, Release);
+        helper.unpark();
+        samples
+    });
+    affinity::set_allowed(&before)?;
+    Ok(samples)
+}
+
+pub(super) fn run(ask: &Ask, contended: bool) -> anyhow::Result<Option<Vec<Row>>> {
+    let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
+    let locked = locked();
+    let lock = locked_leaves(&locked, LIMIT, 1)[0];
+    let asked = leaves(default_kind(), LIMIT, 3);
+    let mut ways = vec![
+        account_way(ATOMIC_STOCKS, How::Taken, &atomic[0]),
+        locked_way(&locked, lock),
+        account_way(MESSAGE, How::Message, &asked[0]),
+        account_way(HELPER, How::Helper, &asked[1]),
+    ];
+    ways.extend(rseq.iter().flatten().map(|leaf| account_way(RSEQ, How::Taken, leaf)));
+    if membarrier::register_rseq().is_ok() {
+        ways.push(account_way(FENCE, How::Fence, &asked[2]));
+    }
+    let Some(samples) = measure(ask, &ways, contended)? else { return Ok(None) };
+    rows(ask.name, contended, &ways, &samples)
+}
+
+fn rows(case: &str, contended: bool, ways: &[Way], samples: &Samples) -> anyhow::Result<Option<Vec<Row>>> {
+    let mut rows = Vec::new();
+    for (way, rounds) in ways.iter().zip(samples) {
+        let all = rounds.concat();
+        anyhow::ensure!(!all.is_empty(), "{}: there was never anything to drain", way.name);
+        let is_promised = way.name == RSEQ || way.name == ATOMIC_STOCKS;
+        let p50 = Row::of(case, way.name, "time", "ns", &all);
+        let p99 = quantile_row(case, way.name, P99, "ns", &all, 0.99);
+        rows.push(match is_promised && !contended {
+            true => p50.promise(Bound::AtMost, QUIET_P50_MAX_NS),
+            false => p50,
+        });
+        rows.push(match is_promised && contended {
+            true => p99.promise(Bound::AtMost, CONTENDED_P99_MAX_NS),
+            false => p99,
+        });
+    }
+    // Medians of rounds, so that a ratio compares neighbours.
+    let medians = |name: &str| -> Option<Vec<f64>> {
+        let i = ways.iter().position(|way| way.name == name)?;
+        samples[i].iter().map(|round| median(round)).collect()
+    };
+    let ours = medians(ours());
+    for way in ways.iter().filter(|way| way.name != super::ours() && way.how != How::Message) {
+        if let (Some(above), Some(below)) = (medians(way.name), &ours) {
+            rows.push(Row::ratio(case, way.name, super::ours(), &above, below));
+        }
+    }
+    Ok(Some(rows))
+}
+
+fn median(samples: &[f64]) -> Option<f64> {
+    (!samples.is_empty()).then(|| Row::of("", "", "", "", samples).median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_brings_the_units_back() {
+        let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
+        let way = account_way(ATOMIC_STOCKS, How::Taken, leaf);
+        for fill in [&way.refill, &way.churn] {
+            fill();
+            assert!(leaf.usage().error > 0, "there is a stock");
+            // Moved to another CPU in between, it may have left two.
+            assert!((way.drain)() > 0);
+            assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
+        }
+        let locked = locked();
+        let node = locked_leaves(&locked, LIMIT, 1)[0];
+        let way = locked_way(&locked, node);
+        (way.churn)();
+        assert!((way.drain)() > 0);
+        assert_eq!(locked.usage(node).charged, 0);
+    }
+
+    #[test]
+    fn nothing_is_said_over_a_way_whose_time_this_program_chose() {
+        let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
+        let ways = [
+            account_way(super::super::ours(), How::Taken, leaf),
+            account_way(MESSAGE, How::Message, leaf),
+            account_way(HELPER, How::Helper, leaf),
+        ];
+        let samples = vec![vec![vec![100.0; 8]; 8], vec![vec![500_000.0; 8]; 8], vec![vec![9_000.0; 8]; 8]];
+        let rows = rows(QUIET, false, &ways, &samples).unwrap().unwrap();
+        let ratios: Vec<_> = rows.iter().filter(|row| row.over.is_some()).collect();
+        assert_eq!(
+            ratios.iter().map(|row| (&*row.variant, row.median)).collect::<Vec<_>>(),
+            [(HELPER, 90.0)]
+        );
+        assert!(rows.iter().any(|row| row.variant == MESSAGE && row.metric == "time"));
+    }
+
+    #[test]
+    fn a_message_and_a_call_are_answered_by_who_was_asked() {
+        let (desk, leaf) = (Desk::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
+        let ways = [account_way(MESSAGE, How::Message, leaf)];
+        std::thread::scope(|scope| {
+            scope.spawn(|| desk.work(&ways, false));
+            let helper = scope.spawn(|| desk.help(&ways));
+            let helper = helper.thread().clone();
+            desk.turn.store(0, Release);
+            for (asked, answered) in [(&desk.message, &desk.answered), (&desk.call, &desk.called)] {
+                assert!(desk.ask(&desk.refill, &desk.refilled, || ()));
+                assert!(desk.ask(asked, answered, || helper.unpark()));
+                assert_eq!(leaf.usage().error, 0);
+            }
+            desk.turn.store(OVER, Release);
+            helper.unpark();
+        });
+    }
+}

@@ -1,0 +1,409 @@
+//! Isolation: what a pinned worker notices when others take back what its CPU holds ready.
+//!
+//! Model.   The worker is busy in loops of 1 ms. At the beginning of each it charges once in each of 500
+//!          accounts, so that there is something to take; then it reads the clock as fast as it can
+//!          and notes the gaps. Meanwhile another CPU takes stocks back: none, 100 or 500 a loop, evenly. As
+//!          a control, that this would see a disturbance: fences, and wakes of a helper pinned there. The
+//!          kernel's own counts say how often the worker lost its CPU, and which interrupts came.
+//! Number.  A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a twelfth of its time elsewhere.
+//!          All rounds together have 100 000 drains at the higher rate.
+//! Source.  proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
+
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use crate::measure::INTERRUPTED;
+use anyhow::Context;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use warmcore_line::Padded;
+use warmcore_results::Bound;
+use warmcore_sys::{clock, membarrier};
+use warmcore_types::CpuId;
+
+const ACCOUNTS: usize = 500;
+const LOOP_NS: u64 = 1_000_000;
+/// Loops of one kind in a row.
+const LOOPS: u64 = 5;
+/// Disturbances begin and end within the loop.
+const WITHIN_NS: u64 = 900_000;
+
+const GAP_RATIO_MAX: f64 = 1.1;
+/// What comes once for each drain would be 1000; the machine's own business is not in it.
+const PER_1000_MAX: f64 = 10.0;
+
+/// What the other CPU does meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Nothing,
+    Drain,
+    Fence,
+    Wake,
+}
+
+struct Way {
+    name: &'static str,
+    deed: Deed,
+    /// How often in a loop.
+    times: u64,
+}
+
+const NONE: &str = "no drains";
+const WAYS: [Way; 5] = [
+    Way { name: NONE, deed: Deed::Nothing, times: 0 },
+    Way { name: "100 drains a ms", deed: Deed::Drain, times: 100 },
+    Way { name: "500 drains a ms", deed: Deed::Drain, times: 500 },
+    Way { name: "control: 10 membarriers a ms", deed: Deed::Fence, times: 10 },
+    Way { name: "control: 10 woken helpers a ms", deed: Deed::Wake, times: 10 },
+];
+
+/// Gaps between two looks at the clock.
+struct Gaps {
+    /// Those below a µs, by ns.
+    short: Vec<u32>,
+    long: Vec<u64>,
+}
+
+impl Gaps {
+    fn new() -> Self {
+        Self { short: vec![0; 1000], long: Vec::with_capacity(1 << 16) }
+    }
+
+    #[inline(always)]
+    fn note(&mut self, ns: u64) {
+        match self.short.get_mut(ns as usize) {
+            Some(count) => *count += 1,
+            // More would have to allocate, and there are not so many in five loops.
+            None if self.long.len() < self.long.capacity() => self.long.push(ns),
+            None => {}
+        }
+    }
+
+    fn clear(&mut self) {
+        self.short.fill(0);
+        self.long.clear();
+    }
+
+    /// The gap that so large a share is no longer than.
+    fn quantile(&mut self, q: f64) -> u64 {
+        self.long.sort_unstable();
+        let short = self.short.iter().map(|n| u64::from(*n)).sum::<u64>();
+        let all = short + self.long.len() as u64;
+        let mut rest = (q * all.saturating_sub(1) as f64) as u64;
+        for (ns, count) in self.short.iter().enumerate() {
+            if rest < u64::from(*count) {
+                return ns as u64;
+            }
+            rest -= u64::from(*count);
+        }
+        self.long.get(rest as usize).copied().unwrap_or(0)
+    }
+}
+
+/// What the worker saw in some loops of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    p999_ns: u64,
+    longest_ns: u64,
+    /// Of the first charge in each account, with its uncharge.
+    charge_ns: f64,
+    switches: u64,
+}
+
+/// Who says what to whom. Numbers count up; `u64::MAX`: over.
+struct Desk {
+    /// Written by who asks: which group of loops the worker may begin.
+    group: Padded<AtomicU64>,
+    /// Written by the worker: how many loops it has begun.
+    begun: Padded<AtomicU64>,
+    /// Written by the worker: which group it has finished.
+    finished: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+const OVER: u64 = u64::MAX;
+
+/// How often this thread lost its CPU without wanting to.
+fn switches() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+impl Desk {
+    fn work(&self, accounts: &[Account]) {
+        let (mut group, mut gaps) = (0, Gaps::new());
+        loop {
+            // ORDERING: Acquire; pairs with the Release of who asks.
+            match self.group.load(Acquire) {
+                OVER => return,
+                next if next == group => std::hint::spin_loop(),
+                next => {
+                    group = next;
+                    gaps.clear();
+                    let seen = self.loops(accounts, &mut gaps);
+                    *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+                    self.finished.store(group, Release);
+                }
+            }
+        }
+    }
+
+    fn loops(&self, accounts: &[Account], gaps: &mut Gaps) -> Seen {
+        let (before, mut charge_ns) = (switches(), 0);
+        for _ in 0..LOOPS {
+            let began = clock::now().0;
+            for account in accounts {
+                must(account.try_charge(1));
+                must(account.uncharge(1));
+            }
+            let mut last = clock::now().0;
+            charge_ns += last - began;
+            self.begun.fetch_add(1, Release);
+            let end = last + LOOP_NS;
+            while last < end {
+                let now = clock::now().0;
+                gaps.note(now - last);
+                last = now;
+            }
+        }
+        Seen {
+            switches: switches() - before,
+            p999_ns: gaps.quantile(0.999),
+            longest_ns: gaps.quantile(1.0),
+            charge_ns: charge_ns as f64 / (LOOPS * accounts.len() as u64) as f64,
+        }
+    }
+
+    /// One group of loops, disturbed in one way. `None`: interrupted.
+    fn group(&self, way: &Way, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
+        let (begun, number) = (self.begun.load(Acquire), self.group.load(Relaxed) + 1);
+        self.group.store(number, Release);
+        for i in 0..LOOPS {
+            while self.begun.load(Acquire) == begun + i {
+                if INTERRUPTED.load(Relaxed) {
+                    return None;
+                }
+                std::hint::spin_loop();
+            }
+            let from = clock::now().0;
+            for n in 0..way.times {
+                while clock::now().0 < from + n * WITHIN_NS / way.times {
+                    std::hint::spin_loop();
+                }
+                match way.deed {
+                    Deed::Nothing => {}
+                    Deed::Drain => _ = accounts[n as usize].drain_all(),
+                    Deed::Fence => membarrier::fence_rseq(),
+                    Deed::Wake => helper.unpark(),
+                }
+            }
+        }
+        while self.finished.load(Acquire) != number {
+            std::hint::spin_loop();
+        }
+        Some(*self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Interrupts of a CPU: rescheduling, function calls.
+type Interrupts = [u64; 2];
+
+/// What they are called at the end of their lines, on every architecture.
+const KINDS: [&str; 2] = ["Rescheduling interrupts", "Function call interrupts"];
+
+fn interrupts(text: &str, cpu: CpuId) -> Option<Interrupts> {
+    let mut lines = text.lines();
+    let column = lines.next()?.split_whitespace().position(|name| name == format!("CPU{}", cpu.0))?;
+    let mut found = [None; 2];
+    for line in lines {
+        for (kind, name) in found.iter_mut().zip(KINDS) {
+            if line.trim_end().ends_with(name) {
+                *kind = line.split_whitespace().nth(column + 1)?.parse::<u64>().ok();
+            }
+        }
+    }
+    Some([found[0]?, found[1]?])
+}
+
+fn interrupts_now(cpu: CpuId) -> Option<Interrupts> {
+    interrupts(&std::fs::read_to_string("/proc/interrupts").ok()?, cpu)
+}
+
+/// What all groups of one way came to.
+#[derive(Default)]
+struct Sum {
+    p999: Vec<f64>,
+    longest: Vec<f64>,
+    charge: Vec<f64>,
+    /// Switches, and interrupts of both kinds.
+    counts: Vec<[u64; 3]>,
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let has_fence = membarrier::register_rseq().is_ok();
+    let ways: Vec<&Way> = WAYS.iter().filter(|way| has_fence || way.deed != Deed::Fence).collect();
+    let accounts = &leaves(default_kind(), LIMIT, ACCOUNTS)[..];
+    let partner = ask.place.partner.context("a case that needs two")?;
+    let (own, rounds) = (ask.place.own, if is_quick(ask.effort) { 14 } else { 40 });
+    let before = affinity::allowed()?;
+    affinity::pin(own)?;
+    let desk = &Desk {
+        group: Padded::new(AtomicU64::new(0)),
+        begun: Padded::new(AtomicU64::new(0)),
+        finished: AtomicU64::new(0),
+        seen: Mutex::new(Seen::default()),
+    };
+    let sums = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = affinity::pin(partner);
+            desk.work(accounts);
+        });
+        let helper = scope.spawn(move || {
+            let _ = affinity::pin(partner);
+            while desk.group.load(Acquire) != OVER {
+                std::thread::park();
+            }
+        });
+        let helper = helper.thread().clone();
+        let all = || {
+            let mut sums: Vec<Sum> = ways.iter().map(|_| Sum::default()).collect();
+            for round in 0..rounds {
+                let mut order: Vec<usize> = (0..ways.len()).collect();
+                Dice::new(round).shuffle(&mut order);
+                for i in order {
+                    let before = interrupts_now(partner);
+                    let seen = desk.group(ways[i], accounts, &helper)?;
+                    let came = match (before, interrupts_now(partner)) {
+                        (Some(before), Some(after)) => [0, 1].map(|kind| after[kind] - before[kind]),
+                        _ => [0; 2],
+                    };
+                    let sum = &mut sums[i];
+                    sum.p999.push(seen.p999_ns as f64);
+                    sum.longest.push(seen.longest_ns as f64);
+                    sum.charge.push(seen.charge_ns);
+                    sum.counts.push([seen.switches, came[0], came[1]]);
+                }
+                let steps = ask.effort.rounds as u64;
+                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+            }
+            Some(sums)
+        };
+        let sums = all();
+        desk.group.store(OVER, Release);
+        helper.unpark();
+        sums
+    });
+    affinity::set_allowed(&before)?;
+    let has_counts = interrupts_now(partner).is_some();
+    Ok(sums.map(|sums| rows(ask.name, &ways, &sums, rounds, has_counts)))
+}
+
+fn rows(case: &str, ways: &[&Way], sums: &[Sum], rounds: u64, has_counts: bool) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let quiet = &sums[0];
+    let with = || ways.iter().zip(sums).filter(|(way, _)| way.deed != Deed::Nothing);
+    for (way, sum) in with() {
+        let row = Row::ratio(case, way.name, NONE, &sum.p999, &quiet.p999);
+        let row = Row { metric: "ratio, p99.9 gap".into(), ..row };
+        rows.push(match way.deed {
+            Deed::Drain => row.promise(Bound::AtMost, GAP_RATIO_MAX),
+            _ => row,
+        });
+    }
+    let names = [
+        ("involuntary switches", "switches"),
+        ("rescheduling interrupts", "interrupts"),
+        ("function call interrupts", "interrupts"),
+    ];
+    for (kind, (name, unit)) in names.into_iter().enumerate().filter(|(kind, _)| *kind == 0 || has_counts) {
+        for (way, sum) in ways.iter().zip(sums) {
+            let n = rounds * LOOPS;
+            rows.push(Row::exact(
+                case,
+                way.name,
+                &format!("{name} in all loops"),
+                unit,
+                sum.counts.iter().map(|counts| counts[kind]).sum::<u64>() as f64,
+                n,
+            ));
+        }
+        // What grows with the number of drains, or does not: counts beyond those of the same round's loops
+        // without. The median, as the machine's own business comes in heaps.
+        for (way, sum) in with() {
+            let more = |(with, without): (&[u64; 3], &[u64; 3])| {
+                (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * way.times) as f64
+            };
+            let samples: Vec<f64> = sum.counts.iter().zip(&quiet.counts).map(more).collect();
+            let row = Row::of(case, way.name, &format!("{name} more, per 1000"), unit, &samples);
+            rows.push(match way.deed {
+                Deed::Drain => row.promise(Bound::AtMost, PER_1000_MAX),
+                _ => row,
+            });
+        }
+    }
+    for (way, sum) in ways.iter().zip(sums) {
+        rows.push(Row::of(case, way.name, "p99.9 gap", "ns", &sum.p999));
+        rows.push(Row::of(case, way.name, "largest gap", "ns", &sum.longest));
+        rows.push(Row::of(case, way.name, "first charge and uncharge after", "ns", &sum.charge));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpus_interrupts_are_those_of_its_column() {
+        let text = "           CPU0       CPU2       \n  24:          1          0  IO-APIC   5-edge      ACPI:Ged\n \
+                    RES:    1133025    1061931   Rescheduling interrupts\n \
+                    CAL:   10682214   10733619   Function call interrupts\nERR:          0\n";
+        assert_eq!(interrupts(text, CpuId(2)), Some([1_061_931, 10_733_619]));
+        assert_eq!(interrupts(text, CpuId(1)), None);
+        let arm = "  CPU0 CPU1\nIPI0: 5 6 Rescheduling interrupts\nIPI1: 7 8 Function call interrupts\n";
+        assert_eq!(interrupts(arm, CpuId(1)), Some([6, 8]));
+        assert_eq!(interrupts("", CpuId(0)), None);
+    }
+
+    #[test]
+    fn gaps_know_their_quantiles() {
+        let mut gaps = Gaps::new();
+        assert_eq!(gaps.quantile(0.999), 0);
+        (1..=990).for_each(|ns| gaps.note(ns));
+        (0..10).for_each(|i| gaps.note(5000 + i));
+        assert_eq!([0.0, 0.5, 0.989, 1.0].map(|q| gaps.quantile(q)), [1, 500, 989, 5009]);
+        gaps.clear();
+        gaps.note(3);
+        assert_eq!(gaps.quantile(1.0), 3);
+    }
+
+    #[test]
+    fn what_comes_with_every_drain_is_seen_and_what_does_not_is_not() {
+        let ways = [&WAYS[0], &WAYS[2], &WAYS[4]];
+        let sum = |switches, gap| Sum {
+            p999: vec![gap; 40],
+            longest: vec![gap; 40],
+            charge: vec![9.0; 40],
+            counts: (0..40).map(|round| [if round == 9 { 400 } else { switches }, 7, 7]).collect(),
+        };
+        let rows = rows("isolation", &ways, &[sum(1, 30.0), sum(2, 31.0), sum(51, 900.0)], 40, true);
+        let row = |variant: &str, metric: &str| {
+            rows.iter().find(|r| r.variant == variant && r.metric == metric).unwrap()
+        };
+        let drains = row("500 drains a ms", "involuntary switches more, per 1000");
+        // One in 2500.
+        assert!(
+            drains.median == 0.4
+                && drains.target.as_ref().unwrap().standing == warmcore_results::Standing::Met,
+            "{drains:?}"
+        );
+        let wakes = row("control: 10 woken helpers a ms", "involuntary switches more, per 1000");
+        assert!(wakes.median == 1000.0 && wakes.target.is_none(), "{wakes:?}");
+        assert_eq!(
+            row("500 drains a ms", "ratio, p99.9 gap").target.as_ref().unwrap().standing,
+            warmcore_results::Standing::Met
+        );
+    }
+}

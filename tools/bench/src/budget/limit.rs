@@ -1,0 +1,311 @@
+//! Limit: charges that meet their limit all the time, from several threads.
+//!
+//! Model.   Four threads, two on a CPU so that they preempt each other, hold what they charged in a queue.
+//!          *Too much*: together they want more than there is, so some charges must be refused; what they
+//!          hold together is counted beside, by one atomic, after each charge and before each
+//!          uncharge, so it never says more than was allowed. *All fits*: each holds no more than a
+//!          quarter of the limit, down to the last unit, so every refusal is false. At the end all is
+//!          given back and nothing may be left.
+//! Number.  A limit of 100 000 units: 1000 may lie in stocks, 255 in each. What the fast kind may exceed it by
+//!          is no more than what may lie in all stocks.
+//! Writers. Every thread its own queue; `held`: all threads.
+
+use super::peers::*;
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use crate::measure::INTERRUPTED;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+use warmcore_budget::capacity;
+use warmcore_line::Padded;
+use warmcore_results::Bound;
+use warmcore_sys::rseq::current_cpu;
+use warmcore_types::CpuId;
+
+const UNITS: u64 = 100_000;
+const THREADS: usize = 4;
+const SIZE_MAX: usize = 64;
+/// Where a thread wants too much: four of these are a third more than there is.
+const WANTED: u64 = UNITS / 3;
+const PHASE: Duration = Duration::from_millis(40);
+/// As our stocks have room for.
+const BATCH: u64 = 255;
+
+/// A way to keep within a limit.
+struct Gate<'a> {
+    name: &'static str,
+    charge: Box<dyn Fn(u64) -> bool + Sync + 'a>,
+    uncharge: Box<dyn Fn(u64) + Sync + 'a>,
+    /// A thread ends.
+    leave: Box<dyn Fn() + Sync + 'a>,
+    /// Units charged and not used, of about so many that are; if it can be known.
+    stranded: Box<dyn Fn(u64) -> Option<u64> + Sync + 'a>,
+    /// What is used, at the end.
+    usage: Box<dyn Fn() -> u64 + Sync + 'a>,
+    /// What it promises: by how much the limit is exceeded at most, and whether what fits is never
+    /// refused.
+    promise: Option<(u64, bool)>,
+}
+
+fn account_gate<'a>(name: &'static str, leaf: &'a Account) -> Gate<'a> {
+    // The fast kind: no more than what may lie in all stocks, CPUs times batch.
+    let promise = if leaf.kind().is_strict() { (0, true) } else { (capacity::share(UNITS), false) };
+    Gate {
+        name,
+        charge: Box::new(|n| leaf.try_charge(n).is_ok()),
+        uncharge: Box::new(|n| must(leaf.uncharge(n))),
+        leave: Box::new(|| ()),
+        stranded: Box::new(|_| Some(leaf.explain().stranded())),
+        usage: Box::new(|| leaf.exact_usage()),
+        promise: Some(promise),
+    }
+}
+
+fn locked_gate<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Gate<'a> {
+    Gate {
+        name: LOCK,
+        charge: Box::new(|n| accounts.try_charge(leaf, current_cpu, n).is_ok()),
+        uncharge: Box::new(|n| must(accounts.uncharge(leaf, current_cpu, n))),
+        leave: Box::new(|| ()),
+        stranded: Box::new(|_| Some(accounts.explain(leaf).stranded())),
+        usage: Box::new(|| accounts.exact_usage(leaf)),
+        promise: Some((0, true)),
+    }
+}
+
+fn peer_gate<'a>(
+    name: &'static str,
+    charge: impl Fn(u64) -> bool + Sync + 'a,
+    uncharge: impl Fn(u64) + Sync + 'a,
+) -> Gate<'a> {
+    Gate {
+        name,
+        charge: Box::new(charge),
+        uncharge: Box::new(uncharge),
+        leave: Box::new(|| ()),
+        stranded: Box::new(|_| None),
+        usage: Box::new(|| 0),
+        promise: None,
+    }
+}
+
+fn cached_gate(cached: &ThreadCached) -> Gate<'_> {
+    Gate {
+        leave: Box::new(|| cached.leave()),
+        stranded: Box::new(|held| Some(cached.used().saturating_sub(held))),
+        usage: Box::new(|| cached.used()),
+        ..peer_gate(CACHED, |n| cached.charge(n), |n| cached.uncharge(n))
+    }
+}
+
+/// What a phase came to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    operations: u64,
+    refusals: u64,
+    /// The most that was held together.
+    held_max: u64,
+    stranded_max: Option<u64>,
+    /// Left when all was given back.
+    left: u64,
+    wall_ns: u64,
+}
+
+/// One thread's part: charges up to `most`, in a queue, until it is over.
+fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
+    let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
+    let mut dice = Dice::new(seed);
+    let give_back = |queue: &mut VecDeque<u64>, own: &mut u64| {
+        let Some(n) = queue.pop_front() else { return };
+        held.fetch_sub(n, AcqRel);
+        (gate.uncharge)(n);
+        *own -= n;
+    };
+    while !over.load(Relaxed) {
+        // The last one is as large as what is left to the brim.
+        let n = (1 + dice.below(SIZE_MAX) as u64).min(most - own);
+        found.operations += 1;
+        if n > 0 && (gate.charge)(n) {
+            found.held_max = found.held_max.max(held.fetch_add(n, AcqRel) + n);
+            queue.push_back(n);
+            own += n;
+        } else {
+            found.refusals += u64::from(n > 0);
+            // Some, so that it comes to the brim again and again.
+            for _ in 0..8 {
+                give_back(&mut queue, &mut own);
+                found.operations += 1;
+            }
+        }
+    }
+    while !queue.is_empty() {
+        give_back(&mut queue, &mut own);
+    }
+    (gate.leave)();
+    found
+}
+
+/// All threads at once, each up to `most`.
+fn phase(gate: &Gate, most: u64, cpus: [CpuId; 2], length: Duration) -> Found {
+    let (held, over) = (&Padded::new(AtomicU64::new(0)), &AtomicBool::new(false));
+    let began = Instant::now();
+    let mut all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|i| {
+                scope.spawn(move || {
+                    let _ = affinity::pin(cpus[i % 2]);
+                    thread(gate, most, i as u64, held, over)
+                })
+            })
+            .collect();
+        let mut stranded_max = None;
+        while began.elapsed() < length && !INTERRUPTED.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+            stranded_max = stranded_max.max((gate.stranded)(held.load(Acquire)));
+        }
+        over.store(true, Relaxed);
+        let mut all = Found { stranded_max, ..Found::default() };
+        for thread in threads {
+            let found = thread.join().expect("what was charged can be uncharged");
+            all.operations += found.operations;
+            all.refusals += found.refusals;
+            all.held_max = all.held_max.max(found.held_max);
+        }
+        all
+    });
+    all.wall_ns = began.elapsed().as_nanos() as u64;
+    all.left = (gate.usage)();
+    all
+}
+
+/// What one gate came to in all rounds, by phase.
+#[derive(Default)]
+struct Sum {
+    too_much: Vec<Found>,
+    all_fits: Vec<Found>,
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let cpus = [ask.place.own, ask.place.partner.expect("a case that needs two")];
+    let (rseq, atomic) = (rseq_leaves(UNITS, 1), leaves(StockKind::Atomic, UNITS, 1));
+    let locked = locked();
+    let lock = locked_leaves(&locked, UNITS, 1)[0];
+    let levels: [Level; 4] = std::array::from_fn(|_| Level::new(UNITS));
+    let [alone, leaf, group, root] = &levels;
+    let std_mutex: StdMutex = Padded::new(Mutex::new(Numbers::new(UNITS)));
+    let cached = ThreadCached::new(UNITS, BATCH);
+    let mut gates: Vec<Gate> = rseq.iter().flatten().map(|leaf| account_gate(RSEQ, leaf)).collect();
+    gates.extend([
+        account_gate(ATOMIC_STOCKS, &atomic[0]),
+        locked_gate(&locked, lock),
+        peer_gate(ATOMIC, |n| alone.charge(n), |n| alone.uncharge(n)),
+        peer_gate(
+            ATOMICS,
+            |n| charge_path([leaf, group, root], n),
+            |n| uncharge_path([leaf, group, root], n),
+        ),
+        peer_gate(STD_MUTEX, |n| charge_std(&std_mutex, n), |n| uncharge_std(&std_mutex, n)),
+        cached_gate(&cached),
+    ]);
+    let rounds = if is_quick(ask.effort) { 3 } else { 8 };
+    let mut sums: Vec<Sum> = gates.iter().map(|_| Sum::default()).collect();
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..gates.len()).collect();
+        Dice::new(round).shuffle(&mut order);
+        for i in order {
+            sums[i].too_much.push(phase(&gates[i], WANTED, cpus, PHASE));
+            sums[i].all_fits.push(phase(&gates[i], UNITS / THREADS as u64, cpus, PHASE));
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+        }
+        let steps = ask.effort.rounds as u64;
+        (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+    }
+    Ok(Some(gates.iter().zip(&sums).flat_map(|(gate, sum)| rows(ask.name, gate, sum)).collect()))
+}
+
+fn rows(case: &str, gate: &Gate, sum: &Sum) -> Vec<Row> {
+    let all = || sum.too_much.iter().chain(&sum.all_fits);
+    let operations: u64 = sum.too_much.iter().map(|found| found.operations).sum();
+    let fitting: u64 = sum.all_fits.iter().map(|found| found.operations).sum();
+    let exact = |metric: &str, unit: &str, value: u64, n: u64| {
+        Row::exact(case, gate.name, metric, unit, value as f64, n)
+    };
+    let promise = |row: Row, most: Option<u64>| match most {
+        Some(most) => row.promise(Bound::AtMost, most as f64),
+        None => row,
+    };
+    let each: Vec<f64> = sum
+        .too_much
+        .iter()
+        .map(|found| found.wall_ns as f64 * 2.0 / found.operations.max(1) as f64)
+        .collect();
+    let over = all().map(|found| found.held_max).max().unwrap_or(0).saturating_sub(UNITS);
+    let false_ones = sum.all_fits.iter().map(|found| found.refusals).sum();
+    let real_ones = sum.too_much.iter().map(|found| found.refusals).sum();
+    let left = all().map(|found| found.left).max().unwrap_or(0);
+    let mut rows = vec![
+        Row::of(case, gate.name, "time", "ns", &each),
+        promise(exact("over the limit", "units", over, operations), gate.promise.map(|(over, _)| over)),
+        promise(
+            exact("false refusals", "refusals", false_ones, fitting),
+            gate.promise.and_then(|(_, never)| never.then_some(0)),
+        ),
+        exact("refusals where all can't fit", "refusals", real_ones, operations),
+        promise(exact("left in the end", "units", left, operations + fitting), gate.promise.map(|_| 0)),
+    ];
+    if let Some(stranded) = all().filter_map(|found| found.stranded_max).max() {
+        let row = exact("not used, at most", "units", stranded, operations + fitting);
+        rows.push(promise(row, gate.promise.map(|_| capacity::share(UNITS))));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    fn cpus() -> [CpuId; 2] {
+        let allowed = affinity::allowed().unwrap();
+        [allowed.first().unwrap(), allowed.last().unwrap()]
+    }
+
+    #[test]
+    fn the_strict_kind_is_never_over_and_never_wrong() {
+        let leaf = &leaves(StockKind::Atomic, UNITS, 1)[0];
+        let gate = account_gate(ATOMIC_STOCKS, leaf);
+        let (too_much, all_fits) =
+            (phase(&gate, WANTED, cpus(), SHORT), phase(&gate, UNITS / THREADS as u64, cpus(), SHORT));
+        assert!(too_much.held_max <= UNITS && all_fits.held_max <= UNITS);
+        assert_eq!((all_fits.refusals, too_much.left, all_fits.left), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_threads_keep_is_refused_to_others() {
+        // Two threads' batches are more than there is room for beside what is held.
+        let cached = ThreadCached::new(UNITS, BATCH);
+        let all_fits = phase(&cached_gate(&cached), UNITS / THREADS as u64, cpus(), SHORT * 5);
+        assert!(all_fits.held_max <= UNITS && all_fits.left == 0, "{all_fits:?}");
+    }
+
+    #[test]
+    fn a_limit_that_is_not_kept_is_seen() {
+        let none = peer_gate("none", |_| true, |_| ());
+        let found = phase(&none, WANTED, cpus(), SHORT * 5);
+        assert_eq!(found.refusals, 0);
+        let sum = Sum { too_much: vec![Found { held_max: UNITS + 5, ..found }], all_fits: vec![found] };
+        let rows = rows("limit", &Gate { promise: Some((0, true)), ..none }, &sum);
+        let over = rows.iter().find(|row| row.metric == "over the limit").unwrap();
+        assert!(
+            over.median >= 5.0
+                && over.target.as_ref().unwrap().standing == warmcore_results::Standing::Missed,
+            "{over:?}"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Memory: what ten thousand accounts take on a machine of 256 CPUs.
+//!
+//! Model.   The CPUs are imagined: their number is an argument, and which one runs is another. Each account
+//!          is used on four of them: on any four, or all on the same four. Counted are the nodes and the
+//!          pages of the stocks' tables that are there; and, for honesty, what the process grew by in
+//!          all, names and lists included, in a process of its own.
+//! Number.  A node is 384 to 512 bytes; a table of 32 KiB for each of 256 CPUs is 8 MiB, 839 bytes for each of
+//!          10 000 accounts. A word for each account and CPU is 2048.
+//! Source.  `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
+
+use super::*;
+use crate::Ask;
+use crate::cid::{Dice, memory::resident_process_bytes};
+use crate::part::{self, Part};
+use serde::{Deserialize, Serialize};
+use warmcore_budget::stock::{AtomicStocks, Stocks};
+use warmcore_results::Bound;
+use warmcore_types::CpuId;
+
+const BYTES_MAX: f64 = 2048.0;
+const ACCOUNTS: usize = 10_000;
+const CPUS: u32 = 256;
+const CPUS_EACH: usize = 4;
+
+/// So many accounts, used in one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Many {
+    accounts: usize,
+    /// All on the same CPUs.
+    common: bool,
+}
+
+/// What they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    nodes: usize,
+    tables: usize,
+    process: u64,
+    /// Stocks that are open in the end: what did not find a place charged up the tree.
+    stocks: u64,
+}
+
+impl Many {
+    /// Makes and uses them.
+    pub fn take(self) -> anyhow::Result<Taken> {
+        let before = resident_process_bytes()?;
+        let accounts = Accounts::new(AtomicStocks::new(CPUS));
+        let make = |parent, name: &str, limit| {
+            let plan = AccountConfig {
+                name: name.into(),
+                limit,
+                soft_limit: u64::MAX,
+                guarantee: 0,
+                listener: None,
+            };
+            accounts.create(parent, plan).expect("without a guarantee nothing is refused")
+        };
+        let group = make(Some(make(None, "root", LIMIT)), "group", LIMIT);
+        let (mut dice, mut stocks) = (Dice::new(5), 0);
+        let all: Vec<&Node> = (0..self.accounts).map(|_| make(Some(group), "leaf", u64::MAX)).collect();
+        for node in &all {
+            let first = if self.common { 0 } else { dice.below(CPUS as usize) };
+            // An odd distance: four different ones.
+            let step = if self.common { 1 } else { 1 + 2 * dice.below(CPUS as usize / 2 - 1) };
+            for i in 0..CPUS_EACH {
+                let cpu = CpuId(((first + i * step) % CPUS as usize) as u32);
+                must(accounts.try_charge(node, || cpu, 1));
+            }
+        }
+        for node in &all {
+            stocks += accounts.explain(node).cpus.len() as u64;
+        }
+        let tables = accounts.stocks().resident_bytes()?;
+        let nodes = accounts.accounts() * size_of::<Node>();
+        Ok(Taken { nodes, tables, process: resident_process_bytes()?.saturating_sub(before), stocks })
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let mut rows = Vec::new();
+    for (name, common) in [
+        ("warmcore atomic, on any 4 of 256 CPUs", false),
+        ("warmcore atomic, all on the same 4 of 256", true),
+    ] {
+        let many = Many { accounts: ACCOUNTS, common };
+        let Some(taken) = part::ask::<Taken>(&Part::Accounts(many))? else { return Ok(None) };
+        let each = |metric: &str, bytes: u64| {
+            Row::exact(
+                ask.name,
+                name,
+                metric,
+                "bytes",
+                (bytes as f64 / ACCOUNTS as f64).round(),
+                ACCOUNTS as u64,
+            )
+        };
+        rows.push(each("memory each", (taken.nodes + taken.tables) as u64).promise(Bound::AtMost, BYTES_MAX));
+        rows.push(each("of that, the node", taken.nodes as u64));
+        rows.push(each("of that, stocks", taken.tables as u64));
+        rows.push(each("the process grew by, each", taken.process));
+        let share = taken.stocks as f64 * 100.0 / (ACCOUNTS * CPUS_EACH) as f64;
+        rows.push(Row::exact(
+            ask.name,
+            name,
+            "stocks open in the end",
+            "%",
+            share,
+            (ACCOUNTS * CPUS_EACH) as u64,
+        ));
+        (0..ask.effort.rounds / 2).for_each(|_| (ask.tick)());
+    }
+    let computed = |name: &str, bytes: usize| {
+        Row::exact(ask.name, name, "memory each", "bytes", bytes as f64, ACCOUNTS as u64)
+    };
+    rows.push(computed("an atomic for each of 256 CPUs (computed)", CPUS as usize * 8));
+    rows.push(computed("a padded atomic for each of 256 CPUs (computed)", CPUS as usize * 128));
+    Ok(Some(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_what_accounts_use_not_what_the_machine_could() {
+        for common in [false, true] {
+            let taken = Many { accounts: 300, common }.take().unwrap();
+            assert!(taken.nodes >= 300 * size_of::<Node>() && taken.tables > 0, "{taken:?}");
+            assert!(taken.tables <= (CPUS as usize) << 15, "{taken:?}");
+            assert_eq!(taken.stocks, 300 * CPUS_EACH as u64, "each account found its places");
+            // Four tables, of each of which two pages.
+            assert!(!common || taken.tables <= 4 * 2 * 4096 * 4, "{taken:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Elsewhere: entering on another CPU than last time, under the tenant's lock.
+//!
+//! Model.   The decider alone, told the CPUs: 384 of them, 64 users that all move, 64 others whose ids
+//!          stay in use. Each way that an entry can be decided has a set-up that is not timed, then
+//!          64 entries that are, each with its leave. The tenant's own counts must say that every
+//!          one went that way.
+//! Number.  64 entries of 20 to 30 ns, all of it in the cache: 2 µs between two readings of the clock.
+
+use crate::Ask;
+use crate::measure::INTERRUPTED;
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};
+use warmcore_results::{Bound, Row};
+use warmcore_sys::{affinity, clock};
+use warmcore_types::{CpuId, CpuSet};
+
+const CPUS: u32 = 384;
+const MOVERS: u32 = 64;
+/// Where others stay, with their ids.
+const OTHERS_FROM: u32 = 256;
+/// The lock, a look at two pcpu_cids and a bitmap.
+const NS_MAX: f64 = 200.0;
+/// Set-ups in a round.
+const BATCHES: usize = 12;
+
+type Machine = Ids<Box<[PcpuCid]>>;
+
+/// A way for an entry to be decided.
+struct Path {
+    name: &'static str,
+    /// Users beside movers and others, that only raise the bound.
+    idle: u32,
+    /// Brings all to where the next move goes that way.
+    prepare: fn(&mut Scene),
+    /// Where mover `i` goes.
+    to: fn(u32) -> u32,
+    /// How often the counts say that it went that way.
+    count: fn(&Stats) -> u64,
+}
+
+const PATHS: [Path; 5] = [
+    Path {
+        name: "recent id free",
+        idle: 64,
+        prepare: |scene| {
+            scene.forget();
+            scene.go(|i| 64 + i);
+            scene.forget();
+        },
+        to: |i| i,
+        count: |stats| stats.recent_hits,
+    },
+    Path {
+        name: "an id never used",
+        idle: 64,
+        prepare: Scene::forget,
+        to: |i| 64 + i,
+        count: |s| s.expansions,
+    },
+    Path { name: "lowest free id", idle: 0, prepare: Scene::forget, to: |i| 64 + i, count: |s| s.lowest },
+    Path { name: "the id follows its task", idle: 64, prepare: |_| (), to: |i| 64 + i, count: |s| s.moves },
+    Path {
+        name: "the id is freed, the recent one taken",
+        idle: 64,
+        prepare: |scene| {
+            // The destinations remember ids that nobody has.
+            scene.forget();
+            scene.go(|i| 64 + i);
+            scene.forget();
+            scene.go(|i| 128 + i);
+        },
+        to: |i| 64 + i,
+        count: |s| s.freed_by_moves,
+    },
+];
+
+struct Scene {
+    ids: Machine,
+    movers: Vec<User>,
+    others: Vec<User>,
+    idle: Vec<User>,
+}
+
+impl Scene {
+    fn new(idle: u32) -> Self {
+        let ids = Ids::new(pcpu_cids(CPUS), 64, &CacheLocal);
+        let all: CpuSet = (0..CPUS).map(CpuId).collect();
+        let mut users = (0..2 * MOVERS + idle).map(|token| ids.add_user(token, &all));
+        let others = users.by_ref().take(MOVERS as usize).collect();
+        let movers = users.by_ref().take(MOVERS as usize).collect();
+        let idle = users.collect();
+        let mut scene = Self { ids, movers, others, idle };
+        scene.stay();
+        scene.go(|i| i);
+        scene
+    }
+
+    fn visit(ids: &Machine, user: &mut User, cpu: u32) {
+        let held = ids.enter(CpuId(cpu), user).expect("no id is missing");
+        ids.leave(held, user);
+    }
+
+    /// The movers enter and leave there.
+    fn go(&mut self, to: fn(u32) -> u32) {
+        for (i, user) in self.movers.iter_mut().enumerate() {
+            Self::visit(&self.ids, user, to(i as u32));
+        }
+    }
+
+    /// The others use theirs.
+    fn stay(&mut self) {
+        for (i, user) in self.others.iter_mut().enumerate() {
+            Self::visit(&self.ids, user, OTHERS_FROM + i as u32);
+        }
+    }
+
+    /// The movers' ids are taken back; the CPUs remember them.
+    fn forget(&mut self) {
+        for _ in 0..2 {
+            self.stay();
+            self.ids.compact();
+        }
+        self.stay();
+    }
+
+    fn end(self) {
+        self.movers
+            .into_iter()
+            .chain(self.others)
+            .chain(self.idle)
+            .for_each(|user| self.ids.remove_user(user));
+    }
+}
+
+/// One set-up: ns for all its entries, and how many went that way.
+fn batch(path: &Path) -> (u64, u64) {
+    let mut scene = Scene::new(path.idle);
+    (path.prepare)(&mut scene);
+    let before = (path.count)(&scene.ids.stats());
+    let began = clock::now().0;
+    scene.go(path.to);
+    let ns = clock::now().0 - began;
+    let went = (path.count)(&scene.ids.stats()) - before;
+    scene.end();
+    (ns, went)
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let before = affinity::allowed()?;
+    affinity::pin(ask.place.own)?;
+    let rows = pinned(ask);
+    affinity::set_allowed(&before)?;
+    rows
+}
+
+fn pinned(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let mut samples = vec![Vec::new(); PATHS.len()];
+    for round in 0..ask.effort.rounds {
+        for i in 0..PATHS.len() {
+            let path = &PATHS[(i + round) % PATHS.len()];
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            let mut ns = 0;
+            for _ in 0..BATCHES {
+                let (took, went) = batch(path);
+                anyhow::ensure!(
+                    went == u64::from(MOVERS),
+                    "{}: {went} of {MOVERS} entries went that way",
+                    path.name
+                );
+                ns += took;
+            }
+            samples[(i + round) % PATHS.len()].push(ns as f64 / (BATCHES as f64 * f64::from(MOVERS)));
+        }
+        (ask.tick)();
+    }
+    let row = |(path, ns): (&Path, &Vec<f64>)| {
+        Row::of(ask.name, path.name, "time", "ns", ns).promise(Bound::AtMost, NS_MAX)
+    };
+    Ok(Some(PATHS.iter().zip(&samples).map(row).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_decided_the_way_that_its_row_says() {
+        for path in &PATHS {
+            assert_eq!(batch(path).1, u64::from(MOVERS), "{}", path.name);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Enter: what it costs to hold an id for a moment, and what one would do without.
+//!
+//! Model.   The same thread on the same CPU again: the fast path. The others are what people use to
+//!          be alone on something: a lock, a slot of a thread, a slot of a slab, a set of free ids.
+//! Number.  A compare-and-swap and a store: 2.2 ns on a 3.7 GHz Zen 4; a Mutex has two of the former.
+
+use crate::Ask;
+use crate::measure::Variant;
+use bytemuck::Zeroable;
+use sharded_slab::Slab;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use thread_local::ThreadLocal;
+use warmcore_line::Padded;
+use warmcore_percpu::{LocalU64, PerCid, field};
+use warmcore_results::{Bound, Row};
+use warmcore_tenant::Tenant;
+
+/// The fast path alone, as it stands in the rows.
+pub const ENTER: &str = "warmcore tenant";
+/// What it is promised against.
+pub const MUTEX: &str = "std Mutex";
+const OVER_MUTEX_MAX: f64 = 0.6;
+
+#[derive(Zeroable)]
+struct Slot {
+    number: LocalU64,
+}
+
+/// Everything that is compared, each for itself.
+struct All {
+    tenant: Tenant,
+    data: PerCid<Slot>,
+    mutex: Padded<Mutex<u64>>,
+    thread_local: ThreadLocal<Cell<u64>>,
+    slab: Slab<u64>,
+    free: Padded<Mutex<BTreeSet<u32>>>,
+}
+
+impl All {
+    fn new() -> Self {
+        let tenant = Tenant::builder().name("lab").build();
+        Self {
+            data: tenant.data(),
+            tenant,
+            mutex: Padded::new(Mutex::new(0)),
+            thread_local: ThreadLocal::new(),
+            slab: Slab::new(),
+            free: Padded::new(Mutex::new((0..384).collect())),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn variants(&self, two: bool) -> Vec<Variant<'_>> {
+        /// The act in a loop of its own for each CPU, so that it stands in the loop and is not called:
+        /// a locked instruction waits for every register that a call saved.
+        macro_rules! variant {
+            ($name:expr, $act:expr) => {{
+                let variant = Variant::new($name, move |n| (0..n).for_each(|_| $act));
+                let beside = move || {
+                    (0..256).for_each(|_| $act);
+                    256
+                };
+                if two { variant.beside(beside) } else { variant }
+            }};
+        }
+        const NUMBER: warmcore_percpu::Field<Slot> = field!(Slot, number);
+        let inside = |n: u64| {
+            let _guard = self.tenant.enter();
+            (0..n).for_each(|_| self.data.add(NUMBER, 1));
+            n
+        };
+        let in_guard = Variant::new("warmcore, PerCid::add inside a guard", move |n| _ = inside(n));
+        vec![
+            variant!(ENTER, drop(self.tenant.enter())),
+            variant!(MUTEX, drop(self.lock())),
+            variant!("warmcore tenant, in a function", enter_called(&self.tenant)),
+            variant!("std Mutex, in a function", lock_called(&self.mutex)),
+            variant!("warmcore tenant, with an add", {
+                let guard = self.tenant.enter();
+                self.data.owned_slot(&guard).add(NUMBER, 1);
+            }),
+            variant!("std Mutex, with an add", *self.lock() += 1),
+            variant!("warmcore, PerCid::add without a guard", self.data.add(NUMBER, 1)),
+            if two { in_guard.beside(move || inside(256)) } else { in_guard },
+            variant!("thread_local crate, a slot", {
+                black_box(self.thread_local.get_or_default());
+                compiler_fence(SeqCst);
+            }),
+            variant!("sharded-slab, insert and remove", {
+                let key = black_box(self.slab.insert(1));
+                key.map(|key| self.slab.remove(key));
+            }),
+            variant!("Mutex<BTreeSet> of free ids", {
+                let id = black_box(self.free().pop_first());
+                self.free().extend(id);
+            }),
+        ]
+    }
+}
+
+/// As in code that is too large to be inlined.
+#[inline(never)]
+fn enter_called(tenant: &Tenant) {
+    drop(tenant.enter());
+}
+
+#[inline(never)]
+fn lock_called(mutex: &Mutex<u64>) {
+    drop(mutex.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+pub(super) fn alone(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    rows(ask, false)
+}
+
+/// Two CPUs in the same tenant, or at the same lock, at once.
+pub(super) fn two_threads(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    rows(ask, true)
+}
+
+fn rows(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+    let all = All::new();
+    let Some(measured) = ask.interleave(all.variants(two))? else { return Ok(None) };
+    let promise = measured.promise(ENTER, MUTEX, Bound::AtMost, OVER_MUTEX_MAX);
+    let mut rows = measured.times();
+    rows.extend(if two { measured.ratio(ENTER, MUTEX) } else { promise });
+    rows.extend(measured.ratios_over(ENTER).into_iter().filter(|row| row.variant != MUTEX));
+    Ok(Some(rows))
+}

@@ -1,0 +1,52 @@
+//! Hand-over: two CPUs that run bursts strictly in turn, without a pause.
+//!
+//! Model.   One runs a burst and raises a flag, the other sees it, runs its own and lowers it. A time
+//!          is half of such a turn: one burst and one hand-over of the flag. Where both use one
+//!          area, its 256 lines travel with the flag.
+//! Number.  A burst of 0.3 µs and a hand-over of 0.1 µs, if each CPU has its own area.
+//! Writers. The flag: both, each when it is its turn.
+
+use super::area::Way;
+use super::{BY_CPU, OURS};
+use crate::Ask;
+use crate::measure::Variant;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use warmcore_line::Padded;
+use warmcore_results::{Bound, Row};
+
+/// More would mean that ids cost something while they stay.
+const OVER_BY_CPU_MAX: f64 = 1.05;
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let ways: Vec<_> = Way::all().into_iter().map(|way| (way.name(), way.areas(), flag())).collect();
+    let variants = ways.iter().map(|(name, areas, theirs)| {
+        let turns = move |n: u64| {
+            for _ in 0..n.div_ceil(2) {
+                areas.burst();
+                // ORDERING: Release and Acquire, both ways: a turn begins when the last one ended.
+                theirs.store(true, Release);
+                while theirs.load(Acquire) {
+                    std::hint::spin_loop();
+                }
+            }
+        };
+        let answer = move || {
+            if !theirs.load(Acquire) {
+                return 0;
+            }
+            areas.burst();
+            theirs.store(false, Release);
+            1
+        };
+        Variant::new(name, turns).beside(answer)
+    });
+    let Some(measured) = ask.interleave(variants.collect())? else { return Ok(None) };
+    let mut rows = measured.times();
+    rows.extend(measured.promise(OURS, BY_CPU, Bound::AtMost, OVER_BY_CPU_MAX));
+    rows.extend(measured.ratios_over(BY_CPU).into_iter().filter(|row| row.variant != OURS));
+    Ok(Some(rows))
+}
+
+fn flag() -> Padded<AtomicBool> {
+    Padded::new(AtomicBool::new(false))
+}

@@ -1,0 +1,281 @@
+//! Intermittent: bursts of work with pauses between, the published program made anew.
+//!
+//! Model.   One thread per CPU, pinned, numbered in a random order. All start together; thread k
+//!          sleeps k × delay, passes 20 000 times over its area to warm it, then five times more,
+//!          timed, with a pause of delay × threads before each but the first. The id is asked for
+//!          anew at each pass. So one timed pass in five is always hot, and a CPU pauses delay ×
+//!          threads, not delay. Each round of each way is a process of its own, with fresh areas.
+//! Number.  200 ms, 2 threads: pauses of 400 ms, 1.8 s a round. At most four CPUs take part, spread
+//!          over all that are allowed: more would mean longer pauses, and hours.
+//! Source.  The program behind the published tables; see `run/cid.rs`. There the pool is a private
+//!          mapping of a file, here it is private memory: both take page faults at the first
+//!          write. The pause after the last pass is left out: nothing is timed after it.
+
+use super::area::Way;
+use super::shares::{Visit, Whose, percent, whose};
+use super::{Dice, OURS, is_quick};
+use crate::Ask;
+use crate::measure::Effort;
+use crate::part::{self, Part};
+use serde::{Deserialize, Serialize};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+use warmcore_results::{Bound, Row};
+use warmcore_sys::{affinity, clock, map};
+use warmcore_types::CpuId;
+
+pub use warmcore_results::names::intermittent::{
+    AFTER_A_PAUSE, CASE, ENTRY, FAULTS, FOREIGN, FRESH, MEAN, OWN, PASS,
+};
+
+/// Delays in ms, and the rounds of a full and of a quick run.
+const DELAYS: [(u64, usize, usize); 4] = [(0, 10, 5), (10, 5, 2), (50, 2, 0), (200, 2, 1)];
+const THREADS_MAX: usize = 4;
+/// A debug build takes 50 times as long for a pass, and its times mean nothing anyway.
+const WARM_PASSES: u64 = if cfg!(debug_assertions) { 200 } else { 20_000 };
+const TIMED_PASSES: u32 = 5;
+/// From here on cache-local ids are promised to stay: who pauses for less keeps its id anyway.
+const PROMISED_FROM_MS: u64 = 100;
+/// A step of the progress bar; those of other cases are as long.
+const STEP_MS: u64 = 10;
+
+/// One run of the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// As it stands in the rows.
+    pub way: String,
+    /// The delay.
+    pub delay_ms: u64,
+    /// Whether every area that may be used was written before.
+    pub touched: bool,
+    /// From which the threads' order comes.
+    pub seed: u64,
+}
+
+/// A timed pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timed {
+    /// From 0; before all but that one there was a pause.
+    pub pass: u32,
+    /// How long it took.
+    pub ns: u64,
+    /// Of that, until it was alone on its area.
+    pub enter_ns: u64,
+    /// Page faults meanwhile.
+    pub faults: u64,
+    /// Whose its area was.
+    pub whose: Whose,
+}
+
+/// The CPUs that take part.
+fn cpus() -> anyhow::Result<Vec<CpuId>> {
+    let allowed: Vec<CpuId> = affinity::allowed()?.iter().collect();
+    let n = allowed.len().min(THREADS_MAX);
+    Ok((0..n).map(|i| allowed[i * allowed.len() / n]).collect())
+}
+
+/// What a thread did: its visits, and of the last of them what was timed, still nobody's.
+type Done = (Vec<Visit>, Vec<(usize, Timed)>);
+
+impl Round {
+    /// Runs it in this process, which has nothing else to do.
+    pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
+        let mut cpus = cpus()?;
+        Dice::new(self.seed).shuffle(&mut cpus);
+        let mut areas = Way::named(&self.way)?.areas();
+        if self.touched {
+            areas.touch(&cpus);
+        }
+        let (all, areas) = (Barrier::new(cpus.len()), &areas);
+        let delay = Duration::from_millis(self.delay_ms);
+        let thread = |k: usize, cpu: CpuId| -> anyhow::Result<Done> {
+            affinity::pin(cpu)?;
+            areas.join();
+            all.wait();
+            std::thread::sleep(delay * k as u32);
+            let done = bursts(cpu, areas, delay * cpus.len() as u32);
+            // The number of threads stays the same until the last one is done.
+            all.wait();
+            done
+        };
+        let thread = &thread;
+        let done = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                cpus.iter().enumerate().map(|(k, cpu)| scope.spawn(move || thread(k, *cpu))).collect();
+            let join =
+                |t: std::thread::ScopedJoinHandle<anyhow::Result<Done>>| t.join().expect("no thread panics");
+            threads.into_iter().map(join).collect::<anyhow::Result<Vec<Done>>>()
+        })?;
+        let visits: Vec<Visit> = done.iter().flat_map(|(visits, _)| visits.iter().copied()).collect();
+        let found = whose(&visits);
+        let (mut timed, mut before) = (Vec::new(), 0);
+        for (visits, times) in &done {
+            timed.extend(times.iter().map(|(visit, t)| Timed { whose: found[before + visit], ..*t }));
+            before += visits.len();
+        }
+        Ok(timed)
+    }
+}
+
+/// A thread's part, once it is its turn.
+fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Result<Done> {
+    let mut visits: Vec<Visit> = Vec::with_capacity(64);
+    let visit = |ran: super::area::Ran| Visit { cpu: cpu.0, area: ran.area, at_ns: ran.at_ns };
+    for _ in 0..WARM_PASSES {
+        let now = visit(areas.burst());
+        // Of passes over the same area the first and the last are enough to know whose it is.
+        match &mut visits[..] {
+            [.., before, last] if before.area == now.area && last.area == now.area => *last = now,
+            _ => visits.push(now),
+        }
+    }
+    let mut timed = Vec::new();
+    for pass in 0..TIMED_PASSES {
+        if pass > 0 {
+            std::thread::sleep(pause);
+        }
+        let before = map::page_faults()?;
+        // Not `clock` alone: `Instant` waits until the work before it is done.
+        let (began, asked) = (Instant::now(), clock::now());
+        let ran = areas.burst();
+        let ns = began.elapsed().as_nanos() as u64;
+        let (enter_ns, faults) = (ran.at_ns.saturating_sub(asked.0), map::page_faults()? - before);
+        timed.push((visits.len(), Timed { pass, ns, enter_ns, faults, whose: Whose::Fresh }));
+        visits.push(visit(ran));
+    }
+    Ok((visits, timed))
+}
+
+fn rounds(effort: Effort) -> impl Iterator<Item = (u64, usize)> {
+    let quick = is_quick(effort);
+    DELAYS.into_iter().map(move |(delay, full, short)| (delay, if quick { short } else { full }))
+}
+
+/// How many steps of the progress bar one round is.
+fn steps_each(delay_ms: u64, threads: usize) -> u64 {
+    let threads = threads as u64;
+    let sleeps = delay_ms * (threads - 1) + delay_ms * threads * u64::from(TIMED_PASSES - 1);
+    (sleeps / STEP_MS).max(1) + 2
+}
+
+/// How many steps the case is.
+pub(super) fn steps(effort: Effort) -> u64 {
+    let threads = cpus().map_or(1, |cpus| cpus.len());
+    let variants = 2 * Way::all().len() as u64;
+    rounds(effort).map(|(delay, rounds)| rounds as u64 * variants * steps_each(delay, threads)).sum()
+}
+
+/// A way and whether its areas are written before, and what each of its rounds timed.
+type Variant = (&'static str, bool, Vec<Vec<Timed>>);
+
+/// The case.
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let (threads, mut rows) = (cpus()?.len(), Vec::new());
+    for (delay_ms, rounds) in rounds(ask.effort) {
+        let names = || Way::all().into_iter().map(Way::name);
+        let mut variants: Vec<Variant> =
+            [true, false].into_iter().flat_map(|t| names().map(move |n| (n, t, Vec::new()))).collect();
+        for round in 0..rounds as u64 {
+            let seed = delay_ms << 32 | round;
+            let mut order: Vec<usize> = (0..variants.len()).collect();
+            Dice::new(seed).shuffle(&mut order);
+            for i in order {
+                let (way, touched, measured) = &mut variants[i];
+                let way = (*way).to_owned();
+                let part = Part::Round(Round { way, delay_ms, touched: *touched, seed });
+                let Some(timed) = part::ask(&part)? else {
+                    // The pauses that were finished are whole.
+                    return Ok((!rows.is_empty()).then_some(rows));
+                };
+                measured.push(timed);
+                (0..steps_each(delay_ms, threads)).for_each(|_| (ask.tick)());
+            }
+        }
+        if rounds > 0 {
+            for touched in [true, false] {
+                let of: Vec<&Variant> = variants.iter().filter(|v| v.1 == touched).collect();
+                rows.extend(rows_of(delay_ms, threads, touched, &of));
+            }
+        }
+    }
+    Ok(Some(rows))
+}
+
+fn rows_of(delay_ms: u64, threads: usize, touched: bool, variants: &[&Variant]) -> Vec<Row> {
+    let case = format!("{CASE}.{delay_ms}ms.{}", if touched { "touched" } else { "untouched" });
+    let mut rows = Vec::new();
+    let means = |rounds: &[Vec<Timed>]| -> Vec<f64> {
+        let mean =
+            |timed: &Vec<Timed>| timed.iter().map(|t| t.ns as f64).sum::<f64>() / timed.len().max(1) as f64;
+        rounds.iter().map(mean).collect()
+    };
+    for (way, _, rounds) in variants {
+        let paused: Vec<Timed> = rounds.iter().flatten().copied().filter(|t| t.pass > 0).collect();
+        let times: Vec<f64> = paused.iter().map(|t| t.ns as f64).collect();
+        let entries: Vec<f64> = paused.iter().map(|t| t.enter_ns as f64).collect();
+        let rests: Vec<f64> = times.iter().zip(&entries).map(|(all, entry)| all - entry).collect();
+        rows.push(Row::of(&case, way, AFTER_A_PAUSE, "ns", &times));
+        rows.push(Row::of(&case, way, ENTRY, "ns", &entries));
+        rows.push(Row::of(&case, way, PASS, "ns", &rests));
+        rows.push(Row::of(&case, way, MEAN, "ns", &means(rounds)));
+        for (metric, which) in [(OWN, Whose::Own), (FOREIGN, Whose::Foreign), (FRESH, Whose::Fresh)] {
+            let share = percent(paused.iter().map(|t| t.whose), which);
+            let row = Row::exact(&case, way, metric, "%", share, paused.len() as u64);
+            let is_promised =
+                *way == OURS && which == Whose::Own && delay_ms * threads as u64 >= PROMISED_FROM_MS;
+            rows.push(if is_promised { row.promise(Bound::AtLeast, 100.0) } else { row });
+        }
+        let faults: u64 = paused.iter().map(|t| t.faults).sum();
+        let each = faults as f64 / paused.len().max(1) as f64;
+        rows.push(Row::exact(&case, way, FAULTS, "faults", each, paused.len() as u64));
+    }
+    if let Some((_, _, ours)) = variants.iter().find(|(way, ..)| *way == OURS) {
+        let others = variants.iter().filter(|(way, ..)| *way != OURS);
+        rows.extend(
+            others.map(|(way, _, rounds)| Row::ratio(&case, way, OURS, &means(rounds), &means(ours))),
+        );
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_times_every_pass_of_every_thread_and_by_cpu_is_at_home() {
+        for (way, touched) in [("by cpu", true), ("cache-local", false), ("lowest", true)] {
+            let round = Round { way: way.into(), delay_ms: 1, touched, seed: 3 };
+            let timed = round.run().unwrap();
+            assert_eq!(timed.len(), cpus().unwrap().len() * TIMED_PASSES as usize);
+            for pass in 0..TIMED_PASSES {
+                assert_eq!(timed.iter().filter(|t| t.pass == pass).count(), cpus().unwrap().len());
+            }
+            if way == "by cpu" {
+                assert!(timed.iter().all(|t| t.whose == Whose::Own), "{timed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_say_what_was_counted_and_promise_only_long_pauses() {
+        let timed = |whose, faults| {
+            (0..5).map(|pass| Timed { pass, ns: 100, enter_ns: 10, faults, whose }).collect::<Vec<_>>()
+        };
+        let ours = (OURS, true, vec![timed(Whose::Own, 0), timed(Whose::Own, 0)]);
+        let other = ("lowest", true, vec![timed(Whose::Foreign, 4), timed(Whose::Own, 0)]);
+        let rows = rows_of(200, 2, true, &[&ours, &other]);
+        let row = |variant, metric| rows.iter().find(|r| r.variant == variant && r.metric == metric).unwrap();
+        assert_eq!(row("lowest", OWN).median, 50.0);
+        assert_eq!(row("lowest", FOREIGN).median, 50.0);
+        assert_eq!(row("lowest", FAULTS).median, 2.0);
+        assert_eq!((row("lowest", OWN).n, row("lowest", AFTER_A_PAUSE).n, row("lowest", MEAN).n), (8, 8, 2));
+        assert!(
+            row(OURS, OWN).target.as_ref().unwrap().standing == warmcore_results::Standing::Met
+                && row("lowest", OWN).target.is_none()
+        );
+        assert_eq!(row("lowest", "ratio").over.as_deref(), Some(OURS));
+        assert!(rows_of(10, 2, true, &[&ours]).iter().all(|r| r.target.is_none()));
+        assert!(rows.iter().all(|r| r.case == "cid.intermittent.200ms.touched"));
+    }
+}

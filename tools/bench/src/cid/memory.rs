@@ -1,0 +1,187 @@
+//! Memory: what ten thousand tenants cost before they have data, and with a little of it.
+//!
+//! Model.   Every thread enters every tenant once, on a CPU of its own, and stays. What the process has
+//!          in memory then, less what it had before the first tenant, over their number: records of
+//!          threads, registry and allocator included. Each kind in a process of its own.
+//! Number.  A slot for each of 384 CPUs, padded: 48 KiB a tenant, and 480 MiB for ten thousand.
+//! Source.  proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
+
+use crate::Ask;
+use crate::part::{self, Part};
+use anyhow::Context;
+use bytemuck::Zeroable;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
+use thread_local::ThreadLocal;
+use warmcore_line::Padded;
+use warmcore_percpu::{LocalU64, PerCid, field};
+use warmcore_results::{Bound, Row};
+use warmcore_sys::affinity;
+use warmcore_tenant::Tenant;
+use warmcore_types::CpuId;
+
+/// What a tenant may take before it has data.
+const BYTES_MAX: f64 = 4096.0;
+const TENANTS: usize = 10_000;
+const CPUS: u32 = 384;
+/// One thread per CPU, but not hundreds of them.
+const THREADS_MAX: usize = 8;
+
+/// So many of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Many {
+    kind: Kind,
+    number: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    /// As on a machine of so many CPU numbers; 0: as here.
+    Tenants { cpus: u32 },
+    /// The same as here, and a slot of 64 bytes written by each thread.
+    WithData,
+    /// A slot per thread.
+    ThreadLocals,
+    /// A set of free ids, and a padded slot for each.
+    FreeSets,
+}
+
+/// Data of a line.
+#[derive(Zeroable)]
+#[allow(dead_code, reason = "the rest is there to take room")]
+struct Data {
+    number: LocalU64,
+    more: [u64; 7],
+}
+
+impl Many {
+    /// Makes and uses them; bytes of memory for each.
+    pub fn bytes_each(self) -> anyhow::Result<f64> {
+        let n = self.number;
+        match self.kind {
+            Kind::Tenants { cpus } => {
+                let build = |_| match cpus {
+                    0 => Tenant::builder().build(),
+                    cpus => Tenant::builder().cpus(cpus).build(),
+                };
+                grown(n, build, |tenant, _| drop(tenant.enter()))
+            }
+            Kind::WithData => {
+                let build = |_| {
+                    let tenant = Tenant::builder().build();
+                    let data: PerCid<Data> = tenant.data();
+                    (tenant, data)
+                };
+                // Under guards at the same time, so that each thread has an id of its own.
+                grown(n, build, |(tenant, data), all| {
+                    let guard = tenant.enter();
+                    all.wait();
+                    data.owned_slot(&guard).add(field!(Data, number), 1);
+                    all.wait();
+                })
+            }
+            Kind::ThreadLocals => {
+                let add = |slots: &ThreadLocal<Padded<AtomicU64>>, _: &Barrier| {
+                    slots.get_or_default().fetch_add(1, Relaxed);
+                };
+                grown(n, |_| ThreadLocal::new(), add)
+            }
+            Kind::FreeSets => {
+                let build = |_| {
+                    let slots: Vec<_> = (0..CPUS).map(|_| Padded::new(AtomicU64::new(0))).collect();
+                    (Mutex::new((0..CPUS).collect::<BTreeSet<u32>>()), slots)
+                };
+                grown(n, build, |(free, slots), _| {
+                    let free = || free.lock().unwrap_or_else(PoisonError::into_inner);
+                    let id = free().pop_first();
+                    id.map(|id| slots[id as usize].fetch_add(1, Relaxed));
+                    free().extend(id);
+                })
+            }
+        }
+    }
+}
+
+/// Bytes by which the process grew for each of `n` things that all threads used.
+fn grown<T: Send + Sync>(
+    n: usize,
+    make: impl Fn(usize) -> T,
+    use_it: impl Fn(&T, &Barrier) + Sync,
+) -> anyhow::Result<f64> {
+    let cpus: Vec<CpuId> = affinity::allowed()?.iter().take(THREADS_MAX).collect();
+    let (all, users) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
+    let things: OnceLock<Vec<T>> = OnceLock::new();
+    std::thread::scope(|scope| {
+        for cpu in &cpus {
+            let (all, users, things, use_it) = (&all, &users, &things, &use_it);
+            scope.spawn(move || {
+                // Not pinned, it would use fewer CPUs and less memory; the kernel spreads two.
+                let _ = affinity::pin(*cpu);
+                all.wait();
+                all.wait();
+                things.get().into_iter().flatten().for_each(|thing| use_it(thing, users));
+                all.wait();
+                // Measured meanwhile: a thread that ends gives its records back.
+                all.wait();
+            });
+        }
+        all.wait();
+        let before = resident_process_bytes();
+        let _ = things.set((0..n).map(&make).collect());
+        all.wait();
+        all.wait();
+        let after = resident_process_bytes();
+        all.wait();
+        Ok((after? as f64 - before? as f64) / n as f64)
+    })
+}
+
+/// What this process has in memory.
+pub fn resident_process_bytes() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("can't tell the memory in use")?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    Ok(kib.context("/proc/self/smaps_rollup names no Rss")? * 1024)
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let many = |kind| Many { kind, number: TENANTS };
+    let kinds = [
+        ("warmcore tenants, as here", many(Kind::Tenants { cpus: 0 }), true),
+        ("warmcore tenants, 384 CPUs", many(Kind::Tenants { cpus: CPUS }), true),
+        ("warmcore tenants, 8192 CPUs", many(Kind::Tenants { cpus: 8192 }), false),
+        ("warmcore tenants, and 64 bytes of data on each CPU", many(Kind::WithData), false),
+        ("thread_local crate, a padded word per thread", many(Kind::ThreadLocals), false),
+        // Fewer: ten thousand would not fit everywhere, and each takes the same.
+        (
+            "Mutex<BTreeSet> and a padded word, 384 CPUs",
+            Many { kind: Kind::FreeSets, number: TENANTS / 10 },
+            false,
+        ),
+    ];
+    let mut rows = Vec::new();
+    for (i, (name, many, is_promised)) in kinds.iter().enumerate() {
+        let Some(bytes) = part::ask::<f64>(&Part::Memory(*many))? else { return Ok(None) };
+        let row = Row::exact(ask.name, name, "memory each", "bytes", bytes.round(), many.number as u64);
+        rows.push(if *is_promised { row.promise(Bound::AtMost, BYTES_MAX) } else { row });
+        let steps = ask.effort.rounds * (i + 1) / kinds.len() - ask.effort.rounds * i / kinds.len();
+        (0..steps).for_each(|_| (ask.tick)());
+    }
+    Ok(Some(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_can_be_made_and_used() {
+        for kind in [Kind::Tenants { cpus: 384 }, Kind::WithData, Kind::ThreadLocals, Kind::FreeSets] {
+            let bytes = Many { kind, number: 20 }.bytes_each().unwrap();
+            assert!(bytes.is_finite(), "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `run false-sharing`: what a reader pays when somebody writes beside its field.
+//!
+//! Model.   The reader follows a pointer that leads to itself, so each read waits for the one
+//!          before it: the time is the latency that the program sees. The writer adds to a
+//!          counter on another CPU, as fast as it can or once in so many ns. Only the distance
+//!          between the two fields differs.
+//! Number.  A read is 1 to 2 ns from L1; a line that was written elsewhere is handed over in 10
+//!          to 200 ns. One write per µs that hits costs the reader one hand-over per µs.
+//! Source.  linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`; padding *after*
+//!          the reader alone did nothing, since the writer stood *before* it.
+
+use super::{Ask, Case};
+use crate::measure::Variant;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use warmcore_line::Padded;
+use warmcore_results::Row;
+use warmcore_sys::clock;
+
+/// The cases: how often the writer writes.
+pub const CASES: &[Case] = &[
+    Case { name: "false-sharing.full", needs_two: true, run: |ask| rate(ask, 0) },
+    Case { name: "false-sharing.100ns", needs_two: true, run: |ask| rate(ask, 100) },
+    Case { name: "false-sharing.1us", needs_two: true, run: |ask| rate(ask, 1000) },
+    Case { name: "false-sharing.10us", needs_two: true, run: |ask| rate(ask, 10_000) },
+];
+
+/// A reader's field: a pointer to itself.
+type Reader = AtomicPtr<u8>;
+
+/// Both fields on one line.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct SameLine {
+    reader: Reader,
+    writer: AtomicU64,
+}
+
+/// The reader alone behind its padding, and the writer before it: the padding is on the wrong
+/// side, and both are on one line still.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct WrongSide {
+    before: [u64; 6],
+    writer: AtomicU64,
+    reader: Reader,
+    after: [u64; 8],
+}
+
+/// Neighbouring lines, in one aligned pair.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct OwnLine {
+    reader: Reader,
+    between: [u64; 7],
+    writer: AtomicU64,
+}
+
+/// What `Padded` and the derive with `pair` give.
+#[derive(Default)]
+#[repr(C)]
+struct OwnPair {
+    reader: Padded<Reader>,
+    writer: Padded<AtomicU64>,
+}
+
+// The names are the case: if the layouts were not what they say, nothing would be measured.
+const _: () = {
+    use std::mem::offset_of;
+    const fn line(offset: usize) -> usize {
+        offset / 64
+    }
+    assert!(line(offset_of!(SameLine, reader)) == line(offset_of!(SameLine, writer)));
+    assert!(line(offset_of!(WrongSide, reader)) == line(offset_of!(WrongSide, writer)));
+    assert!(offset_of!(WrongSide, after) + 64 == size_of::<WrongSide>());
+    assert!(line(offset_of!(OwnLine, reader)) + 1 == line(offset_of!(OwnLine, writer)));
+    assert!(line(offset_of!(OwnPair, reader)) + 2 == line(offset_of!(OwnPair, writer)));
+};
+
+fn rate(ask: &Ask, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
+    let (same, wrong, line, pair) =
+        (SameLine::default(), WrongSide::default(), OwnLine::default(), OwnPair::default());
+    let variants = vec![
+        variant("same line", &same.reader, &same.writer, every_ns),
+        variant("padding on the wrong side", &wrong.reader, &wrong.writer, every_ns),
+        variant("own line", &line.reader, &line.writer, every_ns),
+        variant("own pair of lines", &pair.reader, &pair.writer, every_ns),
+    ];
+    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let mut rows = measured.times();
+    rows.extend(measured.ratios_over("own pair of lines"));
+    rows.extend(measured.partner_times("writer time"));
+    Ok(Some(rows))
+}
+
+fn variant<'a>(name: &str, reader: &'a Reader, writer: &'a AtomicU64, every_ns: u64) -> Variant<'a> {
+    reader.store(std::ptr::from_ref(reader).cast_mut().cast(), Relaxed);
+    let read = move |n: u64| {
+        let mut at: *const Reader = reader;
+        for _ in 0..n {
+            // SAFETY: the field holds its own address, stored above, and lives as long as this.
+            at = unsafe { (*at).load(Relaxed) }.cast();
+        }
+        std::hint::black_box(at);
+    };
+    thread_local! {
+        static NEXT_NS: Cell<u64> = const { Cell::new(0) };
+    }
+    let write = move || {
+        if every_ns == 0 {
+            (0..64).for_each(|_| _ = writer.fetch_add(1, Relaxed));
+            return 64;
+        }
+        let now = clock::now().0;
+        if now < NEXT_NS.get() {
+            return 0;
+        }
+        writer.fetch_add(1, Relaxed);
+        // From now, not from when it was due: a pause must not be made up for by a burst.
+        NEXT_NS.set(now + every_ns);
+        1
+    };
+    Variant::new(name, read).beside(write)
+}

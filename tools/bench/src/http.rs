@@ -1,0 +1,243 @@
+//! `run http`: HTTP servers over loopback, one on each runtime, under the same load in turns.
+//!
+//! Model.   All servers live in this process and sleep while another is measured; the clients are a process
+//!          beside it, so the CPU time of this one is the server's. A slice asks one server over all its
+//!          connections; every round has a slice of each, in an order that changes, and ratios compare slices of
+//!          one round. Each answer is checked. Client and servers share the CPUs, as they do wherever a service
+//!          talks to one beside it; a rate is of both sides together, and the same for all variants.
+//! Number.  15 rounds of 350 ms for six servers: half a minute a case. Of two virtual CPUs that share their host, a
+//!          ratio spreads by 15 to 40 % over rounds: one below 1.3 means little unless its interval says so.
+//! Source.  TechEmpower's plaintext for the shape of `hello`; the promises are older than the runtime.
+
+mod client;
+mod handler;
+pub mod load;
+mod serve;
+mod smol_io;
+
+use super::cid::Dice;
+use super::runtimes::cpus;
+use super::{Ask, Case};
+use crate::measure::{Effort, INTERRUPTED};
+use anyhow::Context;
+use client::Client;
+use handler::Handler;
+use load::{Say, Seen};
+use serve::Who;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use warmcore_results::{Bound, Row};
+use warmcore_sys::clock;
+
+/// The cases, in the order of the report.
+pub const CASES: &[Case] = &[
+    Case { name: "hello.8", needs_two: false, run: |ask| run(ask, Handler::Hello, 8) },
+    Case { name: "hello.64", needs_two: false, run: |ask| run(ask, Handler::Hello, 64) },
+    Case { name: "axum.8", needs_two: false, run: |ask| run(ask, Handler::Axum, 8) },
+    Case { name: "axum.64", needs_two: false, run: |ask| run(ask, Handler::Axum, 64) },
+    Case { name: "compute.8", needs_two: false, run: |ask| run(ask, Handler::Compute, 8) },
+    Case { name: "compute.64", needs_two: false, run: |ask| run(ask, Handler::Compute, 64) },
+    Case { name: "state.8", needs_two: false, run: |ask| run(ask, Handler::State, 8) },
+    Case { name: "state.64", needs_two: false, run: |ask| run(ask, Handler::State, 64) },
+    Case { name: "soak", needs_two: false, run: soak },
+];
+
+const REQUESTS: &str = "requests";
+const P99: &str = "p99";
+const CPU: &str = "CPU per 100k requests";
+const ERRORS: &str = "errors";
+
+/// Its name, its unit, and its value in a slice.
+type Metric = (&'static str, &'static str, fn(&Slice) -> f64);
+
+/// What a slice comes to, besides errors.
+const METRICS: [Metric; 5] = [
+    (REQUESTS, "k/s", |slice| slice.seen.per_second / 1e3),
+    ("p50", "ns", |slice| slice.seen.p50_ns as f64),
+    (P99, "ns", |slice| slice.seen.p99_ns as f64),
+    ("p99.9", "ns", |slice| slice.seen.p999_ns as f64),
+    (CPU, "ns", |slice| slice.cpu_ns as f64 * 1e5 / slice.seen.answers as f64),
+];
+
+/// How many rounds, and how long a slice takes.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    rounds: usize,
+    warm: Duration,
+    measure: Duration,
+}
+
+impl Plan {
+    fn of(effort: Effort) -> Self {
+        match effort.rounds == Effort::QUICK.rounds {
+            true => Self { rounds: 5, warm: Duration::from_millis(20), measure: Duration::from_millis(120) },
+            false => {
+                Self { rounds: 15, warm: Duration::from_millis(50), measure: Duration::from_millis(300) }
+            }
+        }
+    }
+}
+
+/// One server, asked for a while.
+struct Slice {
+    seen: Seen,
+    /// What this process used meanwhile.
+    cpu_ns: u64,
+}
+
+/// Servers of every runtime, and a client that is connected to all.
+struct Servers {
+    client: Client,
+    who: Vec<Who>,
+    numbers: Vec<usize>,
+}
+
+impl Servers {
+    fn start(
+        who: &[Who],
+        handler: Handler,
+        connections: usize,
+        afresh_after: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let mut client = Client::start()?;
+        let open = |who: &Who| {
+            let port = who.serve(handler).with_context(|| who.name())?;
+            client.open(Say::Open { port, handler, connections, afresh_after }).with_context(|| who.name())
+        };
+        let numbers = who.iter().map(open).collect::<anyhow::Result<_>>()?;
+        Ok(Self { client, who: who.to_vec(), numbers })
+    }
+
+    /// Asks one server. A slice without an answer is kept: its rate is that of one, which is more than there was, and
+    /// its times are the slice's, which is less.
+    fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
+        let (name, measure_ns) = (self.who[i].name(), measure.as_nanos() as u64);
+        let before = clock::process_cpu().0;
+        let say = Say::Run { server: self.numbers[i], warm_ns: warm.as_nanos() as u64, measure_ns };
+        let mut seen = self.client.ask(&say).context(name)?;
+        let cpu_ns = clock::process_cpu().0 - before;
+        if let Some(error) = &seen.error {
+            eprintln!("{name}: {} errors, the first: {error}", seen.errors);
+        }
+        if seen.per_second <= 0.0 && !INTERRUPTED.load(Relaxed) {
+            anyhow::ensure!(seen.errors == 0, "{name}: errors, and no answer in {measure:?}");
+            eprintln!("{name}: no answer in {measure:?}; the slice is kept");
+            bound(&mut seen, measure_ns);
+        }
+        Ok(Slice { seen, cpu_ns })
+    }
+}
+
+fn bound(seen: &mut Seen, measure_ns: u64) {
+    seen.per_second = 1e9 / measure_ns as f64;
+    (seen.p50_ns, seen.p99_ns, seen.p999_ns) = (measure_ns, measure_ns, measure_ns);
+    seen.answers = seen.answers.max(1);
+}
+
+/// Said once: who reads a rate should know what it is a rate of.
+fn tell_once() {
+    static TOLD: std::sync::Once = std::sync::Once::new();
+    TOLD.call_once(|| {
+        eprintln!(
+            "http: the load is our own generator, {} threads in a process beside; it shares the CPUs with the servers",
+            cpus().len()
+        );
+    });
+}
+
+fn run(ask: &Ask, handler: Handler, connections: usize) -> anyhow::Result<Option<Vec<Row>>> {
+    tell_once();
+    let (plan, who) = (Plan::of(ask.effort), &Who::ALL);
+    let mut servers = Servers::start(who, handler, connections, None)?;
+    // Untimed: connections are accepted, queues grow, states are made.
+    for i in 0..who.len() {
+        servers.slice(i, Duration::ZERO, plan.warm)?;
+    }
+    let mut slices: Vec<Vec<Slice>> = who.iter().map(|_| Vec::new()).collect();
+    let (mut order, mut dice): (Vec<usize>, _) = ((0..who.len()).collect(), Dice::new(6));
+    for round in 0..plan.rounds {
+        dice.shuffle(&mut order);
+        for &i in &order {
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            slices[i].push(servers.slice(i, plan.warm, plan.measure)?);
+        }
+        let at = |round: usize| ask.effort.rounds * round / plan.rounds;
+        (at(round)..at(round + 1)).for_each(|_| (ask.tick)());
+    }
+    Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ask.name, who, &slices, handler)))
+}
+
+/// All numbers, the promises, then ours over each other.
+fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
+    let samples = |of: Who, metric: &str| -> Vec<f64> {
+        let of = who.iter().position(|who| *who == of).expect("everybody ran");
+        let value = METRICS.iter().find(|(name, ..)| *name == metric).expect("it is in the table").2;
+        slices[of].iter().map(value).collect()
+    };
+    let mut rows = Vec::new();
+    for (metric, unit, _) in METRICS {
+        rows.extend(who.iter().map(|of| Row::of(case, of.name(), metric, unit, &samples(*of, metric))));
+    }
+    for (of, slices) in who.iter().zip(slices) {
+        let errors = slices.iter().map(|slice| slice.seen.errors).sum::<u64>();
+        rows.push(errors_row(case, *of, errors, slices.iter().map(|slice| slice.seen.answers).sum()));
+    }
+    let ratio_of = |of: Who, metric: &str, over: Who| {
+        let (above, below) = (samples(of, metric), samples(over, metric));
+        let row = Row::ratio(case, of.name(), over.name(), &above, &below);
+        match metric {
+            REQUESTS => row,
+            _ => Row { metric: format!("ratio, {metric}"), ..row },
+        }
+    };
+    let ratio = |metric: &str, over: Who| ratio_of(Who::Ours, metric, over);
+    let (requests, p99) = (ratio(REQUESTS, Who::Tokio), ratio(P99, Who::Tokio));
+    match handler {
+        Handler::Hello | Handler::Axum => {
+            rows.push(requests.promise(Bound::AtLeast, 1.0));
+            rows.push(p99.promise(Bound::AtMost, 1.0));
+        }
+        Handler::State => rows.extend([requests.promise(Bound::AtLeast, 1.3), p99]),
+        Handler::Compute => rows.extend([requests, p99]),
+    }
+    rows.push(ratio(CPU, Who::Tokio));
+    rows.extend([REQUESTS, P99, CPU].map(|metric| ratio_of(Who::OursSpread, metric, Who::Tokio)));
+    let others = who.iter().filter(|who| !matches!(who, Who::Ours | Who::Tokio));
+    rows.extend(others.map(|over| ratio(REQUESTS, *over)));
+    rows
+}
+
+/// Ours promises that there are none.
+fn errors_row(case: &str, who: Who, errors: u64, answers: u64) -> Row {
+    let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
+    if matches!(who, Who::Ours | Who::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
+}
+
+/// A connection of an unruly client has so many requests.
+const AFRESH_AFTER: u64 = 50;
+const UNRULY: usize = 48;
+
+/// Every handler on every runtime, asked by clients that cut requests in two and come and go: all answers are right.
+fn soak(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    tell_once();
+    let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];
+    let measure = Plan::of(ask.effort).measure * 4;
+    let mut sums = vec![(0, 0); Who::ALL.len()];
+    for (h, handler) in handlers.into_iter().enumerate() {
+        let mut servers = Servers::start(&Who::ALL, handler, UNRULY, Some(AFRESH_AFTER))?;
+        for (i, (errors, answers)) in sums.iter_mut().enumerate() {
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            let seen = servers.slice(i, Duration::ZERO, measure)?.seen;
+            *errors += seen.errors;
+            *answers += seen.answers;
+        }
+        let at = |h: usize| ask.effort.rounds * h / handlers.len();
+        (at(h)..at(h + 1)).for_each(|_| (ask.tick)());
+    }
+    let row = |(who, (errors, answers)): (Who, (u64, u64))| errors_row(ask.name, who, errors, answers);
+    Ok((!INTERRUPTED.load(Relaxed)).then(|| Who::ALL.into_iter().zip(sums).map(row).collect()))
+}

@@ -1,0 +1,321 @@
+//! Load: requests over keep-alive connections, from a process of its own, every answer checked.
+//!
+//! Model.   A thread per CPU, each with its share of a server's connections and one epoll instance for them. A
+//!          connection has one request under way; the next goes out when the answer is there (a closed loop, as
+//!          `wrk` has it: a server that is slow is asked less, and what a request would have waited before it was
+//!          sent is not seen). Between slices nothing is under way and the connections stay. An unruly client
+//!          cuts its requests in two, and now and then starts a connection afresh.
+//! Number.  A request costs the client some 3 µs of CPU, most of it in the kernel: with two CPUs for both sides the
+//!          rates are of both sides together.
+//! Writers. A connection: its thread. Commands come as lines of JSON on stdin, answers go to stdout.
+//! Source.  wrk's loop; HdrHistogram for the times, three digits.
+
+use super::handler::Handler;
+use crate::runtimes::cpus;
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use mio::{Events, Interest, Poll, Token};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use warmcore_sys::clock;
+
+/// What a client is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Say {
+    /// Connects to a server, which is the next one; the first has the number 0.
+    Open {
+        /// Its port on this machine.
+        port: u16,
+        /// What it does.
+        handler: Handler,
+        /// How many connections.
+        connections: usize,
+        /// Cuts requests in two, and starts afresh after so many requests.
+        afresh_after: Option<u64>,
+    },
+    /// Asks a server for a while.
+    Run {
+        /// Its number.
+        server: usize,
+        /// Until it counts.
+        warm_ns: u64,
+        /// While it counts.
+        measure_ns: u64,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Answers per second while it counted.
+    pub per_second: f64,
+    /// Half of the answers took at most so long.
+    pub p50_ns: u64,
+    /// 99 of 100.
+    pub p99_ns: u64,
+    /// 999 of 1000.
+    pub p999_ns: u64,
+    /// All right answers, those before and after it counted included.
+    pub answers: u64,
+    /// Wrong answers, and connections that broke.
+    pub errors: u64,
+    /// The first of them.
+    pub error: Option<String>,
+}
+
+/// The client's whole life: until stdin is closed.
+pub fn serve() -> anyhow::Result<()> {
+    let mut servers: Vec<Vec<Share>> = Vec::new();
+    for line in std::io::stdin().lines() {
+        let seen = match serde_json::from_str(&line?)? {
+            Say::Open { port, handler, connections, afresh_after } => {
+                let threads = cpus().len().min(connections);
+                let share = |thread| {
+                    let own = connections / threads + usize::from(thread < connections % threads);
+                    Share::open(Manner { port, handler, afresh_after }, own)
+                };
+                servers.push((0..threads).map(share).collect::<anyhow::Result<_>>()?);
+                Seen::default()
+            }
+            Say::Run { server, warm_ns, measure_ns } => {
+                run(servers.get_mut(server).context("no such server")?, warm_ns, measure_ns)?
+            }
+        };
+        println!("{}", serde_json::to_string(&seen)?);
+    }
+    Ok(())
+}
+
+fn run(shares: &mut [Share], warm_ns: u64, measure_ns: u64) -> anyhow::Result<Seen> {
+    let begin = clock::now().0 + warm_ns;
+    let end = begin + measure_ns;
+    let counted = std::thread::scope(|scope| {
+        let drive = |share| scope.spawn(move || Share::drive(share, begin, end));
+        let threads: Vec<_> = shares.iter_mut().map(drive).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<_>| thread.join().expect("no thread panics");
+        threads.into_iter().map(join).collect::<anyhow::Result<Vec<Counted>>>()
+    })?;
+    let mut all = Counted::new();
+    for one in counted {
+        all.times.add(&one.times)?;
+        all.answers += one.answers;
+        all.errors += one.errors;
+        all.error = all.error.or(one.error);
+    }
+    Ok(Seen {
+        per_second: all.times.len() as f64 * 1e9 / measure_ns as f64,
+        p50_ns: all.times.value_at_quantile(0.5),
+        p99_ns: all.times.value_at_quantile(0.99),
+        p999_ns: all.times.value_at_quantile(0.999),
+        answers: all.answers,
+        errors: all.errors,
+        error: all.error,
+    })
+}
+
+struct Counted {
+    times: Histogram<u64>,
+    answers: u64,
+    errors: u64,
+    error: Option<String>,
+}
+
+impl Counted {
+    fn new() -> Self {
+        let times = Histogram::new(3).expect("three digits can be had");
+        Self { times, answers: 0, errors: 0, error: None }
+    }
+}
+
+/// How a server is asked.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    port: u16,
+    handler: Handler,
+    afresh_after: Option<u64>,
+}
+
+/// Connections of one thread to one server.
+struct Share {
+    poll: Poll,
+    manner: Manner,
+    connections: Vec<Connection>,
+}
+
+/// A server that says nothing for so long is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A server with so many errors in a slice is, too.
+const ERRORS_MAX: u64 = 1000;
+
+impl Share {
+    fn open(manner: Manner, connections: usize) -> anyhow::Result<Self> {
+        let poll = Poll::new()?;
+        let open = |token| Connection::open(manner, &poll, Token(token));
+        let connections = (0..connections).map(open).collect::<anyhow::Result<_>>()?;
+        Ok(Self { poll, manner, connections })
+    }
+
+    fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<Counted> {
+        let (mut counted, mut events) = (Counted::new(), Events::with_capacity(256));
+        let mut under_way = self.connections.len();
+        for connection in &mut self.connections {
+            connection.send(self.manner)?;
+        }
+        while under_way > 0 {
+            match self.poll.poll(&mut events, Some(PATIENCE)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                polled => polled?,
+            }
+            anyhow::ensure!(!events.is_empty(), "{:?}: no answer in {PATIENCE:?}", self.manner);
+            for event in &events {
+                let connection = &mut self.connections[event.token().0];
+                if !connection.is_waiting {
+                    continue;
+                }
+                let outcome = connection.receive(self.manner);
+                let now = clock::now().0;
+                match outcome {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        counted.answers += 1;
+                        if (begin..=end).contains(&now) {
+                            counted.times.record(now - connection.sent_at)?;
+                        }
+                        if self.manner.afresh_after.is_some_and(|after| connection.nth >= after) {
+                            *connection = Connection::open(self.manner, &self.poll, event.token())?;
+                        }
+                    }
+                    Err(error) => {
+                        counted.errors += 1;
+                        anyhow::ensure!(counted.errors < ERRORS_MAX, "{:?}: {error:#}", self.manner);
+                        counted.error.get_or_insert(format!("{error:#}"));
+                        *connection = Connection::open(self.manner, &self.poll, event.token())?;
+                    }
+                }
+                if now < end {
+                    connection.send(self.manner)?;
+                } else {
+                    connection.is_waiting = false;
+                    under_way -= 1;
+                }
+            }
+        }
+        Ok(counted)
+    }
+}
+
+struct Connection {
+    socket: mio::net::TcpStream,
+    is_waiting: bool,
+    sent_at: u64,
+    /// Of the request under way: a number of its own, and which it is on this connection.
+    number: u64,
+    nth: u64,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    filled: usize,
+}
+
+const ANSWER_BYTES_MAX: usize = 4096;
+
+impl Connection {
+    fn open(manner: Manner, poll: &Poll, token: Token) -> anyhow::Result<Self> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, manner.port));
+        let socket = std::net::TcpStream::connect(address).context("can't connect")?;
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let mut socket = mio::net::TcpStream::from_std(socket);
+        poll.registry().register(&mut socket, token, Interest::READABLE)?;
+        Ok(Self {
+            socket,
+            is_waiting: false,
+            sent_at: 0,
+            number: token.0 as u64,
+            nth: 0,
+            request: Vec::new(),
+            answer: vec![0; ANSWER_BYTES_MAX],
+            filled: 0,
+        })
+    }
+
+    /// A request is far smaller than a socket's buffer, which is empty: it is written at once or the server is gone.
+    fn send(&mut self, manner: Manner) -> anyhow::Result<()> {
+        // Any step will do that makes the paths differ in length.
+        self.number = (self.number + 1) * 7 % 1_000_003;
+        self.nth += 1;
+        self.request.clear();
+        let path = manner.handler.path(self.number);
+        write!(self.request, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        (self.is_waiting, self.filled, self.sent_at) = (true, 0, clock::now().0);
+        let cut = if manner.afresh_after.is_some() { self.request.len() / 2 } else { 0 };
+        let (head, rest) = self.request.split_at(cut);
+        for piece in [head, rest].into_iter().filter(|piece| !piece.is_empty()) {
+            match self.socket.write(piece) {
+                Ok(n) => anyhow::ensure!(n == piece.len(), "a request was written in part"),
+                // It is told as a broken connection when its answer is read for.
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("a request can't be written"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the answer is there; an error if it is not the right one.
+    fn receive(&mut self, manner: Manner) -> anyhow::Result<bool> {
+        loop {
+            let room = &mut self.answer[self.filled..];
+            anyhow::ensure!(!room.is_empty(), "an answer is longer than {ANSWER_BYTES_MAX} bytes");
+            let room_bytes = room.len();
+            let n = match self.socket.read(room) {
+                Ok(0) => anyhow::bail!("the connection was closed"),
+                Ok(n) => n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("an answer can't be read"),
+            };
+            self.filled += n;
+            if let Some(body) = body(&self.answer[..self.filled])? {
+                let wanted = manner.handler.answer(self.number, self.nth);
+                let body = String::from_utf8_lossy(body);
+                anyhow::ensure!(body == wanted, "{:?} answered {body:?}, not {wanted:?}", manner.handler);
+                return Ok(true);
+            }
+            // A read that leaves room has emptied the socket: what comes later is another event.
+            if n < room_bytes {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// The body of an answer, if all of it is there and nothing else.
+fn body(bytes: &[u8]) -> anyhow::Result<Option<&[u8]>> {
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let mut answer = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) = answer.parse(bytes)? else { return Ok(None) };
+    anyhow::ensure!(answer.code == Some(200), "status {:?}", answer.code);
+    let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length: usize = std::str::from_utf8(length.context("an answer without a length")?.value)?.parse()?;
+    let body = &bytes[head..];
+    anyhow::ensure!(body.len() <= length, "more than was announced");
+    Ok((body.len() == length).then_some(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_there_when_all_of_it_is_and_a_failure_is_an_error() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\ndate: x\r\n\r\nabc";
+        for cut in 0..whole.len() {
+            assert_eq!(body(&whole[..cut]).unwrap(), None, "{cut}");
+        }
+        assert_eq!(body(whole).unwrap(), Some(&b"abc"[..]));
+        assert!(body(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nabc").is_err());
+        assert!(body(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(body(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
+}

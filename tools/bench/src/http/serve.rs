@@ -1,0 +1,165 @@
+//! Serve: one server on each runtime, the way its own users write it.
+//!
+//! Model.   A server is a task that accepts, and a task for each connection. Where each core has a runtime of its
+//!          own, the first one accepts and the connections are handed out in turns: `SO_REUSEPORT` would leave
+//!          to a hash how many each core gets, and eight connections would often be six and two.
+//! Number.  64 connections to each of six servers are 390 tasks, of which those of one server run at a time.
+//! Source.  hyper's and axum's examples; smol's `async-io` for its sockets.
+
+use super::handler::{Handler, connection};
+use super::smol_io::SmolIo;
+use crate::runtimes::{self, smol_threads, tokio_per_core, tokio_threads};
+use hyper_util::rt::TokioIo;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use warmcore_runtime::PolicyKind;
+
+/// A runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Ours.
+    Ours,
+    /// Ours, and connections are spread and make their sockets in their own tasks, as `http::serve` does it.
+    OursSpread,
+    /// Tokio with several threads, as its users have it.
+    Tokio,
+    /// The same, with a CPU for each thread.
+    TokioPinned,
+    /// One of tokio's single-threaded runtimes on each CPU.
+    TokioPerCore,
+    /// Smol's executor on a thread for each CPU.
+    Smol,
+}
+
+impl Who {
+    /// Everybody.
+    pub const ALL: [Self; 6] =
+        [Self::Ours, Self::OursSpread, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "warmcore",
+            Self::OursSpread => "warmcore spread",
+            Self::Tokio => "tokio",
+            Self::TokioPinned => "tokio pinned",
+            Self::TokioPerCore => "tokio per core",
+            Self::Smol => "smol",
+        }
+    }
+
+    /// Starts a server that lives as long as the process. Says on which port.
+    pub fn serve(self, handler: Handler) -> anyhow::Result<u16> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        let ours = || runtimes::ours(PolicyKind::Home);
+        match self {
+            Self::Ours => drop(ours().spawn(accept(listener, handler, OnOurs))),
+            Self::OursSpread => drop(runtimes::ours_apart().spawn(hand_out(listener, handler, OnOursSpread))),
+            Self::Tokio => drop(tokio_threads(false).spawn(accept(listener, handler, OnTokio))),
+            Self::TokioPinned => drop(tokio_threads(true).spawn(accept(listener, handler, OnTokio))),
+            Self::TokioPerCore => {
+                drop(tokio_per_core()[0].spawn(hand_out(listener, handler, OnEach(tokio_per_core()))));
+            }
+            Self::Smol => smol_threads().spawn(accept_smol(listener, handler)).detach(),
+        }
+        Ok(port)
+    }
+}
+
+/// How a connection becomes a task.
+trait Spawn: Copy + Send + Sync + 'static {
+    /// Spawns the connection with this number, from a task.
+    fn spawn(self, number: usize, task: impl Future<Output = ()> + Send + 'static);
+}
+
+#[derive(Clone, Copy)]
+struct OnOurs;
+
+impl Spawn for OnOurs {
+    fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        drop(warmcore_runtime::spawn(task));
+    }
+}
+
+/// On the worker with fewer tasks of two.
+#[derive(Clone, Copy)]
+struct OnOursSpread;
+
+impl Spawn for OnOursSpread {
+    fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        drop(warmcore_runtime::Handle::current().task_builder().least_loaded().spawn(task));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct OnTokio;
+
+impl Spawn for OnTokio {
+    fn spawn(self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(task);
+    }
+}
+
+/// On one core after the other.
+#[derive(Clone, Copy)]
+struct OnEach(&'static [Handle]);
+
+impl Spawn for OnEach {
+    fn spawn(self, number: usize, task: impl Future<Output = ()> + Send + 'static) {
+        self.0[number % self.0.len()].spawn(task);
+    }
+}
+
+/// What a server does where it can't accept: too many descriptors are open, and some will be closed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The loop that all of tokio's examples have.
+async fn accept(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
+    for number in 0.. {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = stream.set_nodelay(true);
+                spawn.spawn(number, connection(TokioIo::new(stream), handler));
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// The same, and a socket belongs to the driver of the worker where its task first runs.
+async fn hand_out(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
+    for number in 0.. {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream.into_std(),
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        spawn.spawn(number, async move {
+            if let Ok(stream) = stream.and_then(tokio::net::TcpStream::from_std) {
+                let _ = stream.set_nodelay(true);
+                connection(TokioIo::new(stream), handler).await;
+            }
+        });
+    }
+}
+
+async fn accept_smol(listener: TcpListener, handler: Handler) {
+    let listener = smol::Async::new(listener).expect("the reactor takes a socket");
+    let listener = smol::net::TcpListener::from(listener);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = stream.set_nodelay(true);
+                smol_threads().spawn(connection(SmolIo(stream), handler)).detach();
+            }
+            Err(_) => _ = smol::Timer::after(PAUSE).await,
+        }
+    }
+}

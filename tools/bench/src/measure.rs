@@ -1,0 +1,335 @@
+//! Measure: variants of one case, interleaved in short slices within one process.
+//!
+//! Model.   A round runs one slice of every variant, in an order that changes from round to
+//!          round; a slice is as many operations as take about a millisecond. What the neighbours
+//!          do to the machine then hits all variants alike, and a ratio compares slices of the
+//!          same round. Never compare two runs.
+//! Number.  100 rounds × 1 ms × 10 variants: a second. Reading the clock twice costs a slice
+//!          about 50 ns, 0.005 %.
+//! Writers. `Partner::turn`: the measuring thread; `acts`: the partner. Each on its own lines.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::Duration;
+use warmcore_line::{Line, Padded};
+use warmcore_results::{Bound, Row};
+use warmcore_sys::{affinity, clock};
+use warmcore_types::CpuId;
+
+/// How long a run may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Rounds of every case.
+    pub rounds: usize,
+    /// The aim for one slice.
+    pub slice: Duration,
+}
+
+impl Effort {
+    /// For numbers that go into a report.
+    pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
+    /// For a first look: a quarter of the time, wider intervals.
+    pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
+}
+
+/// One way to do the case's work.
+pub struct Variant<'a> {
+    name: String,
+    /// Does the operation so many times, on the measuring thread.
+    work: Box<dyn FnMut(u64) + 'a>,
+    /// Does it some times on the partner's thread, and says how often.
+    partner: Option<Box<dyn Fn() -> u64 + Sync + 'a>>,
+}
+
+impl<'a> Variant<'a> {
+    /// A variant by its name; `work(n)` does the operation `n` times.
+    pub fn new(name: &str, work: impl FnMut(u64) + 'a) -> Self {
+        Self { name: name.to_owned(), work: Box::new(work), partner: None }
+    }
+
+    /// Has another CPU do `act` over and over meanwhile; `act` says how many operations it was.
+    pub fn beside(self, act: impl Fn() -> u64 + Sync + 'a) -> Self {
+        Self { partner: Some(Box::new(act)), ..self }
+    }
+}
+
+/// What a case measured: per variant, ns per operation of every round.
+pub struct Measured {
+    case: String,
+    names: Vec<String>,
+    own_ns: Vec<Vec<f64>>,
+    partner_ns: Vec<Vec<f64>>,
+}
+
+/// The CPU that measures and, if there is a second one, the CPU of the partner.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Runs the slices.
+    pub own: CpuId,
+    /// Runs the partner's part.
+    pub partner: Option<CpuId>,
+}
+
+impl Place {
+    /// The first two allowed CPUs.
+    pub fn find() -> anyhow::Result<Self> {
+        let allowed = affinity::allowed()?;
+        let mut cpus = allowed.iter();
+        let own = cpus
+            .next()
+            .ok_or_else(|| anyhow::anyhow!("the kernel names no CPU that this process may use"))?;
+        Ok(Self { own, partner: cpus.next() })
+    }
+}
+
+/// What the partner thread does now. `turn`: written by the measuring thread, read by the
+/// partner; `acts`, `seen`: the other way round.
+#[derive(Line)]
+#[line(pair)]
+#[repr(C, align(128))]
+struct Partner {
+    /// The variant whose act is due; `REST` for none.
+    #[line(owner = "measuring")]
+    turn: Padded<AtomicUsize>,
+    #[line(owner = "measuring")]
+    done: AtomicBool,
+    /// The turn that the partner has begun.
+    #[line(owner = "partner")]
+    seen: Padded<AtomicUsize>,
+    #[line(owner = "partner")]
+    acts: AtomicU64,
+}
+
+const REST: usize = usize::MAX;
+
+/// Set by a signal ([`crate::signals`]): the case under way is given up, what was finished is kept.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Runs a case. `None` if it was interrupted. `tick` is called after every round.
+pub fn interleave(
+    case: &str,
+    mut variants: Vec<Variant>,
+    place: Place,
+    effort: Effort,
+    tick: &dyn Fn(),
+) -> anyhow::Result<Option<Measured>> {
+    let names: Vec<String> = variants.iter().map(|v| v.name.clone()).collect();
+    let partners: Vec<_> = variants.iter_mut().map(|v| v.partner.take()).collect();
+    let state = Partner {
+        turn: Padded::new(AtomicUsize::new(REST)),
+        done: AtomicBool::new(false),
+        seen: Padded::new(AtomicUsize::new(REST)),
+        acts: AtomicU64::new(0),
+    };
+    let mut own_ns = vec![Vec::new(); names.len()];
+    let mut partner_ns = vec![Vec::new(); names.len()];
+    let before = affinity::allowed()?;
+    affinity::pin(place.own)?;
+    let finished = std::thread::scope(|scope| {
+        if let Some(cpu) = place.partner.filter(|_| partners.iter().any(Option::is_some)) {
+            let (state, partners) = (&state, &partners);
+            scope.spawn(move || partner(cpu, state, partners));
+        }
+        // The partner must end also if a variant panics, or the scope would wait for ever.
+        let _end = OnDrop(|| state.done.store(true, Release));
+        let mut iterations: Vec<u64> = Vec::new();
+        for (i, variant) in variants.iter_mut().enumerate() {
+            let _turn = Turn::take(&state, partners[i].is_some().then_some(i));
+            iterations.push(calibrate(variant, effort.slice));
+        }
+        let mut order: Vec<usize> = (0..variants.len()).collect();
+        for round in 0..effort.rounds {
+            shuffle(&mut order, round as u64);
+            for &i in &order {
+                if INTERRUPTED.load(Relaxed) {
+                    return false;
+                }
+                let turn = Turn::take(&state, partners[i].is_some().then_some(i));
+                let (acts, began) = (state.acts.load(Relaxed), clock::now());
+                (variants[i].work)(iterations[i]);
+                let ns = (clock::now().0 - began.0).max(1) as f64;
+                let acts = state.acts.load(Relaxed) - acts;
+                drop(turn);
+                own_ns[i].push(ns / iterations[i] as f64);
+                if partners[i].is_some() {
+                    partner_ns[i].push(ns / acts.max(1) as f64);
+                }
+            }
+            tick();
+        }
+        true
+    });
+    affinity::set_allowed(&before)?;
+    Ok(finished.then(|| Measured { case: case.to_owned(), names, own_ns, partner_ns }))
+}
+
+/// While it lives, the partner runs one variant's act.
+struct Turn<'a>(&'a Partner, bool);
+
+impl<'a> Turn<'a> {
+    fn take(state: &'a Partner, variant: Option<usize>) -> Self {
+        let Some(variant) = variant else { return Self(state, false) };
+        // ORDERING: Release; pairs with the Acquire in `partner`.
+        state.turn.store(variant, Release);
+        while state.seen.load(Acquire) != variant {
+            std::hint::spin_loop();
+        }
+        Self(state, true)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.turn.store(REST, Release);
+            while self.0.seen.load(Acquire) != REST {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Sync + '_>>]) {
+    // Not pinned, it would still run beside, and the kernel would see to it that it is elsewhere.
+    let _ = affinity::pin(cpu);
+    while !state.done.load(Acquire) {
+        let turn = state.turn.load(Acquire);
+        state.seen.store(turn, Release);
+        match acts.get(turn).and_then(Option::as_ref) {
+            Some(act) => {
+                state.acts.fetch_add(act(), Relaxed);
+            }
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// How many operations take about `slice`. Warms up the variant by the way.
+fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
+    // Untimed: the first use may allocate, map or register, and would look like a slow operation.
+    (variant.work)(1);
+    let mut n = 1u64;
+    let mut time = |n: u64| {
+        let began = clock::now();
+        (variant.work)(n);
+        (clock::now().0 - began.0).max(1)
+    };
+    let is_long = |ns: u64| u128::from(ns) * 2 >= slice.as_nanos();
+    loop {
+        let mut ns = time(n);
+        // A thread that lost its CPU in between looks slow, and would be timed in slices of a few
+        // operations ever after: the best of five decides.
+        for _ in 0..4 {
+            ns = if is_long(ns) { ns.min(time(n)) } else { ns };
+        }
+        if is_long(ns) || n > 1 << 40 {
+            return ((n as f64 * slice.as_nanos() as f64 / ns as f64) as u64).max(1);
+        }
+        n *= 2;
+    }
+}
+
+/// An order that differs from round to round and is the same in every run.
+fn shuffle(order: &mut [usize], round: u64) {
+    let mut state = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for i in (1..order.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+}
+
+impl Measured {
+    fn of(&self, variant: &str) -> Option<&[f64]> {
+        self.names.iter().position(|n| n == variant).map(|i| &self.own_ns[i][..])
+    }
+
+    /// A `time` row for every variant.
+    pub fn times(&self) -> Vec<Row> {
+        let rows = self.names.iter().zip(&self.own_ns);
+        rows.map(|(name, ns)| Row::of(&self.case, name, "time", "ns", ns)).collect()
+    }
+
+    /// A row for what the partner did, called `metric`, for every variant that has one.
+    pub fn partner_times(&self, metric: &str) -> Vec<Row> {
+        let rows = self.names.iter().zip(&self.partner_ns).filter(|(_, ns)| !ns.is_empty());
+        rows.map(|(name, ns)| Row::of(&self.case, name, metric, "ns", ns)).collect()
+    }
+
+    /// How many times the time of `over` each other variant takes.
+    pub fn ratios_over(&self, over: &str) -> Vec<Row> {
+        let others = self.names.iter().filter(|name| *name != over);
+        others.filter_map(|name| self.ratio(name, over)).collect()
+    }
+
+    /// The ratio `variant ÷ over`, if both ran.
+    pub fn ratio(&self, variant: &str, over: &str) -> Option<Row> {
+        Some(Row::ratio(&self.case, variant, over, self.of(variant)?, self.of(over)?))
+    }
+
+    /// The same with a promise.
+    pub fn promise(&self, variant: &str, over: &str, kind: Bound, value: f64) -> Option<Row> {
+        self.ratio(variant, over).map(|row| row.promise(kind, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EFFORT: Effort = Effort { rounds: 7, slice: Duration::from_micros(100) };
+
+    #[test]
+    fn every_variant_runs_once_a_round_and_the_partner_runs_beside() {
+        let (a, b, beside) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let work = |n: &'static str, counter| {
+            Variant::new(n, move |k| {
+                for _ in 0..k {
+                    AtomicU64::fetch_add(counter, 1, Relaxed);
+                }
+            })
+        };
+        let act = || {
+            beside.fetch_add(10, Relaxed);
+            10
+        };
+        let ticks = AtomicU64::new(0);
+        let tick = || _ = ticks.fetch_add(1, Relaxed);
+        let variants = vec![work("a", &a), work("b", &b).beside(act)];
+        let place = Place::find().unwrap();
+        let measured = interleave("case", variants, place, EFFORT, &tick).unwrap().unwrap();
+        let times = measured.times();
+        assert_eq!(times.iter().map(|r| (r.variant.as_str(), r.n)).collect::<Vec<_>>(), [("a", 7), ("b", 7)]);
+        assert_eq!(ticks.into_inner(), 7);
+        let ratio = measured.ratio("a", "b").unwrap();
+        assert_eq!((ratio.n, ratio.over.as_deref(), ratio.unit.as_str()), (7, Some("b"), "x"));
+        if place.partner.is_some() {
+            assert!(beside.into_inner() > 0);
+            assert_eq!(measured.partner_times("writer time").len(), 1);
+        }
+        assert!(measured.ratio("a", "c").is_none());
+    }
+
+    #[test]
+    fn an_order_is_a_permutation_and_changes() {
+        let orders: std::collections::HashSet<Vec<usize>> = (0..50)
+            .map(|round| {
+                let mut order: Vec<usize> = (0..6).collect();
+                shuffle(&mut order, round);
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..6).collect::<Vec<_>>());
+                order
+            })
+            .collect();
+        assert!(orders.len() > 20);
+    }
+}

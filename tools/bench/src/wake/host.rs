@@ -1,0 +1,199 @@
+//! Host: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
+//!
+//! Model.   Every host spawns, joins, yields and sleeps the way its own users do; channels are tokio's everywhere,
+//!          which work on any executor. `runtimes` makes what stands behind.
+//! Number.  All hosts together are some twenty threads, and all but two are asleep at any time.
+//! Source.  tokio's and smol's own documentation for the ways.
+
+use crate::runtimes::{smol_threads, tokio_per_core, tokio_threads};
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// On whose behalf a task runs, where a host can tell tenants apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenancy {
+    /// Computes as much as it gets.
+    Hogs,
+    /// Wants to be woken soon.
+    Quick,
+}
+
+/// What a task runs.
+pub trait Job: Future<Output: Send + 'static> + Send + 'static {}
+
+impl<F: Future<Output: Send + 'static> + Send + 'static> Job for F {}
+
+/// A runtime, as the cases use it.
+pub trait Host: Copy + Send + Sync + 'static {
+    /// A task that can be waited for.
+    type Join<T: Send + 'static>: Send + 'static;
+
+    /// Runs a future from a thread that is no worker.
+    fn block_on<F: Future>(self, future: F) -> F::Output;
+
+    /// Spawns from a task, or from a future in `block_on`.
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output>;
+
+    /// Spawns one of a group from outside; a host that never moves tasks spreads them by `number`.
+    fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
+
+    /// As [`Host::spawn_nth`], on behalf of somebody.
+    fn spawn_for<F: Job>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output> {
+        self.spawn_nth(number, future)
+    }
+
+    /// What the task returned.
+    fn join<T: Send + 'static>(task: Self::Join<T>) -> impl Future<Output = T> + Send;
+
+    /// Lets others run.
+    fn yield_now() -> impl Future<Output = ()> + Send;
+
+    /// Waits for a time.
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Runs jobs that borrow, from outside, and waits for all.
+    fn scope(self, _jobs: usize, _job: &(dyn Fn(usize) + Sync)) {
+        unreachable!("not raced: it has no scope")
+    }
+
+    /// What all tasks returned, in their order.
+    fn join_all<T: Send + 'static>(self, tasks: Vec<Self::Join<T>>) -> Vec<T> {
+        self.block_on(async {
+            let mut all = Vec::with_capacity(tasks.len());
+            for task in tasks {
+                all.push(Self::join(task).await);
+            }
+            all
+        })
+    }
+}
+
+/// The number of the thread that asks, counted in the order in which threads first ask.
+pub fn me() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static ME: u32 = NEXT.fetch_add(1, Relaxed));
+    ME.with(|me| *me)
+}
+
+/// Tokio's runtime of several threads.
+#[derive(Clone, Copy)]
+pub struct Tokio(&'static tokio::runtime::Runtime);
+
+impl Tokio {
+    /// As its users make it.
+    pub fn get() -> Self {
+        Self(tokio_threads(false))
+    }
+
+    /// With a CPU for each worker.
+    pub fn pinned() -> Self {
+        Self(tokio_threads(true))
+    }
+}
+
+impl Host for Tokio {
+    type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        self.0.block_on(future)
+    }
+
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
+        tokio::spawn(future)
+    }
+
+    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
+        self.0.spawn(future)
+    }
+
+    async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
+        task.await.expect("a task of a case neither panics nor is aborted")
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        tokio::task::yield_now()
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(time)
+    }
+}
+
+/// One of tokio's single-threaded runtimes on each CPU: tasks never move.
+#[derive(Clone, Copy)]
+pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
+
+impl TokioPerCore {
+    /// A pinned thread for each.
+    pub fn get() -> Self {
+        Self(tokio_per_core())
+    }
+}
+
+impl Host for TokioPerCore {
+    type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        self.0[0].block_on(future)
+    }
+
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
+        tokio::spawn(future)
+    }
+
+    fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output> {
+        self.0[number % self.0.len()].spawn(future)
+    }
+
+    async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
+        Tokio::join(task).await
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        tokio::task::yield_now()
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(time)
+    }
+}
+
+/// Smol's executor, on a thread for each CPU.
+#[derive(Clone, Copy)]
+pub struct Smol(&'static smol::Executor<'static>);
+
+impl Smol {
+    /// As its own global one is made.
+    pub fn get() -> Self {
+        Self(smol_threads())
+    }
+}
+
+impl Host for Smol {
+    type Join<T: Send + 'static> = smol::Task<T>;
+
+    fn block_on<F: Future>(self, future: F) -> F::Output {
+        smol::block_on(future)
+    }
+
+    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
+        self.0.spawn(future)
+    }
+
+    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
+        self.0.spawn(future)
+    }
+
+    fn join<T: Send + 'static>(task: Self::Join<T>) -> impl Future<Output = T> + Send {
+        task
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        smol::future::yield_now()
+    }
+
+    async fn sleep(time: Duration) {
+        smol::Timer::after(time).await;
+    }
+}

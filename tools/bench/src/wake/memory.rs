@@ -1,0 +1,87 @@
+//! Memory: what a task takes that waits for ever.
+//!
+//! Model.   A hundred thousand tasks whose future has no data, each polled once, in a process of its own: what
+//!          the process grew by, over their number, headers of the allocator included. They are made a
+//!          hundred at a time and run before the next, so that no queue grows with them. In Go they are
+//!          goroutines, in the process that Go's program has for itself.
+//! Number.  A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack, of 2 KiB at least.
+//! Source.  proc(5), `/proc/pid/smaps_rollup`.
+
+use super::race::{Counts, Plan};
+use super::*;
+use crate::Ask;
+use crate::cid::memory::resident_process_bytes;
+use crate::part::{self, Part};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use warmcore_results::Bound;
+
+const TASKS: usize = 100_000;
+const BATCH: usize = 100;
+
+/// Waiting tasks, in a process of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    who: Who,
+    tasks: usize,
+}
+
+impl Waiting {
+    /// Bytes for each.
+    pub fn bytes_each(self) -> anyhow::Result<f64> {
+        if self.who != Who::Go {
+            return self.who.visit(self);
+        }
+        let at_once = Plan { rounds: 1, warm: Duration::ZERO, measure: Duration::ZERO };
+        Ok(go::ask(&format!("memory {} {BATCH}", self.tasks), at_once)?[0])
+    }
+}
+
+impl Visit for Waiting {
+    type Out = anyhow::Result<f64>;
+
+    fn visit<H: Host>(self, host: H) -> anyhow::Result<f64> {
+        let polled = Arc::new(Counts::new());
+        let batch = |from: usize| {
+            for number in from..from + BATCH {
+                // It is dropped before the task waits: the task keeps nothing.
+                let polled = polled.clone();
+                std::mem::forget(host.spawn_nth(number, async move {
+                    polled.add(1);
+                    drop(polled);
+                    std::future::pending::<()>().await;
+                }));
+            }
+            while polled.sum() < (from + BATCH) as u64 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        };
+        // What the first tasks make is not theirs: threads, queues, the allocator's arenas.
+        (0..10).for_each(|i| batch(i * BATCH));
+        let before = resident_process_bytes()?;
+        (10..10 + self.tasks / BATCH).for_each(|i| batch(i * BATCH));
+        Ok((resident_process_bytes()? as f64 - before as f64) / self.tasks as f64)
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let hosts = there(EACH);
+    let mut taken = Vec::new();
+    for (i, who) in hosts.iter().enumerate() {
+        let part = Part::WakeMemory(Waiting { who: *who, tasks: TASKS });
+        let Some(bytes) = part::ask::<f64>(&part)? else { return Ok(None) };
+        taken.push(bytes.round());
+        let at = |i: usize| ask.effort.rounds * i / hosts.len();
+        (at(i)..at(i + 1)).for_each(|_| (ask.tick)());
+    }
+    let bytes_of = |who: Who| hosts.iter().position(|host| *host == who).map(|i| taken[i]);
+    let row = |(who, bytes): (&Who, &f64)| {
+        let row = Row::exact(ask.name, who.name(), "memory each", "bytes", *bytes, TASKS as u64);
+        match bytes_of(Who::Tokio).filter(|_| *who == Who::OURS) {
+            Some(tokio) => row.promise(Bound::AtMost, tokio),
+            None => row,
+        }
+    };
+    Ok(Some(hosts.iter().zip(&taken).map(row).collect()))
+}

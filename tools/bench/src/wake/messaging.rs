@@ -1,0 +1,78 @@
+//! Messaging: groups in which each of 20 senders sends to each of 20 receivers, as hackbench does.
+//!
+//! Model.   A receiver has one bounded channel; a sender goes round the receivers of its group, one message
+//!          each, until told to stop. Counted are messages received.
+//! Number.  16 groups are 640 tasks and 320 channels; a message is 100 bytes, as hackbench's.
+//! Source.  hackbench, from rt-tests: its groups, its numbers, its size of a message.
+
+use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
+use super::*;
+use crate::Ask;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use warmcore_results::Bound;
+
+const SIDE: usize = 20;
+const BYTES: usize = 100;
+/// Messages that a channel holds: a socket holds about as many.
+const HELD: usize = 64;
+
+pub(super) struct Messaging {
+    pub(super) groups: usize,
+}
+
+/// `None`: what a sender did is counted where it arrives.
+async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) -> Option<u64> {
+    while !counts.is_over() {
+        for receiver in &receivers {
+            if receiver.send([1; BYTES]).await.is_err() {
+                return None;
+            }
+        }
+    }
+    None
+}
+
+async fn receive(mut messages: mpsc::Receiver<[u8; BYTES]>, counts: Arc<Counts>) -> Option<u64> {
+    let mut mine = 0;
+    while let Some(message) = messages.recv().await {
+        let n = u64::from(std::hint::black_box(message)[0]);
+        counts.add(n);
+        mine += n;
+    }
+    Some(mine)
+}
+
+impl Slice for Messaging {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("messages"), SLOWEST, UNEVENNESS] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let (counts, mut tasks) = (Arc::new(Counts::new()), Vec::new());
+        for _ in 0..self.groups {
+            let (senders, receivers): (Vec<_>, Vec<_>) = (0..SIDE).map(|_| mpsc::channel(HELD)).unzip();
+            for messages in receivers {
+                tasks.push(host.spawn_nth(tasks.len(), receive(messages, counts.clone())));
+            }
+            for _ in 0..SIDE {
+                tasks.push(host.spawn_nth(tasks.len(), send(senders.clone(), counts.clone())));
+            }
+        }
+        let rate = counts.watch(plan);
+        let received = host.join_all(tasks);
+        let [slowest, uneven] = shares(rate, received.into_iter().flatten());
+        vec![rate, slowest, uneven]
+    }
+
+    fn go(&self) -> String {
+        format!("messaging {} {SIDE} {HELD}", self.groups)
+    }
+}
+
+pub(super) fn run(ask: &Ask, groups: usize) -> anyhow::Result<Option<Vec<Row>>> {
+    let slice = Messaging { groups };
+    let Some(race) = race::whole(ask, &all(), &slice, Plan::busy(ask.effort))? else { return Ok(None) };
+    let promise = race.promise("messages", Who::Tokio, Bound::AtLeast, 1.0);
+    Ok(Some(race.rows(&[], vec![promise])))
+}

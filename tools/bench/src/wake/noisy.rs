@@ -1,0 +1,157 @@
+//! Noisy neighbour: 64 tasks that compute and yield, and one of another tenant that is woken once in a while.
+//!
+//! Model.   A thread that is no worker wakes the task about once in a millisecond, whether it has answered
+//!          or not. Timed is from before the wake until the task runs; counted is what the hogs did,
+//!          in polls of fixed work, so that a poll that lost its CPU is no work done. A runtime that
+//!          knows tenants has the hogs in one and the task in another, of equal weight; ours runs once more without,
+//!          which is what the other runtimes are given.
+//! Number.  Polls that can't be interrupted leave a floor: the task waits for the first of the workers to end
+//!          its poll. Of two workers, each at a random point of 20 µs, that is 18 µs in one case of 100.
+
+use super::quantiles::Quantiles;
+use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use std::hint::black_box;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use warmcore_results::Bound;
+use warmcore_sys::clock;
+
+const HOGS: usize = 64;
+/// A hog's work that its neighbour may cost, over the peer's hogs.
+const WORK_MIN: f64 = 0.97;
+
+/// Computes; two multiplications a step.
+#[inline(never)]
+pub(super) fn compute(steps: u64) -> u64 {
+    let mut x = black_box(1u64);
+    for i in 0..steps {
+        x = (x ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    }
+    black_box(x)
+}
+
+/// How many steps take so long on a CPU that is left alone. Measured once.
+pub(super) fn steps_in(time: Duration) -> u64 {
+    static PS_PER_STEP: OnceLock<u64> = OnceLock::new();
+    const STEPS: u64 = 10_000;
+    let ps = *PS_PER_STEP.get_or_init(|| {
+        let timed = || {
+            let began = clock::now().0;
+            compute(STEPS);
+            clock::now().0 - began
+        };
+        (0..200).map(|_| timed()).min().unwrap_or(1).max(1) * 1000 / STEPS
+    });
+    (time.as_nanos() as u64 * 1000 / ps.max(1)).max(1)
+}
+
+pub(super) struct Noisy {
+    pub(super) poll: Duration,
+}
+
+async fn hog<H: Host>(steps: u64, counts: Arc<Counts>) -> (Quantiles, u64) {
+    let mut mine = 0;
+    while !counts.is_over() {
+        compute(steps);
+        counts.add(1);
+        mine += 1;
+        H::yield_now().await;
+    }
+    (Quantiles::new(), mine)
+}
+
+async fn quick(mut wakes: mpsc::UnboundedReceiver<u64>, window: Window) -> (Quantiles, u64) {
+    let mut times = Quantiles::new();
+    while let Some(sent) = wakes.recv().await {
+        if window.holds(sent) {
+            times.note(clock::now().0.saturating_sub(sent));
+        }
+    }
+    (times, 0)
+}
+
+impl Slice for Noisy {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[time("p99"), time("p50"), rate("hogs' polls"), SLOWEST, UNEVENNESS] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let (counts, steps) = (Arc::new(Counts::new()), steps_in(self.poll));
+        let (sender, wakes) = mpsc::unbounded_channel();
+        let window = Window::open(plan);
+        let mut tasks = vec![host.spawn_for(Tenancy::Quick, 0, quick(wakes, window))];
+        for number in 0..HOGS {
+            tasks.push(host.spawn_for(Tenancy::Hogs, number, hog::<H>(steps, counts.clone())));
+        }
+        let watch = counts.clone();
+        let rate = std::thread::scope(|scope| {
+            let watching = scope.spawn(move || watch.watch(plan));
+            let mut dice = Dice::new(window.begin);
+            loop {
+                std::thread::sleep(Duration::from_micros(800 + dice.below(400) as u64));
+                let now = clock::now().0;
+                if now > window.end || sender.send(now).is_err() {
+                    break;
+                }
+            }
+            watching.join().expect("it only sleeps and counts")
+        });
+        drop(sender);
+        let (mut all, ended) = (Quantiles::new(), host.join_all(tasks));
+        ended.iter().for_each(|(times, _)| all.merge(times));
+        // The first is the quick one.
+        let [slowest, uneven] = shares(rate, ended.iter().skip(1).map(|(_, polls)| *polls));
+        vec![all.at(0.99), all.at(0.5), rate, slowest, uneven]
+    }
+
+    fn go(&self) -> String {
+        format!("noisy {HOGS} {}", self.poll.as_nanos())
+    }
+}
+
+/// Below which the share `q` of waits lies, where the first of `workers` to end its poll takes the task.
+fn floor_ns(poll: Duration, workers: usize, q: f64) -> f64 {
+    poll.as_nanos() as f64 * (1.0 - (1.0 - q).powf(1.0 / workers as f64))
+}
+
+pub(super) fn run(ask: &Ask, poll: Duration) -> anyhow::Result<Option<Vec<Row>>> {
+    let slice = Noisy { poll };
+    let who = [&EACH[..1], &[Who::OursWithoutTenants], &EACH[1..]].concat();
+    let Some(race) = race::whole(ask, &who, &slice, Plan::slow(ask.effort, 6))? else { return Ok(None) };
+    let p99_max = if poll <= Duration::from_micros(20) { 0.3 } else { 0.5 };
+    let mut rows = race.rows(
+        &[],
+        vec![
+            race.promise("p99", Who::Tokio, Bound::AtMost, p99_max),
+            race.promise("hogs' polls", Who::Tokio, Bound::AtLeast, WORK_MIN),
+        ],
+    );
+    let workers = cpus().len();
+    let name = format!("floor of {workers} workers (computed)");
+    for (metric, q) in [("p99", 0.99), ("p50", 0.5)] {
+        rows.push(Row::exact(ask.name, &name, metric, "ns", floor_ns(poll, workers, q), 1));
+    }
+    Ok(Some(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_that_of_the_first_worker_to_end_its_poll() {
+        let poll = Duration::from_micros(20);
+        assert!((floor_ns(poll, 1, 0.5) - 10_000.0).abs() < 1.0);
+        assert!((floor_ns(poll, 2, 0.99) - 18_000.0).abs() < 1.0);
+        // Drawn, not computed.
+        let mut dice = Dice::new(3);
+        let mut waits: Vec<usize> = (0..10_000).map(|_| dice.below(20_000).min(dice.below(20_000))).collect();
+        waits.sort_unstable();
+        assert!((waits[5000] as f64 - floor_ns(poll, 2, 0.5)).abs() < 300.0, "{}", waits[5000]);
+    }
+}

@@ -1,0 +1,69 @@
+//! Parked: a message from outside to a task whose pool is asleep.
+//!
+//! Model.   A thread that is no worker sends the time to a task and waits for its answer; then it sleeps long
+//!          enough for the pool to be asleep again. Timed are the wake, from before the sending until the
+//!          task runs, and the round trip. In Go the sender is a goroutine that has its thread locked
+//!          and sleeps in the kernel.
+//! Number.  A futex wake of a thread on an idle virtual CPU is 10 to 30 µs, most of it the host's.
+
+use super::quantiles::Quantiles;
+use super::race::{Metric, Plan, Slice, Window, time};
+use super::*;
+use crate::Ask;
+use crate::cid::Dice;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use warmcore_results::Bound;
+use warmcore_sys::clock;
+
+pub(super) struct Parked;
+
+/// From so many µs on, and so many more at most: every runtime has stopped looking for work by then.
+const PAUSE_US: [usize; 2] = [300, 400];
+
+impl Slice for Parked {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[time("p50"), time("p99"), time("round trip p50")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let (sender, mut messages) = mpsc::unbounded_channel::<u64>();
+        let (answer, answers) = std::sync::mpsc::channel();
+        let task = host.spawn_nth(0, async move {
+            while let Some(sent) = messages.recv().await {
+                if answer.send(clock::now().0.saturating_sub(sent)).is_err() {
+                    break;
+                }
+            }
+        });
+        let window = Window::open(plan);
+        // Pauses differ from slice to slice: what beats with the kernel's tick in one does not in the next.
+        let mut dice = Dice::new(window.begin);
+        let (mut wakes, mut trips) = (Quantiles::new(), Quantiles::new());
+        loop {
+            std::thread::sleep(Duration::from_micros((PAUSE_US[0] + dice.below(PAUSE_US[1])) as u64));
+            let sent = clock::now().0;
+            if sent > window.end || sender.send(sent).is_err() {
+                break;
+            }
+            let Ok(ns) = answers.recv() else { break };
+            if window.holds(sent) {
+                wakes.note(ns);
+                trips.note(clock::now().0 - sent);
+            }
+        }
+        drop(sender);
+        host.join_all(vec![task]);
+        vec![wakes.at(0.5), wakes.at(0.99), trips.at(0.5)]
+    }
+
+    fn go(&self) -> String {
+        format!("parked {} {}", PAUSE_US[0], PAUSE_US[1])
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(race) = race::whole(ask, EACH, &Parked, Plan::slow(ask.effort, 3))? else { return Ok(None) };
+    let best = race.lowest_peer("p50").map(|who| race.promise("p50", who, Bound::AtMost, 1.0));
+    Ok(Some(race.rows(&[], best.into_iter().collect())))
+}

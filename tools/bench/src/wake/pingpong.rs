@@ -1,0 +1,155 @@
+//! Ping-pong: two tasks that only wake each other, one pair and many.
+//!
+//! Model.   `channel`: a bounded channel each way. `oneshot`: each message brings the sender for the next
+//!          one, so every wake is of a channel made for it. The times are round trips, two wakes.
+//! Number.  400 ns a round trip is two polls, two sends, two wakes and one reading of the clock, which is 20.
+
+use super::quantiles::Quantiles;
+use super::race::{Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
+use super::*;
+use crate::Ask;
+use tokio::sync::{mpsc, oneshot};
+use warmcore_results::Bound;
+use warmcore_sys::clock;
+
+/// What the messages go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Through {
+    Channel,
+    Oneshot,
+}
+
+pub(super) struct PingPong {
+    pub(super) through: Through,
+    pub(super) pairs: usize,
+}
+
+/// Brings the sender for the answer, which brings the sender for the next.
+struct Ping(oneshot::Sender<Pong>);
+struct Pong(oneshot::Sender<Ping>);
+
+/// Counts round trips; whether there should be another.
+struct Trips {
+    window: Window,
+    last: u64,
+    times: Quantiles,
+}
+
+impl Trips {
+    fn new(window: Window) -> Self {
+        Self { window, last: clock::now().0, times: Quantiles::new() }
+    }
+
+    #[inline]
+    fn came_back(&mut self) -> bool {
+        let now = clock::now().0;
+        if self.window.holds(now) {
+            self.times.note(now - self.last);
+        }
+        self.last = now;
+        now <= self.window.end
+    }
+}
+
+async fn serve_channel(mut pings: mpsc::Receiver<u64>, pongs: mpsc::Sender<u64>) -> Quantiles {
+    while let Some(n) = pings.recv().await {
+        if pongs.send(n).await.is_err() {
+            break;
+        }
+    }
+    Quantiles::new()
+}
+
+async fn play_channel(pings: mpsc::Sender<u64>, mut pongs: mpsc::Receiver<u64>, window: Window) -> Quantiles {
+    let mut trips = Trips::new(window);
+    for n in 0.. {
+        if pings.send(n).await.is_err() || pongs.recv().await.is_none() || !trips.came_back() {
+            break;
+        }
+    }
+    trips.times
+}
+
+async fn serve_oneshot(first: oneshot::Receiver<Ping>) -> Quantiles {
+    let mut pings = first;
+    while let Ok(Ping(answer)) = pings.await {
+        let (sender, next) = oneshot::channel();
+        if answer.send(Pong(sender)).is_err() {
+            break;
+        }
+        pings = next;
+    }
+    Quantiles::new()
+}
+
+async fn play_oneshot(first: oneshot::Sender<Ping>, window: Window) -> Quantiles {
+    let (mut trips, mut pings) = (Trips::new(window), first);
+    loop {
+        let (sender, pong) = oneshot::channel();
+        if pings.send(Ping(sender)).is_err() {
+            break;
+        }
+        let Ok(Pong(next)) = pong.await else { break };
+        pings = next;
+        if !trips.came_back() {
+            break;
+        }
+    }
+    trips.times
+}
+
+impl Slice for PingPong {
+    fn metrics(&self) -> &'static [Metric] {
+        const ALONE: &[Metric] = &[rate("round trips"), time("p50"), time("p99"), time("p99.9")];
+        const MANY: &[Metric] =
+            &[rate("round trips"), time("p50"), time("p99"), time("p99.9"), SLOWEST, UNEVENNESS];
+        if self.pairs == 1 { ALONE } else { MANY }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let window = Window::open(plan);
+        let tasks = (0..self.pairs).flat_map(|pair| match self.through {
+            Through::Channel => {
+                let ((ping, pings), (pong, pongs)) = (mpsc::channel(1), mpsc::channel(1));
+                [
+                    host.spawn_nth(2 * pair, serve_channel(pings, pong)),
+                    host.spawn_nth(2 * pair + 1, play_channel(ping, pongs, window)),
+                ]
+            }
+            Through::Oneshot => {
+                let (first, pings) = oneshot::channel();
+                [
+                    host.spawn_nth(2 * pair, serve_oneshot(pings)),
+                    host.spawn_nth(2 * pair + 1, play_oneshot(first, window)),
+                ]
+            }
+        });
+        let mut all = Quantiles::new();
+        let ended = host.join_all(tasks.collect());
+        ended.iter().for_each(|times| all.merge(times));
+        let rate = window.rate(all.total());
+        let mut values = vec![rate];
+        values.extend([0.5, 0.99, 0.999].map(|q| all.at(q)));
+        if self.pairs > 1 {
+            // One of each pair counts, the second.
+            values.extend(shares(rate, ended.iter().skip(1).step_by(2).map(Quantiles::total)));
+        }
+        values
+    }
+
+    fn go(&self) -> String {
+        let through = if self.through == Through::Channel { "channel" } else { "oneshot" };
+        format!("pingpong {through} {}", self.pairs)
+    }
+}
+
+pub(super) fn run(ask: &Ask, through: Through, pairs: usize) -> anyhow::Result<Option<Vec<Row>>> {
+    let slice = PingPong { through, pairs };
+    let Some(race) = race::whole(ask, &all(), &slice, Plan::busy(ask.effort))? else { return Ok(None) };
+    let promise = |metric, kind, value| race.promise(metric, Who::Tokio, kind, value);
+    let promises = match pairs {
+        1 => vec![promise("p50", Bound::AtMost, 1.0), promise("p99", Bound::AtMost, 0.3)],
+        _ => vec![promise("round trips", Bound::AtLeast, 1.0), promise("p99", Bound::AtMost, 0.7)],
+    };
+    Ok(Some(race.rows(&[], promises)))
+}

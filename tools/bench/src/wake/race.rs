@@ -1,0 +1,364 @@
+//! Race: every variant runs one slice of a case in every round, in an order that changes.
+//!
+//! Model.   A slice makes its tasks, lets them warm up, measures for a while, and waits until all have ended:
+//!          then its host is idle again. It comes to one number per metric. A row is the distribution over
+//!          the rounds; a ratio compares slices of the same round. What a slice sees of another variant
+//!          is a cold cache, which the time to warm up is for.
+//! Number.  15 rounds of 36 ms for 10 variants: 5 s. A 99th percentile is that of a slice, and its row is
+//!          the median over the slices: the tail of an ordinary moment, not of the worst one.
+//! Writers. The measuring thread; tasks write what [`Counts`] counts.
+
+use super::go;
+use super::host::{Smol, Tokio, TokioPerCore, me};
+use super::{Host, Ours, Who};
+use crate::Ask;
+use crate::cid::Dice;
+use crate::measure::{Effort, INTERRUPTED};
+use anyhow::Context;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::Duration;
+use warmcore_line::Padded;
+use warmcore_results::{Bound, Row};
+use warmcore_sys::clock;
+
+/// How many rounds, and how long a slice takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    pub warm: Duration,
+    pub measure: Duration,
+}
+
+impl Plan {
+    /// For cases in which something happens all the time.
+    pub fn busy(effort: Effort) -> Self {
+        match super::is_quick(effort) {
+            true => Self { rounds: 5, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
+            false => Self { rounds: 15, warm: Duration::from_millis(6), measure: Duration::from_millis(30) },
+        }
+    }
+
+    /// For cases that wait: so many times longer slices.
+    pub fn slow(effort: Effort, times: u32) -> Self {
+        let busy = Self::busy(effort);
+        Self { measure: busy.measure * times, ..busy }
+    }
+}
+
+/// When a slice counts, on [`clock`].
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    pub begin: u64,
+    pub end: u64,
+}
+
+impl Window {
+    /// From now.
+    pub fn open(plan: Plan) -> Self {
+        let begin = clock::now().0 + plan.warm.as_nanos() as u64;
+        Self { begin, end: begin + plan.measure.as_nanos() as u64 }
+    }
+
+    /// Whether what ended then is counted.
+    #[inline]
+    pub fn holds(self, now: u64) -> bool {
+        (self.begin..=self.end).contains(&now)
+    }
+
+    /// So many in the window, in thousands per second.
+    pub fn rate(self, count: u64) -> f64 {
+        count as f64 * 1e6 / (self.end - self.begin) as f64
+    }
+}
+
+/// What many tasks count together, without sharing lines: a count per worker thread.
+pub struct Counts {
+    /// Written by the threads whose number it is; read by the measuring thread.
+    counts: Vec<Padded<AtomicU64>>,
+    /// Written by the measuring thread at the end; read by all.
+    stop: Padded<AtomicBool>,
+}
+
+impl Counts {
+    const THREADS: usize = 64;
+
+    pub fn new() -> Self {
+        Self {
+            counts: (0..Self::THREADS).map(|_| Padded::new(AtomicU64::new(0))).collect(),
+            stop: Padded::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// From a task.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.counts[me() as usize % Self::THREADS].fetch_add(n, Relaxed);
+    }
+
+    /// Whether the slice is over.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        // ORDERING: Relaxed; it orders nothing, and who sees it late does a little more.
+        self.stop.load(Relaxed)
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Sleeps through the warm-up and the measurement, then stops all: how many, in thousands per second.
+    pub fn watch(&self, plan: Plan) -> f64 {
+        std::thread::sleep(plan.warm);
+        let (before, began) = (self.sum(), clock::now().0);
+        std::thread::sleep(plan.measure);
+        let rate = (self.sum() - before) as f64 * 1e6 / (clock::now().0 - began) as f64;
+        self.stop.store(true, Relaxed);
+        rate
+    }
+}
+
+/// What a slice measures.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    pub name: &'static str,
+    pub unit: &'static str,
+}
+
+/// What happened, in thousands per second.
+pub const fn rate(name: &'static str) -> Metric {
+    Metric { name, unit: "k/s" }
+}
+
+/// How long something took.
+pub const fn time(name: &'static str) -> Metric {
+    Metric { name, unit: "ns" }
+}
+
+/// The slowest of a case's tasks, in thousands per second. It and [`UNEVENNESS`] stand beside every throughput of
+/// several tasks: a task that others are starved for looks like speed in the sum.
+pub const SLOWEST: Metric = rate("slowest task");
+
+/// What the fastest of them did, over what the slowest did: 1 at least.
+pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
+
+/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together did `rate`, and each of them so much of it. A task that did
+/// nothing counts as one that did something once: a slice can be short.
+pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
+    let (mut sum, mut least, mut most) = (0, u64::MAX, 0);
+    for did in tasks {
+        (sum, least, most) = (sum + did, least.min(did), most.max(did));
+    }
+    let slowest = if sum == 0 { 0.0 } else { rate * least as f64 / sum as f64 };
+    [slowest, most.max(1) as f64 / least.clamp(1, most.max(1)) as f64]
+}
+
+/// What a case does in a slice, on any host.
+pub trait Slice {
+    /// One for each number that a slice comes to. The first is what the case is about.
+    fn metrics(&self) -> &'static [Metric];
+
+    /// One slice. A number that is not finite, or a first one of 0, says that nothing happened in it: see [`bounded`].
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64>;
+
+    /// The Go program's name for it, with arguments.
+    fn go(&self) -> String {
+        unreachable!("not raced against Go")
+    }
+
+    /// The same in a pool of threads for computing.
+    fn rayon(&self, _: &'static rayon::ThreadPool, _: Plan) -> Vec<f64> {
+        unreachable!("not raced against rayon")
+    }
+
+    /// The same on one thread.
+    fn alone(&self, _: Plan) -> Vec<f64> {
+        unreachable!("not raced against one thread")
+    }
+}
+
+impl Who {
+    fn run(self, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<f64>> {
+        Ok(match self {
+            Self::Ours(policy) => slice.run(Ours::get(policy), plan),
+            Self::OursWithoutTenants => slice.run(Ours::without_tenants(), plan),
+            Self::Tokio => slice.run(Tokio::get(), plan),
+            Self::TokioPinned => slice.run(Tokio::pinned(), plan),
+            Self::TokioPerCore => slice.run(TokioPerCore::get(), plan),
+            Self::Smol => slice.run(Smol::get(), plan),
+            Self::Rayon => slice.rayon(super::scope::pool(), plan),
+            Self::Alone => slice.alone(plan),
+            Self::Go => return go::ask(&slice.go(), plan),
+        })
+    }
+}
+
+/// The metric of slices in which nothing happened; `n` says of how many.
+pub const STALLED: &str = "stalled slices";
+
+/// What all slices of a case came to.
+pub struct Race {
+    case: String,
+    who: Vec<Who>,
+    metrics: &'static [Metric],
+    /// By variant, metric and round.
+    samples: Vec<Vec<Vec<f64>>>,
+    /// By variant: slices in which nothing happened.
+    stalled: Vec<usize>,
+}
+
+/// Runs all slices. `None` if it was interrupted. `tick` is called after every round.
+pub fn run(
+    case: &str,
+    who: &[Who],
+    slice: &impl Slice,
+    plan: Plan,
+    tick: &dyn Fn(usize),
+) -> anyhow::Result<Option<Race>> {
+    let who = super::there(who);
+    let metrics = slice.metrics();
+    let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
+    let mut stalled = vec![0; who.len()];
+    let mut order: Vec<usize> = (0..who.len()).collect();
+    let mut dice = Dice::new(6);
+    // Untimed: the first use makes threads, builds programs and grows queues.
+    for who in &who {
+        let short = Plan { warm: Duration::from_millis(1), measure: Duration::from_millis(2), ..plan };
+        if INTERRUPTED.load(Relaxed) {
+            return Ok(None);
+        }
+        who.run(slice, short).with_context(|| who.name())?;
+    }
+    for round in 0..plan.rounds {
+        dice.shuffle(&mut order);
+        for &i in &order {
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            let values = who[i].run(slice, plan).with_context(|| who[i].name())?;
+            if INTERRUPTED.load(Relaxed) {
+                return Ok(None);
+            }
+            debug_assert_eq!(values.len(), metrics.len());
+            stalled[i] += usize::from(!is_whole(&values));
+            for ((samples, metric), value) in samples[i].iter_mut().zip(metrics).zip(values) {
+                samples.push(bounded(metric, value, plan));
+            }
+        }
+        tick(round + 1);
+    }
+    Ok(Some(Race { case: case.to_owned(), who, metrics, samples, stalled }))
+}
+
+/// Whether something happened in a slice, and all that it measures.
+fn is_whole(values: &[f64]) -> bool {
+    values.iter().all(|v| v.is_finite()) && values[0] > 0.0
+}
+
+/// A number of a slice. A slice in which nothing happened is kept, since a stalled task is what users wait for: its
+/// rate is that of one in the slice, which is more than there was, and its time the slice's, which is less.
+fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
+    let slice_ns = plan.measure.as_nanos() as f64;
+    match metric.unit {
+        "k/s" if !value.is_finite() || value <= 0.0 => 1e6 / slice_ns,
+        "ns" if !value.is_finite() => slice_ns,
+        _ if !value.is_finite() => 0.0,
+        _ => value,
+    }
+}
+
+/// Runs the one race of a case.
+pub fn whole(ask: &Ask, who: &[Who], slice: &impl Slice, plan: Plan) -> anyhow::Result<Option<Race>> {
+    run(ask.name, who, slice, plan, &progress(ask, 0, 1, plan))
+}
+
+/// Moves the bar for race `index` of `of`.
+pub fn progress<'a>(ask: &'a Ask, index: usize, of: usize, plan: Plan) -> impl Fn(usize) + 'a {
+    let (steps, rounds) = (ask.effort.rounds, plan.rounds);
+    let at = move |round: usize| steps * (index * rounds + round) / (of * rounds);
+    move |round| (at(round - 1)..at(round)).for_each(|_| (ask.tick)())
+}
+
+impl Race {
+    /// The rounds of a variant's metric, if it ran.
+    pub fn of(&self, who: Who, metric: &str) -> Option<&[f64]> {
+        let variant = self.who.iter().position(|w| *w == who)?;
+        let metric = self.metrics.iter().position(|m| m.name == metric)?;
+        Some(&self.samples[variant][metric])
+    }
+
+    /// The variant other than ours with the lowest median of a metric.
+    pub fn lowest_peer(&self, metric: &str) -> Option<Who> {
+        let median = |who: Who| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
+        let peers = self.who.iter().copied().filter(|who| !who.is_ours());
+        peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
+    }
+
+    /// Ours over another, in one metric, with what is promised of it.
+    pub fn promise(&self, metric: &str, over: Who, kind: Bound, value: f64) -> Option<Row> {
+        self.ratio(metric, Who::OURS, over).map(|row| row.promise(kind, value))
+    }
+
+    /// Ours over another, in one metric of which nothing is promised.
+    pub fn over(&self, metric: &str, over: Who) -> Option<Row> {
+        self.ratio(metric, Who::OURS, over)
+    }
+
+    fn ratio(&self, metric: &str, who: Who, over: Who) -> Option<Row> {
+        let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
+        let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
+        // All a ratio needs to be is finite: a share of nothing over a share of nothing is not.
+        if ![row.p25, row.median, row.min, row.max].iter().all(|v| v.is_finite()) {
+            return None;
+        }
+        let is_first = self.metrics[0].name == metric;
+        let metric = if is_first { "ratio".to_owned() } else { format!("ratio, {metric}") };
+        Some(Row { metric, ..row })
+    }
+
+    /// All numbers, the promises, then ours over each other in what the case is about. `own` is what ours
+    /// promises of a metric by itself.
+    pub fn rows(&self, own: &[(&str, Bound, f64)], promises: Vec<Option<Row>>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (m, metric) in self.metrics.iter().enumerate() {
+            for (who, samples) in self.who.iter().zip(&self.samples) {
+                let row = Row::of(&self.case, who.name(), metric.name, metric.unit, &samples[m]);
+                let promised = own.iter().find(|(name, ..)| *name == metric.name && *who == Who::OURS);
+                rows.push(match promised {
+                    Some((_, kind, value)) => row.promise(*kind, *value),
+                    None => row,
+                });
+            }
+        }
+        for ((who, stalled), samples) in self.who.iter().zip(&self.stalled).zip(&self.samples) {
+            if *stalled > 0 {
+                let (case, who, slices) = (&self.case, who.name(), samples[0].len() as u64);
+                rows.push(Row::exact(case, who, STALLED, "slices", *stalled as f64, slices));
+            }
+        }
+        let promised: Vec<Row> = promises.into_iter().flatten().collect();
+        let others = self.who.iter().filter(|who| **who != Who::OURS);
+        let others = others.filter_map(|over| self.ratio(self.metrics[0].name, Who::OURS, *over));
+        let is_promised =
+            |row: &Row| promised.iter().any(|p| (&p.metric, &p.over) == (&row.metric, &row.over));
+        let others: Vec<Row> = others.filter(|row| !is_promised(row)).collect();
+        rows.extend(promised);
+        rows.extend(others);
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_the_slowest_tasks_part_and_the_ratio() {
+        // Three on one worker, one on the other.
+        let [slowest, uneven] = shares(93.8, [13_278, 13_279, 13_280, 53_967]);
+        assert!((slowest - 13.28).abs() < 0.01 && (uneven - 4.064).abs() < 0.001, "{slowest} {uneven}");
+        assert_eq!(shares(10.0, [5, 5]), [5.0, 1.0]);
+        assert_eq!(shares(10.0, [0, 5]), [0.0, 5.0]);
+        // Where nothing ran, no task ran more than another.
+        assert_eq!(shares(0.0, [0, 0]), [0.0, 1.0]);
+    }
+}

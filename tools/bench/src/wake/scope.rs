@@ -1,0 +1,78 @@
+//! Scope: jobs that borrow, and compute, as a pool for computing runs them.
+//!
+//! Model.   A thousand jobs, each on its own element of one slice, in one scope; and again. The scope is
+//!          opened from a thread that is no worker. One thread alone does the same in a loop. Go has no such
+//!          scope: there it is a goroutine for each job and a wait group, opened from a goroutine.
+//! Number.  A job is 5 µs: two workers do at most 400 000 of them a second.
+
+use super::noisy::{compute, steps_in};
+use super::race::{Metric, Plan, Slice, Window, rate};
+use super::*;
+use crate::Ask;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use warmcore_sys::clock;
+
+const JOBS: usize = 1000;
+const JOB: Duration = Duration::from_micros(5);
+
+/// Rayon's pool, with a thread for each CPU.
+pub(super) fn pool() -> &'static rayon::ThreadPool {
+    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(cpus().len());
+        builder.build().expect("threads can be had")
+    })
+}
+
+pub(super) struct Scope;
+
+/// Opens scopes until the window closes. A scope takes milliseconds: counted are whole ones that began in
+/// it, over the time they took.
+fn scopes(plan: Plan, run: impl Fn(&(dyn Fn(usize) + Sync))) -> Vec<f64> {
+    let (steps, window, mut counted, mut first) = (steps_in(JOB), Window::open(plan), 0, None);
+    let results: Vec<AtomicU64> = (0..JOBS).map(|_| AtomicU64::new(0)).collect();
+    loop {
+        let from = clock::now().0;
+        run(&|job| results[job].store(compute(steps), Relaxed));
+        if from < window.begin {
+            continue;
+        }
+        counted += JOBS;
+        let (now, first) = (clock::now().0, *first.get_or_insert(from));
+        if now > window.end {
+            return vec![counted as f64 * 1e6 / (now - first) as f64];
+        }
+    }
+}
+
+impl Slice for Scope {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("jobs")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        scopes(plan, |job| host.scope(JOBS, job))
+    }
+
+    fn rayon(&self, pool: &'static rayon::ThreadPool, plan: Plan) -> Vec<f64> {
+        scopes(plan, |job| {
+            pool.scope(|scope| (0..JOBS).for_each(|number| scope.spawn(move |_| job(number))));
+        })
+    }
+
+    fn go(&self) -> String {
+        format!("scope {JOBS} {}", JOB.as_nanos())
+    }
+
+    fn alone(&self, plan: Plan) -> Vec<f64> {
+        scopes(plan, |job| (0..JOBS).for_each(job))
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let who = [Who::OURS, Who::Rayon, Who::Alone, Who::Go];
+    let Some(race) = race::whole(ask, &who, &Scope, Plan::busy(ask.effort))? else { return Ok(None) };
+    Ok(Some(race.rows(&[], vec![])))
+}

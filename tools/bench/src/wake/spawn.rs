@@ -1,0 +1,116 @@
+//! Spawn: tasks that do nothing, made and waited for.
+//!
+//! Model.   Many at a time, all made, then all joined; or each joined before the next is made. From a task,
+//!          or from a thread that is no worker. Rayon's scope does the first of these. Go is not asked for the
+//!          last: whatever thread runs Go code holds a processor of its pool, also a locked one, so what it
+//!          makes is made inside.
+//! Number.  3 M/s is 330 ns for making, running, joining and freeing a task.
+
+use super::race::{Counts, Metric, Plan, Slice, Window, rate};
+use super::*;
+use crate::Ask;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use warmcore_results::Bound;
+use warmcore_sys::clock;
+
+/// How tasks are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// From a task, many at a time.
+    Task,
+    /// From a task, one at a time.
+    One,
+    /// From outside, many at a time.
+    Outside,
+}
+
+/// So many are made before the first is waited for.
+const BATCH: usize = 128;
+
+pub(super) struct Spawn(pub(super) From);
+
+/// Until the window closes: how many in it.
+async fn make<H: Host>(host: H, batch: usize, window: Window) -> u64 {
+    let mut counted = 0;
+    loop {
+        let tasks: Vec<_> = (0..batch).map(|_| host.spawn(async {})).collect();
+        for task in tasks {
+            H::join(task).await;
+        }
+        let now = clock::now().0;
+        if now > window.end {
+            return counted;
+        }
+        counted += if window.holds(now) { batch as u64 } else { 0 };
+    }
+}
+
+async fn make_one<H: Host>(host: H, window: Window) -> u64 {
+    let mut counted = 0;
+    loop {
+        H::join(host.spawn(async {})).await;
+        let now = clock::now().0;
+        if now > window.end {
+            return counted;
+        }
+        counted += u64::from(window.holds(now));
+    }
+}
+
+impl Slice for Spawn {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("spawned and joined")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let window = Window::open(plan);
+        let counted = match self.0 {
+            From::Task => host.join_all(vec![host.spawn_nth(0, make(host, BATCH, window))])[0],
+            From::One => host.join_all(vec![host.spawn_nth(0, make_one(host, window))])[0],
+            From::Outside => host.block_on(make(host, BATCH, window)),
+        };
+        vec![window.rate(counted)]
+    }
+
+    fn go(&self) -> String {
+        match self.0 {
+            From::One => "spawn 1".into(),
+            _ => format!("spawn {BATCH}"),
+        }
+    }
+
+    fn rayon(&self, pool: &'static rayon::ThreadPool, plan: Plan) -> Vec<f64> {
+        let (counts, over) = (Counts::new(), AtomicBool::new(false));
+        let scopes = || {
+            while !counts.is_over() {
+                rayon::scope(|scope| (0..BATCH).for_each(|_| scope.spawn(|_| ())));
+                counts.add(BATCH as u64);
+            }
+            over.store(true, Relaxed);
+        };
+        let rate = std::thread::scope(|scope| {
+            scope.spawn(|| pool.install(scopes));
+            counts.watch(plan)
+        });
+        assert!(over.into_inner());
+        vec![rate]
+    }
+}
+
+pub(super) fn run(ask: &Ask, from: From) -> anyhow::Result<Option<Vec<Row>>> {
+    let who: &[Who] = match from {
+        From::Task => &[EACH, &[Who::Rayon]].concat(),
+        From::One => EACH,
+        // Go has no outside; see above.
+        From::Outside => &EACH[..EACH.len() - 1],
+    };
+    let Some(race) = race::whole(ask, who, &Spawn(from), Plan::busy(ask.effort))? else { return Ok(None) };
+    let promises = match from {
+        From::Task => vec![
+            race.promise("spawned and joined", Who::Smol, Bound::AtLeast, 1.2),
+            race.promise("spawned and joined", Who::Tokio, Bound::AtLeast, 2.0),
+        ],
+        _ => vec![],
+    };
+    Ok(Some(race.rows(&[], promises)))
+}

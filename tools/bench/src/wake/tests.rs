@@ -1,0 +1,83 @@
+use super::race::{Metric, Plan, Slice, rate, run, time};
+use super::*;
+use crate::part::Part;
+
+/// One short slice of everybody: it ends, and comes to a number for each metric.
+fn runs_on(who: &[Who], slice: &impl Slice) {
+    let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
+    let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("nobody interrupts a test");
+    let rows = race.rows(&[], vec![]);
+    for metric in slice.metrics() {
+        let measured = rows.iter().filter(|row| row.metric == metric.name && row.median.is_finite()).count();
+        assert!(measured + usize::from(!go::is_there()) >= who.len(), "{}: {rows:?}", metric.name);
+    }
+}
+
+#[test]
+fn every_case_ends_on_every_runtime() {
+    for from in [spawn::From::Task, spawn::From::One] {
+        runs_on(EACH, &spawn::Spawn(from));
+    }
+    runs_on(&EACH[..EACH.len() - 1], &spawn::Spawn(spawn::From::Outside));
+    runs_on(&[Who::Rayon], &spawn::Spawn(spawn::From::Task));
+    for through in [pingpong::Through::Channel, pingpong::Through::Oneshot] {
+        runs_on(&all(), &pingpong::PingPong { through, pairs: 3 });
+    }
+    runs_on(EACH, &parked::Parked);
+    runs_on(&all(), &messaging::Messaging { groups: 2 });
+    for between in [Between::Yield, Between::Message, Between::Sleep] {
+        runs_on(&all(), &warm::Warm::new(between, Touch::Chase, (4, 16)));
+    }
+    runs_on(EACH, &storm::Storm);
+    let noisy = [EACH, &[Who::OursWithoutTenants]].concat();
+    runs_on(&noisy, &noisy::Noisy { poll: Duration::from_micros(20) });
+    runs_on(EACH, &timers::Timers);
+    runs_on(&[Who::OURS, Who::Rayon, Who::Alone, Who::Go], &scope::Scope);
+}
+
+/// A slice that does nothing every third time.
+struct Stalls(std::sync::atomic::AtomicUsize);
+
+impl Slice for Stalls {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[rate("round trips"), time("p99")] }
+    }
+
+    fn run<H: Host>(&self, _: H, _: Plan) -> Vec<f64> {
+        match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
+            2 => vec![0.0, f64::NAN],
+            _ => vec![500.0, 2_000.0],
+        }
+    }
+}
+
+#[test]
+fn a_slice_in_which_nothing_happened_is_kept_and_told() {
+    let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
+    let slice = Stalls(Default::default());
+    let race = run("case", &[Who::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
+    // One is untimed; of the others the second, the fifth and the eighth stall.
+    assert_eq!(slice.0.into_inner(), 1 + plan.rounds);
+    let rows = race.rows(&[], vec![]);
+    let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
+    // Fewer than one in 10 ms, and longer than 10 ms.
+    assert_eq!((row("round trips").min, row("round trips").median, row("round trips").n), (0.1, 500.0, 8));
+    assert_eq!((row("p99").max, row("p99").median), (10_000_000.0, 2_000.0));
+    assert_eq!((row(race::STALLED).median, row(race::STALLED).n), (3.0, 8));
+}
+
+#[test]
+fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
+    for who in there(&[Who::Smol, Who::Go]) {
+        let part = format!(r#"{{"WakeMemory":{{"who":"{who:?}","tasks":1000}}}}"#);
+        let Part::WakeMemory(waiting) = serde_json::from_str(&part).unwrap() else { panic!("{part}") };
+        assert!(waiting.bytes_each().unwrap().is_finite(), "{who:?}");
+    }
+    for who in there(&[Who::Tokio, Who::Go, Who::Alone]) {
+        let spans = timers::Idle { who, spans: 2, span_ms: 10 }.watch().unwrap();
+        assert!(
+            spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),
+            "{who:?}: {spans:?}"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Timers and idle: what a runtime costs when there is next to nothing to do.
+//!
+//! Model.   `timers`: a thousand tasks, each asleep for 10 ms, again and again; the CPU time of the process,
+//!          whose other runtimes are asleep. `idle`: a hundred tasks that wait for ever; the CPU time of a
+//!          process of its own, in which nothing else is. Beside it, a process without a runtime, which
+//!          only asks for the time it has used.
+//! Number.  1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime
+//!          that is late wakes less often, so the wakes stand beside.
+//! Source.  clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
+
+use super::race::{Counts, Metric, Plan, Slice, rate};
+use super::*;
+use crate::Ask;
+use crate::part::{self, Part};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use warmcore_results::Bound;
+use warmcore_sys::clock;
+
+const TIMERS: usize = 1000;
+const TIMER: Duration = Duration::from_millis(10);
+const WAITING: usize = 100;
+/// After so long what was just made is asleep.
+const SETTLE: Duration = Duration::from_millis(200);
+/// What a process with a pool that has nothing to do may use, per second.
+const IDLE_MS_MAX: f64 = 0.1;
+
+pub(super) struct Timers;
+
+impl Slice for Timers {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[Metric { name: "CPU per second", unit: "ms" }, rate("wakes"), super::race::time("CPU per wake")] }
+    }
+
+    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+        let counts = Arc::new(Counts::new());
+        let task = |counts: Arc<Counts>| async move {
+            while !counts.is_over() {
+                H::sleep(TIMER).await;
+                counts.add(1);
+            }
+        };
+        let tasks = (0..TIMERS).map(|number| host.spawn_nth(number, task(counts.clone()))).collect();
+        std::thread::sleep(plan.warm);
+        let before = clock::process_cpu().0;
+        let wakes = counts.watch(Plan { warm: Duration::ZERO, ..plan });
+        let cpu_ns = (clock::process_cpu().0 - before) as f64 / plan.measure.as_secs_f64();
+        host.join_all(tasks);
+        vec![cpu_ns / 1e6, wakes, cpu_ns / (wakes * 1e3)]
+    }
+
+    fn go(&self) -> String {
+        format!("timers {TIMERS} {}", TIMER.as_nanos())
+    }
+}
+
+pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let plan = Plan { warm: 2 * TIMER, ..Plan::slow(ask.effort, 5) };
+    let Some(race) = race::whole(ask, EACH, &Timers, plan)? else { return Ok(None) };
+    let promise = race.promise("CPU per second", Who::Tokio, Bound::AtMost, 1.0);
+    Ok(Some(race.rows(&[], vec![promise])))
+}
+
+/// A pool that has nothing to do, in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Idle {
+    pub(super) who: Who,
+    pub(super) spans: usize,
+    pub(super) span_ms: u64,
+}
+
+impl Idle {
+    /// CPU time per second in ms, of every span.
+    pub fn watch(self) -> anyhow::Result<Vec<f64>> {
+        Ok(match self.who {
+            // This process waits for Go's, which tells its own time.
+            Who::Go => {
+                let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
+                return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
+            }
+            who if who.is_host() => who.visit(self),
+            _ => self.spans(),
+        })
+    }
+
+    fn spans(self) -> Vec<f64> {
+        let span = Duration::from_millis(self.span_ms);
+        // What was just made settles down, and the clock is calibrated.
+        clock::now();
+        std::thread::sleep(SETTLE);
+        let watch = |_| {
+            let (before, began) = (clock::process_cpu().0, clock::now().0);
+            std::thread::sleep(span);
+            (clock::process_cpu().0 - before) as f64 * 1e3 / (clock::now().0 - began) as f64
+        };
+        (0..self.spans).map(watch).collect()
+    }
+}
+
+impl Visit for Idle {
+    type Out = Vec<f64>;
+
+    fn visit<H: Host>(self, host: H) -> Vec<f64> {
+        for number in 0..WAITING {
+            // Not dropped: dropping is an abort for one of them.
+            std::mem::forget(host.spawn_nth(number, std::future::pending::<()>()));
+        }
+        self.spans()
+    }
+}
+
+pub(super) fn idle(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+    let (spans, span_ms) = if is_quick(ask.effort) { (3, 500) } else { (5, 1000) };
+    let mut rows = Vec::new();
+    // The last one has no runtime: what it uses is the price of being asked.
+    let hosts = [there(EACH), vec![Who::Alone]].concat();
+    for (i, who) in hosts.iter().enumerate() {
+        let part = Part::WakeIdle(Idle { who: *who, spans, span_ms });
+        let Some(samples) = part::ask::<Vec<f64>>(&part)? else { return Ok(None) };
+        let row = Row::of(ask.name, who.name(), "CPU per second", "ms", &samples);
+        rows.push(if *who == Who::OURS { row.promise(Bound::AtMost, IDLE_MS_MAX) } else { row });
+        let at = |i: usize| ask.effort.rounds * i / hosts.len();
+        (at(i)..at(i + 1)).for_each(|_| (ask.tick)());
+    }
+    Ok(Some(rows))
+}

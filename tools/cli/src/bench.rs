@@ -1,0 +1,101 @@
+//! Bench: `warmcore run`, and the hidden command for what needs a process of its own.
+//!
+//! What is measured, and how, is in `tools/bench`; here are the arguments and the table on stdout.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_bench::measure::{Effort, INTERRUPTED};
+use warmcore_bench::{What, part, run, signals};
+use warmcore_results::write_whole;
+
+/// Arguments of `warmcore run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = cases_told())]
+pub struct Args {
+    /// What to measure
+    #[arg(value_parser = whats())]
+    what: What,
+    /// Also write the results there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A third of the rounds: a first look, with wider intervals
+    #[arg(long)]
+    quick: bool,
+    /// Only this case, of those listed below
+    #[arg(long, value_name = "CASE")]
+    case: Option<String>,
+}
+
+/// The names that the command takes, each with what it measures.
+fn whats() -> impl TypedValueParser<Value = What> {
+    let named = What::EVERY.map(|what| PossibleValue::new(what.name()).help(what.about()));
+    PossibleValuesParser::new(named).map(|name| {
+        *What::EVERY.iter().find(|what| what.name() == name).expect("clap takes only what is listed")
+    })
+}
+
+/// All names that `--case` takes, for the help.
+fn cases_told() -> String {
+    const COLUMNS: usize = 92;
+    let mut told = "Cases:".to_owned();
+    for what in What::EVERY {
+        let mut line = format!("  {:<15}", what.name());
+        for (i, case) in what.cases().iter().enumerate() {
+            if line.len() + case.name.len() + 2 > COLUMNS {
+                told = format!("{told}\n{}", line.trim_end());
+                line = format!("  {:<15}", "");
+            }
+            let comma = if i + 1 < what.cases().len() { ", " } else { "" };
+            line = format!("{line}{}{comma}", case.name);
+        }
+        told = format!("{told}\n{line}");
+    }
+    told
+}
+
+/// `warmcore run`.
+pub fn command(args: &Args) -> anyhow::Result<()> {
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let results = run(args.what, effort, args.case.as_deref(), "", args.json.as_deref())?;
+    print!("{}", warmcore_report::run_table(&results));
+    if let Some(path) = &args.json {
+        write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
+        eprintln!("written: {}", path.display());
+    }
+    if INTERRUPTED.load(Relaxed) {
+        eprintln!("interrupted: the cases above were finished, the others are missing");
+        signals::end();
+    }
+    Ok(())
+}
+
+/// Arguments of the hidden command.
+#[derive(Debug, clap::Args)]
+pub struct PartArgs {
+    /// A part, as JSON
+    part: String,
+}
+
+/// The hidden command: runs a part and prints its answer.
+pub fn part_command(args: &PartArgs) -> anyhow::Result<()> {
+    part::run(&args.part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_case_and_no_line_is_wide() {
+        let told = cases_told();
+        for case in What::EVERY.iter().flat_map(|what| what.cases()) {
+            assert!(
+                told.split([' ', ',', '\n']).any(|word| word == case.name),
+                "{} is not in\n{told}",
+                case.name
+            );
+        }
+        assert!(told.lines().all(|line| line.len() <= 100), "{told}");
+    }
+}

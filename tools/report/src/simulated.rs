@@ -1,0 +1,246 @@
+//! Simulated: the simulator's tables for a terminal: simulated beside published, and whether that is within what was
+//! written down beforehand.
+//!
+//! Model.   A line per row: whether what was claimed is met, and what the row is (predicted, fitted, new, not claimed).
+//!          What was chosen by looking at the published table stands below, by the number in the last column.
+//! Number.  A row's number is the median over the seeds; the least and the most stand beside it, and what a null model
+//!          says, in which the proposal has no effect.
+
+use super::markup::amount;
+use super::summary::{columns, printable, wrapped};
+use serde::Serialize;
+use warmcore_papers::tolerance::{Claim, What};
+use warmcore_papers::{Mark, Row, Table};
+use warmcore_sim::world::Report;
+
+/// One table.
+pub fn simulated(table: &Table) -> String {
+    let head = ["row", "published", "simulated", "from", "to", "allowed", "", "no effect", "is", "with"];
+    let mut inputs = Vec::new();
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    lines.extend(table.rows.iter().map(|row| {
+        let published = row.published.map_or_else(|| "–".to_owned(), |number| of(number, row));
+        let mut cells = vec![row.name.clone(), published];
+        cells.extend([row.simulated, row.spread.0, row.spread.1].map(|number| of(number, row)));
+        let with = row.inputs.join(", ");
+        let with = if with.is_empty() { String::new() } else { format!("[{}]", number(&mut inputs, with)) };
+        cells.extend([allowed(row), standing(row), null(row), is(row), with]);
+        cells
+    }));
+    let inputs = inputs.iter().enumerate().map(|(i, with)| format!("[{}] {with}", i + 1));
+    let why = table
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("{}: {}", row.name, row.tolerance.as_ref()?.why.as_ref()?)));
+    let built = table.rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, row.by_construction?)));
+    let null = match table.tally()[1] {
+        (_, 0) => None,
+        (met, of) => Some(format!("- A model without any effect meets {met} of {of} rows that are claimed.")),
+    };
+    let notes = null.into_iter().chain(table.notes.iter().map(|note| format!("- {note}")));
+    let below: String =
+        inputs.chain(why).chain(built).chain(notes).map(|text| wrapped(&text) + "\n").collect();
+    let source = wrapped(table.source);
+    printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&lines)))
+}
+
+/// Which of them it is, counted from 1. It is one of them from now on.
+fn number(all: &mut Vec<String>, one: String) -> usize {
+    let at = all.iter().position(|known| *known == one).unwrap_or(all.len());
+    if at == all.len() {
+        all.push(one);
+    }
+    at + 1
+}
+
+/// What came of a load under one policy.
+#[derive(Debug, Clone, Serialize)]
+pub struct Load {
+    /// The policy.
+    pub policy: String,
+    /// The machine's name.
+    pub machine: String,
+    /// One for each seed, in their order.
+    pub reports: Vec<Report>,
+}
+
+/// What came of a load, a line per policy: medians over the seeds.
+pub fn simulated_loads(loads: &[Load]) -> String {
+    let head = [
+        "policy",
+        "wakes",
+        "tasks ran",
+        "busy",
+        "waits on average",
+        "at most",
+        "moved",
+        "woken elsewhere",
+        "switches",
+    ];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    for Load { policy, reports, .. } in loads {
+        let median = |of: &dyn Fn(&Report) -> f64| {
+            let mut numbers: Vec<f64> = reports.iter().map(of).collect();
+            numbers.sort_by(f64::total_cmp);
+            warmcore_papers::median(&numbers)
+        };
+        let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+        let percent = |number: f64| format!("{number:.2} %");
+        let wakes_away = |report: &Report| {
+            let [same, away @ ..] = report.total().wakes_by_distance;
+            let away: u64 = away.iter().sum();
+            share(away, same + away)
+        };
+        let wait = |report: &Report| report.total().wait_ns as f64 / report.total().switches.max(1) as f64;
+        lines.push(vec![
+            policy.clone(),
+            format!("{:.0}", median(&|report| report.total().wakes as f64)),
+            amount(median(&|report| report.total().run_ns as f64), "ns"),
+            percent(median(&|report| report.busy_per_mille() as f64 / 10.0)),
+            amount(median(&wait), "ns"),
+            amount(median(&|report| report.total().wait_ns_max as f64), "ns"),
+            percent(median(&|report| share(report.total().moves(), report.total().switches))),
+            percent(median(&wakes_away)),
+            format!("{:.0}", median(&|report| report.total().switches as f64)),
+        ]);
+    }
+    let of = loads.first().map_or(String::new(), |load| {
+        format!(
+            "\non {}, {} seeds; what tasks ran for has the time in it that they waited for their data\n",
+            load.machine,
+            load.reports.len()
+        )
+    });
+    printable(&format!("{of}{}", columns(&lines)))
+}
+
+/// All tables in a line each, and what was missed by name: a miss is said as loud as what is met.
+pub fn simulated_tally(tables: &[Table]) -> String {
+    let mut out = String::new();
+    for table in tables {
+        let [(met, claimed), null] = table.tally();
+        let missed: Vec<&Row> = table.rows.iter().filter(|row| row.is_met() == Some(false)).collect();
+        let null = match null {
+            (_, 0) => String::new(),
+            (met, of) => format!("; a model without any effect meets {met} of {of}"),
+        };
+        out += &wrapped(&format!("{}: {met} of {claimed} rows within what was allowed{null}", table.name));
+        out.push('\n');
+        for row in missed {
+            out += &wrapped(&format!("- missed: {} ({}): {}", row.name, is(row), of(row.simulated, row)));
+            out.push('\n');
+        }
+    }
+    printable(&format!("\n{out}"))
+}
+
+/// A number of a row, with its unit.
+fn of(number: f64, row: &Row) -> String {
+    match row.unit {
+        "percent" => format!("{number:.2} %"),
+        unit => amount(number, unit),
+    }
+}
+
+/// What the number had to be.
+fn allowed(row: &Row) -> String {
+    let Some(tolerance) = row.tolerance.as_ref().filter(|tolerance| tolerance.claim != Claim::None) else {
+        return "–".to_owned();
+    };
+    let (low, high) = (tolerance.low, tolerance.high);
+    match (tolerance.what, row.published) {
+        // Of a negative number the larger multiple is the lower bound.
+        (Some(What::Ratio), Some(published)) => {
+            let (low, high) = if published < 0.0 { (high, low) } else { (low, high) };
+            format!("{} to {}", of(published * low, row), of(published * high, row))
+        }
+        (Some(What::Difference), Some(published)) => {
+            format!("{} to {}", of(published + low, row), of(published + high, row))
+        }
+        _ => format!("{} to {}", of(low, row), of(high, row)),
+    }
+}
+
+/// What the row is; a transient says so.
+fn is(row: &Row) -> String {
+    let mark = match row.mark() {
+        Mark::Predicted => "predicted",
+        Mark::Fitted => "fitted",
+        Mark::NotClaimed => "not claimed",
+        Mark::New => "new",
+        Mark::ByConstruction => "by construction",
+    };
+    match row.transient {
+        0 => mark.to_owned(),
+        seeds => format!("{mark}, transient ({seeds} of {})", row.numbers.len()),
+    }
+}
+
+/// Whether a model without an effect meets the row as well.
+fn null(row: &Row) -> String {
+    match row.is_null_met() {
+        Some(true) => "met too".to_owned(),
+        Some(false) => "missed".to_owned(),
+        None => String::new(),
+    }
+}
+
+fn standing(row: &Row) -> String {
+    match row.is_met() {
+        Some(true) => "met".to_owned(),
+        Some(false) => "MISSED".to_owned(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(simulated: f64) -> Table {
+        let row = |name: &str| Row::of(name, "ns", vec![simulated]);
+        let rows = vec![
+            row("8 threads").against(Some(100.0), "cid.10_ms"),
+            row("24 threads").against(Some(100.0), "cid.10_ms").with_inputs(&["a fault"]),
+            row("churn"),
+            row("build").against(Some(1.0), "wake_queue.seconds"),
+            row("ids").against(Some(1.0), "cid.ids").by_construction("its id stays"),
+            row("by load").beside_null(0.0).transient(1).against(Some(-10.0), "by_load.effect"),
+        ];
+        let notes = vec!["believe it late".to_owned()];
+        Table { name: "cid", machine: "somewhere".into(), source: "a mail", rows, notes }
+    }
+
+    #[test]
+    fn a_row_says_what_it_is_and_whether_it_is_met() {
+        let text = simulated(&table(129.0));
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(line("8 threads").contains("70.0 ns to 130 ns"), "{text}");
+        assert!(line("8 threads").contains(" met ") && line("8 threads").contains(" predicted"), "{text}");
+        assert!(line("ids  ").contains("by construction") && !line("ids  ").contains("MISSED"), "{text}");
+        assert!(text.contains("ids: its id stays"), "{text}");
+        assert!(line("by load").contains("-20.0 ns to -5.00 ns"), "{text}");
+        assert!(
+            line("by load").contains("transient (1 of 1)") && line("by load").contains("missed"),
+            "{text}"
+        );
+        assert!(text.contains("A model without any effect meets 0 of 1 rows"), "{text}");
+        assert!(line("24 threads").contains(" fitted ") && line("24 threads").ends_with("[1]"), "{text}");
+        assert!(text.contains("\n[1] a fault\n"), "{text}");
+        assert!(line("churn").contains("new"), "{text}");
+        assert!(line("build").contains("not claimed") && text.contains("which is calibration"), "{text}");
+        assert!(text.contains("believe it late") && text.contains("a mail"), "{text}");
+    }
+
+    #[test]
+    fn a_miss_is_said_as_a_miss() {
+        let table = table(131.0);
+        assert_eq!(simulated(&table).matches("MISSED").count(), 3);
+        let tally = simulated_tally(&[table]);
+        assert!(
+            tally.contains("0 of 3 rows within what was allowed; a model without any effect meets 0 of 1")
+                && tally.contains("missed: 24 threads (fitted): 131 ns"),
+            "{tally}"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Summary: the report for a terminal, and its rows for a spreadsheet.
+
+use super::inputs::{Inputs, State};
+use super::markup::amount;
+use super::words::{self, bound, compared, headline, interval, measured, promises, tally};
+use super::{EXPECTED, PROBE_COMMAND, cases, imagined, timeline, topo_picture};
+use warmcore_results::{Bound, Results, Row};
+
+/// A sentence wraps at this many characters.
+const WIDTH: usize = 96;
+
+/// A titled block of columns; nothing without rows.
+fn table(title: &str, rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
+}
+
+/// What a person reads first: the sentence, the machine, the promises.
+pub fn short(inputs: &Inputs) -> String {
+    let mut out = format!(
+        "{}\n\n{}.\n",
+        wrapped(&[headline(inputs), tally(promises(inputs)).unwrap_or_default()].join(" ")),
+        topo_picture::in_words(inputs.topology)
+    );
+    let promised = promises(inputs).map(|(row, target)| {
+        let standing = target.standing(row);
+        let mut cells = vec![row.case.clone(), measured(row), amount(row.median, &row.unit)];
+        cells.extend([interval(row).unwrap_or_default(), bound(row, target), standing.word().to_owned()]);
+        cells
+    });
+    out += &table("Promises", promised.collect());
+    if let Some(told) = words::disturbed(inputs.runs) {
+        out += &format!("\n{}\n", wrapped(&told));
+    }
+    printable(&out)
+}
+
+/// One run, a line per row: the times of a case, then its ratios.
+pub fn run_table(run: &Results) -> String {
+    let head = ["case", "variant", "metric", "p25", "median", "min", "max", "slices", ""];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    for row in cases(run).into_iter().flat_map(|case| run.rows.iter().filter(move |r| r.case == case)) {
+        let mut cells = vec![row.case.clone(), compared(row), row.metric.clone()];
+        cells.extend([row.p25, row.median, row.min, row.max].map(|v| amount(v, &row.unit)));
+        let standing = row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), t.standing(row).word()));
+        let noisy = (row.noisy && row.target.is_none()).then(|| "noisy".to_owned());
+        cells.extend([row.n.to_string(), standing.or(noisy).unwrap_or_default()]);
+        lines.push(cells);
+    }
+    let load = format!(
+        "backend {}; load {:.2} before, {:.0} % stolen and {:.0} % used by others meanwhile",
+        run.percpu_backend,
+        run.load.loadavg_1m,
+        run.load.steal_share * 100.0,
+        run.load.others_share * 100.0
+    );
+    let disturbed = words::disturbed(std::slice::from_ref(run));
+    let disturbed = disturbed.map(|told| told + "\n").unwrap_or_default();
+    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timelines(run)))
+}
+
+/// The ids over time, if they were recorded.
+fn timelines(run: &Results) -> String {
+    if run.timelines.is_empty() {
+        return String::new();
+    }
+    // Ids stand left: a line of them is no number.
+    let rows: Vec<Vec<String>> = timeline::rows(run);
+    let widths = |i: usize| rows.iter().filter_map(|r| Some(r.get(i)?.chars().count())).max().unwrap_or(0);
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().enumerate().map(|(i, cell)| format!("  {cell:<width$}", width = widths(i)));
+        cells.collect::<String>().trim_end().to_owned() + "\n"
+    };
+    format!("\n{}\n{}", timeline::title(run), rows.iter().map(line).collect::<String>())
+}
+
+/// A name that came from outside must not steer the terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.split('\n')
+        .map(|line| warmcore_results::printable::printable(line, '\u{fffd}'))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The whole report as text.
+pub fn summary(inputs: &Inputs) -> String {
+    let mut out = short(inputs);
+    for run in inputs.runs {
+        let rows = cases(run).into_iter().flat_map(|case| {
+            let mut rows: Vec<&Row> = run.rows.iter().filter(|r| r.case == case).collect();
+            rows.sort_by(|a, b| {
+                (&a.unit, &a.metric).cmp(&(&b.unit, &b.metric)).then(a.median.total_cmp(&b.median))
+            });
+            rows
+        });
+        let cells = |r: &Row| {
+            let noisy = if r.noisy { "noisy" } else { "" };
+            vec![
+                r.case.clone(),
+                compared(r),
+                r.metric.clone(),
+                amount(r.median, &r.unit),
+                interval(r).unwrap_or_default(),
+                noisy.to_owned(),
+            ]
+        };
+        out += &table(
+            &format!("{}  ({}; {})", run.what, run.command, run.percpu_backend),
+            rows.map(cells).collect(),
+        );
+        out += &timelines(run);
+    }
+    let simulated: Vec<String> =
+        inputs.imagined.iter().flat_map(|imagined| imagined::text(imagined)).collect();
+    if !simulated.is_empty() {
+        out += "\nSimulated\n";
+        out.extend(simulated.iter().map(|line| wrapped(&format!("- {line}")) + "\n"));
+    }
+    if let Some(probe) = inputs.probe {
+        out += &format!("\n{}{}\n", wrapped(&probe.verdict), if probe.noisy { " (noisy)" } else { "" });
+    }
+    let trouble = inputs.doctor.iter().filter(|f| f.state != State::Ok).map(|f| {
+        let state = if f.state == State::Limited { "limited" } else { "missing" };
+        let advice = f.advice.as_ref().map(|a| format!("; {a}")).unwrap_or_default();
+        vec![f.what.clone(), state.to_owned(), format!("{}{advice}", f.fact)]
+    });
+    out += &table("Doctor", trouble.collect());
+    let absent = EXPECTED.iter().filter(|(what, ..)| inputs.runs.iter().all(|r| r.what != *what));
+    let mut absent: Vec<Vec<String>> =
+        absent.map(|(what, _, by)| vec![what.to_string(), by.to_string()]).collect();
+    absent.extend(inputs.probe.is_none().then(|| vec!["topo-probe".into(), PROBE_COMMAND.into()]));
+    let tables = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
+    absent.extend(tables.is_none().then(|| vec!["sim-tables".into(), imagined::COMMAND.into()]));
+    out += &table("Not run; the command that adds it", absent);
+    printable(&out)
+}
+
+/// Rows in columns as wide as their widest cell; times and ratios stand right.
+pub(super) fn columns(rows: &[Vec<String>]) -> String {
+    let count = |s: &String| s.chars().count();
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(count).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
+            // `format!` pads by chars, which is what a terminal shows for all that we write.
+            let number = i > 0 && cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
+            if number { format!("  {cell:>width$}") } else { format!("  {cell:<width$}") }
+        });
+        let line: String = cells.collect();
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+pub(super) fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].chars().count() + word.chars().count() >= WIDTH {
+            lines.push(word.to_owned());
+        } else {
+            let space = if lines[last].is_empty() { "" } else { " " };
+            lines[last] += &format!("{space}{word}");
+        }
+    }
+    lines.join("\n")
+}
+
+/// Every row of every run as CSV (RFC 4180), with a line of heads.
+pub fn raw_csv(runs: &[Results]) -> String {
+    let mut out = "run,when,case,variant,metric,unit,p25,median,min,max,n,noisy,ci95_low,ci95_high,over,\
+                   target_kind,target_value,target_standing\r\n"
+        .to_owned();
+    for (run, row) in runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row))) {
+        let number = |n: Option<f64>| n.map(|n| n.to_string()).unwrap_or_default();
+        let target = row.target.as_ref();
+        let kind = target.map_or("", |t| match t.kind {
+            Bound::AtLeast => "at_least",
+            Bound::AtMost => "at_most",
+        });
+        let mut cells: Vec<String> =
+            [&run.what, &run.when, &row.case, &row.variant, &row.metric, &row.unit].map(|t| quoted(t)).into();
+        cells.extend([row.p25, row.median, row.min, row.max].map(|n| n.to_string()));
+        cells.extend([row.n.to_string(), row.noisy.to_string()]);
+        cells.extend([0, 1].map(|i| number(row.ci95.map(|ci| ci[i]))));
+        cells.extend([quoted(row.over.as_deref().unwrap_or_default()), kind.to_owned()]);
+        cells.extend([
+            number(target.map(|t| t.value)),
+            target.map(|t| t.standing(row).word().to_owned()).unwrap_or_default(),
+        ]);
+        out += &(cells.join(",") + "\r\n");
+    }
+    out
+}
+
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}

@@ -1,0 +1,441 @@
+//! Results: what a command measured, in the one shape that every `--json FILE` has.
+//!
+//! Model.   A row is one metric of one variant in one case. Times come as `ns`; a ratio row
+//!          compares two variants slice by slice and carries its 95 % interval.
+//! Number.  100 slices of 2 ms: the median of a ratio is good to about 2 % on a quiet machine.
+//! Writers. `measure` makes the rows; nothing edits them afterwards.
+//! Source.  `docs/json.md` describes the schema; `tests.rs` holds the two together.
+
+pub mod names;
+pub mod printable;
+pub mod system;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use warmcore_sys::files;
+
+/// The version of the schema. It grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 3;
+
+/// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
+pub const NOISY_ABOVE: f64 = 0.10;
+
+/// What one command measured on one machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What ran: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`.
+    pub what: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// When it began, UTC, RFC 3339.
+    pub when: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
+    #[serde(alias = "mode")] // schema 2
+    pub percpu_backend: String,
+    /// What else the machine did meanwhile.
+    pub load: Load,
+    /// What was measured.
+    pub rows: Vec<Row>,
+    /// Which id each CPU had over time, per policy, if that was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timelines: Vec<Timeline>,
+}
+
+/// The machine as far as a number depends on it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name for itself.
+    pub cpu: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// libc and its version.
+    pub libc: String,
+    /// `x86_64`, `aarch64`.
+    pub arch: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// CPUs this process may use, in the kernel's list format.
+    pub allowed: String,
+    /// The hypervisor, if the CPU says there is one.
+    pub hypervisor: Option<String>,
+}
+
+/// What the machine did beside the measurement.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Load {
+    /// Load average over one minute, before the run.
+    pub loadavg_1m: f64,
+    /// Share of all CPU time that the hypervisor gave to others during the run, 0 to 1.
+    pub steal_share: f64,
+    /// Share of all CPU time that other processes used during the run, 0 to 1.
+    pub others_share: f64,
+}
+
+/// A run beside which other processes used more of all CPU time is marked: its numbers are no measurement.
+pub const OTHERS_MAX: f64 = 0.10;
+
+impl Load {
+    /// Whether other processes used more than [`OTHERS_MAX`].
+    pub fn is_disturbed(&self) -> bool {
+        self.others_share > OTHERS_MAX
+    }
+}
+
+/// One metric of one variant in one case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The case: `counter.add`, `false-sharing`.
+    pub case: String,
+    /// What was measured in it: `warmcore rseq`, `relaxed atomic`.
+    pub variant: String,
+    /// `time`, `ratio`, `resident`, or what else was timed or counted: `writer time`, `own area`.
+    pub metric: String,
+    /// `ns`, `x`, `pages`, `%`, `cycles`, `k/s`, `ms`, or what was counted: `units`, `refusals`.
+    pub unit: String,
+    /// A quarter of the slices were at or below this.
+    pub p25: f64,
+    /// Half of the slices were at or below this.
+    pub median: f64,
+    /// The lowest slice.
+    pub min: f64,
+    /// The highest slice.
+    pub max: f64,
+    /// How many slices.
+    pub n: u64,
+    /// The 95 % interval of the median reaches more than 10 % away from it.
+    pub noisy: bool,
+    /// The 95 % interval of the median.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// In a ratio: the variant whose time stands below the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// What this row promises, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+}
+
+/// A promise about a row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// `at least` or `at most`.
+    pub kind: Bound,
+    /// The promised value, in the row's unit.
+    pub value: f64,
+    /// How the row stands to it. Reports judge anew, as files of an older version don't have it.
+    #[serde(default)]
+    pub standing: Standing,
+}
+
+/// How a row stands to its target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The median is on the good side, and so is all of its interval.
+    Met,
+    /// The median is on the wrong side, and so is all of its interval.
+    Missed,
+    /// The interval holds values of both sides.
+    #[default]
+    Undecided,
+}
+
+impl Standing {
+    /// In a sentence.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Undecided => "undecided",
+        }
+    }
+
+    /// In a cell.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Met => "✓",
+            Self::Missed => "✕",
+            Self::Undecided => "~",
+        }
+    }
+}
+
+impl Target {
+    /// How `row` stands to this target.
+    pub fn standing(&self, row: &Row) -> Standing {
+        let is_good = |n: f64| match self.kind {
+            Bound::AtLeast => n >= self.value,
+            Bound::AtMost => n <= self.value,
+        };
+        let [low, high] = row.ci95.unwrap_or([row.median, row.median]);
+        match [low, row.median, high].map(is_good) {
+            [true, true, true] => Standing::Met,
+            [false, false, false] => Standing::Missed,
+            _ => Standing::Undecided,
+        }
+    }
+}
+
+/// Which side of a target is the good one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The row should be this or more.
+    AtLeast,
+    /// The row should be this or less.
+    AtMost,
+}
+
+/// Which ids the CPUs of one tenant had, in time that was imagined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The policy that decided: `cache-local`.
+    pub policy: String,
+    /// When it ends; it begins at 0.
+    pub end_ms: u32,
+    /// The CPUs, by number.
+    pub lanes: Vec<Lane>,
+}
+
+/// One CPU of a timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// The CPU's number.
+    pub cpu: u32,
+    /// When somebody ran, with which id.
+    pub bursts: Vec<Span>,
+    /// When the CPU had an id, whether somebody ran or not.
+    pub kept: Vec<Span>,
+}
+
+/// An id, and from when to when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The id.
+    pub cid: u32,
+    /// Its beginning.
+    pub from_ms: u32,
+    /// Its end; the beginning again if it was shorter than a millisecond.
+    pub to_ms: u32,
+}
+
+impl Row {
+    /// What was counted, not sampled: all quantiles are the one value; `n` is what it was counted over.
+    pub fn exact(case: &str, variant: &str, metric: &str, unit: &str, value: f64, n: u64) -> Self {
+        Self { n, ..Self::of(case, variant, metric, unit, &[value]) }
+    }
+
+    /// The row of `samples`, one per slice. Panics when there are none: a case that ran no
+    /// slice is a bug in the case.
+    pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {
+        assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (lo, hi) = median_ranks_95(sorted.len());
+        let (ci, median) = ([sorted[lo], sorted[hi]], quantile(&sorted, 0.5));
+        Self {
+            case: case.into(),
+            variant: variant.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            p25: quantile(&sorted, 0.25),
+            median,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            n: sorted.len() as u64,
+            noisy: ci[0] < median * (1.0 - NOISY_ABOVE) || ci[1] > median * (1.0 + NOISY_ABOVE),
+            ci95: Some(ci),
+            over: None,
+            target: None,
+        }
+    }
+
+    /// The ratio `variant ÷ over`, from slices that ran next to each other.
+    pub fn ratio(case: &str, variant: &str, over: &str, above: &[f64], below: &[f64]) -> Self {
+        assert_eq!(above.len(), below.len(), "{case}: {variant} and {over} ran different rounds");
+        let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
+        Self { over: Some(over.into()), ..Self::of(case, variant, "ratio", "x", &ratios) }
+    }
+
+    /// The row with a promise about its median.
+    pub fn promise(mut self, kind: Bound, value: f64) -> Self {
+        let target = Target { kind, value, standing: Standing::Undecided };
+        self.target = Some(Target { standing: target.standing(&self), ..target });
+        self
+    }
+}
+
+/// The value below which the share `q` of the sorted samples lies, between neighbours.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let at = q * (sorted.len() - 1) as f64;
+    let (below, part) = (at.floor() as usize, at.fract());
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + (sorted[above] - sorted[below]) * part
+}
+
+/// The ranks between which the true median lies in 95 of 100 runs: the binomial interval, in
+/// its normal approximation, which no distribution of the samples can spoil.
+fn median_ranks_95(n: usize) -> (usize, usize) {
+    let (middle, half) = ((n as f64 - 1.0) / 2.0, 0.98 * (n as f64).sqrt());
+    ((middle - half).floor().max(0.0) as usize, ((middle + half).ceil() as usize).min(n - 1))
+}
+
+/// Writes `bytes` to `path`; every file that this command writes is written here.
+///
+/// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old
+/// one's mode and access control list, and no other extended attribute; without an old one the mode is what the umask
+/// leaves. What can't be replaced and stay what it is, is written through: a device, a FIFO, a symbolic link, a file of
+/// another user or with several names, standard output.
+///
+/// # Errors
+///
+/// A symbolic link that another user made in a sticky folder that all users may write to, such as `/tmp`, is not
+/// followed, also where the kernel would do so (`fs.protected_symlinks` is 0).
+pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let fail =
+        || format!("can't write {}: is {} a folder you may write to?", path.display(), folder.display());
+    match fs::symlink_metadata(path) {
+        Err(_) => replace(path, folder, None, bytes).with_context(fail),
+        Ok(old) => {
+            let can_be_replaced = old.file_type().is_file() && stream_of(path).is_none() && old.nlink() == 1;
+            let through = || format!("can't write to {}", path.display());
+            match can_be_replaced.then(|| replace(path, folder, Some(&old), bytes)) {
+                Some(Ok(())) => Ok(()),
+                // A full disk, say: to write in place would lose what is there.
+                Some(Err(error)) if !is_refusal(&error) => Err(error).with_context(fail),
+                Some(Err(_)) | None => write_through(path, bytes).with_context(through),
+            }
+        }
+    }
+}
+
+/// Whether what was written to `path` can be replaced by more of it later: it is a file, or nothing yet. A pipe or a
+/// terminal gets the whole once.
+pub fn is_rewritable(path: &Path) -> bool {
+    stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
+}
+
+/// Whether the folder does not take a new file in the place of the old one, which may be written to all the same.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
+}
+
+/// An error of a file that does not take an access control list: EINVAL, say, where the list names a user that a user
+/// namespace does not have. A full disk stays one.
+fn as_refusal(error: io::Error) -> io::Error {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => error,
+        _ => io::Error::new(PermissionDenied, error),
+    }
+}
+
+/// A new file in the place of `old`. An error leaves what was there.
+fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
+    // A temporary file is private to its owner unless told otherwise; the umask applies to what it is told.
+    let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    if let Some(old) = old {
+        let new = file.as_file().metadata()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the new file would have another owner",
+            ));
+        }
+        // The list first: the group's part of the mode is the list's mask, and without the list the group's own right.
+        files::copy_acl(path, file.as_file()).map_err(as_refusal)?;
+        file.as_file().set_permissions(old.permissions())?;
+    }
+    file.persist(path)?;
+    Ok(())
+}
+
+fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match stream_of(path) {
+        Some(mut stream) => {
+            io::stdout().flush()?;
+            stream.write_all(bytes)
+        }
+        None => match follow(path)? {
+            Leads::To(path) => files::open_no_link(&path)?.write_all(bytes),
+            Leads::Open => fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(bytes),
+        },
+    }
+}
+
+/// Where a symbolic link leads.
+#[derive(Debug, PartialEq)]
+enum Leads {
+    /// To this path, which is no link.
+    To(PathBuf),
+    /// To what a process has open, by a link in `/proc`: that has no path.
+    Open,
+}
+
+/// Follows links from `path` on; an error at one that is not to be followed. What the path of the result leads to may
+/// change meanwhile, to a link again: it is opened by [`files::open_no_link`].
+fn follow(path: &Path) -> io::Result<Leads> {
+    /// As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(link) = fs::symlink_metadata(&path) else { return Ok(Leads::To(path)) };
+        if !link.is_symlink() {
+            return Ok(Leads::To(path));
+        }
+        if fs::metadata("/proc/self").is_ok_and(|proc| proc.dev() == link.dev()) {
+            // The folders below /proc that hold links to open files hold no others; `/proc/self` itself is a folder.
+            return Ok(Leads::Open);
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let shared = fs::metadata(folder)?;
+        if !may_follow(&link, &shared, warmcore_sys::local::user()) {
+            let text = format!(
+                "{} is a symbolic link of user {} in {}, where all users may write: it is not followed; remove it, or \
+                 write elsewhere",
+                path.display(),
+                link.uid(),
+                folder.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        path = folder.join(fs::read_link(&path)?);
+    }
+    Err(io::Error::other("too many levels of symbolic links"))
+}
+
+/// The kernel's rule where `fs.protected_symlinks` is 1: in a sticky folder that all users may write to, a link is
+/// followed if its owner is the user that follows it, or the folder's. Source: proc_sys_fs(5).
+fn may_follow(link: &fs::Metadata, folder: &fs::Metadata, user: u32) -> bool {
+    const STICKY_AND_WRITABLE_BY_ALL: u32 = 0o1002;
+    folder.mode() & STICKY_AND_WRITABLE_BY_ALL != STICKY_AND_WRITABLE_BY_ALL
+        || [user, folder.uid()].contains(&link.uid())
+}
+
+/// Standard output or error, if `path` leads there. Opened by its path a file would be truncated under what was
+/// printed, and a socket can't be opened.
+fn stream_of(path: &Path) -> Option<fs::File> {
+    let target = fs::metadata(path).ok()?;
+    let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
+    streams
+        .into_iter()
+        .flatten()
+        .map(fs::File::from)
+        .find(|stream| stream.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (target.dev(), target.ino())))
+}
+
+#[cfg(test)]
+mod tests;
