@@ -302,13 +302,6 @@ pub fn register_thread() -> bool {
     }
 }
 
-/// The NUMA node that the kernel wrote last for this thread, if it keeps one.
-pub fn node_id() -> Option<u32> {
-    let area = RseqArea::lookup(PercpuMode::Cpu).filter(|_| support().is_ok_and(|s| s.has_node_id))?;
-    // SAFETY: inside the area; the kernel keeps it up to date, which was just asked.
-    Some(unsafe { area.base.byte_add(field::NODE_ID).cast::<u32>().read_volatile() })
-}
-
 /// The process-wide concurrency id of this thread, if the kernel keeps one.
 pub fn mm_cid() -> Option<u32> {
     RseqArea::lookup(PercpuMode::Cid).filter(|_| support().is_ok_and(|s| s.has_mm_cid)).map(RseqArea::index)

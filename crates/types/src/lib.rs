@@ -1,8 +1,8 @@
-//! Terms: the ids and units that every other room speaks in.
+//! Types: the ids and units that all other crates use.
 //!
 //! Model.   An id is a small number with a type of its own, because a cid is not a cpu and
 //!          neither is an LLC. A unit ends the name of a plain number (`_ns`, `_kib`), or is a
-//!          type where the number travels far (`Nanos`, `Units`).
+//!          type where the number travels far ([`Nanos`]).
 //! Number.  CPU numbers are sparse: a machine with 4 CPUs may call them 0, 2, 1024 and 8191.
 //!          Nothing here assumes a width; [`CpuSet`] grows with the largest number in it.
 
@@ -45,7 +45,6 @@ id!(/** A physical core: the CPUs of one core are SMT siblings. Dense. */ CoreId
 id!(/** A last-level cache: the CPUs that share it. Dense. */ LlcId, "llc");
 id!(/** A NUMA node, by the kernel's number. Sparse: node 0 may be missing. */ NodeId, "node");
 id!(/** A socket (package). Dense. */ SocketId, "socket");
-id!(/** A tenant: a group of tasks that share data. */ TenantId, "tenant");
 
 /// A span of time, or a point on a clock that the caller chose, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -57,16 +56,6 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// An amount of whatever an account counts: bytes, tokens, pages. The user says which.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Units(pub u64);
-
-impl fmt::Debug for Units {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} units", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +63,6 @@ mod tests {
     #[test]
     fn an_id_says_what_it_is() {
         assert_eq!(format!("{} {:?} {}", CpuId(1024), Cid(3), LlcId(0)), "cpu1024 cid3 llc0");
-        assert_eq!(format!("{:?} {:?}", Nanos(7), Units(9)), "7 ns 9 units");
+        assert_eq!(format!("{:?}", Nanos(7)), "7 ns");
     }
 }

@@ -42,7 +42,6 @@ fn the_kernels_ids_are_where_we_read_them() {
     }
     let support = support().unwrap();
     assert_eq!(mm_cid().is_some(), support.has_mm_cid);
-    assert_eq!(node_id().is_some(), support.has_node_id);
 }
 
 #[test]
