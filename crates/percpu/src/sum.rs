@@ -17,8 +17,8 @@
 //!          On locked instructions there is no freezing a bank, as an adder may sleep between
 //!          loading `active` and adding. There `active` becomes null instead, late adders are
 //!          let be, and new ones wait at the lock; see `add_at`.
-//! Writers. `active`: the first add and snapshots, under `rest`. `words`: the first add, under `rest`. Words: sections of the slot's holder, or locked
-//!          adds by anyone; they are never reset. `rest`: under its lock.
+//! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. Words: sections of the slot's holder, or locked
+//!          adds by anyone; they are never reset. `state`: under its lock.
 
 use crate::set_up::set_up;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
@@ -65,12 +65,12 @@ pub(crate) struct Sum {
     #[line(read_mostly)]
     early: AtomicU64,
     #[line(contended)]
-    rest: Padded<Mutex<Rest>>,
+    state: Padded<Mutex<SumState>>,
 }
 
 /// What is known beside the slots.
 #[derive(Debug, Default)]
-struct Rest {
+struct SumState {
     /// Added without a slot.
     direct: u64,
     /// Of all that was ever added, what drains have taken.
@@ -84,7 +84,7 @@ impl Sum {
             active: AtomicPtr::new(std::ptr::null_mut()),
             words: OnceLock::new(),
             early: AtomicU64::new(0),
-            rest: Padded::new(Mutex::new(Rest { direct: 0, drained: 0 })),
+            state: Padded::new(Mutex::new(SumState { direct: 0, drained: 0 })),
         }
     }
 
@@ -154,16 +154,16 @@ impl Sum {
     }
 
     /// What was added without a slot.
-    fn direct(&self, rest: &Rest) -> u64 {
+    fn direct(&self, state: &SumState) -> u64 {
         // ORDERING: Acquire; pairs with the Release in `add_early`: what came before an add that is seen is seen.
-        rest.direct.wrapping_add(self.early.load(Acquire))
+        state.direct.wrapping_add(self.early.load(Acquire))
     }
 
     /// All that was ever added, at one moment between all adds.
-    fn exact(&self, rest: &Rest) -> u64 {
-        let Some(words) = self.words.get() else { return self.direct(rest) };
+    fn exact(&self, state: &SumState) -> u64 {
+        let Some(words) = self.words.get() else { return self.direct(state) };
         if locks() {
-            return self.exact_with_locked_adds(words, rest);
+            return self.exact_with_locked_adds(words, state);
         }
         let [first, second] = [words.base(), words.base().wrapping_add(8)];
         let active = self.active.load(Relaxed);
@@ -176,7 +176,7 @@ impl Sum {
         // (`a_fence_leaves_no_section_behind`), `section/aarch64/reactivate.litmus` the order.
         self.active.store(other, Release);
         membarrier::fence_rseq();
-        self.direct(rest).wrapping_add(settled).wrapping_add(self.bank(live))
+        self.direct(state).wrapping_add(settled).wrapping_add(self.bank(live))
     }
 }
 
@@ -192,8 +192,8 @@ impl Sum {
         false
     }
 
-    fn direct(&self, rest: &Rest) -> u64 {
-        rest.direct
+    fn direct(&self, state: &SumState) -> u64 {
+        state.direct
     }
 }
 
@@ -235,15 +235,15 @@ impl Sum {
         if self.add_early(n) {
             return;
         }
-        let mut rest = lock(&self.rest);
-        self.bind(&rest);
-        rest.direct = rest.direct.wrapping_add(n);
+        let mut state = lock(&self.state);
+        self.bind(&state);
+        state.direct = state.direct.wrapping_add(n);
     }
 
     /// Gives the sum its slots if it has none. The caller shows that it holds the lock: a reader that
     /// found none has read all adds, which were in `direct`.
     /// Loom: `sum/loom.rs::first_adds_are_counted_once`.
-    fn bind(&self, _: &Rest) {
+    fn bind(&self, _: &SumState) {
         if self.words.get().is_none() {
             let base = set_up(|| self.words.get_or_init(Self::words)).base();
             // ORDERING: Release; pairs with the loads in `add_at` and `add_slow`.
@@ -252,22 +252,22 @@ impl Sum {
     }
 
     /// As `exact`, where adds are locked instructions.
-    fn exact_with_locked_adds(&self, words: &Words, rest: &Rest) -> u64 {
+    fn exact_with_locked_adds(&self, words: &Words, state: &SumState) -> u64 {
         let active = self.active.load(Relaxed);
         // ORDERING: SeqCst; pairs with the load in `add_at`.
         self.active.store(std::ptr::null_mut(), SeqCst);
         seq_cst();
         // ORDERING: SeqCst; pairs with the add in `add_at`.
         let words = words.column(0).map(|word| word.load(SeqCst));
-        let total = words.fold(self.direct(rest), u64::wrapping_add);
+        let total = words.fold(self.direct(state), u64::wrapping_add);
         // ORDERING: Release; pairs with the load in `add_at`: it only lets adders in again.
         self.active.store(active, Release);
         total
     }
 
     /// All that was ever added, each word read at a moment of its own.
-    fn rough(&self, rest: &Rest) -> u64 {
-        (0..BANKS).map(|bank| self.bank(bank)).fold(self.direct(rest), u64::wrapping_add)
+    fn rough(&self, state: &SumState) -> u64 {
+        (0..BANKS).map(|bank| self.bank(bank)).fold(self.direct(state), u64::wrapping_add)
     }
 
     fn bank(&self, bank: usize) -> u64 {
@@ -277,8 +277,8 @@ impl Sum {
 
     /// What was added since the last drain: no fence, nobody disturbed, nothing exact.
     pub(crate) fn sum(&self) -> u64 {
-        let rest = lock(&self.rest);
-        self.rough(&rest).wrapping_sub(rest.drained)
+        let state = lock(&self.state);
+        self.rough(&state).wrapping_sub(state.drained)
     }
 
     /// Takes what was added since the last drain.
@@ -288,15 +288,15 @@ impl Sum {
     /// no other; whatever order the words are read in.
     /// Loom: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
     pub(crate) fn drain(&self) -> u64 {
-        let mut rest = lock(&self.rest);
-        let total = self.rough(&rest);
-        total.wrapping_sub(std::mem::replace(&mut rest.drained, total))
+        let mut state = lock(&self.state);
+        let total = self.rough(&state);
+        total.wrapping_sub(std::mem::replace(&mut state.drained, total))
     }
 
     #[cfg(not(loom))]
     pub(crate) fn snapshot(&self) -> u64 {
-        let rest = lock(&self.rest);
-        self.exact(&rest).wrapping_sub(rest.drained)
+        let state = lock(&self.state);
+        self.exact(&state).wrapping_sub(state.drained)
     }
 }
 

@@ -47,7 +47,7 @@ const WORKERS_MAX: usize = 4096;
 /// Panics where no runtime can be made, with the reason. To say more, or to handle that, use `Runtime::builder()`.
 #[proc_macro_attribute]
 pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    expand(Kind::Main, args.into(), item.into()).into()
+    expand(MacroKind::Main, args.into(), item.into()).into()
 }
 
 /// Runs an `async fn` as a test, on a Warmcore runtime of its own with two workers, or as many as it says. It takes
@@ -61,16 +61,16 @@ pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> pro
 /// ```
 #[proc_macro_attribute]
 pub fn test(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
-    expand(Kind::Test, args.into(), item.into()).into()
+    expand(MacroKind::Test, args.into(), item.into()).into()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MacroKind {
     Main,
     Test,
 }
 
-impl Kind {
+impl MacroKind {
     fn name(self) -> &'static str {
         if self == Self::Main { "main" } else { "test" }
     }
@@ -196,7 +196,7 @@ fn name(literal: LitStr) -> Result<LitStr> {
 
 /// What the attribute becomes. With a mistake in it, the errors and the function all the same, so that whoever
 /// calls it is not told that there is none.
-fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
+fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
         Err(_) if is_no_function(&item) => {
@@ -242,7 +242,7 @@ fn first_span(item: &TokenStream) -> Span {
     item.clone().into_iter().next().map_or_else(Span::call_site, |token| token.span())
 }
 
-fn check(kind: Kind, function: &ItemFn) -> Result<()> {
+fn check(kind: MacroKind, function: &ItemFn) -> Result<()> {
     let sig = &function.sig;
     let name = kind.name();
     if sig.asyncness.is_none() {
@@ -260,7 +260,7 @@ fn check(kind: Kind, function: &ItemFn) -> Result<()> {
     if let Some(token) = &sig.constness {
         return Err(Error::new_spanned(token, "a runtime is made while the program runs; remove `const`"));
     }
-    if let (Kind::Test, Some(attribute)) = (kind, function.attrs.iter().find(|a| is_test(a.path()))) {
+    if let (MacroKind::Test, Some(attribute)) = (kind, function.attrs.iter().find(|a| is_test(a.path()))) {
         let text = "a second test attribute; the test would run twice, so remove one";
         return Err(Error::new_spanned(attribute, text));
     }
@@ -272,14 +272,14 @@ fn is_test(path: &Path) -> bool {
     path.segments.last().is_some_and(|last| last.ident == "test")
 }
 
-fn build(kind: Kind, args: &Args, function: ItemFn) -> TokenStream {
+fn build(kind: MacroKind, args: &Args, function: ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block } = function;
     let krate = &args.krate;
-    let test = (kind == Kind::Test).then(|| quote!(#[::core::prelude::v1::test]));
+    let test = (kind == MacroKind::Test).then(|| quote!(#[::core::prelude::v1::test]));
     let workers = match (&args.worker_threads, kind) {
         (Some(workers), _) => Some(workers.to_token_stream()),
-        (None, Kind::Test) => Some(quote!(2)),
-        (None, Kind::Main) => None,
+        (None, MacroKind::Test) => Some(quote!(2)),
+        (None, MacroKind::Main) => None,
     };
     let workers = workers.map(|workers| quote!(.worker_threads(#workers)));
     let name = args.name.iter();

@@ -10,13 +10,13 @@ impl Sum {
         Self {
             active: AtomicPtr::new(std::ptr::null_mut()),
             words: OnceLock::new(),
-            rest: Padded::new(Mutex::new(Rest::default())),
+            state: Padded::new(Mutex::new(SumState::default())),
         }
     }
 
     fn for_model() -> Self {
         let sum = Self::unbound_for_model();
-        sum.bind(&Rest::default());
+        sum.bind(&SumState::default());
         sum
     }
 
@@ -25,10 +25,10 @@ impl Sum {
     }
 
     fn exact_locked(&self) -> u64 {
-        let rest = lock(&self.rest);
+        let state = lock(&self.state);
         match self.words.get() {
-            Some(words) => self.exact_with_locked_adds(words, &rest),
-            None => rest.direct,
+            Some(words) => self.exact_with_locked_adds(words, &state),
+            None => state.direct,
         }
     }
 }

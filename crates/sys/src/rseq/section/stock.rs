@@ -4,13 +4,13 @@
 //!
 //! ```text
 //! word 0, head    key << 32 | used        whose stock it is; how much of it was ever used
-//! word 1, grant   tag << 32 | granted     how much was ever granted; low 5 bits of the tag: room
+//! word 1, grant   tag << 32 | granted     how much was ever granted; low 5 bits of the tag: capacity
 //! free = granted - used                   modulo 2³², read as signed: below 0 is a debt
 //! ```
 //!
 //! A CPU charges by moving its own `used` towards `granted`, and needs no locked instruction for it.
 //! Who takes from another CPU lowers `granted`, and never waits for its owner. A charge under way
-//! may miss that and leave a debt, an uncharge something free where there is no room any more.
+//! may miss that and leave a debt, an uncharge something free above the capacity.
 //! Nothing is lost by it, since both numbers only ever say what was done.
 //!
 //! Number.  A charge and an uncharge are 4 stores, 8 loads: 1.39 ns on a 3.7 GHz Zen 4, whose floor
@@ -49,7 +49,7 @@ pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key
     unsafe { verbs::charge::<SHIFT>(area, first, key, n) }
 }
 
-/// Gives `n` back to the slot's stock if it is `key`'s and has room: less than 2^room free after
+/// Gives `n` back to the slot's stock if it is `key`'s and the capacity allows it: less than 2^capacity free after
 /// it, and no debt. False: it is not, it has not, or the section was aborted; nothing happened.
 ///
 /// ```text
