@@ -1,4 +1,4 @@
-//! Sys: the only room with syscalls and `asm!`.
+//! Sys: the only crate with syscalls and `asm!`.
 //!
 //! Model.   Thin, typed calls; no policy. What to do when the kernel says no is decided above.
 //! Number.  A restartable add is two stores, the descriptor's and the commit: two cycles on a

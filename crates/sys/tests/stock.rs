@@ -2,6 +2,7 @@
 //! one of theirs. `cargo xtask test` runs this with lengthened sections too (feature `delay`).
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,21 +85,10 @@ fn cpus() -> Vec<CpuId> {
     affinity::allowed().unwrap().iter().collect()
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
-
 /// Threads of one CPU: one that never rests, and nappers, whose wakes find it inside a section.
 /// Wanderers change the CPU too.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ThreadKind {
     Busy,
     Napper,
     Wanderer,
@@ -109,20 +99,20 @@ enum Kind {
 type Tally = [i64; 3];
 
 /// Calls `act` until the round is over, on threads of every kind on every CPU; adds up what they did.
-fn disturbed(act: impl Fn(RseqArea, &mut Random, &mut Tally) + Sync) -> Tally {
+fn disturbed(act: impl Fn(RseqArea, &mut Rng, &mut Tally) + Sync) -> Tally {
     let (cpus, began, act) = (&cpus(), Instant::now(), &act);
-    let kinds = [Kind::Busy, Kind::Busy, Kind::Napper, Kind::Napper, Kind::Wanderer];
-    let work = |cpu: CpuId, kind: Kind, seed: usize| {
+    let kinds =
+        [ThreadKind::Busy, ThreadKind::Busy, ThreadKind::Napper, ThreadKind::Napper, ThreadKind::Wanderer];
+    let work = |cpu: CpuId, kind: ThreadKind, seed: usize| {
         affinity::pin(cpu).unwrap();
-        let (area, mut random, mut tally) =
-            (area(), Random((seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)), [0; 3]);
+        let (area, mut rng, mut tally) = (area(), Rng::with_seed(seed as u64), [0; 3]);
         while began.elapsed() < ROUND {
-            let times = if kind == Kind::Napper { 5 } else { 500 };
-            (0..times).for_each(|_| act(area, &mut random, &mut tally));
+            let times = if kind == ThreadKind::Napper { 5 } else { 500 };
+            (0..times).for_each(|_| act(area, &mut rng, &mut tally));
             match kind {
-                Kind::Busy => {}
-                Kind::Napper => std::thread::sleep(Duration::from_micros(20)),
-                Kind::Wanderer => affinity::pin(cpus[random.below(cpus.len() as u64) as usize]).unwrap(),
+                ThreadKind::Busy => {}
+                ThreadKind::Napper => std::thread::sleep(Duration::from_micros(20)),
+                ThreadKind::Wanderer => affinity::pin(cpus[rng.u64(..cpus.len() as u64) as usize]).unwrap(),
             }
         }
         tally
@@ -140,14 +130,14 @@ const KEY: u32 = 7;
 /// Where numbers begin: so that they pass the edge of 32 bits soon.
 const NEAR_THE_EDGE: u32 = u32::MAX - 500;
 /// 2^this: what an uncharge must leave free less than.
-const ROOM_LOG2: u64 = 10;
+const CAPACITY_LOG2: u64 = 10;
 
 /// Charges or uncharges by chance; says by how much what is charged rose.
-fn charge_or_uncharge(table: &Table, area: RseqArea, random: &mut Random) -> i64 {
-    let (n, key) = (random.below(16) as u32, if random.below(16) > 0 { KEY } else { !KEY });
+fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
+    let (n, key) = (rng.u64(..16) as u32, if rng.u64(..16) > 0 { KEY } else { !KEY });
     // SAFETY: the table has a stock for every CPU; all tests here write it as promised.
     let rose = unsafe {
-        match random.below(2) {
+        match rng.u64(..2) {
             0 if stock_charge::<SHIFT>(area, table.first(), key, n) => n.into(),
             1 if stock_uncharge::<SHIFT>(area, table.first(), key, n) => -i64::from(n),
             _ => 0,
@@ -157,7 +147,7 @@ fn charge_or_uncharge(table: &Table, area: RseqArea, random: &mut Random) -> i64
     rose
 }
 
-/// Takes what is free on every CPU, from wherever it is, or pays the debt; closes the room.
+/// Takes what is free on every CPU, from wherever it is, or pays the debt; closes the stock.
 fn take_everywhere(table: &Table) -> i64 {
     let take = |cpu: CpuId| {
         let [head, grant] = [0, 1].map(|i| table.word(cpu.0 as usize, i));
@@ -170,7 +160,7 @@ fn take_everywhere(table: &Table) -> i64 {
     cpus().into_iter().map(take).map(i64::from).sum()
 }
 
-/// The upper half of a `grant` to follow `grant`, without room.
+/// The upper half of a `grant` to follow `grant`, with capacity 0.
 fn next_tag(grant: u64) -> u64 {
     ((grant >> 37) + 1) << 37
 }
@@ -179,28 +169,28 @@ fn next_tag(grant: u64) -> u64 {
 fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
     let _alone = alone();
     let edge = u64::from(NEAR_THE_EDGE);
-    let table = &Table::new([u64::from(KEY) << 32 | edge, ROOM_LOG2 << 32 | edge]);
+    let table = &Table::new([u64::from(KEY) << 32 | edge, CAPACITY_LOG2 << 32 | edge]);
     let (mut charged, mut granted, mut taken) = (0, 0, 0);
     until_aborted(|| {
         let began = Instant::now();
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| {
-                let (mut random, mut taken) = (Random(5), 0);
+                let (mut rng, mut taken) = (Rng::with_seed(5), 0);
                 while began.elapsed() < ROUND {
                     taken += take_everywhere(table);
-                    std::thread::sleep(Duration::from_micros(random.below(100)));
+                    std::thread::sleep(Duration::from_micros(rng.u64(..100)));
                 }
                 taken
             });
-            let tally = disturbed(|area, random, [charged, granted, _]| {
-                if random.below(8) > 0 {
-                    *charged += charge_or_uncharge(table, area, random);
+            let tally = disturbed(|area, rng, [charged, granted, _]| {
+                if rng.u64(..8) > 0 {
+                    *charged += charge_or_uncharge(table, area, rng);
                     return;
                 }
                 let cpu = area.index() as usize;
                 let (grant, head) = (table.word(cpu, 1).load(Acquire), table.word(cpu, 0).load(Relaxed));
-                let n = random.below(50) as u32;
-                let new = next_tag(grant) | ROOM_LOG2 << 32 | u64::from((grant as u32).wrapping_add(n));
+                let n = rng.u64(..50) as u32;
+                let new = next_tag(grant) | CAPACITY_LOG2 << 32 | u64::from((grant as u32).wrapping_add(n));
                 // SAFETY: as above.
                 if unsafe { stock_grant::<SHIFT>(area, table.first(), cpu as u32, head, grant, new) } {
                     *granted += i64::from(n);
@@ -224,14 +214,15 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     const GRANTED: u32 = 1000;
     let _alone = alone();
     let (used, granted) = (NEAR_THE_EDGE, NEAR_THE_EDGE.wrapping_add(GRANTED));
-    let table = &Table::new([u64::from(KEY) << 32 | u64::from(used), ROOM_LOG2 << 32 | u64::from(granted)]);
+    let table =
+        &Table::new([u64::from(KEY) << 32 | u64::from(used), CAPACITY_LOG2 << 32 | u64::from(granted)]);
     let (at_start, mut charged) = (table.free(), 0);
     until_aborted(|| {
-        let tally = disturbed(|area, random, [charged, ..]| {
-            *charged += charge_or_uncharge(table, area, random);
+        let tally = disturbed(|area, rng, [charged, ..]| {
+            *charged += charge_or_uncharge(table, area, rng);
             let (used, granted) = table.counts(area.index() as usize);
             let free = granted.wrapping_sub(used) as i32;
-            assert!((0..1 << ROOM_LOG2).contains(&free), "{free} are free");
+            assert!((0..1 << CAPACITY_LOG2).contains(&free), "{free} are free");
         });
         charged += tally[0];
         assert_eq!(charged + table.free(), at_start);
@@ -247,15 +238,15 @@ fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
     let table = &Table::new([1, 0]);
     let (mut left_granted, mut left, mut granted, raised) = (0, 0, 0, &AtomicU64::new(0));
     until_aborted(|| {
-        let tally = disturbed(|area, random, [left_granted, left, granted]| {
+        let tally = disturbed(|area, rng, [left_granted, left, granted]| {
             let cpu = area.index();
             let [head, grant] = [0, 1].map(|i| table.word(cpu as usize, i).load(Acquire));
             let is_granted = grant as u32 == head as u32;
             // SAFETY: as above.
             unsafe {
-                match random.below(64) {
+                match rng.u64(..64) {
                     0 => {
-                        let other = random.below(nr_cpu_ids().min(4) as u64) as usize;
+                        let other = rng.u64(..nr_cpu_ids().min(4) as u64) as usize;
                         table.word(other, 1).fetch_add(1 << 32, AcqRel);
                         raised.fetch_add(1, Relaxed);
                     }

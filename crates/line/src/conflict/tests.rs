@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Access, Group};
+use fastrand::Rng;
 use std::collections::BTreeSet;
 
 const GROUPS: [Group<'static>; 4] = [
@@ -13,35 +14,23 @@ fn field(name: &'static str, group: usize, offset: usize, size: usize) -> FieldL
     FieldLine { name, group: GROUPS[group], offset, size }
 }
 
-/// xorshift64*: random enough for layouts, and a seed replays it.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+/// Up to six fields: side by side with gaps as a compiler lays them, or over one another as in a
+/// union or a bit field that DWARF reports. Sizes crowd around the unit, where mistakes live.
+fn random_fields(rng: &mut Rng, unit: usize) -> Vec<FieldLine<'static>> {
+    let overlap = rng.usize(..2) == 0;
+    let mut next = 0;
+    let mut fields = Vec::new();
+    for name in ["a", "b", "c", "d", "e", "f"].into_iter().take(rng.usize(..7)) {
+        let size = [0, 1, 8, unit - 1, unit, unit + 1, 2 * unit][rng.usize(..7)];
+        let offset = if overlap { rng.usize(..4 * unit) } else { next + [0, 0, 1, unit][rng.usize(..4)] };
+        next = offset + size;
+        fields.push(field(name, rng.usize(..GROUPS.len()), offset, size));
     }
-
-    /// Up to six fields: side by side with gaps as a compiler lays them, or over one another as in a
-    /// union or a bit field that DWARF reports. Sizes crowd around the unit, where mistakes live.
-    fn fields(&mut self, unit: usize) -> Vec<FieldLine<'static>> {
-        let overlap = self.below(2) == 0;
-        let mut next = 0;
-        let mut fields = Vec::new();
-        for name in ["a", "b", "c", "d", "e", "f"].into_iter().take(self.below(7)) {
-            let size = [0, 1, 8, unit - 1, unit, unit + 1, 2 * unit][self.below(7)];
-            let offset = if overlap { self.below(4 * unit) } else { next + [0, 0, 1, unit][self.below(4)] };
-            next = offset + size;
-            fields.push(field(name, self.below(GROUPS.len()), offset, size));
-        }
-        // The source order is not the order of the offsets.
-        if self.below(2) == 0 {
-            fields.reverse();
-        }
-        fields
+    // The source order is not the order of the offsets.
+    if rng.usize(..2) == 0 {
+        fields.reverse();
     }
+    fields
 }
 
 /// For each pair of fields, the first unit with a byte of both, found byte by byte.
@@ -63,9 +52,9 @@ fn brute_force(fields: &[FieldLine<'static>], unit: usize) -> BTreeSet<(&'static
 fn conflicts_are_what_a_byte_by_byte_search_finds() {
     let (mut clean, mut dirty) = (0, 0);
     for seed in 1..=20_000 {
-        let mut random = Random(seed * 0x9E37_79B9);
-        let unit = [16, 64, 128][random.below(3)];
-        let fields = random.fields(unit);
+        let mut rng = Rng::with_seed(seed);
+        let unit = [16, 64, 128][rng.usize(..3)];
+        let fields = random_fields(&mut rng, unit);
         let found = conflicts(&fields, unit);
         let as_model = |c: &Conflict<'static>| {
             let (a, b) = (c.first.name, c.second.name);

@@ -6,6 +6,7 @@ use super::super::{ENABLED, aborts, field};
 use super::*;
 use crate::map::{Region, page_bytes};
 use crate::rseq::RseqArea;
+use fastrand::Rng;
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -105,14 +106,8 @@ fn agrees_with_the_model<const SHIFT: u32>() {
     let region = Region::reserve(SLOTS << SHIFT).unwrap();
     let (base, words) = (region.start().cast::<u64>(), SLOTS * slot_words);
     let active = AtomicPtr::new(base.as_ptr().cast::<u8>());
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as usize % below
-    };
-    let mut model: Vec<u64> = (0..words).map(|_| random(usize::MAX) as u64).collect();
+    let mut rng = Rng::with_seed(1);
+    let mut model: Vec<u64> = (0..words).map(|_| rng.u64(..)).collect();
     for (slot, cap) in [0, 1, 3, slot_words - 2, (slot_words - 2) / 2].into_iter().enumerate() {
         (model[slot * slot_words], model[slot * slot_words + 1]) = (0, cap as u64);
     }
@@ -120,20 +115,20 @@ fn agrees_with_the_model<const SHIFT: u32>() {
     unsafe { base.copy_from_nonoverlapping(NonNull::new(model.as_mut_ptr()).unwrap(), words) };
 
     for step in 0..10_000 {
-        let (id, by_cid) = (random(SLOTS), random(2) == 0);
-        let other = random(1 << 20) as u32;
+        let (id, by_cid) = (rng.usize(..SLOTS), rng.usize(..2) == 0);
+        let other = rng.u32(..1 << 20);
         let mut fake = if by_cid { FakeArea::new(other, id as u32) } else { FakeArea::new(id as u32, other) };
         let before = fake.0;
         let area = fake.rseq_area(if by_cid { field::MM_CID } else { field::CPU_ID });
         let slot = &mut model[id * slot_words..][..slot_words];
         // A word of the items, so that the adds below don't ruin `len`.
-        let at = 8 * (2 + random(slot_words - 2));
+        let at = 8 * (2 + rng.usize(..slot_words - 2));
         let word = AtomicPtr::new(active.load(Relaxed).wrapping_byte_add(at));
-        let n = [0, 1, u64::MAX, random(usize::MAX) as u64][random(4)];
-        let batch = [0, 1, 2, random(20), BATCH_MAX][random(5)];
-        let items: Vec<u64> = (0..batch).map(|_| random(usize::MAX) as u64).collect();
+        let n = [0, 1, u64::MAX, rng.u64(..)][rng.usize(..4)];
+        let batch = [0, 1, 2, rng.usize(..20), BATCH_MAX][rng.usize(..5)];
+        let items: Vec<u64> = (0..batch).map(|_| rng.u64(..)).collect();
         let (mut out, mut model_out) = (vec![7; batch], vec![7; batch]);
-        let verb = random(9);
+        let verb = rng.usize(..9);
         // SAFETY: the region has `SLOTS` slots of this shape, `id` is one of them, and this
         // thread alone knows them.
         unsafe {
@@ -143,7 +138,7 @@ fn agrees_with_the_model<const SHIFT: u32>() {
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 1 | 2 => {
-                    assert!(add_delayed::<SHIFT>(area, &word, n, random(3) as u64, verb == 1));
+                    assert!(add_delayed::<SHIFT>(area, &word, n, rng.u64(..3), verb == 1));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 3 => {
@@ -151,7 +146,7 @@ fn agrees_with_the_model<const SHIFT: u32>() {
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 4 => {
-                    let expected = if random(2) == 0 { slot[at / 8] } else { n };
+                    let expected = if rng.usize(..2) == 0 { slot[at / 8] } else { n };
                     let stored = cmpeqv_storev::<SHIFT>(area, &word, expected, !n);
                     assert_eq!(stored, expected == slot[at / 8], "step {step}: cmpeqv_storev");
                     slot[at / 8] = if stored { !n } else { slot[at / 8] };

@@ -1,6 +1,7 @@
 //! The verbs of a stock against their model; aborts at every place.
 
 use super::*;
+use fastrand::Rng;
 
 /// A stock's two words.
 type Stock = [u64; 2];
@@ -27,8 +28,8 @@ mod model {
     pub fn uncharge(stock: &mut Stock, key: u32, n: u32) -> bool {
         let ((whose, used), (tag, granted)) = (parts(stock[0]), parts(stock[1]));
         let new = used.wrapping_sub(n);
-        let room = 1u64 << (tag % 32);
-        whose == key && u64::from(granted.wrapping_sub(new)) < room && set_used(stock, new)
+        let capacity = 1u64 << (tag % 32);
+        whose == key && u64::from(granted.wrapping_sub(new)) < capacity && set_used(stock, new)
     }
 
     pub fn grant(stock: &mut Stock, [head, grant]: Stock, new: u64) -> bool {
@@ -44,78 +45,67 @@ mod model {
     }
 }
 
-/// A generator that tends to the edges: of 32 bits, of a sign, of a room.
-struct Random(u64);
+/// A random word, often at an edge: of 32 bits, of a sign, of a capacity.
+fn random_word(rng: &mut Rng) -> u32 {
+    let near = rng.u32(..7);
+    let edge: u32 = match rng.u32(..5) {
+        0 => 0,
+        1 => 1 << 31,
+        2 => 1 << rng.u32(..32),
+        _ => return rng.u32(..),
+    };
+    edge.wrapping_add(near).wrapping_sub(3)
+}
 
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
+fn random_key(rng: &mut Rng) -> u32 {
+    [0, 1, 0x8000_0001, u32::MAX][rng.usize(..4)]
+}
 
-    fn word(&mut self) -> u32 {
-        let near = self.below(7) as u32;
-        let edge: u32 = match self.below(5) {
-            0 => 0,
-            1 => 1 << 31,
-            2 => 1 << self.below(32),
-            _ => return self.below(1 << 32) as u32,
-        };
-        edge.wrapping_add(near).wrapping_sub(3)
-    }
-
-    fn key(&mut self) -> u32 {
-        [0, 1, 0x8000_0001, u32::MAX][self.below(4) as usize]
-    }
-
-    /// A stock with something free, or a debt.
-    fn stock(&mut self, key: u32) -> Stock {
-        let (used, tag) = (self.word(), self.word());
-        let granted = used.wrapping_add(self.word());
-        [u64::from(key) << 32 | u64::from(used), u64::from(tag) << 32 | u64::from(granted)]
-    }
+/// A stock with something free, or a debt.
+fn random_stock(rng: &mut Rng, key: u32) -> Stock {
+    let (used, tag) = (random_word(rng), random_word(rng));
+    let granted = used.wrapping_add(random_word(rng));
+    [u64::from(key) << 32 | u64::from(used), u64::from(tag) << 32 | u64::from(granted)]
 }
 
 /// Random verbs on random CPUs; after each, every word of every stock is as the model's.
 fn agrees_with_the_model<const SHIFT: u32>() {
     const CPUS: usize = 5;
     let apart = (1 << SHIFT) / 16;
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut table: Vec<Stock> = (0..CPUS * apart).map(|_| random.stock(7)).collect();
+    let mut rng = Rng::with_seed(1);
+    let mut table: Vec<Stock> = (0..CPUS * apart).map(|_| random_stock(&mut rng, 7)).collect();
     let mut model = table.clone();
     let first = table.as_mut_ptr();
     let mut said_counts = [[0; 2]; 4];
 
     for step in 0..200_000 {
-        let (cpu, key) = (random.below(CPUS as u64) as usize, random.key());
+        let (cpu, key) = (rng.usize(..CPUS), random_key(&mut rng));
         let at = cpu * apart;
-        if random.below(4) > 0 {
-            let whose = if random.below(4) > 0 { key } else { !key };
-            model[at] = random.stock(whose);
+        if rng.u64(..4) > 0 {
+            let whose = if rng.u64(..4) > 0 { key } else { !key };
+            model[at] = random_stock(&mut rng, whose);
             // SAFETY: an entry of the table, which no reference points into.
             unsafe { first.add(at).write(model[at]) };
         }
         let before = model[at];
         let (granted, used) = (before[1] as u32, before[0] as u32);
         let free = granted.wrapping_sub(used);
-        let room = 1u32 << ((before[1] >> 32) % 32);
-        // Often just what is free, or what there is room for, or one less or more.
-        let n = match random.below(3) {
-            0 => free.wrapping_add(random.below(3) as u32).wrapping_sub(1),
-            1 => room.wrapping_sub(free).wrapping_add(random.below(3) as u32).wrapping_sub(2),
-            _ => random.word(),
+        let capacity = 1u32 << ((before[1] >> 32) % 32);
+        // Often just what is free, or what the capacity allows, or one less or more.
+        let n = match rng.u64(..3) {
+            0 => free.wrapping_add(rng.u32(..3)).wrapping_sub(1),
+            1 => capacity.wrapping_sub(free).wrapping_add(rng.u32(..3)).wrapping_sub(2),
+            _ => random_word(&mut rng),
         };
         let mut seen = before;
-        if random.below(2) == 0 {
-            seen[random.below(2) as usize] ^= 1 << random.below(64);
+        if rng.u64(..2) == 0 {
+            seen[rng.usize(..2)] ^= 1 << rng.u64(..64);
         }
-        let named = if random.below(4) > 0 { cpu as u32 } else { random.word() };
-        let new = u64::from(random.word()) << 32 | u64::from(random.word());
+        let named = if rng.u64(..4) > 0 { cpu as u32 } else { random_word(&mut rng) };
+        let new = u64::from(random_word(&mut rng)) << 32 | u64::from(random_word(&mut rng));
         let mut fake = FakeArea::new(cpu as u32, 1 << 20);
         let fields = fake.0;
-        let (area, verb, first) = (fake.rseq_area(field::CPU_ID), random.below(4), first.cast::<u8>());
+        let (area, verb, first) = (fake.rseq_area(field::CPU_ID), rng.u64(..4), first.cast::<u8>());
         // SAFETY: the table has a stock for every CPU that the area may name, this test's own.
         let (said, expected) = unsafe {
             match verb {
@@ -163,7 +153,7 @@ fn every_verb_does_to_stocks_of_two_lines_what_its_model_does() {
 
 /// Whose stock the tests of aborts use.
 const KEY: u32 = 7;
-/// 10 of 100 are used, there is room for less than 2^10.
+/// 10 of 100 are used, the capacity allows less than 2^10.
 const STOCK: Stock = [(KEY as u64) << 32 | 10, 10 << 32 | 100];
 
 /// Every verb, and what [`STOCK`] is after [`apply`].
