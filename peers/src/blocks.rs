@@ -23,9 +23,9 @@ use std::hint::black_box;
 use tcmalloc_better::TCMalloc;
 use tikv_jemallocator::Jemalloc;
 use warmcore_bench::measure::Variant;
-use warmcore_results::Row;
 use warmcore_bench::{Ask, percpu};
 use warmcore_percpu::FreeList;
+use warmcore_results::Row;
 
 /// As large as the objects that are freed and wanted again: a small request, a node of a tree.
 type Content = [u64; 8];

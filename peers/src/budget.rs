@@ -22,16 +22,13 @@ use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use warmcore_bench::Ask;
+use warmcore_bench::measure::{Measured, Variant};
 use warmcore_budget::process::default_kind;
 use warmcore_budget::{Account, StockKind};
-use warmcore_cli::measure::{Measured, Variant};
-use warmcore_cli::results::{Bound, Row};
-use warmcore_cli::run::Ask;
-use warmcore_bench::measure::{Measured, Variant};
-use warmcore_results::{Bound, Row};
-use warmcore_bench::Ask;
 use warmcore_datafusion::BudgetPool;
 use warmcore_line::Padded;
+use warmcore_results::{Bound, Row};
 
 /// DataFusion's default.
 const DEFAULT: &str = "DataFusion Track(Greedy)";

@@ -17,10 +17,10 @@ use prometheus_client::metrics::counter::Counter as ClientCounter;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
 use warmcore_bench::measure::Variant;
-use warmcore_results::Row;
 use warmcore_bench::{Ask, percpu};
 use warmcore_line::Padded;
 use warmcore_percpu::Counter;
+use warmcore_results::Row;
 
 /// How many adds the partner does before it looks whether it should stop, and how many a local
 /// prometheus counter keeps to itself.

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::{Effort, INTERRUPTED, Measured};
+use warmcore_bench::signals;
+use warmcore_bench::{Case, percpu, run_cases};
 use warmcore_report;
 use warmcore_results::{Row, write_whole};
-use warmcore_bench::{Case, percpu, run_cases};
-use warmcore_bench::signals;
 
 /// Times Warmcore's counter, free list and budgets beside named peers
 #[derive(Parser)]

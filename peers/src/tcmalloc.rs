@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use tcmalloc_better::TCMalloc;
 use warmcore_bench::measure::{Effort, INTERRUPTED, Variant};
-use warmcore_results::{Results, Row};
 use warmcore_bench::{Ask, percpu};
 use warmcore_percpu::VARIABLE;
+use warmcore_results::{Results, Row};
 
 /// Switches glibc's area off, as MongoDB advises for tcmalloc.
 const TUNABLE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
