@@ -1,6 +1,6 @@
 //! Peers: Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
 //!
-//! Model.   The cases of `warmcore run percpu` and `run budget` with other variants, measured by the
+//! Model.   The cases of `warmcore bench percpu` and `bench budget` with other variants, measured by the
 //!          same code; the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the
 //!          same process and the same rounds, so a ratio never leaves a case.
 //! Number.  Six cases of 8 variants, four of 10, two of 2: about 25 s; 8 s with `--quick`. To build it

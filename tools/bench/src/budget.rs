@@ -1,4 +1,4 @@
-//! `run budget`: what a limit costs, beside what servers write themselves.
+//! `bench budget`: what a limit costs, beside what servers write themselves.
 //!
 //! Model.   Every way keeps one account against a limit. Ours are three levels deep, leaf, group and
 //!          root, by each kind of stock; the others are one shared atomic, three of them, a mutex, and

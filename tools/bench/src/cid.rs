@@ -1,4 +1,4 @@
-//! `run cid`: what it is worth that a CPU gets the id back that it used last.
+//! `bench cid`: what it is worth that a CPU gets the id back that it used last.
 //!
 //! Model.   Each way to find an area is run by the same program: by the CPU's number, by the ids of
 //!          a tenant under each policy, by the kernel's own ids. What a burst costs is timed; on

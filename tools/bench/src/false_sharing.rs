@@ -1,4 +1,4 @@
-//! `run false-sharing`: what a reader pays when somebody writes beside its field.
+//! `bench false-sharing`: what a reader pays when somebody writes beside its field.
 //!
 //! Model.   The reader follows a pointer that leads to itself, so each read waits for the one
 //!          before it: the time is the latency that the program sees. The writer adds to a

@@ -1,4 +1,4 @@
-//! `run http`: HTTP servers over loopback, one on each runtime, under the same load in turns.
+//! `bench http`: HTTP servers over loopback, one on each runtime, under the same load in turns.
 //!
 //! Model.   All servers live in this process and sleep while another is measured; the clients are a process
 //!          beside it, so the CPU time of this one is the server's. A slice asks one server over all its

@@ -108,7 +108,7 @@ pub fn run(
 ) -> anyhow::Result<Results> {
     let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));
-    let command = format!("warmcore run {}{quick}{case}", what.name());
+    let command = format!("warmcore bench {}{quick}{case}", what.name());
     let mut results = run_cases(what.name(), what.cases(), effort, only, heading, &command, keep)?;
     if results.rows.iter().any(|row| row.case == cid::timeline::CASE) {
         results.timelines = cid::timeline::record_all();

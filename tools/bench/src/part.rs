@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The hidden command that runs a part.
-pub const COMMAND: &str = "run-part";
+pub const COMMAND: &str = "bench-part";
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! `run percpu`: what per-CPU data is worth, beside what one would use without it.
+//! `bench percpu`: what per-CPU data is worth, beside what one would use without it.
 //!
 //! Model.   Every variant of a case does the same work, in the loop that its user would write.
 //!          The promises are those of the issue that asked for the crate; a row that misses its
@@ -217,7 +217,7 @@ fn counter_add_backends(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         let file = tempfile::NamedTempFile::new()?;
         let mut child = std::process::Command::new(std::env::current_exe()?);
         child
-            .args(["run", "percpu", "--case", "counter.add", "--json"])
+            .args(["bench", "percpu", "--case", "counter.add", "--json"])
             .arg(file.path())
             .env(VARIABLE, backend);
         child.args((ask.effort.rounds == crate::measure::Effort::QUICK.rounds).then_some("--quick"));

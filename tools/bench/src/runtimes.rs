@@ -1,8 +1,8 @@
-//! Runtimes: those that `run wake` and `run http` compare, each made the way its own users make it.
+//! Runtimes: those that `bench wake` and `bench http` compare, each made the way its own users make it.
 //!
 //! Model.   A runtime is made at its first use and lives as long as the process, asleep while others are measured. It
 //!          has a worker for each CPU that the process may use.
-//! Number.  Those that `run http` compares, on two CPUs: ten threads and smol's reactor, all but two asleep at any
+//! Number.  Those that `bench http` compares, on two CPUs: ten threads and smol's reactor, all but two asleep at any
 //!          time. Each policy of ours is a runtime more.
 //! Source.  tokio's and smol's own documentation for the ways.
 

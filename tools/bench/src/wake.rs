@@ -1,4 +1,4 @@
-//! `run wake`: what our runtime makes of tasks that wake each other, beside the runtimes that are there.
+//! `bench wake`: what our runtime makes of tasks that wake each other, beside the runtimes that are there.
 //!
 //! Model.   Each case is written once, over the trait `Host`, and runs on every runtime in short slices, in turns, in
 //!          one process; Go has a process of its own and takes its turns by the same clock. Rates are per

@@ -1,4 +1,4 @@
-//! Bench: `warmcore run`, and the hidden command for what needs a process of its own.
+//! Bench: `warmcore bench`, and the hidden command for what needs a process of its own.
 //!
 //! What is measured, and how, is in `tools/bench`; here are the arguments and the table on stdout.
 
@@ -9,7 +9,7 @@ use warmcore_bench::measure::{Effort, INTERRUPTED};
 use warmcore_bench::{What, part, run, signals};
 use warmcore_results::write_whole;
 
-/// Arguments of `warmcore run`.
+/// Arguments of `warmcore bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = cases_told())]
 pub struct Args {
@@ -54,7 +54,7 @@ fn cases_told() -> String {
     told
 }
 
-/// `warmcore run`.
+/// `warmcore bench`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let results = run(args.what, effort, args.case.as_deref(), "", args.json.as_deref())?;

@@ -23,7 +23,8 @@ enum Command {
     /// Draws the machine: sockets, last-level caches, cores; --probe measures it
     Topo(topo::Args),
     /// Measures one mechanism beside the plain way and named peers
-    Run(bench::Args),
+    #[command(alias = "run")] // its name in version 0.1
+    Bench(bench::Args),
     /// Simulates a machine that isn't here, and compares with what others measured on it
     Sim(sim::Args),
     /// Measures everything and writes one page with pictures
@@ -32,9 +33,9 @@ enum Command {
     Top(top::Args),
     /// Says what this system offers, what limits it, and what to do
     Doctor(doctor::Args),
-    /// Runs what needs a process of its own; `run` calls it
+    /// Runs what needs a process of its own; `bench` calls it
     #[command(name = part::COMMAND, hide = true)]
-    RunPart(bench::PartArgs),
+    BenchPart(bench::PartArgs),
 }
 
 fn main() -> ExitCode {
@@ -51,8 +52,8 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
-        Command::Run(args) => with_mode().and_then(|()| bench::command(args)),
-        Command::RunPart(args) => with_mode().and_then(|()| bench::part_command(args)),
+        Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
+        Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),
     };
     match done {

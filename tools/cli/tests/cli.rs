@@ -48,18 +48,20 @@ fn read(path: &Path) -> Results {
 #[test]
 fn help_is_enough_to_go_on() {
     let help = well(&mut warmcore(&["--help"]));
-    for word in ["topo", "run", "sim", "report", "doctor", "WARMCORE_PERCPU"] {
+    for word in ["topo", "bench", "sim", "report", "doctor", "WARMCORE_PERCPU"] {
         assert!(help.contains(word), "{help}");
     }
-    let help = well(&mut warmcore(&["run", "--help"]));
+    let help = well(&mut warmcore(&["bench", "--help"]));
     for word in ["percpu", "false-sharing", "cid", "budget", "wake", "http", "--json"] {
         assert!(help.contains(word), "{help}");
     }
-    assert!(!help.contains("run-part"), "{help}");
+    assert!(!help.contains("bench-part"), "{help}");
+    // The name that it had before is taken, and not shown.
+    assert_eq!(well(&mut warmcore(&["run", "--help"])), help);
     for what in What::EVERY {
-        let help = well(&mut warmcore(&["run", what.name(), "--help"]));
+        let help = well(&mut warmcore(&["bench", what.name(), "--help"]));
         assert!(what.cases().iter().all(|case| help.contains(case.name)), "{help}");
-        let error = badly(&mut warmcore(&["run", what.name(), "--case", "nonsense"]));
+        let error = badly(&mut warmcore(&["bench", what.name(), "--case", "nonsense"]));
         assert!(what.cases().iter().all(|case| error.contains(case.name)), "{error}");
     }
 }
@@ -68,7 +70,7 @@ fn help_is_enough_to_go_on() {
 fn a_run_writes_what_it_prints() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
-    let out = well(warmcore(&["run", "percpu", "--quick", "--case", "counter.add", "--json"]).arg(&path));
+    let out = well(warmcore(&["bench", "percpu", "--quick", "--case", "counter.add", "--json"]).arg(&path));
     let results = read(&path);
     assert_eq!((results.schema, results.what.as_str()), (2, "percpu"));
     assert!(
@@ -88,10 +90,10 @@ fn a_run_writes_what_it_prints() {
 fn ids_held_are_counted_and_a_timeline_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
-    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.held", "--json"]).arg(&path));
+    let out = well(warmcore(&["bench", "cid", "--quick", "--case", "cid.held", "--json"]).arg(&path));
     assert!(out.contains("cache-local") && out.contains("at most 4 ids: met"), "{out}");
     assert!(read(&path).timelines.is_empty());
-    let out = well(warmcore(&["run", "cid", "--quick", "--case", "cid.timeline", "--json"]).arg(&path));
+    let out = well(warmcore(&["bench", "cid", "--quick", "--case", "cid.timeline", "--json"]).arg(&path));
     assert!(out.contains("The same CPU, the same id") && out.contains("CPU 7"), "{out}");
     let results = read(&path);
     assert_eq!(results.timelines.len(), 3);
@@ -102,11 +104,11 @@ fn ids_held_are_counted_and_a_timeline_is_recorded() {
 fn what_needs_a_process_of_its_own_gets_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
-    well(warmcore(&["run", "cid", "--quick", "--case", "cid.memory", "--json"]).arg(&path));
+    well(warmcore(&["bench", "cid", "--quick", "--case", "cid.memory", "--json"]).arg(&path));
     let rows = read(&path).rows;
     assert!(rows.len() > 4 && rows.iter().all(|r| r.unit == "bytes" && r.median > 0.0), "{rows:?}");
     // A part that makes no sense is an error of the whole.
-    let error = badly(&mut warmcore(&["run-part", "nonsense"]));
+    let error = badly(&mut warmcore(&["bench-part", "nonsense"]));
     assert!(error.contains("expected"), "{error}");
 }
 
@@ -115,7 +117,7 @@ fn budgets_are_measured_where_they_must_hold_and_where_two_cpus_are_needed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
     let rows = |case: &str| {
-        well(warmcore(&["run", "budget", "--quick", "--case", case, "--json"]).arg(&path));
+        well(warmcore(&["bench", "budget", "--quick", "--case", case, "--json"]).arg(&path));
         let results = read(&path);
         assert!(results.rows.iter().all(|r| r.case == case && r.n > 0), "{case}");
         results.rows
@@ -148,7 +150,7 @@ fn runtimes_are_raced_and_weighed() {
         ),
         ("idle", &["CPU per second"]),
     ] {
-        well(warmcore(&["run", "wake", "--quick", "--case", case, "--json"]).arg(&path));
+        well(warmcore(&["bench", "wake", "--quick", "--case", case, "--json"]).arg(&path));
         let results = read(&path);
         assert_eq!(results.what, "wake");
         if !two && case != "spawn.task" && case != "idle" {
@@ -168,7 +170,7 @@ fn runtimes_are_raced_and_weighed() {
         assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
     }
     // Without Go, its variant is left out, and said so.
-    let mut without = warmcore(&["run", "wake", "--quick", "--case", "storm", "--json"]);
+    let mut without = warmcore(&["bench", "wake", "--quick", "--case", "storm", "--json"]);
     let output = without.arg(&path).env("PATH", folder.path()).output().unwrap();
     let (_, err) = text(&output);
     assert!(output.status.success() && err.contains("Go is left out"), "{err}");
@@ -187,7 +189,7 @@ fn servers_answer_rightly_on_every_runtime() {
         ("soak", &["errors"]),
     ] {
         let output =
-            warmcore(&["run", "http", "--quick", "--case", case, "--json"]).arg(&path).output().unwrap();
+            warmcore(&["bench", "http", "--quick", "--case", case, "--json"]).arg(&path).output().unwrap();
         let (_, err) = text(&output);
         assert!(output.status.success() && err.contains("our own generator"), "{err}");
         let results = read(&path);
@@ -230,7 +232,7 @@ impl Running {
 
     fn start_as(args: &[&str], prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = warmcore(&["run"]);
+        let mut command = warmcore(&["bench"]);
         command.args(args).arg("--json").arg(folder.path().join("out.json"));
         // What kills its group must not kill this test.
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -265,7 +267,8 @@ impl Running {
                     continue;
                 };
                 let read = |name| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-                if parent_of(&read("stat")) == Some(self.child.id()) && read("cmdline").contains("run-part") {
+                if parent_of(&read("stat")) == Some(self.child.id()) && read("cmdline").contains("bench-part")
+                {
                     return pid;
                 }
             }
@@ -391,7 +394,7 @@ fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
 
 #[test]
 fn wrong_words_are_told_the_right_ones() {
-    let error = badly(warmcore(&["run", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
+    let error = badly(warmcore(&["bench", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
     assert!(
         error.contains("WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"),
         "{error}"
@@ -399,7 +402,7 @@ fn wrong_words_are_told_the_right_ones() {
     let error = badly(&mut warmcore(&["topo", "--machine", "nonsense"]));
     assert!(error.contains("epyc9654_2p"), "{error}");
     let error = badly(&mut warmcore(&[
-        "run",
+        "bench",
         "percpu",
         "--quick",
         "--case",
@@ -456,7 +459,7 @@ fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
         let text = well(&mut warmcore(&[&load[..], &["kernel", option, &out]].concat()));
         assert!(is_link() && text.contains(told) && text.contains("switches"), "{option}: {text}");
     }
-    let run = ["run", "percpu", "--quick", "--case", "counter.add", "--json", &out];
+    let run = ["bench", "percpu", "--quick", "--case", "counter.add", "--json", &out];
     let text = well(&mut warmcore(&run));
     assert!(is_link() && jsons(&text) == 1 && text.contains("relaxed atomic"), "{text}");
     let (kept, before) = (file("kept"), "what was there\n");
@@ -776,14 +779,14 @@ fn on_one_cpu(command: &mut Command) -> &mut Command {
 #[test]
 fn one_cpu_is_enough_for_what_needs_no_second() {
     let output =
-        on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "drain_all"])).output().unwrap();
+        on_one_cpu(&mut warmcore(&["bench", "percpu", "--quick", "--case", "drain_all"])).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    well(on_one_cpu(&mut warmcore(&["run", "percpu", "--quick", "--case", "freelist.pair"])));
+    well(on_one_cpu(&mut warmcore(&["bench", "percpu", "--quick", "--case", "freelist.pair"])));
     let output =
-        on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "drain.quiet"])).output().unwrap();
+        on_one_cpu(&mut warmcore(&["bench", "budget", "--quick", "--case", "drain.quiet"])).output().unwrap();
     let (_, err) = text(&output);
     assert!(output.status.success() && err.contains("drain.quiet: left out, it needs two CPUs"), "{err}");
-    well(on_one_cpu(&mut warmcore(&["run", "budget", "--quick", "--case", "hit"])));
+    well(on_one_cpu(&mut warmcore(&["bench", "budget", "--quick", "--case", "hit"])));
     let doctor = well(on_one_cpu(&mut warmcore(&["doctor"])));
     assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
 }
@@ -826,12 +829,12 @@ fn a_kernel_without_rseq_is_fallen_back_from_and_explained() {
     let doctor = well(&mut poor(&["doctor"]));
     assert!(doctor.contains("missing  rseq") && doctor.contains("answers ENOSYS"), "{doctor}");
     assert!(doctor.contains("limited  per-CPU data atomic: no rseq"), "{doctor}");
-    let error = badly(poor(&["run", "percpu"]).env("WARMCORE_PERCPU", "rseq"));
+    let error = badly(poor(&["bench", "percpu"]).env("WARMCORE_PERCPU", "rseq"));
     assert!(
         error.contains("WARMCORE_PERCPU=rseq, but no rseq: kernel") && error.contains("unset it"),
         "{error}"
     );
-    let out = well(&mut poor(&["run", "percpu", "--quick", "--case", "counter.add"]));
+    let out = well(&mut poor(&["bench", "percpu", "--quick", "--case", "counter.add"]));
     assert!(out.contains("warmcore atomic"), "{out}");
 }
 

@@ -401,7 +401,7 @@ fn notes(
             .to_owned(),
         "Warmcore's own drain reads only CPUs that may have a stock; the kernel's, both of them, read all.".to_owned(),
         format!("A lock is taken to be held for {HELD_CYCLES} cycles, the whole of a local operation."),
-        "Local operations are not claimed: an uncontended locked instruction is nothing that lines tell; `warmcore run \
+        "Local operations are not claimed: an uncontended locked instruction is nothing that lines tell; `warmcore bench \
          budget` measures consume and refill on real threads. The three that account for objects have no counterpart in \
          `budget`. mmap and munmap are not claimed (drain.system_calls)."
             .to_owned(),

@@ -40,12 +40,12 @@ use warmcore_results::names::percpu;
 
 /// What a whole report holds: the run, its title, and the command that adds it.
 const EXPECTED: [(&str, &str, &str); 7] = [
-    ("percpu", "Per-CPU data", "warmcore run percpu"),
-    (sharing::CASE, "False sharing", "warmcore run false-sharing"),
-    (cids::RUN, "Concurrency ids", "warmcore run cid"),
-    (budgets::RUN, "Budgets", "warmcore run budget"),
-    (wakes::RUN, "The runtime", "warmcore run wake --json wake.json"),
-    (wakes::HTTP, "The runtime, serving HTTP", "warmcore run http --json http.json"),
+    ("percpu", "Per-CPU data", "warmcore bench percpu"),
+    (sharing::CASE, "False sharing", "warmcore bench false-sharing"),
+    (cids::RUN, "Concurrency ids", "warmcore bench cid"),
+    (budgets::RUN, "Budgets", "warmcore bench budget"),
+    (wakes::RUN, "The runtime", "warmcore bench wake --json wake.json"),
+    (wakes::HTTP, "The runtime, serving HTTP", "warmcore bench http --json http.json"),
     ("peers", "Beside named peers", "cargo xtask peers"),
 ];
 

@@ -67,7 +67,7 @@ fn results(what: &str, rows: Vec<Row>) -> Results {
     Results {
         schema: SCHEMA,
         what: what.into(),
-        command: format!("warmcore run {what} --slices 100"),
+        command: format!("warmcore bench {what} --slices 100"),
         when: "2001-02-03T04:05:06Z".into(),
         machine: Machine {
             cpu: "Made-up 9000 2-Core Processor".into(),
@@ -805,7 +805,7 @@ fn a_part_of_the_runtime_that_was_not_run_is_not_drawn() {
         Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
     let page = page(&inputs);
     assert!(!page.contains("Messaging") && !page.contains("Noisy neighbour"));
-    assert!(page.contains("<code>warmcore run http --json http.json</code>"));
+    assert!(page.contains("<code>warmcore bench http --json http.json</code>"));
     assert_eq!(page.matches("draw the page again").count(), 1);
 }
 

@@ -330,7 +330,7 @@ fn the_schema_in_the_docs_is_the_schema() {
     let full = Results {
         schema: SCHEMA,
         what: "percpu".into(),
-        command: "warmcore run percpu".into(),
+        command: "warmcore bench percpu".into(),
         when: "2001-02-03T04:05:06Z".into(),
         machine: Machine {
             cpu: "a cpu".into(),

@@ -1,4 +1,4 @@
-// Wake: the cases of `warmcore run wake`, in Go. One line on stdin asks for a slice, one line on stdout
+// Wake: the cases of `warmcore bench wake`, in Go. One line on stdin asks for a slice, one line on stdout
 // answers with its numbers, as the Rust side names them in `metrics`.
 //
 // The work is that of the Rust side, step by step: the same sets, the same random cycles, the same
