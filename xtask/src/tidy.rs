@@ -20,9 +20,9 @@ const WORDS: &str = include_str!("../words.txt");
 /// Files that the next rewrite of the scheduler core replaces: their comments are left out.
 const REPLACED: [&str; 7] = [
     "crates/runtime/src/worker.rs",
-    "crates/runtime/src/queue.rs",
+    "crates/runtime/src/run_queue.rs",
     "crates/runtime/src/shared.rs",
-    "crates/runtime/src/watch.rs",
+    "crates/runtime/src/watchdog.rs",
     "crates/sched/src/policy/home.rs",
     "tools/sim/src/world/queue.rs",
     "crates/sched/tests/common/model.rs",

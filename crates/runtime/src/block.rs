@@ -5,7 +5,7 @@
 //! Number.  `in_place` costs a thread's wake, about 10 µs; a thread's start the first time.
 
 use crate::context;
-use crate::host::Host;
+use crate::driver::Driver;
 use crate::shared::Shared;
 use std::fmt;
 use std::future::poll_fn;
@@ -35,18 +35,18 @@ impl Wake for Parked {
 }
 
 /// The driver of the worker nearest to this thread: it serves the sockets and timers that the thread creates.
-fn nearest_driver(shared: &Shared) -> &dyn Host {
+fn nearest_driver(shared: &Shared) -> &dyn Driver {
     let cpu = warmcore_sys::rseq::cpu_hint().and_then(|cpu| shared.worker_on.get(cpu as usize));
     let near = cpu.filter(|worker| **worker != u32::MAX).map_or(0, |worker| *worker as usize);
-    &*shared.desks[near].host
+    &*shared.remotes[near].driver
 }
 
 /// Calls `act` on this thread as inside the runtime.
-pub(crate) fn within<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
+pub(crate) fn with_context<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
     let _entered = context::enter(shared.clone());
     let (mut act, mut result) = (Some(act), None);
-    nearest_driver(shared).within(&mut || result = act.take().map(|act| act()));
-    result.expect("a host calls what it is given")
+    nearest_driver(shared).with_context(&mut || result = act.take().map(|act| act()));
+    result.expect("a driver calls what it is given")
 }
 
 /// The thread is inside the runtime until the guard is dropped.
@@ -80,7 +80,7 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
         "block_on on a worker's thread: its tasks, and perhaps what it waits for, would wait for it; await the \
          future, or call it inside block_in_place"
     );
-    within(shared, || {
+    with_context(shared, || {
         let mut future = pin!(future);
         let thread = std::thread::current();
         let parked = Arc::new(Parked { thread, is_woken: AtomicBool::new(true) });
@@ -111,12 +111,12 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 /// # });
 /// ```
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
-    let is_handed_on = context::with_worker(|worker| {
-        let local = worker?;
+    let is_handed_off = context::with_worker(|worker| {
+        let worker = worker?;
         // Where no thread is to be had the worker waits, and the watch finds it.
-        Some(local.hand_on())
+        Some(worker.hand_off())
     });
-    if is_handed_on == Some(true) {
+    if is_handed_off == Some(true) {
         // The other is pinned where this one was. If that fails the two share the CPU.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }

@@ -1,16 +1,16 @@
 //! Context: which runtime, and which worker, the current thread is of.
 //!
-//! Model.   A worker's thread has a pointer to what is its own (`Local`); a thread in `block_on`, or that has
+//! Model.   A worker's thread has a pointer to what is its own (`Worker`); a thread in `block_on`, or that has
 //!          entered a runtime, has the runtime. A task that is woken on its own worker's thread goes the short
 //!          way; all others ask placement.
 //! Number.  A wake at home: the pointer, two comparisons, the queue's lock.
 //! Writers. The thread.
 
-use crate::header::{Header, Ready};
-use crate::shared::{Anchor, Shared};
+use crate::header::{Header, RunnableTask};
+use crate::shared::{SchedulerRef, Shared};
 use crate::sync::Ordering::*;
-use crate::tally::{self, Member};
-use crate::worker::Local;
+use crate::tenant_stats::{self, TenantRef};
+use crate::worker::Worker;
 use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use shuttle::thread_local as local;
 use std::thread_local as local;
 
 local! {
-    static WORKER: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
+    static WORKER: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
     static ENTERED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
     /// Whether the thread was started by a runtime, to be its workers.
     static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
@@ -42,34 +42,34 @@ pub(crate) fn is_a_runtimes() -> bool {
 
 /// Calls `act` with what is this thread's own, if it is a worker's.
 #[inline]
-pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Local>) -> R) -> R {
+pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Worker>) -> R) -> R {
     // A thread that ends has no worker any more.
     let worker = WORKER.try_with(Cell::get).unwrap_or(std::ptr::null());
-    // SAFETY: set by `be`, whose frame owns it and takes it back before it ends.
+    // SAFETY: set by `set_current`, whose frame owns it and takes it back before it ends.
     act(unsafe { worker.as_ref() })
 }
 
 /// The thread is this worker's until the guard is dropped, or the worker goes on elsewhere.
-pub(crate) fn be(local: &Local) -> impl Drop {
+pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     struct Back;
     impl Drop for Back {
         fn drop(&mut self) {
-            stop_being();
+            clear_current();
         }
     }
-    WORKER.with(|worker| worker.set(local));
+    WORKER.with(|current| current.set(worker));
     Back
 }
 
 /// The thread is no worker any more.
-pub(crate) fn stop_being() {
+pub(crate) fn clear_current() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
 /// The runtime that the thread is in: the one that it entered last, else the one that it works for.
 pub(crate) fn current() -> Option<Arc<Shared>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
-    entered.or_else(|| with_worker(|worker| worker.map(|local| local.shared.clone())))
+    entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.shared.clone())))
 }
 
 /// The thread is in this runtime until the guard is dropped.
@@ -100,43 +100,43 @@ impl Drop for Entered {
 }
 
 /// The thread is in no runtime any more, however often it entered one.
-pub(crate) fn leave_all() {
+pub(crate) fn exit_all() {
     let all = ENTERED.with(|entered| std::mem::take(&mut *entered.borrow_mut()));
     drop(all);
 }
 
 /// What a task that is spawned here, on the runtime that the thread is in, is found by.
-pub(crate) fn current_anchor() -> Option<Arc<Anchor>> {
-    let entered = ENTERED.try_with(|entered| entered.borrow().last().map(anchor)).ok().flatten();
-    entered.or_else(|| with_worker(|worker| worker.map(|local| local.anchor.clone())))
+pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
+    let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
+    entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))
 }
 
 /// What a task that is spawned here is found by: this worker's list, or, from outside, one after the other.
-pub(crate) fn anchor(shared: &Arc<Shared>) -> Arc<Anchor> {
+pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     with_worker(|worker| match worker {
-        Some(local) if Arc::ptr_eq(&local.shared, shared) => local.anchor.clone(),
+        Some(worker) if Arc::ptr_eq(&worker.shared, shared) => worker.scheduler.clone(),
         _ => {
-            let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.desks.len();
-            Arc::new(Anchor { shared: shared.clone(), worker: CpuId(worker as u32) })
+            let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.remotes.len();
+            Arc::new(SchedulerRef { shared: shared.clone(), worker: CpuId(worker as u32) })
         }
     })
 }
 
 /// A task was woken: async-task calls this, once per wake that counts.
 #[inline]
-pub(crate) fn schedule(ready: Ready, info: ScheduleInfo) {
+pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
     with_worker(|worker| match worker {
-        Some(local) if std::ptr::eq(&*local.shared, &*ready.metadata().anchor.shared) => {
-            local.wake(ready, info.woken_while_running);
+        Some(worker) if std::ptr::eq(&*worker.shared, &*runnable.metadata().scheduler.shared) => {
+            worker.schedule(runnable, info.woken_while_running);
         }
-        _ => outside(ready),
+        _ => outside(runnable),
     });
 }
 
 #[cold]
-fn outside(ready: Ready) {
-    let shared = ready.metadata().anchor.shared.clone();
-    shared.wake_from_outside(ready);
+fn outside(runnable: RunnableTask) {
+    let shared = runnable.metadata().scheduler.shared.clone();
+    shared.schedule_external(runnable);
 }
 
 /// Polls, notes in the header what the poll shows, and counts for its tenant what it ran for.
@@ -145,8 +145,8 @@ pub(crate) fn measured<T, E>(
     header: &Header,
     poll: impl FnOnce() -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
-    let is_sampled = with_worker(|worker| worker.is_some_and(Local::is_sampled));
-    let is_long = header.member().is_some_and(|member| begin_of(member, header));
+    let is_sampled = with_worker(|worker| worker.is_some_and(Worker::is_sampled));
+    let is_long = header.tenant().is_some_and(|tenant| begin_of(tenant, header));
     let measured = match is_sampled | is_long {
         true => begin_measured(is_sampled, is_long),
         false => NOT_MEASURED,
@@ -155,12 +155,12 @@ pub(crate) fn measured<T, E>(
     let is_pending = matches!(result, Ok(Poll::Pending));
     // Meanwhile the worker may have gone on elsewhere.
     with_worker(|worker| {
-        let Some(local) = worker else { return };
+        let Some(worker) = worker else { return };
         if is_pending {
-            local.fell_asleep(header.usual_sleep());
+            worker.fell_asleep(header.usual_sleep());
         }
-        if measured.stands_for > 0 || local.desk().is_stuck.load(Relaxed) {
-            end_measured(local, header, measured, is_sampled, is_pending);
+        if measured.stands_for > 0 || worker.remote().is_stuck.load(Relaxed) {
+            end_measured(worker, header, measured, is_sampled, is_pending);
         }
     });
     result
@@ -182,43 +182,44 @@ const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 ///
 /// Not inlined: a task without a tenant is not to carry the code.
 #[inline(never)]
-fn begin_of(member: &Member, header: &Header) -> bool {
-    member.count_poll();
+fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
+    tenant.count_poll();
     // Of a task whose polls were never measured: what this worker's run for on average.
-    let usual = || with_worker(|worker| worker.map_or(0, |local| local.desk().says.poll_ns.load(Relaxed)));
-    header.poll_ns().unwrap_or_else(usual) >= tally::LONG_NS
+    let usual =
+        || with_worker(|worker| worker.map_or(0, |worker| worker.remote().status.mean_poll_ns.load(Relaxed)));
+    header.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
 }
 
 /// A poll begins that is measured: of most nothing is, and this is outside of their way.
 #[cold]
 fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {
-        let Some(local) = worker else { return NOT_MEASURED };
+        let Some(worker) = worker else { return NOT_MEASURED };
         // Drawn and decided before the poll: none is counted for more because it was long.
-        let stands_for = if is_sampled { local.draw_sample() } else { 0 };
+        let stands_for = if is_sampled { worker.draw_sample() } else { 0 };
         let stands_for = if is_long { 2 } else { stands_for };
-        Measured { since: local.desk().host.now(), stands_for }
+        Measured { since: worker.remote().driver.now(), stands_for }
     })
 }
 
 /// A poll has ended that was measured, or that was found to be long. One that was measured by chance tells what polls
 /// of its task take.
 #[cold]
-fn end_measured(local: &Local, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
-    let mut is_long = local.desk().is_stuck.load(Relaxed);
+fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
+    let mut is_long = worker.remote().is_stuck.load(Relaxed);
     let Measured { since, stands_for } = measured;
     if stands_for > 0 {
-        let ran = local.end_sample(since);
-        if let Some(member) = header.member() {
-            member.count_run(tally::of_all(ran, stands_for));
+        let ran = worker.end_sample(since);
+        if let Some(tenant) = header.tenant() {
+            tenant.count_run(tenant_stats::scale_sample(ran, stands_for));
         }
         if is_sampled && is_pending {
-            header.note_poll(ran);
-            header.sleep(local.now());
+            header.record_poll(ran);
+            header.sleep(worker.now());
         }
-        is_long |= local.is_long(ran);
+        is_long |= worker.is_long(ran);
     }
     if is_long {
-        local.count_long_poll(Some(header));
+        worker.count_long_poll(Some(header));
     }
 }

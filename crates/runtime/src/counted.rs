@@ -28,8 +28,9 @@ static READS: AtomicU64 = AtomicU64::new(0);
 /// The time on the current thread: of a worker's by its polls, of another's by reads alone.
 pub(crate) fn now() -> Nanos {
     // A worker counts each poll twice.
-    let polls =
-        context::with_worker(|worker| worker.map_or(0, |worker| worker.desk().says.polls.load(Relaxed) / 2));
+    let polls = context::with_worker(|worker| {
+        worker.map_or(0, |worker| worker.remote().status.poll_seq.load(Relaxed) / 2)
+    });
     let reads = READS.load(Relaxed);
     READS.store(reads + 1, Relaxed);
     Nanos(START_NS + polls * POLL_NS + reads * READ_NS)

@@ -1,368 +1,79 @@
-//! Driver: tokio's own runtime as the sockets and timers of one worker.
+//! Host: what a worker needs of the world. Real threads with tokio's driver here, a model's there.
 //!
-//! Model.   A current-thread runtime per worker. Its context is entered once, for as long as the worker lives;
-//!          its driver runs only inside `block_on`, which is where the worker parks. A wake while parked makes
-//!          the parked future ready by its waker, which writes to the driver's event descriptor. Waits shorter
-//!          than tokio's millisecond end by a timer descriptor on the same driver.
-//! Number.  To ask without waiting: 450 ns. To sleep and be kicked: 5 to 15 µs, the kernel's.
-//!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `driven` counts
-//!          both ways, so that one of them that runs for long is seen. A panic that unwinds through the driver ends
-//!          the process: tokio loses its sockets and timers with it.
-//!          What a worker uses is its thread's CPU time, which costs it nothing: who asks reads it. How much of that
-//!          was outside of the driver is counted only while it is wanted.
-//! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
-//!          long poll.
+//! Model.   The time, a place to sleep in that also serves sockets and timers, and a kick that ends the sleep.
+//! Number.  None of it is called per poll.
 
-use crate::clock;
-use crate::context;
-use crate::host::{Host, Used};
-use std::future::poll_fn;
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::task::{Poll, Waker};
-use std::time::Duration;
-use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Builder, Runtime};
-use warmcore_line::{Line, Padded};
-use warmcore_sys::affinity;
-use warmcore_sys::clock::ThreadCpu;
-use warmcore_sys::timer::Timer;
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+pub(crate) mod mock;
+
 use warmcore_types::Nanos;
 
-#[derive(Line)]
-#[line(pair)]
-#[repr(align(128))]
-pub(crate) struct Tokio {
-    /// The runtime's, for messages.
-    #[line(read_mostly)]
-    name: String,
-    #[line(read_mostly)]
-    handle: tokio::runtime::Handle,
-    #[line(read_mostly)]
-    metrics: tokio::runtime::RuntimeMetrics,
-    /// `None`: closed. Locked for reading around each wait.
-    #[line(contended = "driving")]
-    runtime: Padded<RwLock<Option<Runtime>>>,
-    /// Of the parked future; it is the same every time.
-    #[line(read_mostly)]
-    waker: Waker,
-    #[line(contended = "driving")]
-    timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
-    /// For when it is set. Under its lock, so that both say the same.
-    #[line(contended = "driving")]
-    rings_at: Padded<Mutex<Nanos>>,
-    /// The parked future's waker while another thread drives: then it is not the driver's.
-    #[line(contended = "beside")]
-    beside: Padded<Mutex<Option<Waker>>>,
-    /// Each kick reads it; written where another thread drives.
-    #[line(read_mostly)]
-    is_beside: AtomicBool,
-    #[line(read_mostly)]
-    driven: Arc<Padded<AtomicU64>>,
-    #[line(contended = "driving")]
-    used: Padded<Mutex<Threads>>,
-    /// Whether `own_ns` is counted. Written by any thread.
-    #[line(read_mostly)]
-    is_own_counted: AtomicBool,
-    /// CPU time outside of the driver, up to when it was last entered. Written by the worker's thread.
-    #[line(contended = "driving")]
-    own_ns: Padded<AtomicU64>,
-    /// The thread's CPU time when it last left the driver; 0: it is in there, or that was not noted. Written by the
-    /// worker's thread.
-    #[line(contended = "driving")]
-    left_ns: Padded<AtomicU64>,
+/// The CPU time of a worker.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Used {
+    /// In all.
+    pub(crate) all: Nanos,
+    /// Outside of its driver, which runs sockets, timers and tasks that were spawned on it; while it is counted.
+    pub(crate) own: Nanos,
 }
 
-/// What the worker's threads, one after the other, used of their CPUs while they were it.
-#[derive(Default)]
-struct Threads {
-    before: u64,
-    /// The one that is it, and what it had used when it began.
-    now: Option<(ThreadCpu, u64)>,
-}
+/// What a worker needs of the world.
+pub(crate) trait Driver: Send + Sync {
+    /// The time.
+    fn now(&self) -> Nanos;
 
-impl Threads {
-    /// The thread that is it, with its CPU time; it can't end meanwhile, since it leaves under the lock.
-    fn read(&self) -> Option<(ThreadCpu, u64)> {
-        self.now.map(|(clock, _)| (clock, clock.read().0))
-    }
-
-    fn all(&self, now: Option<u64>) -> u64 {
-        self.before + self.now.zip(now).map_or(0, |((_, since), now)| now.saturating_sub(since))
-    }
-}
-
-/// Ends the process where a panic leaves tokio's runtime.
-///
-/// Panics of tasks stay in them, ours and tokio's own. What comes here unwound through the driver, from a waker of the
-/// program's that a socket or a timer called, and tokio has dropped its epoll and its timers on the way: every task of
-/// this worker that waits for one would wait for ever.
-struct Whole<'a>(&'a str);
-
-impl Drop for Whole<'_> {
-    fn drop(&mut self) {
-        eprintln!(
-            "a driver of {} is lost: a waker that a socket or a timer called panicked; its tasks would wait for ever, \
-             so the process ends. A waker must not panic",
-            self.0
-        );
-        std::process::abort();
-    }
-}
-
-impl Drop for Tokio {
-    fn drop(&mut self) {
-        // Where no worker ever began: the thread that drops it may be inside another tokio.
-        self.close();
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
-fn leave_the_workers_cpu() {
-    // Where that is refused the thread stays where it was started.
-    let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
-}
-
-impl Tokio {
-    pub(crate) fn new(name: &str, max_blocking_threads: usize) -> io::Result<Self> {
-        let driven = Arc::new(Padded::new(AtomicU64::new(0)));
-        let (waits, runs) = (driven.clone(), driven.clone());
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .thread_name(format!("{name}-blocking"))
-            .max_blocking_threads(max_blocking_threads)
-            .on_thread_start(leave_the_workers_cpu)
-            .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
-            .on_thread_unpark(move || {
-                let n = runs.fetch_add(1, Relaxed);
-                context::with_worker(|worker| worker.into_iter().for_each(|local| local.driver_runs(n)));
-            })
-            .build()?;
-        // Nobody else is in the runtime: this is the waker of who drives it. On a thread of its own, as the caller
-        // may be inside another tokio.
-        let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
-        let waker = std::thread::scope(|scope| {
-            let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
-            asks.join().map_err(|_| io::Error::other("tokio's runtime panicked"))
-        })?;
-        let handle = runtime.handle().clone();
-        let timer = {
-            let _context = handle.enter();
-            // SAFETY: the timer owns its descriptor and never gives it to anybody else.
-            unsafe { AsyncFd::register(Timer::new()?) }?
-        };
-        let runtime = Padded::new(RwLock::new(Some(runtime)));
-        let timer = Padded::new(RwLock::new(Some(timer)));
-        Ok(Self {
-            name: name.to_owned(),
-            metrics: handle.metrics(),
-            handle,
-            runtime,
-            waker,
-            timer,
-            rings_at: Padded::new(Mutex::new(Nanos(0))),
-            beside: Padded::new(Mutex::new(None)),
-            is_beside: AtomicBool::new(false),
-            driven,
-            used: Padded::default(),
-            is_own_counted: AtomicBool::new(false),
-            own_ns: Padded::new(AtomicU64::new(0)),
-            left_ns: Padded::new(AtomicU64::new(0)),
-        })
-    }
-
-    fn change_thread(&self, used: &mut Threads, to: Option<ThreadCpu>) {
-        if let Some((_, now)) = used.read() {
-            used.before = used.all(Some(now));
-            self.count_own_to(now);
-        }
-        used.now = to.map(|clock| (clock, clock.read().0));
-    }
-
-    /// Adds what was used outside of the driver since it was left.
-    fn count_own_to(&self, now: u64) {
-        match self.left_ns.swap(0, Relaxed) {
-            0 => {}
-            left => _ = self.own_ns.fetch_add(now.saturating_sub(left), Relaxed),
-        }
-    }
-
-    /// Of this thread, if it is the worker's: another one may serve its driver meanwhile.
-    fn own_clock(&self) -> Option<u64> {
-        let used = locked(&self.used);
-        used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
-    }
-
-    /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
-    /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
-    fn ring_by(&self, timer: &Timer, at: Nanos) -> bool {
-        let mut rings_at = locked(&self.rings_at);
-        let now = self.now();
-        if *rings_at > now && *rings_at <= at {
-            return true;
-        }
-        let rest = at.0.saturating_sub(now.0);
-        // A timer that can't be set is as one that rings at once: the caller looks again.
-        let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
-        *rings_at = if is_set { at } else { Nanos(0) };
-        is_set
-    }
-
-    fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Noted when it was left, whether or not it is still counted now.
-        if self.left_ns.load(Relaxed) > 0
-            && let Some(now) = self.own_clock()
-        {
-            self.count_own_to(now);
-        }
-        self.driven.fetch_add(1, Relaxed);
-        let whole = Whole(&self.name);
-        let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
-        std::mem::forget(whole);
-        self.driven.fetch_add(1, Relaxed);
-        if self.is_own_counted.load(Relaxed)
-            && let Some(now) = self.own_clock()
-        {
-            self.left_ns.store(now, Relaxed);
-        }
-        output
-    }
-}
-
-impl Host for Tokio {
-    fn now(&self) -> Nanos {
-        clock::now()
-    }
-
+    /// What the calling thread has run so far, without what other threads had of its CPU; and how often it was taken off
+    /// its CPU though it could have run on. `None`: not known.
     fn thread_cpu(&self) -> Option<(Nanos, u64)> {
-        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
+        None
     }
 
-    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
-        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((timer, until)) = timer.as_ref().zip(until)
-            && !self.ring_by(timer.get_ref(), until)
-        {
-            return self.turn();
-        }
-        self.drive(poll_fn(|cx| {
-            if !cx.waker().will_wake(&self.waker) {
-                *locked(&self.beside) = Some(cx.waker().clone());
-                self.is_beside.store(true, Relaxed);
-                // ORDERING: SeqCst; the waker is there before we look whether we are awake. Who wakes us says so
-                // first, and then looks for the waker: `kick`.
-                fence(SeqCst);
-            }
-            if is_awake() {
-                return Poll::Ready(());
-            }
-            // Also without a time of its own: somebody else may set the alarm meanwhile.
-            match timer.as_ref().map(|timer| timer.poll_read_ready(cx)) {
-                None | Some(Poll::Pending) => Poll::Pending,
-                Some(Poll::Ready(rang)) => {
-                    if let Ok(mut rang) = rang {
-                        rang.clear_ready();
-                    }
-                    // The kernel's clock and ours may differ by a little: it is not set any more, whatever ours says.
-                    *locked(&self.rings_at) = Nanos(0);
-                    Poll::Ready(())
-                }
-            }
-        }));
-    }
+    /// Sleeps until `is_awake`, or until the time given; serves what the worker's driver drives meanwhile.
+    /// May come back early. Only the worker's own thread sleeps here.
+    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
-    fn turn(&self) {
-        let mut asked = false;
-        self.drive(poll_fn(|cx| {
-            if std::mem::replace(&mut asked, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }));
-    }
+    /// Serves the driver without waiting; any thread may. One that finds another there leaves it to that one.
+    fn poll_events(&self);
 
-    fn kick(&self) {
-        self.waker.wake_by_ref();
-        // ORDERING: SeqCst; see `park`.
-        fence(SeqCst);
-        if self.is_beside.load(Relaxed)
-            && let Some(waker) = locked(&self.beside).take()
-        {
-            self.is_beside.store(false, Relaxed);
-            waker.wake();
-        }
-    }
+    /// Who is about to sleep in `park`, or does, looks at `is_awake` once more. From any thread.
+    fn unpark(&self);
 
-    fn alarm(&self, at: Nanos) {
-        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(timer) = timer.as_ref()
-            && !self.ring_by(timer.get_ref(), at)
-        {
-            self.kick();
-        }
-    }
+    /// The current thread is the worker from here on, in the place of the one before.
+    fn begin(&self) {}
 
-    fn driven(&self) -> u64 {
-        self.driven.load(Relaxed)
-    }
+    /// The current thread is the worker no more, if no other one has taken its place.
+    fn end(&self) {}
 
-    fn begin(&self) {
-        self.change_thread(&mut locked(&self.used), Some(ThreadCpu::current()));
-    }
+    /// What runs around everything a worker does, and around what other threads do as inside the runtime: the driver's
+    /// context is entered meanwhile.
+    fn with_context(&self, act: &mut dyn FnMut());
 
-    fn end(&self) {
-        let mut used = locked(&self.used);
-        if used.now.is_some_and(|(clock, _)| clock == ThreadCpu::current()) {
-            self.change_thread(&mut used, None);
-        }
-    }
-
-    fn within(&self, act: &mut dyn FnMut()) {
-        let _context = self.handle.enter();
-        act();
-    }
-
+    /// The tokio runtime whose context [`within`](Self::within) enters, for a guard. `None`: it enters none.
     fn tokio(&self) -> Option<&tokio::runtime::Handle> {
-        Some(&self.handle)
+        None
     }
 
+    /// Who sleeps in `park` comes back at this time at the latest. From any thread.
+    fn wake_at(&self, at: Nanos);
+
+    /// How often the driver began or ended to run what is its own; odd: it does. What waits there waits for that.
+    fn run_seq(&self) -> u64 {
+        0
+    }
+
+    /// Tasks that somebody spawned on the driver itself, not on this runtime.
     fn foreign_tasks(&self) -> usize {
-        self.metrics.num_alive_tasks()
+        0
     }
 
+    /// What the worker's threads used of their CPUs. From any thread.
     fn used(&self) -> Used {
-        let used = locked(&self.used);
-        loop {
-            let own = self.own_ns.load(Relaxed);
-            let now = used.read().map(|(_, now)| now);
-            let left = self.left_ns.load(Relaxed);
-            // In between it may have entered the driver, and have added what is about to be added here.
-            if own == self.own_ns.load(Relaxed) {
-                let since = now.filter(|_| left > 0).map_or(0, |now| now.saturating_sub(left));
-                return Used { all: Nanos(used.all(now)), own: Nanos(own + since) };
-            }
-        }
+        Used::default()
     }
 
-    fn count_own(&self, is_wanted: bool) {
-        self.is_own_counted.store(is_wanted, Relaxed);
-    }
+    /// Whether `Used::own` is to be counted: it costs 0.5 µs each time that the driver is asked. From any thread.
+    fn count_own(&self, _is_wanted: bool) {}
 
-    fn close(&self) {
-        self.timer.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        let runtime = self.runtime.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(runtime) = runtime {
-            runtime.shutdown_background();
-        }
-    }
+    /// No more of the driver: it is closed, and what still blocks in it is left behind.
+    fn close(&self);
 }
-
-#[cfg(test)]
-mod tests;

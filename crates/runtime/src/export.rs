@@ -11,13 +11,13 @@
 //!          whose tenants are gone is told once more and then no longer, so that it is idle. Here 16 bytes and the
 //!          name are kept of each name that was ever told. A look takes about 5 µs a worker and 2 µs a tenant, on
 //!          whoever looks; nothing is added to a poll.
-//! Writers. Whoever records; one at a time, `Told`.
+//! Writers. Whoever records; one at a time, `Exported`.
 
 use crate::header::JoinHandle;
 use crate::metrics::{RuntimeMetrics, WorkerMetrics};
 use crate::runtime::Handle;
 use crate::sync::lock;
-use crate::tally::TenantMetrics;
+use crate::tenant_stats::TenantMetrics;
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -39,50 +39,50 @@ macro_rules! names {
 }
 
 names! {
-    /// Tasks polled, by how far that was from where each was polled last: home, same_llc, other_llc, other_node; first: the first time.
+    /// Tasks polled, by how far that was from where each was polled last: same_worker, same_llc, other_llc, other_node; first: the first time.
     POLLS: describe_counter Count = "polls_total",
     /// Times that a worker without work found some elsewhere.
-    PULLS: describe_counter Count = "pulls_total",
+    STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
     /// Wakes by a worker's tasks that went to another worker's queue.
-    SENT: describe_counter Count = "sent_total",
+    REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
     /// Tasks that a worker took from a neighbour that had more to do.
     BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
-    PULLED_AWAY: describe_counter Count = "pulled_away_total",
+    STOLEN_TASKS: describe_counter Count = "stolen_tasks_total",
     /// Times that a worker fell asleep.
     PARKS: describe_counter Count = "parks_total",
     /// How long a worker was parked in its driver, where tasks of tokio::spawn run.
     PARKED: describe_counter Nanoseconds = "parked_nanoseconds_total",
     /// Times that a worker asked for sockets and timers without sleeping.
-    TURNS: describe_counter Count = "turns_total",
+    EVENT_POLLS: describe_counter Count = "event_polls_total",
     /// Times that somebody ended a worker's sleep.
-    KICKS: describe_counter Count = "kicks_total",
+    UNPARKS: describe_counter Count = "unparks_total",
     /// Polls that took longer than the runtime's limit.
     LONG_POLLS: describe_counter Count = "long_polls_total",
     /// Hot windows: kept, the worker was idle and passed over because a task was to come back; broken, another task got it.
     HOT_WINDOWS: describe_counter Count = "hot_windows_total",
     /// Wakes by threads that are no workers.
-    OUTSIDE_WAKES: describe_counter Count = "outside_wakes_total",
+    REMOTE_SCHEDULES: describe_counter Count = "remote_schedules_total",
     /// Tasks that wait in a worker's queue.
-    QUEUE_DEPTH: describe_gauge Count = "queue_depth",
+    LOCAL_QUEUE_DEPTH: describe_gauge Count = "local_queue_depth",
     /// 1: the worker sleeps.
     IDLE: describe_gauge Count = "idle",
     /// 1: the worker is in a poll that is longer than the runtime's limit.
     STUCK: describe_gauge Count = "stuck",
     /// What a worker's tasks run for at a time, on average.
-    POLL: describe_gauge Nanoseconds = "poll_nanoseconds",
+    MEAN_POLL: describe_gauge Nanoseconds = "mean_poll_nanoseconds",
     /// Tasks that were spawned with tokio's spawn; they stay on one worker.
     FOREIGN_TASKS: describe_gauge Count = "foreign_tasks",
     /// Tasks that wait for whoever of a last-level cache's workers is free first, by shard of a cache.
-    SHELF_DEPTH: describe_gauge Count = "shelf_depth",
+    INJECTION_QUEUE_DEPTH: describe_gauge Count = "injection_queue_depth",
     /// Tasks that are not gone yet.
-    LIVING: describe_gauge Count = "living_tasks",
+    ALIVE_TASKS: describe_gauge Count = "num_alive_tasks",
     /// Polls of a tenant's tasks.
     TENANT_POLLS: describe_counter Count = "tenant_polls_total",
     /// What the polls of a tenant's tasks ran for; of short polls one of sixteen is measured and stands for the others.
     TENANT_RUN: describe_counter Nanoseconds = "tenant_run_nanoseconds_total",
     /// A tenant's tasks that are not gone yet.
-    TENANT_LIVING: describe_gauge Count = "tenant_living_tasks",
+    TENANT_ALIVE_TASKS: describe_gauge Count = "tenant_num_alive_tasks",
     /// Ids that a tenant's tasks hold or that are kept for them.
     TENANT_IDS: describe_gauge Count = "tenant_ids",
     /// Entries into a tenant that found the CPU's id held by a thread that was preempted.
@@ -117,9 +117,9 @@ pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallibl
 /// living tasks, is told so once, and not again until there is one of that name.
 pub fn record_now(handle: &Handle) {
     // Held until all is said: who looked earlier and speaks later would bring back tenants that are gone.
-    let mut told = lock(&handle.shared.told);
+    let mut exported = lock(&handle.shared.exported);
     let now = handle.metrics();
-    record(&handle.shared.name, &now, &told.by_name(&now.tenants));
+    record(&handle.shared.name, &now, &exported.by_name(&now.tenants));
 }
 
 /// Says what a tenant's ids and its account are now, which are the same for all runtimes. What its tasks ran for is
@@ -145,19 +145,19 @@ fn record(runtime: &str, now: &RuntimeMetrics, names: &BTreeMap<String, OfName>)
     for (i, worker) in now.workers.iter().enumerate() {
         record_worker(&runtime, i, worker);
     }
-    for (shard, waiting) in now.shelves.iter().enumerate() {
+    for (shard, waiting) in now.injection_queue_depths.iter().enumerate() {
         let llc = now.workers.iter().find(|worker| worker.shard == shard).map_or(0, |worker| worker.llc);
         let labels = [("runtime", runtime.clone()), ("llc", llc.to_string()), ("shard", shard.to_string())];
-        gauge!(SHELF_DEPTH, &labels).set(f64::from(*waiting));
+        gauge!(INJECTION_QUEUE_DEPTH, &labels).set(f64::from(*waiting));
     }
     for (name, of_name) in names {
         let labels = [("runtime", runtime.clone()), ("tenant", name.clone())];
         counter!(TENANT_POLLS, &labels).absolute(of_name.polls);
         counter!(TENANT_RUN, &labels).absolute(of_name.run_ns);
-        gauge!(TENANT_LIVING, &labels).set(of_name.living as f64);
+        gauge!(TENANT_ALIVE_TASKS, &labels).set(of_name.num_alive_tasks as f64);
     }
-    gauge!(LIVING, "runtime" => runtime.clone()).set(now.living as f64);
-    counter!(OUTSIDE_WAKES, "runtime" => runtime).absolute(now.outside_wakes);
+    gauge!(ALIVE_TASKS, "runtime" => runtime.clone()).set(now.num_alive_tasks as f64);
+    counter!(REMOTE_SCHEDULES, "runtime" => runtime).absolute(now.remote_schedules);
 }
 
 /// What all tenants of one name have used.
@@ -165,19 +165,19 @@ fn record(runtime: &str, now: &RuntimeMetrics, names: &BTreeMap<String, OfName>)
 struct OfName {
     polls: u64,
     run_ns: u64,
-    living: usize,
+    num_alive_tasks: usize,
 }
 
 /// What was told of one runtime's tenants.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Exported {
     /// By the last look, those that lived, the oldest first.
     last: Vec<TenantMetrics>,
     /// Polls and run time that were told of tenants that are gone, by name.
     gone: BTreeMap<String, (u64, u64)>,
 }
 
-impl Told {
+impl Exported {
     /// What is to be told now: of each name that tenants have, and of each that they had at the last look.
     fn by_name(&mut self, now: &[TenantMetrics]) -> BTreeMap<String, OfName> {
         let mut names = BTreeMap::<String, OfName>::new();
@@ -193,7 +193,7 @@ impl Told {
             let sum = names.entry(tenant.name.clone()).or_default();
             sum.polls += tenant.polls;
             sum.run_ns += tenant.run_ns;
-            sum.living += tenant.living;
+            sum.num_alive_tasks += tenant.num_alive_tasks;
         }
         for (name, sum) in &mut names {
             let (polls, run_ns) = self.gone.get(name).copied().unwrap_or_default();
@@ -219,11 +219,11 @@ fn record_worker(runtime: &str, i: usize, worker: &WorkerMetrics) {
     };
     let stats = &worker.stats;
     let distances = [
-        ("home", stats.home),
+        ("same_worker", stats.same_worker),
         ("same_llc", stats.same_llc),
         ("other_llc", stats.other_llc),
         ("other_node", stats.other_node),
-        ("first", stats.first),
+        ("first", stats.first_polls),
     ];
     for (distance, polls) in distances {
         counter!(POLLS, &with("distance", distance)).absolute(polls);
@@ -232,24 +232,24 @@ fn record_worker(runtime: &str, i: usize, worker: &WorkerMetrics) {
         counter!(HOT_WINDOWS, &with("end", end)).absolute(windows);
     }
     let counted = [
-        (PULLS, stats.pulls),
-        (SENT, stats.sent),
+        (STEAL_OPERATIONS, stats.steal_operations),
+        (REMOTE_WAKES, stats.remote_wakes),
         (BALANCED, stats.balanced),
-        (PULLED_AWAY, stats.pulled_away),
+        (STOLEN_TASKS, stats.stolen_tasks),
         (PARKS, stats.parks),
         (PARKED, stats.parked_ns),
-        (TURNS, stats.turns),
-        (KICKS, stats.kicked),
+        (EVENT_POLLS, stats.event_polls),
+        (UNPARKS, stats.unparks),
         (LONG_POLLS, stats.long_polls),
     ];
     for (name, n) in counted {
         counter!(name, &place).absolute(n);
     }
     let measured = [
-        (QUEUE_DEPTH, f64::from(worker.waiting)),
+        (LOCAL_QUEUE_DEPTH, f64::from(worker.local_queue_depth)),
         (IDLE, f64::from(u8::from(worker.is_idle))),
         (STUCK, f64::from(u8::from(worker.is_stuck))),
-        (POLL, f64::from(worker.poll_ns)),
+        (MEAN_POLL, f64::from(worker.mean_poll_ns)),
         (FOREIGN_TASKS, worker.foreign_tasks as f64),
     ];
     for (name, value) in measured {

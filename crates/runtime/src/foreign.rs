@@ -16,7 +16,7 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
 use warmcore_types::{CpuId, Nanos};
 
 /// Between two looks.
-const EVERY: Nanos = Nanos(100_000_000);
+const CHECK_INTERVAL: Nanos = Nanos(100_000_000);
 
 /// A worker that is appointed and has looked at nothing for so long does other things.
 const OVERDUE: Nanos = Nanos(1_000_000_000);
@@ -25,19 +25,19 @@ const OVERDUE: Nanos = Nanos(1_000_000_000);
 const POINTS: u8 = 10;
 
 /// Once in so many waits a driver that finds another worker appointed checks whether that one still looks.
-const CHECK_EVERY: u64 = 1024;
+const VERIFY_EVERY: u64 = 1024;
 
-const NOBODY: u32 = u32::MAX;
+const NO_WORKER: u32 = u32::MAX;
 /// It was said.
-const TOLD: u32 = u32::MAX - 1;
+const REPORTED: u32 = u32::MAX - 1;
 /// No other worker slept when one was wanted: the next that falls asleep looks.
 const WANTED: u32 = u32::MAX - 2;
 
 /// See the head of this file.
 pub(crate) struct Foreign {
     /// The worker that looks. Written by the workers that appoint, and by the one that looks.
-    looker: AtomicU32,
-    /// When it looks. Written as `looker`.
+    watcher: AtomicU32,
+    /// When it looks. Written as `watcher`.
     at: AtomicU64,
     /// By worker. Written by the one that looks.
     points: Mutex<Vec<u8>>,
@@ -46,87 +46,87 @@ pub(crate) struct Foreign {
 impl Foreign {
     pub(crate) fn new(workers: usize) -> Self {
         let points = Mutex::new(vec![0; workers]);
-        Self { looker: AtomicU32::new(NOBODY), at: AtomicU64::new(0), points }
+        Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), points }
     }
 
     /// A worker's driver comes back from a wait, its `n`th, and runs what it was woken for.
     #[inline]
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, n: u64) {
-        match self.looker.load(Relaxed) {
-            TOLD => {}
-            looker @ (NOBODY | WANTED) => self.appoint(shared, me, looker),
+        match self.watcher.load(Relaxed) {
+            REPORTED => {}
+            watcher @ (NO_WORKER | WANTED) => self.assign(shared, me, watcher),
             // Also the one that looks: if it never sleeps again it never looks, and another is to take its place.
-            looker if n % CHECK_EVERY < 2 => self.appoint(shared, me, looker),
+            watcher if n % VERIFY_EVERY < 2 => self.assign(shared, me, watcher),
             _ => {}
         }
     }
 
     #[cold]
-    fn appoint(&self, shared: &Shared, me: CpuId, looker: u32) {
-        let host = &shared.desk(me).host;
-        let is_set = ![NOBODY, WANTED].contains(&looker);
+    fn assign(&self, shared: &Shared, me: CpuId, watcher: u32) {
+        let driver = &shared.remote(me).driver;
+        let is_set = ![NO_WORKER, WANTED].contains(&watcher);
         // The time first: one that looks comes back from its waits to look, and asks its driver nothing.
-        if is_set && host.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
+        if is_set && driver.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
             return;
         }
-        if host.foreign_tasks() == 0 || shared.desks.len() == 1 {
+        if driver.foreign_tasks() == 0 || shared.remotes.len() == 1 {
             return;
         }
-        let now = host.now();
+        let now = driver.now();
         let is_idle = |cpu: &CpuId| {
-            let desk = shared.desk(*cpu);
-            desk.inbox.is_asleep() && desk.host.driven().is_multiple_of(2)
+            let remote = shared.remote(*cpu);
+            remote.inbox.is_parked() && remote.driver.run_seq().is_multiple_of(2)
         };
         let Some(other) = shared.machine.others(me).find(is_idle) else {
-            let _ = self.looker.compare_exchange(NOBODY, WANTED, Relaxed, Relaxed);
+            let _ = self.watcher.compare_exchange(NO_WORKER, WANTED, Relaxed, Relaxed);
             return;
         };
-        if self.looker.compare_exchange(looker, other.0, Relaxed, Relaxed).is_ok() {
-            let at = Nanos(now.0 + EVERY.0);
+        if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
+            let at = Nanos(now.0 + CHECK_INTERVAL.0);
             self.at.store(at.0, Relaxed);
             // One that wakes meanwhile looks when it sleeps again.
-            shared.desk(other).host.alarm(at);
+            shared.remote(other).driver.wake_at(at);
         }
     }
 
     /// A worker falls asleep: when it is to wake to look, if it is the one, or one is wanted.
     pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
-        if self.looker.load(Relaxed) == WANTED
-            && self.looker.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
+        if self.watcher.load(Relaxed) == WANTED
+            && self.watcher.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
         {
-            self.at.store(now.0 + EVERY.0, Relaxed);
+            self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
         }
-        self.look_at(me)
+        self.check_at(me)
     }
 
     /// When this worker is to wake to look, if it is the one.
-    fn look_at(&self, me: CpuId) -> Option<Nanos> {
-        (self.looker.load(Relaxed) == me.0).then(|| Nanos(self.at.load(Relaxed)))
+    fn check_at(&self, me: CpuId) -> Option<Nanos> {
+        (self.watcher.load(Relaxed) == me.0).then(|| Nanos(self.at.load(Relaxed)))
     }
 
     /// A worker that slept until now looks at the others, if it is the one, and it is time.
-    pub(crate) fn look(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        if self.look_at(me).is_none_or(|at| now < at) {
+    pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
+        if self.check_at(me).is_none_or(|at| now < at) {
             return;
         }
         let mut points = lock(&self.points);
-        for (i, desk) in shared.desks.iter().enumerate().filter(|(i, _)| *i != me.index()) {
-            let runs = desk.host.driven() % 2 == 1 && desk.says.polls.load(Relaxed) % 2 == 0;
-            points[i] = weigh(points[i], runs && desk.host.foreign_tasks() > 0);
+        for (i, remote) in shared.remotes.iter().enumerate().filter(|(i, _)| *i != me.index()) {
+            let runs = remote.driver.run_seq() % 2 == 1 && remote.status.poll_seq.load(Relaxed) % 2 == 0;
+            points[i] = update_points(points[i], runs && remote.driver.foreign_tasks() > 0);
         }
         let most = (0..points.len()).max_by_key(|i| points[*i]).filter(|i| points[*i] > 0);
-        let crowded = most.filter(|i| points[*i] >= POINTS);
+        let busiest = most.filter(|i| points[*i] >= POINTS);
         drop(points);
-        let next = match (crowded, most) {
-            (Some(_), _) => TOLD,
+        let next = match (busiest, most) {
+            (Some(_), _) => REPORTED,
             (None, Some(_)) => me.0,
-            (None, None) => NOBODY,
+            (None, None) => NO_WORKER,
         };
-        self.at.store(now.0 + EVERY.0, Relaxed);
+        self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
         // Another one may have been appointed in its place.
-        let is_mine = self.looker.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();
-        if let Some(i) = crowded.filter(|_| is_mine) {
-            let tasks = shared.desks[i].host.foreign_tasks();
+        let is_mine = self.watcher.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();
+        if let Some(i) = busiest.filter(|_| is_mine) {
+            let tasks = shared.remotes[i].driver.foreign_tasks();
             tracing::warn!(
                 runtime = %shared.name,
                 worker = i,
@@ -140,14 +140,14 @@ impl Foreign {
 }
 
 /// The points of a worker after one more look.
-fn weigh(points: u8, runs: bool) -> u8 {
+fn update_points(points: u8, runs: bool) -> u8 {
     if runs { (points + 1).min(POINTS) } else { points.saturating_sub(2) }
 }
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {
     use super::*;
-    use crate::host::mock::workers;
+    use crate::driver::mock::workers;
 
     /// It sleeps, and wakes ten times a second: its driver's waits end, and each end would ask for what is counted.
     #[test]
@@ -155,12 +155,12 @@ mod tests {
         let (mocks, shared) = workers(2, 2);
         let (looks, runs) = (CpuId(0), CpuId(1));
         mocks[1].foreign.store(4, Relaxed);
-        assert!(shared.desk(looks).inbox.sleep());
+        assert!(shared.remote(looks).inbox.try_park());
         shared.foreign.begin(&shared, runs, 7);
-        assert_eq!(shared.foreign.look_at(looks), Some(Nanos(1_000_000_000 + EVERY.0)));
+        assert_eq!(shared.foreign.check_at(looks), Some(Nanos(1_000_000_000 + CHECK_INTERVAL.0)));
         (0..10_000).for_each(|n| shared.foreign.begin(&shared, looks, n));
         assert_eq!([mocks[0].asked.load(Relaxed), mocks[1].asked.load(Relaxed)], [0, 1]);
-        assert!(shared.foreign.look_at(looks).is_some());
+        assert!(shared.foreign.check_at(looks).is_some());
     }
 
     #[test]
@@ -168,12 +168,12 @@ mod tests {
         let (mocks, shared) = workers(2, 2);
         let (busy, idle) = (CpuId(0), CpuId(1));
         mocks[0].foreign.store(4, Relaxed);
-        shared.foreign.looker.store(busy.0, Relaxed);
-        assert!(shared.desk(idle).inbox.sleep());
+        shared.foreign.watcher.store(busy.0, Relaxed);
+        assert!(shared.remote(idle).inbox.try_park());
         // By the clock of these hosts it was to look a second ago.
         shared.foreign.at.store(0, Relaxed);
-        (1..=CHECK_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
-        assert_eq!([busy, idle].map(|cpu| shared.foreign.look_at(cpu).is_some()), [false, true]);
+        (1..=VERIFY_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
+        assert_eq!([busy, idle].map(|cpu| shared.foreign.check_at(cpu).is_some()), [false, true]);
     }
 
     #[test]
@@ -181,12 +181,12 @@ mod tests {
         let most = |looks: &[bool]| {
             let mut points = 0;
             let after = looks.iter().cycle().take(3000).map(|runs| {
-                points = weigh(points, *runs);
+                points = update_points(points, *runs);
                 points
             });
             after.max()
         };
-        assert_eq!((0..POINTS).fold(0, |points, _| weigh(points, true)), POINTS);
+        assert_eq!((0..POINTS).fold(0, |points, _| update_points(points, true)), POINTS);
         assert_eq!(most(&[true, true, true, false]), Some(POINTS));
         for seldom in [&[true, false][..], &[true, true, false], &[false]] {
             assert!(most(seldom) < Some(POINTS), "{seldom:?}");

@@ -2,19 +2,19 @@
 //!
 //! Model.   `async-task` keeps the states; the header beside them has what placement must know: where the task
 //!          ran last, what it runs for at a time, how it sleeps, whose it is. The future is polled inside
-//!          `Tracked`, which catches its panic, sees whether it was cancelled, and takes it off the list of the
-//!          living when it is gone, however it goes.
-//! Number.  A header is 64 bytes, beside async-task's own 40. An idle task is that, its future and 24 bytes on the list of the living.
+//!          `TaskFuture`, which catches its panic, sees whether it was cancelled, and takes it off the list of owned
+//!          tasks when it is gone, however it goes.
+//! Number.  A header is 64 bytes, beside async-task's own 40. An idle task is that, its future and 24 bytes in the list of owned tasks.
 //! Writers. The header: whoever holds the `Runnable`, and there is only one, so Relaxed does; `state` also by who
 //!          aborts.
 
 use crate::context;
 use crate::error::JoinError;
 use crate::inbox::Linked;
-use crate::queue::{Entry, Share};
-use crate::shared::Anchor;
+use crate::run_queue::{Entry, Share};
+use crate::shared::SchedulerRef;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use crate::tally::Member;
+use crate::tenant_stats::TenantRef;
 use async_task::{Runnable, Task};
 use std::any::Any;
 use std::fmt;
@@ -33,91 +33,91 @@ const NOWHERE: u32 = u32::MAX;
 const CANCELLED: u32 = 1;
 
 /// A debt is below 4 ms: no refill is more.
-const DEBT_BITS: u32 = 22;
+const ACCRUED_COST_BITS: u32 = 22;
 
 /// The rest of that word tells so many workers.
-const WORKERS_TOLD: u32 = (1 << (u32::BITS - DEBT_BITS)) - 1;
+const ENCODED_WORKERS_MAX: u32 = (1 << (u32::BITS - ACCRUED_COST_BITS)) - 1;
 
 /// What is known of a task beside its future.
 pub(crate) struct Header {
     /// To find the runtime again, from any thread, for as long as anybody may wake the task.
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) scheduler: Arc<SchedulerRef>,
     /// In an inbox: who came before.
     link: AtomicPtr<()>,
     /// The worker that ran it last.
-    home: AtomicU32,
+    prev_worker: AtomicU32,
     /// What it runs for at a time, in ns: an average of samples. 0: not known.
     poll_ns: AtomicU32,
     /// `place::Wakee::debt`, and above its bits one more than the worker of `woken_from`; 0 there: none.
-    debt: AtomicU32,
+    accrued_cost: AtomicU32,
     /// How long it sleeps, on average.
     sleep_ns: AtomicU32,
     /// When it went to sleep, if that sleep is measured. 0: it is not.
     slept_at: AtomicU64,
     state: AtomicU32,
-    /// Where on the list of the living.
-    pub(crate) entry: AtomicU32,
+    /// Index in the list of owned tasks.
+    pub(crate) owned_slot: AtomicU32,
     pub(crate) allowed: Allowed,
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) attrs: Option<Box<TaskAttrs>>,
 }
 
 /// What few tasks have.
 #[derive(Default)]
-pub(crate) struct Rare {
+pub(crate) struct TaskAttrs {
     pub(crate) name: Option<Arc<str>>,
-    /// Whose it is. It counts only while the anchor keeps the runtime.
-    pub(crate) member: Option<Member>,
+    /// Whose it is. It counts only while the scheduler keeps the runtime.
+    pub(crate) tenant: Option<TenantRef>,
     pub(crate) span: Option<tracing::Span>,
 }
 
 impl Header {
-    pub(crate) fn new(anchor: Arc<Anchor>, allowed: Allowed, rare: Option<Box<Rare>>) -> Self {
+    pub(crate) fn new(scheduler: Arc<SchedulerRef>, allowed: Allowed, attrs: Option<Box<TaskAttrs>>) -> Self {
         Self {
-            anchor,
+            scheduler,
             link: AtomicPtr::default(),
-            home: AtomicU32::new(NOWHERE),
+            prev_worker: AtomicU32::new(NOWHERE),
             poll_ns: AtomicU32::new(0),
-            debt: AtomicU32::new(0),
+            accrued_cost: AtomicU32::new(0),
             sleep_ns: AtomicU32::new(0),
             slept_at: AtomicU64::new(0),
             state: AtomicU32::new(0),
-            entry: AtomicU32::new(u32::MAX),
+            owned_slot: AtomicU32::new(u32::MAX),
             allowed,
-            rare,
+            attrs,
         }
     }
 
     #[inline]
-    pub(crate) fn home(&self) -> Option<CpuId> {
-        let home = self.home.load(Relaxed);
-        (home != NOWHERE).then_some(CpuId(home))
+    pub(crate) fn prev_worker(&self) -> Option<CpuId> {
+        let worker = self.prev_worker.load(Relaxed);
+        (worker != NOWHERE).then_some(CpuId(worker))
     }
 
     /// Whether this worker ran it last.
     #[inline]
-    pub(crate) fn is_home(&self, cpu: CpuId) -> bool {
-        self.home.load(Relaxed) == cpu.0
+    pub(crate) fn is_prev_worker(&self, cpu: CpuId) -> bool {
+        self.prev_worker.load(Relaxed) == cpu.0
     }
 
     #[inline]
-    pub(crate) fn set_home(&self, cpu: CpuId) {
-        self.home.store(cpu.0, Relaxed);
-        self.debt.store(0, Relaxed);
+    pub(crate) fn set_prev_worker(&self, cpu: CpuId) {
+        self.prev_worker.store(cpu.0, Relaxed);
+        self.accrued_cost.store(0, Relaxed);
     }
 
     /// Woken at home.
     #[inline]
-    pub(crate) fn clear_debt(&self) {
-        if self.debt.load(Relaxed) != 0 {
-            self.debt.store(0, Relaxed);
+    pub(crate) fn clear_accrued_cost(&self) {
+        if self.accrued_cost.load(Relaxed) != 0 {
+            self.accrued_cost.store(0, Relaxed);
         }
     }
 
     /// A worker beyond those that the bits can tell is not remembered.
-    pub(crate) fn set_debt(&self, debt: Nanos, woken_from: Option<CpuId>) {
-        let from = woken_from.filter(|cpu| cpu.0 < WORKERS_TOLD).map_or(0, |cpu| cpu.0 + 1);
-        let debt = debt.0.min((1 << DEBT_BITS) - 1) as u32;
-        self.debt.store(from << DEBT_BITS | debt, Relaxed);
+    pub(crate) fn set_accrued_cost(&self, cost: Nanos, woken_from: Option<CpuId>) {
+        let from = woken_from.filter(|cpu| cpu.0 < ENCODED_WORKERS_MAX).map_or(0, |cpu| cpu.0 + 1);
+        let cost = cost.0.min((1 << ACCRUED_COST_BITS) - 1) as u32;
+        self.accrued_cost.store(from << ACCRUED_COST_BITS | cost, Relaxed);
     }
 
     /// What it runs for at a time, if that was ever measured.
@@ -126,7 +126,7 @@ impl Header {
     }
 
     /// It ran for so long: an average over about eight.
-    pub(crate) fn note_poll(&self, ns: u64) {
+    pub(crate) fn record_poll(&self, ns: u64) {
         let ns = ns.clamp(1, 1 << 30) as u32;
         let old = self.poll_ns.load(Relaxed);
         self.poll_ns.store(if old == 0 { ns } else { (old - old / 8 + ns / 8).max(1) }, Relaxed);
@@ -155,12 +155,12 @@ impl Header {
     #[inline]
     pub(crate) fn wake(&self, now: impl FnOnce() -> Nanos) {
         if self.slept_at.load(Relaxed) > 0 {
-            self.note_sleep(now());
+            self.record_sleep(now());
         }
     }
 
     #[cold]
-    fn note_sleep(&self, now: Nanos) {
+    fn record_sleep(&self, now: Nanos) {
         let since = Nanos(self.slept_at.swap(0, Relaxed));
         let mut sleeps = Sleeps { since, average: Nanos(self.sleep_ns.load(Relaxed).into()) };
         sleeps.wake(now);
@@ -170,22 +170,28 @@ impl Header {
     /// As placement sees it. `refill` says what a move costs a task that runs for so long at a time, or for as
     /// long as the worker's tasks do on average.
     pub(crate) fn wakee(&self, refill: impl Fn(Option<u32>) -> Nanos) -> Wakee {
-        let both = self.debt.load(Relaxed);
-        let debt = Nanos((both & ((1 << DEBT_BITS) - 1)).into());
-        let woken_from = (both >> DEBT_BITS).checked_sub(1).map(CpuId);
-        Wakee { home: self.home(), refill: refill(self.poll_ns()), debt, woken_from, allowed: self.allowed }
+        let both = self.accrued_cost.load(Relaxed);
+        let debt = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
+        let woken_from = (both >> ACCRUED_COST_BITS).checked_sub(1).map(CpuId);
+        Wakee {
+            home: self.prev_worker(),
+            refill: refill(self.poll_ns()),
+            debt,
+            woken_from,
+            allowed: self.allowed,
+        }
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
-        self.rare.as_ref().and_then(|rare| rare.name.as_ref())
+        self.attrs.as_ref().and_then(|attrs| attrs.name.as_ref())
     }
 
     #[inline]
-    pub(crate) fn member(&self) -> Option<&Member> {
-        self.rare.as_ref().and_then(|rare| rare.member.as_ref())
+    pub(crate) fn tenant(&self) -> Option<&TenantRef> {
+        self.attrs.as_ref().and_then(|attrs| attrs.tenant.as_ref())
     }
 
-    pub(crate) fn abort(&self) {
+    pub(crate) fn cancel(&self) {
         self.state.fetch_or(CANCELLED, Relaxed);
     }
 
@@ -196,27 +202,27 @@ impl Header {
 }
 
 /// A task that is to be run.
-pub(crate) type Ready = Runnable<Header>;
+pub(crate) type RunnableTask = Runnable<Header>;
 
 /// A task in a worker's queue.
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
+pub(crate) struct QueuedTask {
+    pub(crate) runnable: RunnableTask,
     /// Since when it is in a queue, by the clock of the worker that put it there.
     pub(crate) since: Nanos,
 }
 
-impl Entry for Waiting {
+impl Entry for QueuedTask {
     #[inline]
     fn share(&self) -> Share {
-        match self.ready.metadata().member() {
+        match self.runnable.metadata().tenant() {
             None => Share { tenant: 0, weight: 100 },
-            Some(Member { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
+            Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
         }
     }
 
     #[inline]
     fn is_pinned(&self) -> bool {
-        matches!(self.ready.metadata().allowed, Allowed::Cpu(_))
+        matches!(self.runnable.metadata().allowed, Allowed::Cpu(_))
     }
 
     #[inline]
@@ -226,7 +232,7 @@ impl Entry for Waiting {
 }
 
 // SAFETY: async-task's own pair; the header stays where it is.
-unsafe impl Linked for Ready {
+unsafe impl Linked for RunnableTask {
     fn into_raw(self) -> *mut () {
         Runnable::into_raw(self).as_ptr()
     }
@@ -245,9 +251,9 @@ unsafe impl Linked for Ready {
 pub(crate) type Outcome<T> = Result<T, JoinError>;
 
 /// An outcome that nobody may ever ask for: if its drop panics, that is the end of the panic.
-pub(crate) struct Kept<T>(Option<Outcome<T>>);
+pub(crate) struct TaskOutput<T>(Option<Outcome<T>>);
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for TaskOutput<T> {
     fn drop(&mut self) {
         if let Some(outcome) = self.0.take()
             && std::mem::needs_drop::<T>() | outcome.is_err()
@@ -260,16 +266,16 @@ impl<T> Drop for Kept<T> {
 }
 
 /// A future as it is polled.
-struct Tracked<F: Future> {
+struct TaskFuture<F: Future> {
     /// `None`: gone.
     future: Option<F>,
     header: NonNull<Header>,
 }
 
 // SAFETY: the header is `Sync` and lives as long as the task does that this is part of.
-unsafe impl<F: Future + Send> Send for Tracked<F> {}
+unsafe impl<F: Future + Send> Send for TaskFuture<F> {}
 
-impl<F: Future> Tracked<F> {
+impl<F: Future> TaskFuture<F> {
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: async-task frees the header after the future.
@@ -291,14 +297,14 @@ impl<F: Future> Tracked<F> {
     }
 }
 
-impl<F: Future> Future for Tracked<F> {
-    type Output = Kept<F::Output>;
+impl<F: Future> Future for TaskFuture<F> {
+    type Output = TaskOutput<F::Output>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.header().is_cancelled() {
             let cancelled = Err(JoinError::cancelled(self.header().name().cloned()));
-            return Poll::Ready(Kept(Some(self.end(cancelled))));
+            return Poll::Ready(TaskOutput(Some(self.end(cancelled))));
         }
         // SAFETY: structural pinning: `future` is never moved.
         let this = unsafe { self.as_mut().get_unchecked_mut() };
@@ -309,66 +315,67 @@ impl<F: Future> Future for Tracked<F> {
         // SAFETY: the header outlives the future.
         let header = unsafe { header.as_ref() };
         let polled = context::measured(header, || {
-            catch_unwind(AssertUnwindSafe(|| match header.rare.as_deref() {
+            catch_unwind(AssertUnwindSafe(|| match header.attrs.as_deref() {
                 None => future.poll(cx),
-                Some(rare) => {
-                    let _span = rare.span.as_ref().map(|span| span.enter());
-                    let _here = rare.member.as_ref().map(|member| member.tenant.enter());
+                Some(attrs) => {
+                    let _span = attrs.span.as_ref().map(|span| span.enter());
+                    let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
                     future.poll(cx)
                 }
             }))
         });
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(Kept(Some(self.end(Ok(output))))),
+            Ok(Poll::Ready(output)) => Poll::Ready(TaskOutput(Some(self.end(Ok(output))))),
             Err(panic) => {
                 let panicked = Err(JoinError::panicked(header.name().cloned(), panic));
-                Poll::Ready(Kept(Some(self.end(panicked))))
+                Poll::Ready(TaskOutput(Some(self.end(panicked))))
             }
         }
     }
 }
 
-impl<F: Future> Drop for Tracked<F> {
+impl<F: Future> Drop for TaskFuture<F> {
     fn drop(&mut self) {
         let header = self.header();
-        if let Some(member) = header.member() {
-            member.end();
+        if let Some(tenant) = header.tenant() {
+            tenant.end();
         }
-        header.anchor.shared.living(&header.anchor).remove(header.entry.load(Relaxed));
+        header.scheduler.shared.owned_tasks(&header.scheduler).remove(header.owned_slot.load(Relaxed));
     }
 }
 
-/// Makes a task, and puts it on the list of the living. Not scheduled yet.
+/// Makes a task, and puts it into the list of owned tasks. Not scheduled yet.
 ///
 /// # Safety
 /// If `F` or its output borrows, the caller sees to it that the task is gone before what it borrows; if `F` is
 /// not `Send`, that it is polled and dropped by one thread.
-pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (Ready, JoinHandle<F::Output>) {
-    let anchor = header.anchor.clone();
-    let track = |header: &Header| Tracked { future: Some(future), header: NonNull::from(header) };
+pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
+    let scheduler = header.scheduler.clone();
+    let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };
     let schedule = async_task::WithInfo(context::schedule);
     // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
-    let (ready, task) =
+    let (runnable, task) =
         unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
-    if let Some(member) = ready.metadata().member() {
-        member.begin();
+    if let Some(tenant) = runnable.metadata().tenant() {
+        tenant.begin();
     }
-    let waker = ready.waker();
-    let entry = anchor.shared.living(&anchor).insert(waker, NonNull::from(ready.metadata()));
-    ready.metadata().entry.store(entry.unwrap_or(u32::MAX), Relaxed);
-    if entry.is_none() {
+    let waker = runnable.waker();
+    let owned_slot =
+        scheduler.shared.owned_tasks(&scheduler).insert(waker, NonNull::from(runnable.metadata()));
+    runnable.metadata().owned_slot.store(owned_slot.unwrap_or(u32::MAX), Relaxed);
+    if owned_slot.is_none() {
         // The runtime shuts down: it ends before it begins.
-        ready.metadata().abort();
+        runnable.metadata().cancel();
     }
-    (ready, JoinHandle { task: Some(task) })
+    (runnable, JoinHandle { task: Some(task) })
 }
 
 /// Waits for a task's end. Dropping it leaves the task alone.
 ///
 /// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
 pub struct JoinHandle<T> {
-    task: Option<Task<Kept<T>, Header>>,
+    task: Option<Task<TaskOutput<T>, Header>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -377,25 +384,29 @@ impl<T> JoinHandle<T> {
         self.task().metadata()
     }
 
-    fn task(&self) -> &Task<Kept<T>, Header> {
+    fn task(&self) -> &Task<TaskOutput<T>, Header> {
         self.task.as_ref().expect("taken only when dropped")
     }
 
     /// Ends the task where it waits next; if it runs, when it comes back. One that ended already stays ended.
     pub fn abort(&self) {
-        if let Some(handle) = self.abort_handle_if_living() {
+        if let Some(handle) = self.abort_handle_if_alive() {
             handle.abort();
         }
     }
 
     /// What can abort the task without the handle.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.abort_handle_if_living().unwrap_or(AbortHandle { task: None })
+        self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
     }
 
-    fn abort_handle_if_living(&self) -> Option<AbortHandle> {
+    fn abort_handle_if_alive(&self) -> Option<AbortHandle> {
         let header = self.task().metadata();
-        let waker = header.anchor.shared.living(&header.anchor).waker(header.entry.load(Relaxed), header)?;
+        let waker = header
+            .scheduler
+            .shared
+            .owned_tasks(&header.scheduler)
+            .waker(header.owned_slot.load(Relaxed), header)?;
         Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
     }
 
@@ -416,8 +427,8 @@ impl<T> Future for JoinHandle<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
         let task = self.task.as_mut().expect("taken only when dropped");
-        let mut kept = std::task::ready!(Pin::new(task).poll(cx));
-        Poll::Ready(kept.0.take().expect("an outcome is taken once"))
+        let mut output = std::task::ready!(Pin::new(task).poll(cx));
+        Poll::Ready(output.0.take().expect("an outcome is taken once"))
     }
 }
 
@@ -455,7 +466,7 @@ impl AbortHandle {
     pub fn abort(&self) {
         if let Some((waker, header)) = &self.task {
             // SAFETY: the waker is a reference to the task; its header lives with it.
-            unsafe { header.as_ref() }.abort();
+            unsafe { header.as_ref() }.cancel();
             waker.wake_by_ref();
         }
     }

@@ -490,7 +490,8 @@ mod tests {
         let long_poll = Duration::from_secs(3600);
         let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
         let shared = &runtime.shared;
-        let count = || shared.desks.iter().map(|desk| desk.living.count() as usize).collect::<Vec<_>>();
+        let count =
+            || shared.remotes.iter().map(|remote| remote.owned_tasks.count() as usize).collect::<Vec<_>>();
         let counts = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();

@@ -8,7 +8,7 @@
 //! Protocol. Release by who pushes, Acquire by who takes: who takes a task sees it as it was pushed. Taking swaps
 //!          the whole stack, so nobody ever follows a link that another may free.
 //!          README.md, "Notes on sleeping"; models: `inbox/loom.rs`.
-//! Writers. Any thread: `push`, `rouse`, `take`; the worker: `sleep`, `close`.
+//! Writers. Any thread: `push`, `try_unpark`, `take`; the worker: `try_park`, `close`.
 
 use crate::sync::{AtomicPtr, Ordering::*};
 use std::marker::PhantomData;
@@ -80,19 +80,19 @@ impl<T: Linked> Inbox<T> {
     /// The worker falls asleep. False: something came; it must not.
     ///
     /// ORDERING: Relaxed; who sleeps then looks for work elsewhere, who makes work there then looks who sleeps, and
-    /// both have a SeqCst fence between the two (`Worker::idle`, `Shared::help`). Loom:
+    /// both have a SeqCst fence between the two (`Worker::idle`, `Shared::notify_parked`). Loom:
     /// `who_falls_asleep_sees_the_work_or_is_roused_for_it`.
-    pub(crate) fn sleep(&self) -> bool {
+    pub(crate) fn try_park(&self) -> bool {
         self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
     }
 
     /// Wakes the worker, if it sleeps. True: it did, and the caller must kick it, unless it is the worker.
-    pub(crate) fn rouse(&self) -> bool {
+    pub(crate) fn try_unpark(&self) -> bool {
         // ORDERING: AcqRel; hands over what the caller wrote to the worker that finds itself awake.
         self.top.load(Relaxed) == ASLEEP && self.top.compare_exchange(ASLEEP, AWAKE, AcqRel, Relaxed).is_ok()
     }
 
-    pub(crate) fn is_asleep(&self) -> bool {
+    pub(crate) fn is_parked(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release of who roused it: the worker sees why.
         self.top.load(Acquire) == ASLEEP
     }
@@ -103,22 +103,22 @@ impl<T: Linked> Inbox<T> {
     }
 
     /// Takes all tasks, in the order in which they came.
-    pub(crate) fn take(&self) -> Taken<T> {
+    pub(crate) fn take(&self) -> Drain<T> {
         let mut top = self.top.load(Relaxed);
         while is_task(top) {
             // ORDERING: Acquire; pairs with the Release of `push`.
             match self.top.compare_exchange_weak(top, AWAKE, Acquire, Relaxed) {
-                Ok(_) => return Taken::reversed(top),
+                Ok(_) => return Drain::reversed(top),
                 Err(now) => top = now,
             }
         }
-        Taken { first: AWAKE, of: PhantomData }
+        Drain { first: AWAKE, of: PhantomData }
     }
 
     /// Nothing comes in any more; what was in it is handed out.
-    pub(crate) fn close(&self) -> Taken<T> {
+    pub(crate) fn close(&self) -> Drain<T> {
         // ORDERING: Acquire; pairs with the Release of `push`.
-        Taken::reversed(self.top.swap(CLOSED, Acquire))
+        Drain::reversed(self.top.swap(CLOSED, Acquire))
     }
 }
 
@@ -129,12 +129,12 @@ impl<T: Linked> Drop for Inbox<T> {
 }
 
 /// Tasks that were taken from an inbox. What is left is dropped with it.
-pub(crate) struct Taken<T: Linked> {
+pub(crate) struct Drain<T: Linked> {
     first: *mut (),
     of: PhantomData<T>,
 }
 
-impl<T: Linked> Taken<T> {
+impl<T: Linked> Drain<T> {
     /// `top` and what it is linked to are the caller's alone.
     fn reversed(mut top: *mut ()) -> Self {
         let mut first = AWAKE;
@@ -150,7 +150,7 @@ impl<T: Linked> Taken<T> {
     }
 }
 
-impl<T: Linked> Iterator for Taken<T> {
+impl<T: Linked> Iterator for Drain<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -164,7 +164,7 @@ impl<T: Linked> Iterator for Taken<T> {
     }
 }
 
-impl<T: Linked> Drop for Taken<T> {
+impl<T: Linked> Drop for Drain<T> {
     fn drop(&mut self) {
         self.for_each(drop);
     }

@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod block;
-mod claims;
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -14,24 +13,25 @@ mod error;
 pub mod export;
 mod foreign;
 mod header;
-mod host;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
-mod living;
 mod metrics;
 pub mod observe;
 mod op_budget;
-mod queue;
+mod owned_tasks;
+mod run_queue;
 mod runtime;
 mod scope;
 mod shared;
-mod spare;
 mod spawn;
 mod sync;
-mod tally;
-mod watch;
+mod tenant_stats;
+mod tokio_driver;
+mod virtual_time;
+mod watchdog;
 mod worker;
+mod worker_threads;
 
 #[cfg(feature = "counted-clock")]
 use counted as clock;
@@ -45,7 +45,7 @@ pub use header::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};
 pub use scope::{Scope, scope};
 pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, yield_now};
-pub use tally::TenantMetrics;
+pub use tenant_stats::TenantMetrics;
 pub use warmcore_sched::PolicyKind;
 
 /// Tasks, under the names of `tokio::task`.

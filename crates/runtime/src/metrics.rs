@@ -3,10 +3,10 @@
 //! Model.   A worker adds to its own numbers by a load and a store. Who looks gets each number as it was at some
 //!          moment during the look.
 //! Number.  1 ns a number.
-//! Writers. `polls` to `long_polls`: the worker. `kicked`, `pulled_away`, `hot_*`: whoever does it.
+//! Writers. `polls` to `long_polls`: the worker. `unparks`, `stolen_tasks`, `hot_*`: whoever does it.
 
 use crate::sync::{AtomicU64, Ordering::*};
-use crate::tally::TenantMetrics;
+use crate::tenant_stats::TenantMetrics;
 use warmcore_line::{Line, Padded};
 
 macro_rules! stats {
@@ -65,7 +65,7 @@ stats! {
         /// Tasks polled.
         polls,
         /// Polls on the worker that polled the task last.
-        home,
+        same_worker,
         /// Polls on another worker of the same last-level cache.
         same_llc,
         /// Polls on another last-level cache of the same node.
@@ -73,11 +73,11 @@ stats! {
         /// Polls on another node.
         other_node,
         /// First polls.
-        first,
+        first_polls,
         /// Wakes by its tasks that went to another worker's queue.
-        sent,
+        remote_wakes,
         /// Times that it found work elsewhere.
-        pulls,
+        steal_operations,
         /// Tasks that it took from a neighbour that had more to do.
         balanced,
         /// Times that it slept.
@@ -86,15 +86,15 @@ stats! {
         /// [`WorkerMetrics::busy_ns`].
         parked_ns,
         /// Times that it asked its driver without sleeping.
-        turns,
+        event_polls,
         /// Polls that took longer than the runtime's limit.
         long_polls,
     }
     anyone {
         /// Times that it was woken by somebody.
-        kicked,
+        unparks,
         /// Tasks that others took from it.
-        pulled_away,
+        stolen_tasks,
         /// Times that it was idle, and passed over because it was kept for a task.
         hot_kept,
         /// Times that it was given to another task than the one it was kept for.
@@ -117,11 +117,11 @@ pub struct RuntimeMetrics {
     /// By worker.
     pub workers: Vec<WorkerMetrics>,
     /// Tasks that are not gone yet.
-    pub living: usize,
+    pub num_alive_tasks: usize,
     /// Tasks that wait for whoever is free first, by shard of a last-level cache.
-    pub shelves: Vec<u32>,
+    pub injection_queue_depths: Vec<u32>,
     /// Wakes by threads that are no workers.
-    pub outside_wakes: u64,
+    pub remote_schedules: u64,
     /// By tenant: those that live and had a task here, the oldest first.
     pub tenants: Vec<TenantMetrics>,
 }
@@ -145,9 +145,9 @@ pub struct WorkerMetrics {
     /// It is in a long poll.
     pub is_stuck: bool,
     /// Tasks that wait in its queue.
-    pub waiting: u32,
+    pub local_queue_depth: u32,
     /// What its tasks run for at a time.
-    pub poll_ns: u32,
+    pub mean_poll_ns: u32,
     /// Tasks on its driver that were spawned by `tokio::spawn`, and don't move.
     pub foreign_tasks: usize,
     /// Nanoseconds of CPU time that its thread has used, tasks of `tokio::spawn` included.

@@ -25,7 +25,7 @@ use crate::clock;
 use crate::context;
 use crate::metrics::{RuntimeMetrics, WorkerMetrics, WorkerStats};
 use crate::shared::Shared;
-use crate::tally::TenantMetrics;
+use crate::tenant_stats::TenantMetrics;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read as _, Write as _};
@@ -42,7 +42,7 @@ use warmcore_sys::{local, signals};
 use warmcore_types::Nanos;
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// Makes every runtime of the process observable that was not told otherwise, if it is `1`.
 pub const VARIABLE: &str = "WARMCORE_TOP";
@@ -119,7 +119,7 @@ impl Observer {
         let serve = move || {
             let began = clock::now();
             let count_own = |is_wanted| {
-                shared.desks.iter().for_each(|desk| desk.host.count_own(is_wanted));
+                shared.remotes.iter().for_each(|remote| remote.driver.count_own(is_wanted));
                 // For `accept` as well: it gives up after so long.
                 let _ = waits.set_read_timeout(is_wanted.then_some(LOOKED_AT));
             };
@@ -393,7 +393,8 @@ fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
 /// One line: what the runtime does.
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
-    let RuntimeMetrics { workers, living, shelves, outside_wakes, tenants } = crate::runtime::metrics(shared);
+    let RuntimeMetrics { workers, num_alive_tasks, injection_queue_depths, remote_schedules, tenants } =
+        crate::runtime::metrics(shared);
     let process = quoted(&executable());
     let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
     let pid = std::process::id();
@@ -402,10 +403,10 @@ fn line(shared: &Shared, began: Nanos) -> String {
     let _ = write!(
         out,
         "{{\"schema\":{SCHEMA},\"what\":\"top\",\"pid\":{pid},\"process\":{process},\"name\":{name},\"policy\":\"{policy}\",\
-         \"at_ns\":{at_ns},\"up_ns\":{up_ns},\"living\":{living},\"outside_wakes\":{outside_wakes},\
-         \"shelves\":["
+         \"at_ns\":{at_ns},\"up_ns\":{up_ns},\"num_alive_tasks\":{num_alive_tasks},\"remote_schedules\":{remote_schedules},\
+         \"injection_queue_depths\":["
     );
-    each(&mut out, shelves, |out, waiting| _ = write!(out, "{waiting}"));
+    each(&mut out, injection_queue_depths, |out, depth| _ = write!(out, "{depth}"));
     out.push_str("],\"workers\":[");
     each(&mut out, workers, |out, worker| write_worker(out, &worker));
     out.push_str("],\"tenants\":[");
@@ -431,8 +432,8 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
         shard,
         is_idle,
         is_stuck,
-        waiting,
-        poll_ns,
+        local_queue_depth,
+        mean_poll_ns,
         foreign_tasks,
         busy_ns,
         own_ns,
@@ -441,7 +442,7 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
     let _ = write!(
         out,
         "{{\"cpu\":{cpu},\"llc\":{llc},\"node\":{node},\"shard\":{shard},\"is_idle\":{is_idle},\
-         \"is_stuck\":{is_stuck},\"waiting\":{waiting},\"poll_ns\":{poll_ns},\"foreign_tasks\":{foreign_tasks},\
+         \"is_stuck\":{is_stuck},\"local_queue_depth\":{local_queue_depth},\"mean_poll_ns\":{mean_poll_ns},\"foreign_tasks\":{foreign_tasks},\
          \"busy_ns\":{busy_ns},\"own_ns\":{own_ns}"
     );
     for (name, value) in WorkerStats::NAMES.iter().zip(stats.values()) {
@@ -451,11 +452,11 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
 }
 
 fn write_tenant(out: &mut String, tenant: &TenantMetrics) {
-    let TenantMetrics { name, serial, weight, living, polls, run_ns } = tenant;
+    let TenantMetrics { name, serial, weight, num_alive_tasks, polls, run_ns } = tenant;
     let name = quoted(name);
     let _ = write!(
         out,
-        "{{\"name\":{name},\"serial\":{serial},\"weight\":{weight},\"living\":{living},\"polls\":{polls},\
+        "{{\"name\":{name},\"serial\":{serial},\"weight\":{weight},\"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\
          \"run_ns\":{run_ns}}}"
     );
 }

@@ -8,25 +8,25 @@
 //! Writers. Said there.
 
 use crate::block::{self, EnterGuard};
-use crate::claims::Claims;
 use crate::context;
-use crate::driver::Tokio;
+use crate::driver::Driver;
 use crate::error::BuildError;
 use crate::header::JoinHandle;
-use crate::host::Host;
 use crate::inbox::Inbox;
-use crate::living::Living;
 use crate::metrics::{RuntimeMetrics, Stats, WorkerMetrics};
 use crate::observe;
-use crate::queue::Queue;
-use crate::shared::{Desk, Says, Shared, Shelf};
-use crate::spare::Spares;
+use crate::owned_tasks::OwnedTasks;
+use crate::run_queue::RunQueue;
+use crate::shared::{InjectQueue, Remote, Shared, WorkerStatus};
 use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
-use crate::tally::Tally;
-use crate::watch::Watch;
+use crate::tenant_stats::TenantStats;
+use crate::tokio_driver::TokioDriver;
+use crate::virtual_time::VirtualTimes;
+use crate::watchdog::Watchdog;
 use crate::worker;
+use crate::worker_threads::WorkerThreads;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -149,9 +149,9 @@ impl Builder {
             let what = what.to_owned();
             move |source| BuildError { what, source: Some(source) }
         };
-        let says = |what: String| BuildError { what, source: None };
+        let error = |what: String| BuildError { what, source: None };
         if self.name.contains('\0') {
-            return Err(says(format!(
+            return Err(error(format!(
                 "the name {:?} has a NUL in it, and names of threads have none",
                 self.name
             )));
@@ -159,44 +159,46 @@ impl Builder {
         if self.max_blocking_threads == 0 {
             let what =
                 "0 threads for spawn_blocking: its closures would never run; 1 for each worker is the least";
-            return Err(says(what.to_owned()));
+            return Err(error(what.to_owned()));
         }
         let topology = match self.topology.clone() {
             Some(topology) => topology,
             None => Topology::this_machine()
-                .map_err(|error| says(format!("can't read what the machine is: {error}")))?,
+                .map_err(|source| error(format!("can't read what the machine is: {source}")))?,
         };
         let allowed = affinity::allowed().map_err(io("can't read which CPUs are allowed"))?;
         let cpus = self.cpus_to_use(&topology, &allowed);
         if cpus.is_empty() {
             let wanted = self.cpus.clone().unwrap_or_default();
-            return Err(says(format!("no CPU to run on: wanted {wanted}, allowed are {allowed}")));
+            return Err(error(format!("no CPU to run on: wanted {wanted}, allowed are {allowed}")));
         }
         let count = self.worker_threads.unwrap_or_else(|| match topology.quota {
             Some(ref quota) if self.cpus.is_none() => cpus.len().min(quota_cpus(quota.cpus)),
             _ => cpus.len(),
         });
         if !(1..=4096).contains(&count) {
-            return Err(says(format!("{count} workers; 1 to 4096 are possible")));
+            return Err(error(format!("{count} workers; 1 to 4096 are possible")));
         }
         let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = Machine::new(&topology, &kernel_cpus);
         let blocking = (self.max_blocking_threads / count).max(1);
-        let (mut desks, claims) = (Vec::new(), Arc::default());
+        let (mut remotes, virtual_times) = (Vec::new(), Arc::default());
         for _ in 0..count {
-            let host = Tokio::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
-            desks.push(desk(Box::new(host), &claims));
+            let driver =
+                TokioDriver::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
+            remotes.push(remote(Box::new(driver), &virtual_times));
         }
         let pin_to = match is_pinned {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
             false => vec![cpus.iter().copied().collect(); count],
         };
-        let shared = shared(self.name, desks, machine, self.policy, self.long_poll_threshold, pin_to);
+        let shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // Those that run are ended with the runtime if this fails.
-            Spares::give(&runtime.shared, CpuId(worker as u32)).map_err(io("can't start a thread"))?;
+            WorkerThreads::start_worker(&runtime.shared, CpuId(worker as u32))
+                .map_err(io("can't start a thread"))?;
         }
         runtime.observer = observe::open(&runtime.shared, self.observe);
         Ok(runtime)
@@ -215,29 +217,29 @@ fn quota_cpus(cpus: f64) -> usize {
     (cpus.ceil() as usize).max(1)
 }
 
-/// One worker's. `claims` are those of all workers of its runtime.
-pub(crate) fn desk(host: Box<dyn Host>, claims: &Arc<Claims>) -> Desk {
-    Desk {
+/// One worker's. `virtual_times` are those of all workers of its runtime.
+pub(crate) fn remote(driver: Box<dyn Driver>, virtual_times: &Arc<VirtualTimes>) -> Remote {
+    Remote {
         inbox: Padded::new(Inbox::new()),
-        queue: Padded::new(Mutex::new(Queue::new(claims.clone()))),
-        says: Padded::new(Says::default()),
+        run_queue: Padded::new(Mutex::new(RunQueue::new(virtual_times.clone()))),
+        status: Padded::new(WorkerStatus::default()),
         is_stuck: Padded::new(AtomicBool::new(false)),
         stats: Padded::new(Stats::default()),
-        living: Padded::new(Living::new()),
-        host,
+        owned_tasks: Padded::new(OwnedTasks::new()),
+        driver,
     }
 }
 
 pub(crate) fn shared(
     name: String,
-    desks: Vec<Desk>,
+    remotes: Vec<Remote>,
     machine: Machine,
     policy: PolicyKind,
     long_poll: Duration,
     pin_to: Vec<CpuSet>,
 ) -> Shared {
     let mut worker_on = Vec::new();
-    for worker in 0..desks.len() {
+    for worker in 0..remotes.len() {
         let kernel = machine.kernel_cpu(CpuId(worker as u32)).index();
         if worker_on.len() <= kernel {
             worker_on.resize(kernel + 1, u32::MAX);
@@ -248,23 +250,23 @@ pub(crate) fn shared(
     }
     Shared {
         name,
-        shelves: (0..machine.shards()).map(|_| Shelf::new()).collect(),
-        watch: Padded::new(Watch::new(desks.len())),
-        foreign: Padded::new(crate::foreign::Foreign::new(desks.len())),
-        desks: desks.into(),
+        inject_queues: (0..machine.shards()).map(|_| InjectQueue::new()).collect(),
+        watchdog: Padded::new(Watchdog::new(remotes.len())),
+        foreign: Padded::new(crate::foreign::Foreign::new(remotes.len())),
+        remotes: remotes.into(),
         machine,
         policy,
         takes_oldest: policy.whom() == Whom::Oldest,
         worker_on: worker_on.into(),
         is_closing: AtomicBool::new(false),
-        is_over: AtomicBool::new(false),
-        spares: Padded::new(Spares::new()),
-        tally: Tally::new(),
+        is_shutdown: AtomicBool::new(false),
+        worker_threads: Padded::new(WorkerThreads::new()),
+        tenant_stats: TenantStats::new(),
         #[cfg(feature = "metrics")]
-        told: Padded::new(crate::sync::Mutex::new(Default::default())),
+        exported: Padded::new(crate::sync::Mutex::new(Default::default())),
         long_poll: Nanos(u64::try_from(long_poll.as_nanos()).unwrap_or(u64::MAX)),
         outside: Padded::new(AtomicU32::new(0)),
-        outside_wakes: Padded::new(AtomicU64::new(0)),
+        remote_schedules: Padded::new(AtomicU64::new(0)),
         pin_to: pin_to.into(),
     }
 }
@@ -349,7 +351,7 @@ impl Runtime {
     /// Calls `act` on this thread as inside the runtime. In contrast to [`enter`](Self::enter), no guard can be dropped in
     /// the wrong order.
     pub fn with_context<R>(&self, act: impl FnOnce() -> R) -> R {
-        block::within(&self.shared, act)
+        block::with_context(&self.shared, act)
     }
 
     /// Ends every task where it waits, then the workers, as tokio's method of this name, and returns whether all ended in
@@ -363,27 +365,29 @@ impl Runtime {
         let (shared, began) = (&self.shared, Instant::now());
         // A second time finds nobody.
         shared.is_closing.store(true, Release);
-        // ORDERING: SeqCst; with `Worker::sleep`, which says that it sleeps and then looks whether it is over.
+        // ORDERING: SeqCst; with `Worker::park`, which says that it sleeps and then looks whether it is over.
         let give_notice = || {
-            shared.is_over.store(true, SeqCst);
-            shared.spares.end();
+            shared.is_shutdown.store(true, SeqCst);
+            shared.worker_threads.end();
             fence(SeqCst);
-            (0..shared.desks.len()).for_each(|worker| _ = shared.rouse(CpuId(worker as u32)));
+            (0..shared.remotes.len()).for_each(|worker| _ = shared.try_unpark(CpuId(worker as u32)));
         };
-        let close_shelves = || shared.shelves.iter().flat_map(|shelf| shelf.close()).for_each(worker::end);
+        let close_inject_queues = || {
+            shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(worker::cancel)
+        };
         // A task that drops its own runtime can't wait for itself. One that drops another runtime does not wait for it
         // either, without a deadline: a task over there may be dropping this task's runtime.
-        if shared.spares.is_mine() || deadline.is_none() && context::is_a_runtimes() {
+        if shared.worker_threads.is_mine() || deadline.is_none() && context::is_a_runtimes() {
             // All that is left ends behind it.
-            shared.desks.iter().for_each(|desk| _ = desk.living.close());
+            shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
             give_notice();
-            close_shelves();
+            close_inject_queues();
             return false;
         }
         let is_late = || deadline.is_some_and(|deadline| began.elapsed() >= deadline);
-        shared.desks.iter().for_each(|desk| _ = desk.living.close());
+        shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
         let mut pause = Duration::from_micros(20);
-        while shared.count_living() > 0 && !is_late() {
+        while shared.num_alive_tasks() > 0 && !is_late() {
             sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
@@ -391,7 +395,7 @@ impl Runtime {
         let mut all_ended = true;
         // A task that blocks in place at its very end may start another thread meanwhile.
         loop {
-            let threads = std::mem::take(&mut *lock(&shared.spares.threads));
+            let threads = std::mem::take(&mut *lock(&shared.worker_threads.threads));
             if threads.is_empty() {
                 break;
             }
@@ -403,14 +407,14 @@ impl Runtime {
                 all_ended &= (deadline.is_none() || thread.is_finished()) && thread.join().is_ok();
             }
         }
-        close_shelves();
+        close_inject_queues();
         all_ended
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if !self.shared.is_over.load(Relaxed) {
+        if !self.shared.is_shutdown.load(Relaxed) {
             self.end(None);
         }
     }
@@ -420,7 +424,7 @@ impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
             .field("name", &self.shared.name)
-            .field("workers", &self.shared.desks.len())
+            .field("workers", &self.shared.remotes.len())
             .field("policy", &self.shared.policy)
             .finish_non_exhaustive()
     }
@@ -479,7 +483,7 @@ impl Handle {
 
     /// As [`Runtime::with_context`].
     pub fn with_context<R>(&self, act: impl FnOnce() -> R) -> R {
-        block::within(&self.shared, act)
+        block::with_context(&self.shared, act)
     }
 }
 
@@ -490,17 +494,17 @@ impl fmt::Debug for Handle {
 }
 
 pub(crate) fn metrics(shared: &Shared) -> RuntimeMetrics {
-    let workers = shared.desks.iter().enumerate().map(|(i, desk)| {
+    let workers = shared.remotes.iter().enumerate().map(|(i, remote)| {
         let cpu = CpuId(i as u32);
-        let mut stats = desk.stats.read();
-        stats.polls = desk.says.polls.load(Relaxed) / 2;
-        let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first;
-        stats.home = stats.polls.saturating_sub(moved);
-        let asleep_since = desk.says.asleep_since.load(Relaxed);
+        let mut stats = remote.stats.read();
+        stats.polls = remote.status.poll_seq.load(Relaxed) / 2;
+        let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first_polls;
+        stats.same_worker = stats.polls.saturating_sub(moved);
+        let asleep_since = remote.status.parked_since.load(Relaxed);
         if asleep_since > 0 {
-            stats.parked_ns += desk.host.now().0.saturating_sub(asleep_since);
+            stats.parked_ns += remote.driver.now().0.saturating_sub(asleep_since);
         }
-        let used = desk.host.used();
+        let used = remote.driver.used();
         WorkerMetrics {
             stats,
             cpu: shared.machine.kernel_cpu(cpu).0,
@@ -509,18 +513,18 @@ pub(crate) fn metrics(shared: &Shared) -> RuntimeMetrics {
             shard: shared.machine.shard_of(cpu),
             is_idle: shared.is_idle(cpu),
             is_stuck: shared.is_stuck(cpu),
-            waiting: desk.says.waiting.load(Relaxed),
-            poll_ns: desk.says.poll_ns.load(Relaxed),
-            foreign_tasks: desk.host.foreign_tasks(),
+            local_queue_depth: remote.status.stealable.load(Relaxed),
+            mean_poll_ns: remote.status.mean_poll_ns.load(Relaxed),
+            foreign_tasks: remote.driver.foreign_tasks(),
             busy_ns: used.all.0,
             own_ns: used.own.0,
         }
     });
     RuntimeMetrics {
         workers: workers.collect(),
-        living: shared.count_living(),
-        shelves: shared.shelves.iter().map(|shelf| shelf.len()).collect(),
-        outside_wakes: shared.outside_wakes.load(Relaxed),
-        tenants: shared.tally.read(),
+        num_alive_tasks: shared.num_alive_tasks(),
+        injection_queue_depths: shared.inject_queues.iter().map(|inject_queue| inject_queue.len()).collect(),
+        remote_schedules: shared.remote_schedules.load(Relaxed),
+        tenants: shared.tenant_stats.read(),
     }
 }

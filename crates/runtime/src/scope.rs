@@ -44,7 +44,7 @@ impl Inner {
     fn run_some(&self) -> bool {
         let mut taken: Vec<Job> = {
             let mut jobs = locked(&self.jobs);
-            let share = jobs.len() / (2 * self.shared.desks.len());
+            let share = jobs.len() / (2 * self.shared.remotes.len());
             let handful = share.clamp(1, HANDFUL_MAX).min(jobs.len());
             jobs.drain(..handful).collect()
         };
@@ -99,7 +99,7 @@ impl<'scope> Scope<'scope, '_> {
         // A job may start others while the caller waits for it, and the runtime may be at its end.
         inner.caller.unpark();
         let runners = inner.runners.load(Relaxed);
-        if runners < inner.shared.desks.len() {
+        if runners < inner.shared.remotes.len() {
             inner.runners.fetch_add(1, Relaxed);
             let runner = inner.clone();
             let spawner = TaskBuilder::of(&inner.shared);

@@ -1,9 +1,9 @@
 //! Spawn: how a task begins, with a name, a tenant and a place.
 
 use crate::context;
-use crate::header::{Header, JoinHandle, Rare, make};
-use crate::shared::{Anchor, Shared};
-use crate::tally::Member;
+use crate::header::{Header, JoinHandle, TaskAttrs, make};
+use crate::shared::{SchedulerRef, Shared};
+use crate::tenant_stats::TenantRef;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Placement {
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
     /// Of the worker that spawns: to count references to it touches no line that all workers share.
-    anchor: Arc<Anchor>,
-    rare: Option<Box<Rare>>,
+    scheduler: Arc<SchedulerRef>,
+    attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
     /// It begins on the worker with fewer tasks of two of these, where it may run.
     begins_among: Option<Allowed>,
@@ -75,28 +75,28 @@ pub struct TaskBuilder {
 
 impl TaskBuilder {
     pub(crate) fn of(shared: &Arc<Shared>) -> Self {
-        Self::at(context::anchor(shared))
+        Self::at(context::scheduler(shared))
     }
 
-    fn at(anchor: Arc<Anchor>) -> Self {
-        Self { anchor, rare: None, placement: Placement::Anywhere, begins_among: None }
+    fn at(scheduler: Arc<SchedulerRef>) -> Self {
+        Self { scheduler, attrs: None, placement: Placement::Anywhere, begins_among: None }
     }
 
-    fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+    fn attrs(&mut self) -> &mut TaskAttrs {
+        self.attrs.get_or_insert_default()
     }
 
     /// What it is called where it panics, where its polls are long, and in traces.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.rare().name = Some(name.into());
+        self.attrs().name = Some(name.into());
         self
     }
 
     /// Whose it is: its polls run with the tenant's ids and account, and share the workers by its weight.
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
-        // SAFETY: the task's anchor keeps the runtime, and with it the tally, for longer than the task counts.
-        let member = unsafe { self.anchor.shared.tally.member(tenant) };
-        self.rare().member = Some(member);
+        // SAFETY: the task's scheduler keeps the runtime, and with it the tally, for longer than the task counts.
+        let tenant = unsafe { self.scheduler.shared.tenant_stats.tenant_ref(tenant) };
+        self.attrs().tenant = Some(tenant);
         self
     }
 
@@ -104,7 +104,7 @@ impl TaskBuilder {
     /// listens to the level `trace` of the target `warmcore::task`: `task`, with the fields `name` and `tenant`. It
     /// has no parent: a task may live longer than what spawned it.
     pub fn span(mut self, span: tracing::Span) -> Self {
-        self.rare().span = Some(span);
+        self.attrs().span = Some(span);
         self
     }
 
@@ -138,24 +138,25 @@ impl TaskBuilder {
         F::Output: Send + 'static,
     {
         let allowed = self.allowed();
-        let begins_on = self.begins_among.and_then(|among| self.anchor.shared.least_loaded(allowed, among));
-        let anchor = match begins_on {
-            Some(worker) => Arc::new(Anchor { shared: self.anchor.shared.clone(), worker }),
-            None => self.anchor,
+        let begins_on =
+            self.begins_among.and_then(|among| self.scheduler.shared.least_loaded(allowed, among));
+        let scheduler = match begins_on {
+            Some(worker) => Arc::new(SchedulerRef { shared: self.scheduler.shared.clone(), worker }),
+            None => self.scheduler,
         };
-        let header = Header::new(anchor, allowed, in_span(self.rare));
+        let header = Header::new(scheduler, allowed, in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
-        let (ready, handle) = unsafe { make(header, future) };
+        let (runnable, handle) = unsafe { make(header, future) };
         match begins_on {
-            Some(worker) => ready.metadata().anchor.clone().shared.hand_over(ready, worker),
-            None => ready.schedule(),
+            Some(worker) => runnable.metadata().scheduler.clone().shared.push_inbox(runnable, worker),
+            None => runnable.schedule(),
         }
         handle
     }
 
     #[track_caller]
     fn allowed(&self) -> Allowed {
-        let machine = &self.anchor.shared.machine;
+        let machine = &self.scheduler.shared.machine;
         let workers = || (0..machine.cpus() as u32).map(CpuId);
         let allowed = match self.placement {
             Placement::Anywhere => return Allowed::Anywhere,
@@ -175,29 +176,31 @@ impl TaskBuilder {
 
 /// Gives a task a span that was given none. Where nobody listens that is the load of a number.
 #[inline]
-fn in_span(rare: Option<Box<Rare>>) -> Option<Box<Rare>> {
+fn in_span(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     if LevelFilter::current() < Level::TRACE {
-        return rare;
+        return attrs;
     }
-    in_span_if_heard(rare)
+    in_span_if_heard(attrs)
 }
 
 #[cold]
-fn in_span_if_heard(rare: Option<Box<Rare>>) -> Option<Box<Rare>> {
-    let (name, tenant, given) = match &rare {
+fn in_span_if_heard(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
+    let (name, tenant, given) = match &attrs {
         None => (None, None, None),
-        Some(rare) => (rare.name.as_deref(), rare.member.as_ref().map(Member::name), rare.span.as_ref()),
+        Some(attrs) => {
+            (attrs.name.as_deref(), attrs.tenant.as_ref().map(TenantRef::name), attrs.span.as_ref())
+        }
     };
     if given.is_some() {
-        return rare;
+        return attrs;
     }
     let span = tracing::trace_span!(target: "warmcore::task", parent: None, "task", name, tenant);
     if span.is_disabled() {
-        return rare;
+        return attrs;
     }
-    let mut rare = rare.unwrap_or_default();
-    rare.span = Some(span);
-    Some(rare)
+    let mut attrs = attrs.unwrap_or_default();
+    attrs.span = Some(span);
+    Some(attrs)
 }
 
 impl fmt::Debug for TaskBuilder {
@@ -230,8 +233,8 @@ where
 #[track_caller]
 pub fn task_builder() -> TaskBuilder {
     // No closure: it would not have the caller's place.
-    match context::current_anchor() {
-        Some(anchor) => TaskBuilder::at(anchor),
+    match context::current_scheduler() {
+        Some(scheduler) => TaskBuilder::at(scheduler),
         None => no_runtime(),
     }
 }

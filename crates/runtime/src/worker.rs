@@ -1,20 +1,20 @@
 //! Worker: the loop that polls tasks, looks for more, and sleeps.
 //!
-//! Model.   Its inbox first, then the shelf, then its queue; every so many polls (as many as take 200 µs) it reads
+//! Model.   Its inbox first, then the injection queue, then its queue; every so many polls (as many as take 200 µs) it reads
 //!          the clock, asks its driver and looks at a neighbour. Without work it falls asleep *first*, then looks everywhere, and
 //!          takes the sleep back if it finds something: who makes work after that look sees it asleep.
 //! Number.  Around a poll: the queue's lock, two stores, an exchange where the future was woken.
 //! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
-//! Writers. `Local`: its thread.
+//! Writers. `Worker`: its thread.
 
-use crate::claims::{Claims, OWED_MIN};
 use crate::context;
-use crate::header::{Header, Ready, Waiting};
+use crate::header::{Header, QueuedTask, RunnableTask};
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
-use crate::shared::{Anchor, Desk, Pulled, Shared, Shelf};
-use crate::spare::Spares;
+use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared, StealOutcome};
 use crate::sync::{Ordering::*, fence, lock};
+use crate::virtual_time::{LAG_MIN, VirtualTimes};
+use crate::worker_threads::WorkerThreads;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -25,7 +25,7 @@ use warmcore_sched::{Distance, Policy, Shares, To, Waker};
 use warmcore_types::{CpuId, Nanos};
 
 /// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
-const TURN_EVERY: Nanos = Nanos(200_000);
+const EVENT_INTERVAL: Nanos = Nanos(200_000);
 
 /// However short polls are, the driver is asked after so many. To ask it takes 0.5 µs, as long as six polls of tasks
 /// that only wake each other.
@@ -53,27 +53,27 @@ const BALANCE_EVERY: Nanos = Nanos(1_000_000);
 const UNWOUND_MAX: u32 = 1000;
 
 /// What is a worker's own.
-pub(crate) struct Local {
+pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     /// Its own, in `shared`.
-    desk: NonNull<Desk>,
+    remote: NonNull<Remote>,
     pub(crate) me: CpuId,
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) scheduler: Arc<SchedulerRef>,
     /// The clock as it was last read.
     now: Cell<Nanos>,
     /// It may have slept since then.
-    is_now_old: Cell<bool>,
-    dice: Cell<u32>,
+    clock_is_stale: Cell<bool>,
+    rand: Cell<u32>,
     /// Polls until the clock is read again, and how many that were.
-    left: Cell<u32>,
-    round: Cell<u32>,
-    round_began: Cell<Nanos>,
+    ticks_left: Cell<u32>,
+    event_interval: Cell<u32>,
+    interval_start: Cell<Nanos>,
     /// What wakes now comes from the driver.
     in_driver: Cell<bool>,
     /// From how many on that wait help is called.
-    crowd: Cell<u32>,
+    notify_threshold: Cell<u32>,
     /// Another thread is this worker now.
-    is_replaced: Cell<bool>,
+    is_handed_off: Cell<bool>,
     /// It comes from a sleep, and has not polled since.
     was_idle: Cell<bool>,
     /// Polls until one is measured.
@@ -85,73 +85,73 @@ pub(crate) struct Local {
     /// Until when it is 0.
     all_measured_until: Cell<Nanos>,
     /// Long polls until then are counted, of so many polls.
-    judged_at: Cell<Nanos>,
-    judged_polls: Cell<u64>,
+    checked_at: Cell<Nanos>,
+    checked_polls: Cell<u64>,
     budget: Rc<OpBudget>,
     balance_at: Cell<Nanos>,
     /// What it remembers of its neighbours.
     shares: RefCell<Shares>,
     /// How often in a row a woken task may be the next.
-    chain_max: Cell<u32>,
+    max_lifo_polls: Cell<u32>,
     /// How long the task usually sleeps that was polled last, if it fell asleep. 0: it did not, or nothing is known.
     sleeper: Cell<u32>,
     /// The longest of those since the clock was read.
     longest_sleeper: Cell<u32>,
     /// Until when tasks that went to sleep before that usually do, by the clock as it was last read then.
     window: Cell<Nanos>,
-    claims: Arc<Claims>,
+    virtual_times: Arc<VirtualTimes>,
     /// Time awake and time on its CPU, in ns, and how often it was taken off it, when they were compared last.
     on_cpu: Cell<(u64, u64, u64)>,
     /// Its shard's, in `shared`.
-    shelf: NonNull<Shelf>,
+    inject_queue: NonNull<InjectQueue>,
 }
 
-impl Local {
+impl Worker {
     fn new(shared: Arc<Shared>, me: CpuId, budget: Rc<OpBudget>) -> Self {
-        let anchor = Arc::new(Anchor { shared: shared.clone(), worker: me });
-        let now = shared.desk(me).host.now();
-        let polls = shared.desk(me).says.polls.load(Relaxed);
-        let chain_max = Cell::new(shared.policy.chain_max(Nanos(0)));
-        let claims = lock(&shared.desk(me).queue).claims().clone();
-        let shelf = NonNull::from(&shared.shelves[shared.machine.shard_of(me)]);
+        let scheduler = Arc::new(SchedulerRef { shared: shared.clone(), worker: me });
+        let now = shared.remote(me).driver.now();
+        let polls = shared.remote(me).status.poll_seq.load(Relaxed);
+        let max_lifo_polls = Cell::new(shared.policy.chain_max(Nanos(0)));
+        let virtual_times = lock(&shared.remote(me).run_queue).virtual_times().clone();
+        let inject_queue = NonNull::from(&shared.inject_queues[shared.machine.shard_of(me)]);
         Self {
-            desk: NonNull::from(shared.desk(me)),
+            remote: NonNull::from(shared.remote(me)),
             shared,
             me,
-            anchor,
+            scheduler,
             now: Cell::new(now),
-            is_now_old: Cell::new(false),
-            dice: Cell::new(me.0.wrapping_mul(0x9E37_79B9) | 1),
-            left: Cell::new(8),
-            round: Cell::new(8),
-            round_began: Cell::new(now),
+            clock_is_stale: Cell::new(false),
+            rand: Cell::new(me.0.wrapping_mul(0x9E37_79B9) | 1),
+            ticks_left: Cell::new(8),
+            event_interval: Cell::new(8),
+            interval_start: Cell::new(now),
             in_driver: Cell::new(false),
-            crowd: Cell::new(2),
-            is_replaced: Cell::new(false),
+            notify_threshold: Cell::new(2),
+            is_handed_off: Cell::new(false),
             was_idle: Cell::new(true),
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
             all_measured_until: Cell::new(now),
-            judged_at: Cell::new(now),
-            judged_polls: Cell::new(polls / 2),
+            checked_at: Cell::new(now),
+            checked_polls: Cell::new(polls / 2),
             budget,
             balance_at: Cell::new(now),
             shares: RefCell::default(),
-            claims,
+            virtual_times,
             on_cpu: Cell::new((u64::MAX, 0, 0)),
             sleeper: Cell::new(0),
             longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
-            chain_max,
-            shelf,
+            max_lifo_polls,
+            inject_queue,
         }
     }
 
     #[inline]
-    pub(crate) fn desk(&self) -> &Desk {
+    pub(crate) fn remote(&self) -> &Remote {
         // SAFETY: it is in `shared`, which keeps it, and is never moved there.
-        unsafe { self.desk.as_ref() }
+        unsafe { self.remote.as_ref() }
     }
 
     /// The clock as it was last read: late by up to a round.
@@ -163,19 +163,19 @@ impl Local {
     fn read_clock(&self) -> Nanos {
         self.window.set(self.window());
         self.longest_sleeper.set(0);
-        self.now.set(self.desk().host.now());
+        self.now.set(self.remote().driver.now());
         self.now.get()
     }
 
     /// A task was woken on this thread.
     #[inline]
-    pub(crate) fn wake(&self, ready: Ready, is_yield: bool) {
-        let header = ready.metadata();
-        if self.is_now_old.get() {
+    pub(crate) fn schedule(&self, runnable: RunnableTask, is_yield: bool) {
+        let header = runnable.metadata();
+        if self.clock_is_stale.get() {
             // Who is woken by the driver waits since now, and not since the worker fell asleep; and it sleeps on
             // where those that it wakes are at home elsewhere.
             self.read_clock();
-            self.is_now_old.set(self.desk().inbox.is_asleep());
+            self.clock_is_stale.set(self.remote().inbox.is_parked());
         }
         if is_yield {
             header.stay_awake();
@@ -183,61 +183,63 @@ impl Local {
             // Not the clock as it was last read: that is late by as much as a sleep is long.
             header.wake(|| self.read_clock());
         }
-        if !header.is_home(self.me) {
-            return self.wake_away(ready, is_yield);
+        if !header.is_prev_worker(self.me) {
+            return self.schedule_remote(runnable, is_yield);
         }
         if !is_yield {
-            header.clear_debt();
+            header.clear_accrued_cost();
         }
-        if self.in_driver.get() && self.desk().inbox.is_asleep() {
+        if self.in_driver.get() && self.remote().inbox.is_parked() {
             // It sleeps in the driver that woke the task: what goes into the queue would not end that.
-            return self.wake_myself(ready);
+            return self.push_own_inbox(runnable);
         }
-        self.put_here(ready, is_yield);
+        self.schedule_local(runnable, is_yield);
     }
 
-    fn wake_myself(&self, ready: Ready) {
-        match self.desk().inbox.push(ready) {
+    fn push_own_inbox(&self, runnable: RunnableTask) {
+        match self.remote().inbox.push(runnable) {
             Ok(false) => {}
-            Ok(true) => self.desk().host.kick(),
-            Err(ready) => end(ready),
+            Ok(true) => self.remote().driver.unpark(),
+            Err(runnable) => cancel(runnable),
         }
     }
 
-    fn wake_away(&self, ready: Ready, is_yield: bool) {
-        let placed = self.shared.place(ready.metadata(), self.now(), Waker::Cpu(self.me));
+    fn schedule_remote(&self, runnable: RunnableTask, is_yield: bool) {
+        let placed = self.shared.place_task(runnable.metadata(), self.now(), Waker::Cpu(self.me));
         match placed.to {
-            To::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => self.put_here(ready, is_yield),
+            To::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => {
+                self.schedule_local(runnable, is_yield)
+            }
             _ => {
-                Stats::add(&self.desk().stats.sent, 1);
-                self.shared.put(ready, placed);
+                Stats::add(&self.remote().stats.remote_wakes, 1);
+                self.shared.enqueue(runnable, placed);
             }
         }
     }
 
     /// Into this worker's queue.
     #[inline]
-    fn put_here(&self, ready: Ready, is_yield: bool) {
-        let desk = self.desk();
-        let waiting = Waiting { ready, since: self.now() };
-        let mut queue = lock(&desk.queue);
-        if is_yield || self.in_driver.get() || self.chain_max.get() == 0 {
+    fn schedule_local(&self, runnable: RunnableTask, is_yield: bool) {
+        let remote = self.remote();
+        let waiting = QueuedTask { runnable, since: self.now() };
+        let mut queue = lock(&remote.run_queue);
+        if is_yield || self.in_driver.get() || self.max_lifo_polls.get() == 0 {
             queue.push(waiting)
         } else {
-            queue.push_next(waiting)
+            queue.push_lifo(waiting)
         }
-        self.shared.say(desk, &mut queue, self.now());
+        self.shared.publish_status(remote, &mut queue, self.now());
         let waiting = queue.len();
         drop(queue);
         // Once on the way up; after that it is asked every round.
-        if waiting == self.crowd.get() {
-            self.call_help();
+        if waiting == self.notify_threshold.get() {
+            self.notify_parked();
         }
     }
 
     #[cold]
-    fn call_help(&self) {
-        self.shared.help(self.me, self.now());
+    fn notify_parked(&self) {
+        self.shared.notify_parked(self.me, self.now());
     }
 
     /// Whether this poll is measured. If so, [`draw_sample`](Self::draw_sample) says when the next one is.
@@ -255,7 +257,7 @@ impl Local {
     pub(crate) fn draw_sample(&self) -> u32 {
         // By chance: tasks that take turns are not to be measured in turn, too.
         let mask = self.sample_mask.get();
-        self.until_sample.set(self.throw() & mask);
+        self.until_sample.set(self.next_rand() & mask);
         self.stands_for.replace(mask + 2)
     }
 
@@ -263,12 +265,12 @@ impl Local {
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
         let now = self.read_clock();
         // The polls before this one; this one is measured.
-        self.judge(since);
-        self.start_judging(now);
-        if now.0 > self.round_began.get().0 + 2 * TURN_EVERY.0 {
+        self.check_long_poll(since);
+        self.restart_long_poll_check(now);
+        if now.0 > self.interval_start.get().0 + 2 * EVENT_INTERVAL.0 {
             // Polls are longer than they were in the round before: the driver is not to wait for the rest of them.
-            let rest = self.left.replace(1) - 1;
-            self.round.set(self.round.get() - rest);
+            let rest = self.ticks_left.replace(1) - 1;
+            self.event_interval.set(self.event_interval.get() - rest);
         }
         now.0.saturating_sub(since.0)
     }
@@ -279,19 +281,19 @@ impl Local {
     }
 
     /// Polls that ended before are judged, and what the time until now was spent with was no poll.
-    fn start_judging(&self, now: Nanos) {
-        self.judged_at.set(now);
-        self.judged_polls.set(self.desk().says.polls.load(Relaxed) / 2);
+    fn restart_long_poll_check(&self, now: Nanos) {
+        self.checked_at.set(now);
+        self.checked_polls.set(self.remote().status.poll_seq.load(Relaxed) / 2);
     }
 
     /// The clock was read: counts a long poll among those that ended since that was last asked. Nobody measured them,
     /// so it is not known which it was, and several count as one; from then on each poll is measured. True: there was one.
-    fn judge(&self, now: Nanos) -> bool {
-        let says = &self.desk().says;
-        let took = now.0.saturating_sub(self.judged_at.get().0);
-        let polls = (says.polls.load(Relaxed) / 2).wrapping_sub(self.judged_polls.get());
-        self.start_judging(now);
-        let is_one_long = is_one_long(took, polls, says.poll_ns.load(Relaxed), self.shared.long_poll);
+    fn check_long_poll(&self, now: Nanos) -> bool {
+        let status = &self.remote().status;
+        let took = now.0.saturating_sub(self.checked_at.get().0);
+        let polls = (status.poll_seq.load(Relaxed) / 2).wrapping_sub(self.checked_polls.get());
+        self.restart_long_poll_check(now);
+        let is_one_long = is_one_long(took, polls, status.mean_poll_ns.load(Relaxed), self.shared.long_poll);
         if is_one_long {
             self.count_long_poll(None);
         } else if now >= self.all_measured_until.get() {
@@ -304,31 +306,36 @@ impl Local {
     /// [`NAMED_EVERY`].
     #[cold]
     pub(crate) fn count_long_poll(&self, header: Option<&Header>) {
-        let desk = self.desk();
-        Stats::add(&desk.stats.long_polls, 1);
-        desk.is_stuck.store(false, Relaxed);
+        let remote = self.remote();
+        Stats::add(&remote.stats.long_polls, 1);
+        remote.is_stuck.store(false, Relaxed);
         let now = self.read_clock();
-        self.start_judging(now);
+        self.restart_long_poll_check(now);
         self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));
         self.sample_mask.set(0);
         self.until_sample.set(0);
         self.stands_for.set(2);
         if header.is_some() {
-            if now.0 < desk.says.untold_until.load(Relaxed) {
-                return Stats::add(&desk.says.untold, 1);
+            if now.0 < remote.status.unreported_until.load(Relaxed) {
+                return Stats::add(&remote.status.unreported, 1);
             }
-            desk.says.untold_until.store(now.0 + NAMED_EVERY.0, Relaxed);
+            remote.status.unreported_until.store(now.0 + NAMED_EVERY.0, Relaxed);
         }
         let worker = self.me.0;
         let limit_ms = self.shared.long_poll.0 / 1_000_000;
-        let untold = if header.is_some() { desk.says.untold.swap(0, Relaxed) } else { 0 };
+        let unreported = if header.is_some() { remote.status.unreported.swap(0, Relaxed) } else { 0 };
         // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
         let _ = catch_unwind(AssertUnwindSafe(|| match header.map(Header::name) {
             Some(Some(task)) => {
-                tracing::warn!(worker, %task, limit_ms, untold, "long poll: others waited for it")
+                tracing::warn!(worker, %task, limit_ms, unreported, "long poll: others waited for it")
             }
             Some(None) => {
-                tracing::warn!(worker, limit_ms, untold, "long poll of a task without a name: others waited")
+                tracing::warn!(
+                    worker,
+                    limit_ms,
+                    unreported,
+                    "long poll of a task without a name: others waited"
+                )
             }
             None => tracing::warn!(
                 worker,
@@ -340,25 +347,25 @@ impl Local {
 
     /// Until the runtime is over, or another thread takes the worker.
     fn run(&self) {
-        while !self.is_replaced.get() {
-            let desk = self.desk();
-            if desk.inbox.has_tasks() {
-                self.empty_inbox();
+        while !self.is_handed_off.get() {
+            let remote = self.remote();
+            if remote.inbox.has_tasks() {
+                self.drain_inbox();
             }
-            if self.shelf().len() > 0 {
-                self.take_from_shelf();
+            if self.inject_queue().len() > 0 {
+                self.pop_inject();
             }
-            match self.next() {
+            match self.next_task() {
                 Some((waiting, is_shared)) => {
                     if self.was_idle.get() {
                         self.was_idle.set(false);
                         // From here on somebody else is to watch.
-                        self.shared.watch.appoint(&self.shared, self.me, self.now());
+                        self.shared.watchdog.assign(&self.shared, self.me, self.now());
                     }
                     self.poll(waiting, is_shared);
                 }
                 None => {
-                    if self.idle() == Idle::Over {
+                    if self.idle() == Idle::Shutdown {
                         return self.close();
                     }
                 }
@@ -366,47 +373,47 @@ impl Local {
         }
     }
 
-    fn empty_inbox(&self) {
-        let desk = self.desk();
-        let mut queue = lock(&desk.queue);
-        desk.inbox.take().for_each(|ready| queue.push(Waiting { ready, since: self.now() }));
-        self.shared.say(desk, &mut queue, self.now());
+    fn drain_inbox(&self) {
+        let remote = self.remote();
+        let mut queue = lock(&remote.run_queue);
+        remote.inbox.take().for_each(|runnable| queue.push(QueuedTask { runnable, since: self.now() }));
+        self.shared.publish_status(remote, &mut queue, self.now());
         let waiting = queue.len();
         drop(queue);
-        if waiting > self.crowd.get() {
-            self.call_help();
+        if waiting > self.notify_threshold.get() {
+            self.notify_parked();
         }
     }
 
     /// The next task; and whether tasks of several tenants are about, so that what each uses is to be measured.
     #[inline]
-    fn next(&self) -> Option<(Waiting, bool)> {
-        let desk = self.desk();
-        let mut queue = lock(&desk.queue);
-        let is_shared = self.claims.are_several();
-        let waiting = queue.pop(self.chain_max.get(), || self.shared.turn_of(desk))?;
-        self.shared.say(desk, &mut queue, self.now());
+    fn next_task(&self) -> Option<(QueuedTask, bool)> {
+        let remote = self.remote();
+        let mut queue = lock(&remote.run_queue);
+        let is_shared = self.virtual_times.has_several_tenants();
+        let waiting = queue.pop(self.max_lifo_polls.get(), || self.shared.queue_order(remote))?;
+        self.shared.publish_status(remote, &mut queue, self.now());
         Some((waiting, is_shared))
     }
 
     #[inline]
-    fn poll(&self, waiting: Waiting, is_shared: bool) {
-        let desk = self.desk();
-        let header = waiting.ready.metadata();
-        if !header.is_home(self.me) {
-            self.count_move(header.home());
-            header.set_home(self.me);
+    fn poll(&self, waiting: QueuedTask, is_shared: bool) {
+        let remote = self.remote();
+        let header = waiting.runnable.metadata();
+        if !header.is_prev_worker(self.me) {
+            self.count_move(header.prev_worker());
+            header.set_prev_worker(self.me);
         }
-        let share = is_shared.then(|| (crate::queue::Entry::share(&waiting), desk.host.now()));
-        let polls = desk.says.polls.load(Relaxed);
-        desk.says.polls.store(polls + 1, Relaxed);
+        let share = is_shared.then(|| (crate::run_queue::Entry::share(&waiting), remote.driver.now()));
+        let polls = remote.status.poll_seq.load(Relaxed);
+        remote.status.poll_seq.store(polls + 1, Relaxed);
         self.budget.begin_poll();
         self.sleeper.set(0);
-        let is_awake = waiting.ready.run();
-        if self.is_replaced.get() {
+        let is_awake = waiting.runnable.run();
+        if self.is_handed_off.get() {
             return;
         }
-        desk.says.polls.store(polls + 2, Relaxed);
+        remote.status.poll_seq.store(polls + 2, Relaxed);
         if is_awake {
             self.sleeper.set(0);
             self.budget.was_woken_in_poll();
@@ -418,12 +425,12 @@ impl Local {
             if ran >= LONG_CHARGE.0 {
                 ran = ran.saturating_sub(self.lost_since()).max(1);
             }
-            lock(&desk.queue).charge(share, ran);
+            lock(&remote.run_queue).charge(share, ran);
         }
-        let left = self.left.get() - 1;
-        self.left.set(left);
+        let left = self.ticks_left.get() - 1;
+        self.ticks_left.set(left);
         if left == 0 {
-            self.turn();
+            self.maintenance();
         }
     }
 
@@ -444,14 +451,14 @@ impl Local {
 
     /// The worker has nothing to do: it is kept for those of its tasks that sleep shortly.
     fn open_window(&self, now: Nanos) {
-        let says = &self.desk().says;
+        let status = &self.remote().status;
         let until = match self.sleeper.get() {
             0 => self.window().0,
             // That was its last poll: the task has just gone to sleep.
             usually => self.window().0.max(now.0 + u64::from(usually)),
         };
-        if until > says.hot_until.load(Relaxed) {
-            says.hot_until.store(until, Relaxed);
+        if until > status.hot_until.load(Relaxed) {
+            status.hot_until.store(until, Relaxed);
         }
     }
 
@@ -460,9 +467,9 @@ impl Local {
     /// waits by itself, in a system call or for a lock, pays: where nothing was taken from the thread nothing is lost.
     #[cold]
     fn lost_since(&self) -> u64 {
-        let desk = self.desk();
-        let Some((cpu, taken_off)) = desk.host.thread_cpu() else { return 0 };
-        let now = (self.now().0.saturating_sub(desk.stats.parked_ns.load(Relaxed)), cpu.0, taken_off);
+        let remote = self.remote();
+        let Some((cpu, taken_off)) = remote.driver.thread_cpu() else { return 0 };
+        let now = (self.now().0.saturating_sub(remote.stats.parked_ns.load(Relaxed)), cpu.0, taken_off);
         let before = self.on_cpu.replace(now);
         if now.2 == before.2 {
             return 0;
@@ -472,9 +479,9 @@ impl Local {
 
     #[cold]
     fn count_move(&self, home: Option<CpuId>) {
-        let stats = &self.desk().stats;
+        let stats = &self.remote().stats;
         let number = match home.map(|home| self.shared.machine.distance(home, self.me)) {
-            None => &stats.first,
+            None => &stats.first_polls,
             Some(Distance::Same | Distance::Core | Distance::Llc) => &stats.same_llc,
             Some(Distance::Node) => &stats.other_llc,
             Some(Distance::Socket | Distance::Machine) => &stats.other_node,
@@ -483,135 +490,135 @@ impl Local {
     }
 
     #[inline]
-    fn shelf(&self) -> &Shelf {
-        // SAFETY: as `desk`.
-        unsafe { self.shelf.as_ref() }
+    fn inject_queue(&self) -> &InjectQueue {
+        // SAFETY: as `remote`.
+        unsafe { self.inject_queue.as_ref() }
     }
 
     /// Some that belong to nobody. If more are left somebody else is to come for them.
     #[cold]
-    fn take_from_shelf(&self) {
-        let (desk, machine) = (self.desk(), &self.shared.machine);
+    fn pop_inject(&self) {
+        let (remote, machine) = (self.remote(), &self.shared.machine);
         let shard = machine.shard_of(self.me);
-        let popped = self.shelf().pop(machine.cpus_of(shard).len());
+        let popped = self.inject_queue().pop(machine.cpus_of(shard).len());
         if popped.is_empty() {
             return;
         }
-        let mut queue = lock(&desk.queue);
-        popped.into_iter().for_each(|ready| queue.push(Waiting { ready, since: self.now() }));
-        self.shared.say(desk, &mut queue, self.now());
+        let mut queue = lock(&remote.run_queue);
+        popped.into_iter().for_each(|runnable| queue.push(QueuedTask { runnable, since: self.now() }));
+        self.shared.publish_status(remote, &mut queue, self.now());
         drop(queue);
-        if self.shelf().len() > 0 && self.shelf().idle.load(Relaxed) > 0 {
-            self.shared.kick_for_shelf(shard, None);
+        if self.inject_queue().len() > 0 && self.inject_queue().idle.load(Relaxed) > 0 {
+            self.shared.notify_for_inject(shard, None);
         }
     }
 
     /// A round is over: the clock and the driver.
     #[cold]
-    fn turn(&self) {
+    fn maintenance(&self) {
         let now = self.read_clock();
-        self.judge(now);
-        self.end_round(now.0.saturating_sub(self.round_began.get().0));
-        self.ask_driver();
-        self.round_began.set(self.read_clock());
-        self.start_judging(self.now());
-        if self.desk().says.waiting.load(Relaxed) > 0 && self.shared.count_idle() > 0 {
-            self.shared.help(self.me, now);
+        self.check_long_poll(now);
+        self.tune_interval(now.0.saturating_sub(self.interval_start.get().0));
+        self.poll_driver();
+        self.interval_start.set(self.read_clock());
+        self.restart_long_poll_check(self.now());
+        if self.remote().status.stealable.load(Relaxed) > 0 && self.shared.count_idle() > 0 {
+            self.shared.notify_parked(self.me, now);
         }
         if now >= self.balance_at.get() {
             self.balance(now);
         }
-        if self.claims.are_several() {
-            self.fetch_owed(now);
+        if self.virtual_times.has_several_tenants() {
+            self.migrate_lagging(now);
         }
     }
 
     /// Looks at one of its neighbours, by chance: if the tasks there get fewer polls than those here, some come.
     fn balance(&self, now: Nanos) {
         self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
-        let (desk, shared) = (self.desk(), &self.shared);
+        let (remote, shared) = (self.remote(), &self.shared);
         let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
         if near == 0 || !shared.policy.shares() {
             return;
         }
-        desk.says.pinned.store(lock(&desk.queue).pinned(), Relaxed);
-        let which = self.throw() as usize % near;
+        remote.status.pinned.store(lock(&remote.run_queue).pinned(), Relaxed);
+        let which = self.next_rand() as usize % near;
         let Some(other) = shared.machine.others(self.me).nth(which) else { return };
         let distance = shared.machine.distance(self.me, other);
         let mut shares = self.shares.borrow_mut();
         let come = shares.look(which, shared.pace(self.me), shared.pace(other), distance);
         if come > 0 {
-            let (came, had_run) = shared.fetch(self.me, other, come, now, || self.throw());
+            let (came, had_run) = shared.migrate(self.me, other, come, now, || self.next_rand());
             shares.moved(had_run);
-            Stats::add(&desk.stats.balanced, came.into());
+            Stats::add(&remote.stats.balanced, came.into());
         }
     }
 
     /// Looks at one of its neighbours, by chance: if a task waits there of a tenant that is behind all those whose tasks
     /// wait here, it comes.
     #[cold]
-    fn fetch_owed(&self, now: Nanos) {
-        let (desk, shared) = (self.desk(), &self.shared);
+    fn migrate_lagging(&self, now: Nanos) {
+        let (remote, shared) = (self.remote(), &self.shared);
         let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
         if near == 0 || !shared.policy.shares() {
             return;
         }
-        let least = lock(&desk.queue).least_had();
+        let least = lock(&remote.run_queue).min_vtime();
         // A worker where no task waits takes one by itself before it sleeps.
-        let Some(below) = least.checked_sub(OWED_MIN).filter(|_| least < u64::MAX) else { return };
-        let which = self.throw() as usize % near;
+        let Some(below) = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX) else { return };
+        let which = self.next_rand() as usize % near;
         let Some(other) = shared.machine.others(self.me).nth(which) else { return };
-        if shared.fetch_owed(self.me, other, below, now) {
-            Stats::add(&desk.stats.balanced, 1);
+        if shared.migrate_lagging(self.me, other, below, now) {
+            Stats::add(&remote.stats.balanced, 1);
         }
     }
 
-    fn throw(&self) -> u32 {
-        let mut dice = self.dice.get();
-        dice ^= dice << 13;
-        dice ^= dice >> 17;
-        dice ^= dice << 5;
-        self.dice.set(dice);
-        dice
+    fn next_rand(&self) -> u32 {
+        let mut rand = self.rand.get();
+        rand ^= rand << 13;
+        rand ^= rand >> 17;
+        rand ^= rand << 5;
+        self.rand.set(rand);
+        rand
     }
 
     /// What a poll takes on average, and how many make a round.
-    fn end_round(&self, took: u64) {
-        let says = &self.desk().says;
-        let round = self.round.get();
+    fn tune_interval(&self, took: u64) {
+        let status = &self.remote().status;
+        let round = self.event_interval.get();
         let average = (took / u64::from(round)).clamp(1, 1 << 30);
-        let old = u64::from(says.poll_ns.load(Relaxed));
+        let old = u64::from(status.mean_poll_ns.load(Relaxed));
         // A round in which the system gave the CPU to somebody else says little.
         let average = if old == 0 { average } else { average.min(old * 4) };
         let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
-        says.poll_ns.store(average as u32, Relaxed);
+        status.mean_poll_ns.store(average as u32, Relaxed);
         // One more or not, by lot. With the same number each time, of three tasks on two workers the same one could be
         // found waiting whenever this worker looks. A round of one poll stays one: its driver waits for long enough.
-        let round = match (TURN_EVERY.0 / average).clamp(1, POLLS_MAX.into()) as u32 {
+        let round = match (EVENT_INTERVAL.0 / average).clamp(1, POLLS_MAX.into()) as u32 {
             1 => 1,
-            polls => polls + self.throw() % 2,
+            polls => polls + self.next_rand() % 2,
         };
-        self.round.set(round);
-        self.left.set(round);
-        self.crowd.set(self.shared.policy.crowded(Nanos(average)));
-        self.chain_max.set(self.shared.policy.chain_max(Nanos(average)));
+        self.event_interval.set(round);
+        self.ticks_left.set(round);
+        self.notify_threshold.set(self.shared.policy.crowded(Nanos(average)));
+        self.max_lifo_polls.set(self.shared.policy.chain_max(Nanos(average)));
     }
 
-    fn ask_driver(&self) {
-        let desk = self.desk();
+    fn poll_driver(&self) {
+        let remote = self.remote();
         self.in_driver.set(true);
-        desk.host.turn();
+        remote.driver.poll_events();
         self.in_driver.set(false);
-        Stats::add(&desk.stats.turns, 1);
+        Stats::add(&remote.stats.event_polls, 1);
         self.clear_stuck();
     }
 
     /// What ran in the driver for long has ended.
     fn clear_stuck(&self) {
-        let desk = self.desk();
-        if desk.is_stuck.load(Relaxed) {
-            desk.is_stuck.store(false, Relaxed);
-            Stats::add(&desk.stats.long_polls, 1);
+        let remote = self.remote();
+        if remote.is_stuck.load(Relaxed) {
+            remote.is_stuck.store(false, Relaxed);
+            Stats::add(&remote.stats.long_polls, 1);
             tracing::warn!(
                 worker = self.me.0,
                 "long poll of a task that was spawned on tokio: others waited"
@@ -621,49 +628,49 @@ impl Local {
 
     /// Nothing waits here.
     fn idle(&self) -> Idle {
-        let desk = self.desk();
+        let remote = self.remote();
         let now = self.read_clock();
-        if self.judge(now) {
+        if self.check_long_poll(now) {
             // What was told of it may have woken a task, here.
             return Idle::Awake;
         }
-        if !desk.inbox.sleep() {
+        if !remote.inbox.try_park() {
             return Idle::Awake;
         }
-        if desk.is_stuck.load(Relaxed) {
-            desk.is_stuck.store(false, Relaxed);
+        if remote.is_stuck.load(Relaxed) {
+            remote.is_stuck.store(false, Relaxed);
         }
-        let shelf = self.shelf();
-        shelf.idle.fetch_add(1, Relaxed);
-        let idling = Idling { desk, shelf };
+        let inject_queue = self.inject_queue();
+        inject_queue.idle.fetch_add(1, Relaxed);
+        let guard = ParkGuard { remote, inject_queue };
         // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
-        // `Shared::help` and `kick_for_shelf` do both the other way round. One of the two sees the other.
+        // `Shared::notify_parked` and `notify_for_inject` do both the other way round. One of the two sees the other.
         fence(SeqCst);
-        let outcome = self.sleep(now);
-        drop(idling);
-        self.start_judging(self.now());
+        let outcome = self.park(now);
+        drop(guard);
+        self.restart_long_poll_check(self.now());
         // What it slept is not what its polls took.
         let slept = self.now().0 - now.0;
-        self.round_began.set(Nanos(self.round_began.get().0 + slept));
+        self.interval_start.set(Nanos(self.interval_start.get().0 + slept));
         self.was_idle.set(true);
         outcome
     }
 
-    fn sleep(&self, now: Nanos) -> Idle {
-        let (desk, me) = (self.desk(), self.me);
-        if self.shared.is_over.load(Acquire) {
-            return Idle::Over;
+    fn park(&self, now: Nanos) -> Idle {
+        let (remote, me) = (self.remote(), self.me);
+        if self.shared.is_shutdown.load(Acquire) {
+            return Idle::Shutdown;
         }
-        let until = match self.shared.pull(me, now) {
-            Pulled::Some => {
-                Stats::add(&desk.stats.pulls, 1);
+        let until = match self.shared.steal_work(me, now) {
+            StealOutcome::Some => {
+                Stats::add(&remote.stats.steal_operations, 1);
                 return Idle::Awake;
             }
-            Pulled::Until(at) => Some(at),
-            Pulled::Nothing => None,
+            StealOutcome::Until(at) => Some(at),
+            StealOutcome::Nothing => None,
         };
         self.open_window(now);
-        let watch = self.shared.watch.begin(&self.shared, me, now);
+        let watch = self.shared.watchdog.begin(&self.shared, me, now);
         let foreign = self.shared.foreign.due(me, now);
         if !self.was_idle.get() {
             // What it polled may have spawned tasks on its driver. One that only woke to look appoints no other, or two
@@ -672,23 +679,23 @@ impl Local {
         }
         let until = [until, watch, foreign].into_iter().flatten().min();
         self.in_driver.set(true);
-        desk.says.asleep_since.store(now.0, Relaxed);
-        self.is_now_old.set(true);
-        desk.host.park(until, &|| !desk.inbox.is_asleep());
-        self.is_now_old.set(false);
-        desk.says.asleep_since.store(0, Relaxed);
+        remote.status.parked_since.store(now.0, Relaxed);
+        self.clock_is_stale.set(true);
+        remote.driver.park(until, &|| !remote.inbox.is_parked());
+        self.clock_is_stale.set(false);
+        remote.status.parked_since.store(0, Relaxed);
         self.in_driver.set(false);
         let woke = self.read_clock();
-        Stats::add(&desk.stats.parks, 1);
-        Stats::add(&desk.stats.parked_ns, woke.0.saturating_sub(now.0));
+        Stats::add(&remote.stats.parks, 1);
+        Stats::add(&remote.stats.parked_ns, woke.0.saturating_sub(now.0));
         self.clear_stuck();
-        if self.shared.watch.is_due(me, woke) {
+        if self.shared.watchdog.is_due(me, woke) {
             self.in_driver.set(true);
-            self.shared.watch.look(&self.shared, me, woke);
+            self.shared.watchdog.check(&self.shared, me, woke);
             self.in_driver.set(false);
             self.read_clock();
         }
-        self.shared.foreign.look(&self.shared, me, woke);
+        self.shared.foreign.check(&self.shared, me, woke);
         Idle::Awake
     }
 
@@ -699,41 +706,41 @@ impl Local {
 
     /// The runtime is over, and every task has ended.
     fn close(&self) {
-        let desk = self.desk();
-        desk.says.is_gone.store(true, Relaxed);
-        desk.inbox.close().for_each(end);
-        while let Some(ready) = self.pop_any() {
-            end(ready);
+        let remote = self.remote();
+        remote.status.is_closed.store(true, Relaxed);
+        remote.inbox.close().for_each(cancel);
+        while let Some(runnable) = self.pop_any() {
+            cancel(runnable);
         }
-        desk.host.close();
+        remote.driver.close();
         // What the driver dropped may have woken others, here.
-        while let Some(ready) = self.pop_any() {
-            end(ready);
+        while let Some(runnable) = self.pop_any() {
+            cancel(runnable);
         }
     }
 
     /// Whatever is left.
-    fn pop_any(&self) -> Option<Ready> {
-        let waiting = lock(&self.desk().queue).pop(u32::MAX, || warmcore_sched::Turn::Forth);
-        waiting.map(|waiting| waiting.ready)
+    fn pop_any(&self) -> Option<RunnableTask> {
+        let waiting = lock(&self.remote().run_queue).pop(u32::MAX, || warmcore_sched::Turn::Forth);
+        waiting.map(|waiting| waiting.runnable)
     }
 
     /// The thread is going to block: another goes on as this worker. False: there is none to be had.
-    pub(crate) fn hand_on(&self) -> bool {
+    pub(crate) fn hand_off(&self) -> bool {
         if self.in_driver.get() {
             // The driver is held by this thread, and so is the worker's sleep.
             return false;
         }
         // Before the other begins: from then on the worker's numbers are that one's.
-        Stats::add(&self.desk().says.polls, 1);
-        self.desk().is_stuck.store(false, Relaxed);
-        if Spares::give(&self.shared, self.me).is_err() {
-            Stats::add(&self.desk().says.polls, 1);
+        Stats::add(&self.remote().status.poll_seq, 1);
+        self.remote().is_stuck.store(false, Relaxed);
+        if WorkerThreads::start_worker(&self.shared, self.me).is_err() {
+            Stats::add(&self.remote().status.poll_seq, 1);
             return false;
         }
-        self.is_replaced.set(true);
-        context::stop_being();
-        // For the rest of the poll the thread is in the runtime as any other that entered it: see `be_thread`.
+        self.is_handed_off.set(true);
+        context::clear_current();
+        // For the rest of the poll the thread is in the runtime as any other that entered it: see `run_thread`.
         std::mem::forget(context::enter(self.shared.clone()));
         true
     }
@@ -750,20 +757,20 @@ fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
 }
 
 /// A worker that sleeps, or looks for work as one that does. However that ends, it is awake again.
-struct Idling<'a> {
-    desk: &'a Desk,
-    shelf: &'a Shelf,
+struct ParkGuard<'a> {
+    remote: &'a Remote,
+    inject_queue: &'a InjectQueue,
 }
 
-impl Drop for Idling<'_> {
+impl Drop for ParkGuard<'_> {
     fn drop(&mut self) {
-        self.shelf.idle.fetch_sub(1, Relaxed);
-        self.desk.inbox.rouse();
-        // ORDERING: SeqCst; that it is awake was written before, whether it was called, and what lies on the shelf,
-        // is read after: `Shared::kick_for_shelf` does both the other way round.
+        self.inject_queue.idle.fetch_sub(1, Relaxed);
+        self.remote.inbox.try_unpark();
+        // ORDERING: SeqCst; that it is awake was written before, whether it was called, and what lies on the injection queue,
+        // is read after: `Shared::notify_for_inject` does both the other way round.
         fence(SeqCst);
-        if self.shelf.is_called.load(Relaxed) {
-            self.shelf.is_called.store(false, SeqCst);
+        if self.inject_queue.wakeup_pending.load(Relaxed) {
+            self.inject_queue.wakeup_pending.store(false, SeqCst);
             fence(SeqCst);
         }
     }
@@ -772,31 +779,31 @@ impl Drop for Idling<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Idle {
     Awake,
-    Over,
+    Shutdown,
 }
 
 /// Ends a task that nobody will run: its future is dropped here, and who waits for it hears that.
-pub(crate) fn end(ready: Ready) {
-    ready.metadata().abort();
-    ready.run();
+pub(crate) fn cancel(runnable: RunnableTask) {
+    runnable.metadata().cancel();
+    runnable.run();
 }
 
 /// A worker's thread, from its first to its last moment.
-pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
+pub(crate) fn run_thread(shared: Arc<Shared>, first: CpuId) {
     context::become_a_runtimes();
     let mut next = Some(first);
     let budget = Rc::new(OpBudget::new());
     while let Some(cpu) = next {
         shared.pin(cpu);
-        let local = Local::new(shared.clone(), cpu, budget.clone());
-        let host = &shared.desk(cpu).host;
-        host.begin();
-        host.within(&mut || {
-            let _being = context::be(&local);
+        let worker = Worker::new(shared.clone(), cpu, budget.clone());
+        let driver = &shared.remote(cpu).driver;
+        driver.begin();
+        driver.with_context(&mut || {
+            let _being = context::set_current(&worker);
             // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
             let mut unwound = 0;
-            while catch_unwind(AssertUnwindSafe(|| local.run())).is_err() {
-                local.in_driver.set(false);
+            while catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
+                worker.in_driver.set(false);
                 unwound += 1;
                 if unwound > UNWOUND_MAX {
                     eprintln!(
@@ -807,13 +814,13 @@ pub(crate) fn be_thread(shared: Arc<Shared>, first: CpuId) {
                 }
             }
         });
-        host.end();
-        if !local.is_replaced.get() {
+        driver.end();
+        if !worker.is_handed_off.get() {
             return;
         }
-        drop(local);
-        context::leave_all();
-        next = shared.spares.wait();
+        drop(worker);
+        context::exit_all();
+        next = shared.worker_threads.next_worker();
     }
 }
 

@@ -443,7 +443,7 @@ fn what_tokio_spawns_stays_on_the_worker_that_called_and_is_counted_there() {
                 let mut counts = count();
                 counts.sort();
                 assert_eq!(counts, [0, 10], "all on one worker");
-                assert_eq!(watcher.metrics().living, 1, "they are not tasks of this runtime");
+                assert_eq!(watcher.metrics().num_alive_tasks, 1, "they are not tasks of this runtime");
                 // Others of ours come and go on both workers meanwhile.
                 for _ in 0..10 {
                     spawn(time::sleep(SHORT)).await.unwrap();

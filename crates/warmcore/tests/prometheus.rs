@@ -45,13 +45,13 @@ fn prometheus_reads_what_the_workers_did() {
     let name = "warmcore_runtime_polls_total{";
     let first = |text: &str| sum(text, name, "distance=\"first\"");
     assert!(first(&after) - first(&before) >= 1000.0, "{before}\n{after}");
-    for distance in ["home", "same_llc", "other_llc", "other_node"] {
+    for distance in ["same_worker", "same_llc", "other_llc", "other_node"] {
         sum(&after, name, &format!("distance=\"{distance}\""));
     }
     for worker in ["worker=\"0\"", "worker=\"1\"", "llc=", "node=", "cpu=", "runtime=\"test\""] {
         sum(&after, name, worker);
     }
-    sum(&after, "warmcore_runtime_queue_depth{", "worker=\"1\"");
+    sum(&after, "warmcore_runtime_local_queue_depth{", "worker=\"1\"");
     sum(&after, "warmcore_runtime_hot_windows_total{", "end=\"broken\"");
     sum(&after, "warmcore_runtime_tenant_ids{", "tenant=\"work\"");
     // A hundred tasks for each of eleven requests, two polls each.

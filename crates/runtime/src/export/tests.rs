@@ -144,7 +144,7 @@ fn tenants_of_one_name_are_one_series() {
 }
 
 #[test]
-fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_living_tasks() {
+fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_alive_tasks() {
     let notes = Notes::default();
     let runtime = Runtime::builder().worker_threads(1).name("orders").build().unwrap();
     let look = || {
@@ -163,7 +163,7 @@ fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_living_tasks(
         // The task that waits was polled once, or is about to be, which no look tells.
         let polls = of(&told, "polls_total").unwrap();
         assert!((before + 2.0..=before + 3.0).contains(&polls), "{round}: {polls} after {before}");
-        assert!(of(&told, "living_tasks") >= Some(1.0));
+        assert!(of(&told, "num_alive_tasks") >= Some(1.0));
         before = polls;
         waiting.abort();
         let _ = runtime.block_on(waiting);
@@ -174,23 +174,23 @@ fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_living_tasks(
             std::thread::yield_now();
         }
         let told = look();
-        assert_eq!((of(&told, "polls_total"), of(&told, "living_tasks")), (Some(polls), Some(0.0)));
+        assert_eq!((of(&told, "polls_total"), of(&told, "num_alive_tasks")), (Some(polls), Some(0.0)));
         // Once: an exporter that forgets what is idle is to forget it.
-        assert_eq!(of(&look(), "living_tasks"), None);
+        assert_eq!(of(&look(), "num_alive_tasks"), None);
     }
 }
 
 #[test]
 fn what_is_kept_of_tenants_is_by_name() {
-    let mut told = Told::default();
+    let mut told = Exported::default();
     for serial in 0..1000 {
         let name = ["odd", "even"][serial as usize % 2].to_owned();
-        told.by_name(&[TenantMetrics { name, serial, weight: 100, living: 1, polls: 2, run_ns: 3 }]);
+        told.by_name(&[TenantMetrics { name, serial, weight: 100, num_alive_tasks: 1, polls: 2, run_ns: 3 }]);
     }
     let last = told.by_name(&[]);
     assert_eq!(
         last.into_iter().collect::<Vec<_>>(),
-        [("even".to_owned(), OfName { polls: 1000, run_ns: 1500, living: 0 })]
+        [("even".to_owned(), OfName { polls: 1000, run_ns: 1500, num_alive_tasks: 0 })]
     );
     assert_eq!((told.last.len(), told.gone.len()), (0, 2));
     assert_eq!(told.gone["odd"], (1000, 1500));

@@ -49,17 +49,17 @@ unsafe impl Linked for Box<Item> {
     }
 }
 
-fn open(taken: Taken<Box<Item>>) -> Vec<usize> {
+fn open(taken: Drain<Box<Item>>) -> Vec<usize> {
     taken.map(|item| item.open()).collect()
 }
 
 /// A worker and how it sleeps: the kick is a count that only who kicks raises.
-struct Desk {
+struct Remote {
     inbox: Inbox<Box<Item>>,
     kicks: AtomicUsize,
 }
 
-impl Desk {
+impl Remote {
     fn new() -> Arc<Self> {
         Arc::new(Self { inbox: Inbox::new(), kicks: AtomicUsize::new(0) })
     }
@@ -77,16 +77,16 @@ impl Desk {
 #[test]
 fn who_sleeps_is_kicked_once_and_nothing_is_lost() {
     model(|| {
-        let desk = Desk::new();
+        let remote = Remote::new();
         let pushers = [1, 2].map(|number| {
-            let desk = desk.clone();
-            thread::spawn(move || desk.push(number))
+            let remote = remote.clone();
+            thread::spawn(move || remote.push(number))
         });
-        let mut seen = open(desk.inbox.take());
-        let slept = desk.inbox.sleep();
+        let mut seen = open(remote.inbox.take());
+        let slept = remote.inbox.try_park();
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
-        let kicks = desk.kicks.load(Relaxed);
-        let rest = open(desk.inbox.take());
+        let kicks = remote.kicks.load(Relaxed);
+        let rest = open(remote.inbox.take());
         if slept {
             assert_eq!(kicks, usize::from(!rest.is_empty()), "one kick a sleep, if something came");
         } else {
@@ -103,14 +103,14 @@ fn who_sleeps_is_kicked_once_and_nothing_is_lost() {
 #[test]
 fn what_one_pushed_comes_in_its_order() {
     model(|| {
-        let desk = Desk::new();
+        let remote = Remote::new();
         let pushers = [[1, 2], [11, 12]].map(|numbers| {
-            let desk = desk.clone();
-            thread::spawn(move || numbers.into_iter().for_each(|number| desk.push(number)))
+            let remote = remote.clone();
+            thread::spawn(move || numbers.into_iter().for_each(|number| remote.push(number)))
         });
-        let mut seen = open(desk.inbox.take());
+        let mut seen = open(remote.inbox.take());
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
-        seen.extend(open(desk.inbox.take()));
+        seen.extend(open(remote.inbox.take()));
         for [first, second] in [[1, 2], [11, 12]] {
             let at = |number| seen.iter().position(|seen| *seen == number).expect("lost");
             assert!(at(first) < at(second), "{seen:?}");
@@ -123,20 +123,20 @@ fn what_one_pushed_comes_in_its_order() {
 #[test]
 fn two_that_take_share_what_came() {
     model(|| {
-        let desk = Desk::new();
-        desk.push(1);
+        let remote = Remote::new();
+        remote.push(1);
         let pusher = thread::spawn({
-            let desk = desk.clone();
-            move || desk.push(2)
+            let remote = remote.clone();
+            move || remote.push(2)
         });
         let puller = thread::spawn({
-            let desk = desk.clone();
-            move || open(desk.inbox.take())
+            let remote = remote.clone();
+            move || open(remote.inbox.take())
         });
-        let mut seen = open(desk.inbox.take());
+        let mut seen = open(remote.inbox.take());
         pusher.join().unwrap();
         seen.extend(puller.join().unwrap());
-        seen.extend(open(desk.inbox.take()));
+        seen.extend(open(remote.inbox.take()));
         seen.sort();
         assert_eq!(seen, [1, 2]);
     });
@@ -146,41 +146,41 @@ fn two_that_take_share_what_came() {
 #[test]
 fn who_comes_too_late_keeps_what_he_has() {
     model(|| {
-        let desk = Desk::new();
+        let remote = Remote::new();
         let pushers = [1, 2].map(|number| {
-            let desk = desk.clone();
-            thread::spawn(move || desk.inbox.push(Item::new(number)).err().map(|item| item.open()))
+            let remote = remote.clone();
+            thread::spawn(move || remote.inbox.push(Item::new(number)).err().map(|item| item.open()))
         });
-        let mut seen = open(desk.inbox.close());
+        let mut seen = open(remote.inbox.close());
         for pusher in pushers {
             seen.extend(pusher.join().unwrap());
         }
         seen.sort();
         assert_eq!(seen, [1, 2]);
-        assert!(!desk.inbox.sleep() && !desk.inbox.rouse());
+        assert!(!remote.inbox.try_park() && !remote.inbox.try_unpark());
     });
 }
 
-/// Two that rouse, and one that pushes: one of them all ended the sleep, and it sees why.
+/// Two that try_unpark, and one that pushes: one of them all ended the sleep, and it sees why.
 #[test]
 fn one_of_all_who_rouse_ended_the_sleep() {
     model(|| {
-        let desk = Desk::new();
-        assert!(desk.inbox.sleep());
-        let rouser = thread::spawn({
-            let desk = desk.clone();
-            move || usize::from(desk.inbox.rouse())
+        let remote = Remote::new();
+        assert!(remote.inbox.try_park());
+        let unparker = thread::spawn({
+            let remote = remote.clone();
+            move || usize::from(remote.inbox.try_unpark())
         });
         let pusher = thread::spawn({
-            let desk = desk.clone();
-            move || desk.push(1)
+            let remote = remote.clone();
+            move || remote.push(1)
         });
-        let mine = usize::from(desk.inbox.rouse());
-        let theirs = rouser.join().unwrap();
+        let mine = usize::from(remote.inbox.try_unpark());
+        let theirs = unparker.join().unwrap();
         pusher.join().unwrap();
-        assert_eq!(mine + theirs + desk.kicks.load(Relaxed), 1);
-        assert!(!desk.inbox.is_asleep());
-        assert_eq!(open(desk.inbox.take()), [1]);
+        assert_eq!(mine + theirs + remote.kicks.load(Relaxed), 1);
+        assert!(!remote.inbox.is_parked());
+        assert_eq!(open(remote.inbox.take()), [1]);
     });
 }
 
@@ -188,46 +188,46 @@ fn one_of_all_who_rouse_ended_the_sleep() {
 #[test]
 fn who_was_roused_sees_why() {
     model(|| {
-        let (desk, why) = (Desk::new(), Arc::new(UnsafeCell::new(false)));
-        assert!(desk.inbox.sleep());
-        let rouser = thread::spawn({
-            let (desk, why) = (desk.clone(), why.clone());
+        let (remote, why) = (Remote::new(), Arc::new(UnsafeCell::new(false)));
+        assert!(remote.inbox.try_park());
+        let unparker = thread::spawn({
+            let (remote, why) = (remote.clone(), why.clone());
             move || {
                 // SAFETY: who sleeps does not look before it is roused; loom checks it.
                 why.with_mut(|why| unsafe { *why = true });
-                assert!(desk.inbox.rouse());
+                assert!(remote.inbox.try_unpark());
             }
         });
-        while desk.inbox.is_asleep() {
+        while remote.inbox.is_parked() {
             thread::yield_now();
         }
         // SAFETY: as above.
         assert!(why.with(|why| unsafe { *why }));
-        rouser.join().unwrap();
+        unparker.join().unwrap();
     });
 }
 
-/// `Worker::idle` against `Shared::help`, `kick_for_shelf` and `Runtime::end`: who sleeps, then looks; who makes
+/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`: who sleeps, then looks; who makes
 /// work (or an end), then looks who sleeps. One of the two sees the other. Both fences are needed.
 #[test]
 fn who_falls_asleep_sees_the_work_or_is_roused_for_it() {
     model(|| {
-        let desk = Desk::new();
+        let remote = Remote::new();
         let (idle, waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let helper = thread::spawn({
-            let (desk, idle, waiting) = (desk.clone(), idle.clone(), waiting.clone());
+            let (remote, idle, waiting) = (remote.clone(), idle.clone(), waiting.clone());
             move || {
                 waiting.store(1, Relaxed);
                 fence(SeqCst);
-                idle.load(Relaxed) > 0 && desk.inbox.is_asleep() && desk.inbox.rouse()
+                idle.load(Relaxed) > 0 && remote.inbox.is_parked() && remote.inbox.try_unpark()
             }
         });
-        assert!(desk.inbox.sleep());
+        assert!(remote.inbox.try_park());
         idle.fetch_add(1, Relaxed);
         fence(SeqCst);
         let has_seen = waiting.load(Relaxed) > 0;
-        let is_roused = helper.join().unwrap();
-        assert!(has_seen || is_roused, "it sleeps beside work, and nobody knows");
+        let is_unparked = helper.join().unwrap();
+        assert!(has_seen || is_unparked, "it sleeps beside work, and nobody knows");
     });
 }
 
@@ -235,17 +235,17 @@ fn who_falls_asleep_sees_the_work_or_is_roused_for_it() {
 #[test]
 fn who_wakes_while_it_is_appointed_is_not_the_watcher_unawares() {
     model(|| {
-        let (desk, who) = (Desk::new(), Arc::new(AtomicUsize::new(0)));
-        assert!(desk.inbox.sleep());
+        let (remote, who) = (Remote::new(), Arc::new(AtomicUsize::new(0)));
+        assert!(remote.inbox.try_park());
         let appointer = thread::spawn({
-            let (desk, who) = (desk.clone(), who.clone());
+            let (remote, who) = (remote.clone(), who.clone());
             move || {
                 who.store(1, Relaxed);
                 fence(SeqCst);
-                !desk.inbox.is_asleep()
+                !remote.inbox.is_parked()
             }
         });
-        assert!(desk.inbox.rouse());
+        assert!(remote.inbox.try_unpark());
         fence(SeqCst);
         let knows = who.load(Relaxed) == 1;
         assert!(appointer.join().unwrap() || knows, "it works, and all take it for the watcher");

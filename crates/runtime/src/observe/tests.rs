@@ -1,6 +1,6 @@
 use super::*;
 use crate::Runtime;
-use crate::host::mock::workers;
+use crate::driver::mock::workers;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::mpsc::channel;
 use tempfile::TempDir;
@@ -105,7 +105,7 @@ fn each_tenant_is_told_with_what_it_used() {
     let task = runtime.spawn_in(&tenant, std::future::pending::<()>());
     let line = line(&runtime.shared, clock::now());
     let (serial, said) = (tenant.serial(), line.split_once("\"tenants\":").unwrap().1);
-    let begin = format!(r#"[{{"name":"a \"b\"","serial":{serial},"weight":300,"living":1,"polls":"#);
+    let begin = format!(r#"[{{"name":"a \"b\"","serial":{serial},"weight":300,"num_alive_tasks":1,"polls":"#);
     assert!(said.starts_with(&begin) && said.ends_with("}]}\n"), "{said}");
     task.abort();
 }

@@ -62,7 +62,7 @@ impl Bed {
     }
 }
 
-impl Host for Arc<Bed> {
+impl Driver for Arc<Bed> {
     fn now(&self) -> Nanos {
         Nanos(self.clock.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed))
     }
@@ -86,22 +86,22 @@ impl Host for Arc<Bed> {
         }
     }
 
-    fn turn(&self) {
+    fn poll_events(&self) {
         self.serve();
     }
 
-    fn kick(&self) {
+    fn unpark(&self) {
         lock(&self.state).is_kicked = true;
         self.bell.notify_one();
     }
 
-    fn within(&self, act: &mut dyn FnMut()) {
+    fn with_context(&self, act: &mut dyn FnMut()) {
         act();
     }
 
-    fn alarm(&self, _at: Nanos) {
+    fn wake_at(&self, _at: Nanos) {
         if self.alarms == Alarms::AtOnce {
-            self.kick();
+            self.unpark();
         }
     }
 
@@ -127,15 +127,15 @@ impl Model {
             Arc::new(Bed { clock: clock.clone(), alarms, state, bell })
         };
         let beds: Vec<Arc<Bed>> = (0..workers).map(bed).collect();
-        let claims = Arc::default();
-        let desks = beds.iter().map(|bed| desk(Box::new(bed.clone()), &claims)).collect();
+        let virtual_times = Arc::default();
+        let remotes = beds.iter().map(|bed| remote(Box::new(bed.clone()), &virtual_times)).collect();
         let machine = Machine::new(&topology, &cpus);
-        let mut shared = shared("model".into(), desks, machine, policy, Duration::ZERO, Vec::new());
+        let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
         // On which CPU the real thread runs is not to matter.
         shared.worker_on = Box::new([]);
         let runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..workers {
-            Spares::give(&runtime.shared, CpuId(worker as u32)).unwrap();
+            WorkerThreads::start_worker(&runtime.shared, CpuId(worker as u32)).unwrap();
         }
         Self { runtime, beds, futures: Arc::default() }
     }
@@ -160,15 +160,15 @@ impl Model {
     fn end_beside_others(self) {
         let Self { runtime, .. } = self;
         let shared = &runtime.shared;
-        shared.desks.iter().for_each(|desk| _ = desk.living.close());
+        shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
         for _ in 0..PATIENCE {
-            if shared.count_living() == 0 {
+            if shared.num_alive_tasks() == 0 {
                 break;
             }
             thread::yield_now();
         }
-        let living = shared.count_living();
-        assert_eq!(living, 0, "tasks that nobody ends: {:?}", metrics(shared));
+        let alive = shared.num_alive_tasks();
+        assert_eq!(alive, 0, "tasks that nobody ends: {:?}", metrics(shared));
         drop(runtime);
     }
 }
@@ -178,14 +178,14 @@ struct Checked<F> {
     future: Pin<Box<F>>,
     is_polled: AtomicBool,
     has_ended: bool,
-    living: Arc<PlainU64>,
+    alive: Arc<PlainU64>,
 }
 
 impl<F> Checked<F> {
-    fn new(living: &Arc<PlainU64>, future: F) -> Self {
-        living.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    fn new(alive: &Arc<PlainU64>, future: F) -> Self {
+        alive.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let (future, is_polled) = (Box::pin(future), AtomicBool::new(false));
-        Self { future, is_polled, has_ended: false, living: living.clone() }
+        Self { future, is_polled, has_ended: false, alive: alive.clone() }
     }
 }
 
@@ -205,7 +205,7 @@ impl<F: Future> Future for Checked<F> {
 impl<F> Drop for Checked<F> {
     fn drop(&mut self) {
         assert!(!self.is_polled.swap(true, SeqCst), "dropped while it is polled");
-        self.living.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+        self.alive.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
     }
 }
 
@@ -311,7 +311,7 @@ fn who_is_pinned_stays_and_ends() {
                 let cpu = model.runtime.shared.machine.kernel_cpu(CpuId(worker));
                 let here = async move {
                     for _ in 0..2 {
-                        let at = context::with_worker(|local| local.map(|local| local.me));
+                        let at = context::with_worker(|worker| worker.map(|worker| worker.me));
                         assert_eq!(at, Some(CpuId(worker)));
                         yield_now().await;
                     }
@@ -325,7 +325,7 @@ fn who_is_pinned_stays_and_ends() {
     });
 }
 
-/// Two LLCs: whoever of them is called for what lies on a shelf, the next task there finds somebody, too.
+/// Two LLCs: whoever of them is called for what lies on an injection queue, the next task there finds somebody, too.
 #[test]
 fn a_call_from_afar_is_not_the_last() {
     check(|policy, alarms| {
@@ -349,15 +349,15 @@ fn who_is_woken_by_a_driver_waits_since_then() {
             let (door, opened_at) = (door.clone(), opened_at.clone());
             model.spawn(async move {
                 door.pass().await;
-                context::with_worker(|local| {
-                    let says = &local.expect("a task runs on a worker").desk().says;
-                    let since = says.since.load(Relaxed);
+                context::with_worker(|worker| {
+                    let status = &worker.expect("a task runs on a worker").remote().status;
+                    let since = status.backlog_since.load(Relaxed);
                     let is_late = since >= opened_at.load(std::sync::atomic::Ordering::SeqCst);
-                    assert!(says.waiting.load(Relaxed) == 0 || is_late, "waits since {since}");
+                    assert!(status.stealable.load(Relaxed) == 0 || is_late, "waits since {since}");
                 });
             })
         });
-        while lock(&door.0).1.len() < 2 || !model.runtime.shared.desks[0].inbox.is_asleep() {
+        while lock(&door.0).1.len() < 2 || !model.runtime.shared.remotes[0].inbox.is_parked() {
             thread::yield_now();
         }
         let slept = clock.fetch_add(1_000_000_000, std::sync::atomic::Ordering::SeqCst);
@@ -432,7 +432,7 @@ fn the_end_comes_to_all() {
     });
 }
 
-/// What is still in an inbox, a queue or on a shelf when all is over does not keep the runtime in memory.
+/// What is still in an inbox, a queue or on an injection queue when all is over does not keep the runtime in memory.
 #[test]
 fn what_comes_after_the_end_is_gone_at_once() {
     check(|policy, alarms| {
@@ -455,7 +455,7 @@ fn a_worker_goes_on_elsewhere() {
         let blocked = model.spawn({
             let door = door.clone();
             async move {
-                let handed_on = context::with_worker(|worker| worker.is_some_and(|local| local.hand_on()));
+                let handed_on = context::with_worker(|worker| worker.is_some_and(|worker| worker.hand_off()));
                 assert!(handed_on);
                 door.open();
                 yield_now().await;

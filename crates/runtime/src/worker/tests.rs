@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::common::{Hear, heard};
+use crate::driver::Driver;
 use crate::header::JoinHandle;
-use crate::host::Host;
-use crate::runtime::{desk, shared};
+use crate::runtime::{remote, shared};
 use crate::spawn::TaskBuilder;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use std::future::poll_fn;
@@ -24,17 +24,17 @@ struct Script {
     clock: AtomicU64,
 }
 
-impl Host for Arc<Script> {
+impl Driver for Arc<Script> {
     fn now(&self) -> Nanos {
         Nanos(self.clock.load(Relaxed))
     }
     fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
-    fn turn(&self) {}
-    fn kick(&self) {}
-    fn within(&self, act: &mut dyn FnMut()) {
+    fn poll_events(&self) {}
+    fn unpark(&self) {}
+    fn with_context(&self, act: &mut dyn FnMut()) {
         act();
     }
-    fn alarm(&self, _at: Nanos) {}
+    fn wake_at(&self, _at: Nanos) {}
     fn close(&self) {}
 }
 
@@ -43,7 +43,7 @@ type Bell = Arc<Mutex<Option<std::task::Waker>>>;
 
 struct World {
     script: Arc<Script>,
-    local: Local,
+    worker: Worker,
 }
 
 impl World {
@@ -53,13 +53,13 @@ impl World {
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let machine = Machine::new(&topology, &cpus);
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
-        let claims = Arc::default();
-        let desks = (0..2).map(|_| desk(Box::new(script.clone()), &claims)).collect();
+        let virtual_times = Arc::default();
+        let remotes = (0..2).map(|_| remote(Box::new(script.clone()), &virtual_times)).collect();
         let pin_to = vec![CpuSet::default(); 2];
         let shared =
-            shared("test".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
-        let local = Local::new(Arc::new(shared), CpuId(0), Rc::new(OpBudget::new()));
-        Self { script, local }
+            shared("test".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+        let worker = Worker::new(Arc::new(shared), CpuId(0), Rc::new(OpBudget::new()));
+        Self { script, worker }
     }
 
     fn pass(&self, ns: u64) {
@@ -79,20 +79,20 @@ impl World {
             *lock(&rung) = Some(cx.waker().clone());
             Poll::Pending
         });
-        (TaskBuilder::of(&self.local.shared).spawn(sleeps), bell)
+        (TaskBuilder::of(&self.worker.shared).spawn(sleeps), bell)
     }
 
     /// Polls the next task, and measures that poll. False: there is none.
     fn step(&self) -> bool {
-        self.local.until_sample.set(0);
-        if self.local.desk().inbox.has_tasks() {
-            self.local.empty_inbox();
+        self.worker.until_sample.set(0);
+        if self.worker.remote().inbox.has_tasks() {
+            self.worker.drain_inbox();
         }
-        self.local.next().map(|(ready, is_shared)| self.local.poll(ready, is_shared)).is_some()
+        self.worker.next_task().map(|(runnable, is_shared)| self.worker.poll(runnable, is_shared)).is_some()
     }
 
     fn hot_until(&self) -> u64 {
-        self.local.desk().says.hot_until.load(Relaxed)
+        self.worker.remote().status.hot_until.load(Relaxed)
     }
 }
 
@@ -112,11 +112,11 @@ fn end_all(world: &World, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
 fn a_sleep_is_measured_by_the_clock_of_its_end() {
     for (polls, each, recorded) in [(3, 150 * US, true), (1, 17 * US, true), (31, 100 * US, false)] {
         let world = World::new();
-        let _being = context::be(&world.local);
+        let _being = context::set_current(&world.worker);
         let (sleeper, bell) = world.sleeper(5 * US);
         assert!(world.step());
         let script = world.script.clone();
-        let waker = TaskBuilder::of(&world.local.shared).spawn(async move {
+        let waker = TaskBuilder::of(&world.worker.shared).spawn(async move {
             for poll in 1..=polls {
                 script.clock.fetch_add(each, Relaxed);
                 if poll == polls {
@@ -127,10 +127,10 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
         });
         for _ in 0..polls {
             // None of these is measured: nothing but the wake reads the clock.
-            world.local.until_sample.set(1000);
-            world.local.left.set(1000);
-            let (ready, is_shared) = world.local.next().unwrap();
-            world.local.poll(ready, is_shared);
+            world.worker.until_sample.set(1000);
+            world.worker.ticks_left.set(1000);
+            let (runnable, is_shared) = world.worker.next_task().unwrap();
+            world.worker.poll(runnable, is_shared);
         }
         let slept = sleeper.header().usual_sleep();
         assert_eq!(u64::from(slept), if recorded { polls * each } else { 0 }, "{polls} polls of {each} ns");
@@ -141,16 +141,16 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
 #[test]
 fn a_yield_is_no_sleep_and_opens_no_window() {
     let world = World::new();
-    let _being = context::be(&world.local);
+    let _being = context::set_current(&world.worker);
     let script = world.script.clone();
-    let yields = TaskBuilder::of(&world.local.shared).spawn(async move {
+    let yields = TaskBuilder::of(&world.worker.shared).spawn(async move {
         loop {
             script.clock.fetch_add(5 * US, Relaxed);
             crate::yield_now().await;
         }
     });
     let script = world.script.clone();
-    let other = TaskBuilder::of(&world.local.shared).spawn(async move {
+    let other = TaskBuilder::of(&world.worker.shared).spawn(async move {
         loop {
             script.clock.fetch_add(100 * US, Relaxed);
             crate::yield_now().await;
@@ -158,7 +158,7 @@ fn a_yield_is_no_sleep_and_opens_no_window() {
     });
     for _ in 0..20 {
         assert!(world.step());
-        world.local.open_window(Nanos(world.now()));
+        world.worker.open_window(Nanos(world.now()));
     }
     let learned = (yields.header().usual_sleep(), other.header().usual_sleep(), world.hot_until());
     assert_eq!(learned, (0, 0, 0), "sleeps of yields, and a window");
@@ -168,11 +168,11 @@ fn a_yield_is_no_sleep_and_opens_no_window() {
 #[test]
 fn a_window_opens_when_the_worker_goes_idle() {
     let world = World::new();
-    let _being = context::be(&world.local);
+    let _being = context::set_current(&world.worker);
     let wakes_itself = Arc::new(AtomicBool::new(false));
     let (bell, script, wakes) = (Bell::default(), world.script.clone(), wakes_itself.clone());
     let rung = bell.clone();
-    let task = TaskBuilder::of(&world.local.shared).spawn(poll_fn(move |cx| {
+    let task = TaskBuilder::of(&world.worker.shared).spawn(poll_fn(move |cx| {
         script.clock.fetch_add(5 * US, Relaxed);
         *lock(&rung) = Some(cx.waker().clone());
         if wakes.load(Relaxed) {
@@ -186,12 +186,12 @@ fn a_window_opens_when_the_worker_goes_idle() {
     assert_eq!(u64::from(task.header().usual_sleep()), 50 * US);
     wakes_itself.store(true, Relaxed);
     assert!(world.step());
-    world.local.open_window(Nanos(world.now()));
+    world.worker.open_window(Nanos(world.now()));
     assert_eq!(world.hot_until(), 0, "it was woken during its poll");
     wakes_itself.store(false, Relaxed);
     assert!(world.step());
     assert_eq!(world.hot_until(), 0, "it sleeps, and its worker has not gone idle");
-    assert_eq!(world.local.idle(), Idle::Awake);
+    assert_eq!(world.worker.idle(), Idle::Awake);
     assert_eq!(world.hot_until(), world.now() + 50 * US);
     end_all(&world, [task]);
 }
@@ -213,9 +213,9 @@ impl Hear for Told {
 #[test]
 fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
     let world = World::new();
-    let _being = context::be(&world.local);
+    let _being = context::set_current(&world.worker);
     let script = world.script.clone();
-    let task = TaskBuilder::of(&world.local.shared).name("honest").spawn(async move {
+    let task = TaskBuilder::of(&world.worker.shared).name("honest").spawn(async move {
         loop {
             script.clock.fetch_add(2_000 * US, Relaxed);
             crate::yield_now().await;
@@ -227,23 +227,26 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
             (0..polls).for_each(|_| assert!(world.step()));
         }
     });
-    assert_eq!(world.local.desk().stats.read().long_polls, 900);
+    assert_eq!(world.worker.remote().stats.read().long_polls, 900);
     let told = lock(&told.0).clone();
     // The first one, and each one that is the first after a second.
     assert_eq!(told.len(), 2, "{told:?}");
-    for (told, untold) in told.iter().zip([0, 499]) {
-        assert!(told.contains("task=honest") && told.ends_with(&format!(" untold={untold}")), "{told}");
+    for (told, unreported) in told.iter().zip([0, 499]) {
+        assert!(
+            told.contains("task=honest") && told.ends_with(&format!(" unreported={unreported}")),
+            "{told}"
+        );
     }
     end_all(&world, [task]);
 }
 
-/// As a worker does whose tasks call `block_in_place`: what it said, and what it left untold, outlives its thread.
+/// As a worker does whose tasks call `block_in_place`: what it said, and what it left unreported, outlives its thread.
 #[test]
 fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() {
     let mut world = World::new();
     let script = world.script.clone();
-    let being = context::be(&world.local);
-    let task = TaskBuilder::of(&world.local.shared).name("honest").spawn(async move {
+    let being = context::set_current(&world.worker);
+    let task = TaskBuilder::of(&world.worker.shared).name("honest").spawn(async move {
         loop {
             script.clock.fetch_add(2_000 * US, Relaxed);
             crate::yield_now().await;
@@ -253,18 +256,18 @@ fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() 
     let told = Told::default();
     heard(told.clone(), || {
         for _ in 0..900 {
-            let being = context::be(&world.local);
+            let being = context::set_current(&world.worker);
             assert!(world.step());
             drop(being);
-            world.local = Local::new(world.local.shared.clone(), CpuId(0), Rc::new(OpBudget::new()));
+            world.worker = Worker::new(world.worker.shared.clone(), CpuId(0), Rc::new(OpBudget::new()));
         }
     });
     let told = lock(&told.0).clone();
     assert_eq!(told.len(), 2, "{told:?}");
-    for (told, untold) in told.iter().zip([0, 499]) {
-        assert!(told.ends_with(&format!(" untold={untold}")), "{told}");
+    for (told, unreported) in told.iter().zip([0, 499]) {
+        assert!(told.ends_with(&format!(" unreported={unreported}")), "{told}");
     }
-    let _being = context::be(&world.local);
+    let _being = context::set_current(&world.worker);
     end_all(&world, [task]);
 }
 
@@ -273,8 +276,8 @@ fn a_round_of_one_poll_is_never_two() {
     let world = World::new();
     let rounds = |ns: u64| {
         let of = |_| {
-            world.local.end_round(ns * u64::from(world.local.round.get()));
-            world.local.round.get()
+            world.worker.tune_interval(ns * u64::from(world.worker.event_interval.get()));
+            world.worker.event_interval.get()
         };
         // The average follows what polls take.
         (0..50).map(of).collect::<Vec<u32>>().split_off(20)
@@ -303,10 +306,11 @@ impl Hear for Panics {
 #[test]
 fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
     let world = World::new();
-    let _being = context::be(&world.local);
-    let task = TaskBuilder::of(&world.local.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
+    let _being = context::set_current(&world.worker);
+    let task =
+        TaskBuilder::of(&world.worker.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
     heard(Panics, || assert!(world.step()));
-    assert_eq!(world.local.desk().says.polls.load(Relaxed), 2);
+    assert_eq!(world.worker.remote().status.poll_seq.load(Relaxed), 2);
     let outcome = std::pin::pin!(task).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     let Poll::Ready(Err(error)) = outcome else { panic!("it did not end") };
     assert!(error.is_panic() && error.to_string().contains("warmcore::spawn"), "{error}");
@@ -317,39 +321,39 @@ fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
 #[test]
 fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     let world = World::new();
-    let _being = context::be(&world.local);
+    let _being = context::set_current(&world.worker);
     let tenant = Tenant::builder().name("short").build();
     let script = world.script.clone();
-    let short = TaskBuilder::of(&world.local.shared).tenant(&tenant).spawn(async move {
+    let short = TaskBuilder::of(&world.worker.shared).tenant(&tenant).spawn(async move {
         loop {
             script.clock.fetch_add(US, Relaxed);
             crate::yield_now().await;
         }
     });
-    let run_ns = || world.local.shared.tally.read()[0].run_ns;
+    let run_ns = || world.worker.shared.tenant_stats.read()[0].run_ns;
     // All polls are measured, until the end of this one.
-    world.local.count_long_poll(None);
+    world.worker.count_long_poll(None);
     assert!(world.step());
     world.pass(MEASURED_FOR.0);
     // No poll took that second.
-    world.local.round_began.set(Nanos(world.now()));
-    world.local.start_judging(Nanos(world.now()));
+    world.worker.interval_start.set(Nanos(world.now()));
+    world.worker.restart_long_poll_check(Nanos(world.now()));
     let before = run_ns();
     assert!(world.step());
-    assert_eq!((run_ns() - before, world.local.sample_mask.get()), (US, SAMPLE_MASK));
+    assert_eq!((run_ns() - before, world.worker.sample_mask.get()), (US, SAMPLE_MASK));
     // One of those that are measured by chance, at whose end it is found that one before it was long.
     assert!(world.step());
     let script = world.script.clone();
-    let blocks = TaskBuilder::of(&world.local.shared)
+    let blocks = TaskBuilder::of(&world.worker.shared)
         .spawn(async move { _ = script.clock.fetch_add(30_000 * US, Relaxed) });
     while !blocks.is_finished() {
-        world.local.until_sample.set(1000);
-        let (ready, is_shared) = world.local.next().unwrap();
-        world.local.poll(ready, is_shared);
+        world.worker.until_sample.set(1000);
+        let (runnable, is_shared) = world.worker.next_task().unwrap();
+        world.worker.poll(runnable, is_shared);
     }
     let before = run_ns();
     assert!(world.step());
-    assert_eq!((run_ns() - before, world.local.sample_mask.get()), (US * 33 / 2, 0));
+    assert_eq!((run_ns() - before, world.worker.sample_mask.get()), (US * 33 / 2, 0));
     end_all(&world, [short]);
 }
 

@@ -48,8 +48,8 @@ const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.forei
     0 => "0".into(),
     n => format!("{}, {:.0} %", short(n as f64), rates.foreign * 100.0),
 });
-const WAITING: Column = column("wait", 6, |worker, _| short(worker.waiting.into()));
-const HOME: Column = column("home/s", 8, |_, rates| short(rates.home));
+const WAITING: Column = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
+const HOME: Column = column("home/s", 8, |_, rates| short(rates.same_worker));
 
 /// To be shown where there is room for 40 columns and a bar.
 const NARROW: &[Column] = &[
@@ -76,13 +76,13 @@ const WIDE: &[Column] = &[
     BUSY,
     FOREIGN,
     column("waiting", 9, WAITING.value),
-    column("poll", 9, |worker, _| time(worker.poll_ns.into())),
+    column("poll", 9, |worker, _| time(worker.mean_poll_ns.into())),
     HOME,
     column("same LLC/s", 12, |_, rates| short(rates.same_llc)),
     column("other LLC/s", 13, |_, rates| short(rates.other_llc)),
     column("other node/s", 14, |_, rates| short(rates.other_node)),
-    column("first/s", 9, |_, rates| short(rates.first)),
-    column("pulls/s", 9, |_, rates| short(rates.pulls)),
+    column("first/s", 9, |_, rates| short(rates.first_polls)),
+    column("steals/s", 9, |_, rates| short(rates.steal_operations)),
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
@@ -116,7 +116,7 @@ const CPUS: TenantColumn =
 const WEIGHT: TenantColumn =
     TenantColumn { title: "weight", width: 8, value: |tenant, _| tenant.weight.to_string() };
 const TASKS: TenantColumn =
-    TenantColumn { title: "tasks", width: 7, value: |tenant, _| short(tenant.living as f64) };
+    TenantColumn { title: "tasks", width: 7, value: |tenant, _| short(tenant.num_alive_tasks as f64) };
 const POLLS: TenantColumn = TenantColumn { title: "polls/s", width: 9, value: |_, of_it| short(of_it.polls) };
 
 /// For 40 columns.
@@ -182,8 +182,8 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     let (now, total) = (&look.now, look.total());
     let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
     let tasks = match foreign {
-        0 => many(now.living, "task"),
-        n => format!("{}, {} foreign", many(now.living, "task"), short(n as f64)),
+        0 => many(now.num_alive_tasks, "task"),
+        n => format!("{}, {} foreign", many(now.num_alive_tasks, "task"), short(n as f64)),
     };
     let whole = [
         // A program that its system does not tell is known by its runtime.
@@ -196,20 +196,20 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     ];
     let away = total.same_llc + total.other_llc + total.other_node;
     // A first poll has no home to come back to.
-    let again = total.home + away;
+    let again = total.same_worker + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
     let mut wakes = vec![format!("{} polls/s", short(total.polls))];
     match width {
-        ..60 => wakes.extend([format!("home {}", share(total.home)), format!("away {}", share(away))]),
+        ..60 => wakes.extend([format!("home {}", share(total.same_worker)), format!("away {}", share(away))]),
         _ => wakes.extend([
-            format!("home {}", share(total.home)),
+            format!("home {}", share(total.same_worker)),
             format!("same LLC {}", share(total.same_llc)),
             format!("other LLC {}", share(total.other_llc)),
             format!("other node {}", share(total.other_node)),
         ]),
     }
-    wakes.push(format!("{}/s first", short(total.first)));
-    wakes.push(format!("{} wakes/s from outside", short(look.outside_wakes)));
+    wakes.push(format!("{}/s first", short(total.first_polls)));
+    wakes.push(format!("{} wakes/s from outside", short(look.remote_schedules)));
     let columns = columns(width);
     let mut titles = format!("{:bar$}", "", bar = LABEL + bar_width(columns, width));
     for Column { title, width, .. } in columns {
@@ -312,15 +312,15 @@ fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'sta
     let busy: f64 = workers.iter().map(|i| look.rates[*i].busy).sum();
     let here = || workers.iter().map(|i| &look.now.workers[*i]);
     let shards: std::collections::BTreeSet<usize> = here().map(|worker| worker.shard).collect();
-    let shelf = shards
+    let queued = shards
         .iter()
-        .filter_map(|shard| look.now.shelves.get(*shard))
+        .filter_map(|shard| look.now.injection_queue_depths.get(*shard))
         .fold(0u32, |a, b| a.saturating_add(*b));
     let node = here().next().map_or(0, |worker| worker.node);
     let parts = [
         format!("LLC {llc}"),
         format!("{busy:.1} of {} busy", workers.len()),
-        format!("shelf {shelf}"),
+        format!("queue {queued}"),
         format!("node {node}"),
     ];
     Line::styled(fitting(&parts, width), bold())

@@ -29,11 +29,14 @@ pub struct Snapshot {
     /// How long the runtime has been there.
     pub up_ns: u64,
     /// Tasks that are not gone yet.
-    pub living: u64,
+    #[serde(alias = "living")]
+    pub num_alive_tasks: u64,
     /// Wakes by threads that are no workers.
-    pub outside_wakes: u64,
+    #[serde(alias = "outside_wakes")]
+    pub remote_schedules: u64,
     /// Tasks that wait for whoever is free first, by shard.
-    pub shelves: Vec<u32>,
+    #[serde(alias = "shelves")]
+    pub injection_queue_depths: Vec<u32>,
     /// By worker.
     pub workers: Vec<Worker>,
     /// The tenants that had a task there. A process that was built earlier says none.
@@ -48,7 +51,8 @@ pub struct Tenant {
     pub name: String,
     pub serial: u64,
     pub weight: u32,
-    pub living: u64,
+    #[serde(alias = "living")]
+    pub num_alive_tasks: u64,
     pub polls: u64,
     pub run_ns: u64,
 }
@@ -63,18 +67,23 @@ pub struct Worker {
     pub shard: usize,
     pub is_idle: bool,
     pub is_stuck: bool,
-    pub waiting: u32,
-    pub poll_ns: u32,
+    #[serde(alias = "waiting")]
+    pub local_queue_depth: u32,
+    #[serde(alias = "poll_ns")]
+    pub mean_poll_ns: u32,
     pub foreign_tasks: u64,
     pub busy_ns: u64,
     pub own_ns: u64,
     pub polls: u64,
-    pub home: u64,
+    #[serde(alias = "home")]
+    pub same_worker: u64,
     pub same_llc: u64,
     pub other_llc: u64,
     pub other_node: u64,
-    pub first: u64,
-    pub pulls: u64,
+    #[serde(alias = "first")]
+    pub first_polls: u64,
+    #[serde(alias = "pulls")]
+    pub steal_operations: u64,
     pub long_polls: u64,
 }
 
@@ -100,7 +109,8 @@ impl Snapshot {
             }
         };
         let Version { schema } = serde_json::from_str(line).map_err(wrong("the answer has no version"))?;
-        if schema != SCHEMA {
+        // The version before had other names for some of the fields.
+        if ![SCHEMA - 1, SCHEMA].contains(&schema) {
             bail!(
                 "the process speaks version {schema}, and this command version {SCHEMA}: use the `warmcore` of \
                  the version that the process was built with"
@@ -125,12 +135,12 @@ pub struct Rates {
     /// In foreign tasks, and the driver that runs them; from 0 to 1, and 0 without such tasks.
     pub foreign: f64,
     pub polls: f64,
-    pub home: f64,
+    pub same_worker: f64,
     pub same_llc: f64,
     pub other_llc: f64,
     pub other_node: f64,
-    pub first: f64,
-    pub pulls: f64,
+    pub first_polls: f64,
+    pub steal_operations: f64,
     pub long_polls: f64,
 }
 
@@ -167,7 +177,7 @@ pub struct Look {
     /// By tenant: who ran longest first.
     pub uses: Vec<Use>,
     /// Per second.
-    pub outside_wakes: f64,
+    pub remote_schedules: f64,
 }
 
 impl Look {
@@ -189,12 +199,12 @@ impl Look {
                 busy,
                 foreign,
                 polls: per_second(before.polls, now.polls),
-                home: per_second(before.home, now.home),
+                same_worker: per_second(before.same_worker, now.same_worker),
                 same_llc: per_second(before.same_llc, now.same_llc),
                 other_llc: per_second(before.other_llc, now.other_llc),
                 other_node: per_second(before.other_node, now.other_node),
-                first: per_second(before.first, now.first),
-                pulls: per_second(before.pulls, now.pulls),
+                first_polls: per_second(before.first_polls, now.first_polls),
+                steal_operations: per_second(before.steal_operations, now.steal_operations),
                 long_polls: per_second(before.long_polls, now.long_polls),
             }
         });
@@ -213,7 +223,7 @@ impl Look {
         }
         // Those that did nothing stay in the order of their age.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
-        Self { rates, uses, outside_wakes: per_second(before.outside_wakes, now.outside_wakes), now }
+        Self { rates, uses, remote_schedules: per_second(before.remote_schedules, now.remote_schedules), now }
     }
 
     /// All workers together; busy is how many CPUs.
@@ -222,12 +232,12 @@ impl Look {
             busy: sum.busy + it.busy,
             foreign: sum.foreign + it.foreign,
             polls: sum.polls + it.polls,
-            home: sum.home + it.home,
+            same_worker: sum.same_worker + it.same_worker,
             same_llc: sum.same_llc + it.same_llc,
             other_llc: sum.other_llc + it.other_llc,
             other_node: sum.other_node + it.other_node,
-            first: sum.first + it.first,
-            pulls: sum.pulls + it.pulls,
+            first_polls: sum.first_polls + it.first_polls,
+            steal_operations: sum.steal_operations + it.steal_operations,
             long_polls: sum.long_polls + it.long_polls,
         })
     }

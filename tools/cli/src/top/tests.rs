@@ -12,14 +12,14 @@ fn look() -> Look {
         llc,
         node,
         shard: llc as usize,
-        poll_ns: 4_200,
+        mean_poll_ns: 4_200,
         ..Worker::default()
     };
     let tenant = |name: &str, serial: u64, weight: u32| Tenant {
         name: name.into(),
         serial,
         weight,
-        living: 2,
+        num_alive_tasks: 2,
         polls: 1_000_000,
         run_ns: 3_600_000_000_000,
     };
@@ -30,9 +30,9 @@ fn look() -> Look {
         policy: "home".into(),
         at_ns: 5_000_000_000,
         up_ns: 3_600_000_000_000,
-        living: 1_234,
-        outside_wakes: 100,
-        shelves: vec![0, 3, 0, 1],
+        num_alive_tasks: 1_234,
+        remote_schedules: 100,
+        injection_queue_depths: vec![0, 3, 0, 1],
         workers: vec![worker(0, 0, 0), worker(1, 0, 0), worker(8, 1, 0), worker(9, 1, 0), worker(192, 3, 1)],
         tenants: vec![
             tenant("a customer whose name is long", 7, 100),
@@ -41,7 +41,7 @@ fn look() -> Look {
         ],
     };
     let mut now = before.clone();
-    (now.at_ns, now.outside_wakes) = (6_000_000_000, 150);
+    (now.at_ns, now.remote_schedules) = (6_000_000_000, 150);
     // The second and the third also drive; foreign tasks make that of the second theirs.
     let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
     for (worker, (busy_ms, own_ms)) in now.workers.iter_mut().zip(used_ms) {
@@ -49,20 +49,20 @@ fn look() -> Look {
         worker.own_ns += own_ms * 1_000_000;
     }
     let busy = &mut now.workers[0];
-    (busy.polls, busy.home, busy.same_llc, busy.other_llc, busy.other_node, busy.first) =
+    (busy.polls, busy.same_worker, busy.same_llc, busy.other_llc, busy.other_node, busy.first_polls) =
         (123_456, 120_000, 2_000, 400, 56, 1_000);
-    (busy.waiting, busy.pulls) = (17, 310);
+    (busy.local_queue_depth, busy.steal_operations) = (17, 310);
     let next = &mut now.workers[1];
-    (next.polls, next.home, next.foreign_tasks) = (9_999, 9_999, 3);
+    (next.polls, next.same_worker, next.foreign_tasks) = (9_999, 9_999, 3);
     // In a long poll, and one that sleeps.
     let stuck = &mut now.workers[2];
-    (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.home) = (true, 2, 12, 12);
+    (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.same_worker) = (true, 2, 12, 12);
     (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
     // Three quarters and a quarter of 1.6 CPUs.
     for (tenant, (polls, run_ms)) in now.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }
-    now.tenants[1].living = 1_200;
+    now.tenants[1].num_alive_tasks = 1_200;
     Look::between(&before, now)
 }
 
@@ -220,15 +220,15 @@ fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
     let mut older = look.now.clone();
     older.at_ns += 1_000_000_000;
     older.workers.truncate(2);
-    older.workers.iter_mut().for_each(|worker| (worker.polls, worker.home) = (0, 0));
+    older.workers.iter_mut().for_each(|worker| (worker.polls, worker.same_worker) = (0, 0));
     let total = Look::between(&look.now, older).total();
-    assert_eq!((total.polls, total.home), (0.0, 0.0));
+    assert_eq!((total.polls, total.same_worker), (0.0, 0.0));
 }
 
 #[test]
 fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
     let error = Snapshot::parse(r#"{"schema":1,"what":"top"}"#).unwrap_err().to_string();
-    assert!(error.contains("version 1,") && error.contains("version 2:"), "{error}");
+    assert!(error.contains("version 1,") && error.contains("version 3:"), "{error}");
     assert!(Snapshot::parse("").is_err());
     let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,"living":0,
         "outside_wakes":0,"shelves":[],"workers":[],"new":{}}"#;
@@ -240,22 +240,31 @@ fn hostile() -> String {
     let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}\\u2028\u{2029}\u{61c}\u{e0041}".to_owned()
         + &"x".repeat(1 << 16);
     let (most, few) = (u64::MAX, u32::MAX);
-    let worker: Vec<String> = ["poll_ns", "cpu", "llc", "node", "shard", "waiting"]
+    let worker: Vec<String> = ["mean_poll_ns", "cpu", "llc", "node", "shard", "local_queue_depth"]
         .iter()
         .map(|name| format!("\"{name}\":{few}"))
         .chain(
-            ["foreign_tasks", "polls", "home", "same_llc", "other_llc", "other_node", "first", "pulls"]
-                .iter()
-                .chain(&["busy_ns", "own_ns", "long_polls"])
-                .map(|name| format!("\"{name}\":{most}")),
+            [
+                "foreign_tasks",
+                "polls",
+                "same_worker",
+                "same_llc",
+                "other_llc",
+                "other_node",
+                "first_polls",
+                "steal_operations",
+            ]
+            .iter()
+            .chain(&["busy_ns", "own_ns", "long_polls"])
+            .map(|name| format!("\"{name}\":{most}")),
         )
         .collect();
     let worker = format!("{{\"is_idle\":true,\"is_stuck\":true,{}}}", worker.join(","));
     let tenant = format!(
-        r#"{{"name":"{text}","serial":{most},"weight":{few},"living":{most},"polls":{most},"run_ns":{most}}}"#
+        r#"{{"name":"{text}","serial":{most},"weight":{few},"num_alive_tasks":{most},"polls":{most},"run_ns":{most}}}"#
     );
     format!(
-        r#"{{"schema":2,"what":"top","pid":{few},"process":"{text}","name":"{text}","policy":"{text}","at_ns":{most},"up_ns":{most},"living":{most},"outside_wakes":{most},"shelves":[{few},{few}],"workers":[{worker},{worker}],"tenants":[{tenant},{tenant}]}}"#
+        r#"{{"schema":3,"what":"top","pid":{few},"process":"{text}","name":"{text}","policy":"{text}","at_ns":{most},"up_ns":{most},"num_alive_tasks":{most},"remote_schedules":{most},"injection_queue_depths":[{few},{few}],"workers":[{worker},{worker}],"tenants":[{tenant},{tenant}]}}"#
     ) + "\n"
 }
 
@@ -263,7 +272,7 @@ fn hostile() -> String {
 fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command() {
     let now = Snapshot::parse(&hostile()).unwrap();
     let mut before = now.clone();
-    (before.at_ns, before.workers[0].polls, before.outside_wakes) = (0, 0, 0);
+    (before.at_ns, before.workers[0].polls, before.remote_schedules) = (0, 0, 0);
     for (look, width) in [(Look::between(&before, now.clone()), 80), (Look::between(&now, before), 132)] {
         let drawn = plain(&look, width);
         let is_bad = |c: char| c != '\n' && is_unprintable(c);

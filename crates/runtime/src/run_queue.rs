@@ -1,15 +1,15 @@
-//! Queue: what waits at one worker, in the order in which it will run.
+//! RunQueue: what waits at one worker, in the order in which it will run.
 //!
-//! Model.   A class per tenant, served by weighted virtual time, which counts on all workers together (`claims.rs`):
+//! Model.   A class per tenant, served by weighted virtual time, which counts on all workers together (`virtual_time.rs`):
 //!          the tenant that has had least comes next. In a class,
 //!          rounds: what is pushed during a round runs in the next one. The policy says in which direction a
-//!          round goes; back again, the tasks that ran last find their data in the cache. The slot `next` holds
+//!          round goes; back again, the tasks that ran last find their data in the cache. The slot `lifo_slot` holds
 //!          the task that the running one woke: it runs at once, so that what two tasks say to each other stays
-//!          warm, but only `chain_max` times in a row, and never before the tasks of another tenant.
+//!          warm, but only `max_lifo_polls` times in a row, and never before the tasks of another tenant.
 //! Number.  With one tenant a push is a comparison and a store, a pop a load and two comparisons.
 //! Writers. Under the worker's lock: the worker, and who pulls.
 
-use crate::claims::{BATCH, Claim, Claims, virtual_time};
+use crate::virtual_time::{BATCH, VirtualTime, VirtualTimes, virtual_time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -45,59 +45,59 @@ const CLASSES_KEPT: usize = 64;
 const IN_TURN: u32 = 1 << 16;
 
 /// Tasks that a worker looks at until it finds one that may go elsewhere.
-const LOTS_MAX: usize = 64;
+const RANDOM_STEAL_SCAN_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Class<T> {
     share: Share,
-    claim: Arc<Claim>,
-    /// Virtual time that was measured here, and is not added to the claim yet.
-    not_added: u64,
+    vtime: Arc<VirtualTime>,
+    /// Virtual time that was measured here, and is not added to the vtime yet.
+    pending: u64,
     /// What was too little to count, in ns × 100.
     rest: u64,
-    turn: Turn,
+    order: Turn,
     /// This round's.
-    now: VecDeque<T>,
+    batch: VecDeque<T>,
     /// The next round's.
-    later: VecDeque<T>,
+    next_batch: VecDeque<T>,
 }
 
 impl<T: Entry> Class<T> {
     #[inline]
     fn len(&self) -> usize {
-        self.now.len() + self.later.len()
+        self.batch.len() + self.next_batch.len()
     }
 
     /// The tenant's virtual time, without what other workers have not added yet. It never falls.
-    fn had(&self) -> u64 {
-        self.claim.had() + self.not_added
+    fn vtime(&self) -> u64 {
+        self.vtime.get() + self.pending
     }
 
     #[cold]
     fn grow(&mut self) {
         // A task of a tenant's may be at work here, and the queue is the worker's.
-        unaccounted(|| self.later.reserve(1));
+        unaccounted(|| self.next_batch.reserve(1));
     }
 
     #[inline]
-    fn pop(&mut self, turn: impl Fn() -> Turn) -> Option<T> {
-        if self.now.is_empty() {
-            std::mem::swap(&mut self.now, &mut self.later);
-            self.turn = turn();
+    fn pop(&mut self, order: impl Fn() -> Turn) -> Option<T> {
+        if self.batch.is_empty() {
+            std::mem::swap(&mut self.batch, &mut self.next_batch);
+            self.order = order();
         }
-        match self.turn {
-            Turn::Forth => self.now.pop_front(),
-            Turn::Back => self.now.pop_back(),
+        match self.order {
+            Turn::Forth => self.batch.pop_front(),
+            Turn::Back => self.batch.pop_back(),
         }
     }
 
     /// Takes one that `may` go: the one that would run last, or the one that came first.
-    fn take(&mut self, whom: Whom, may: &impl Fn(&T) -> bool) -> Option<T> {
+    fn steal(&mut self, whom: Whom, may: &impl Fn(&T) -> bool) -> Option<T> {
         let lists = match whom {
-            Whom::Last => [&mut self.later, &mut self.now],
-            Whom::Oldest => [&mut self.now, &mut self.later],
+            Whom::Last => [&mut self.next_batch, &mut self.batch],
+            Whom::Oldest => [&mut self.batch, &mut self.next_batch],
         };
-        let from_front = whom == Whom::Oldest || self.turn == Turn::Back;
+        let from_front = whom == Whom::Oldest || self.order == Turn::Back;
         lists.into_iter().find_map(|list| {
             let at = if from_front { list.iter().position(may) } else { list.iter().rposition(may) };
             at.and_then(|at| list.remove(at))
@@ -106,18 +106,18 @@ impl<T: Entry> Class<T> {
 
     /// The one that came first, of those that could run elsewhere.
     fn oldest(&self) -> Option<&T> {
-        self.now.iter().chain(&self.later).find(|item| !item.is_pinned())
+        self.batch.iter().chain(&self.next_batch).find(|item| !item.is_pinned())
     }
 }
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
-    /// The only one that waits, where nobody is `next`: it needs no class.
+pub(crate) struct RunQueue<T> {
+    /// The only one that waits, where the LIFO slot is empty: it needs no class.
     only: Option<T>,
-    next: Option<T>,
-    /// How often in a row `next` was served.
-    chain: u32,
+    lifo_slot: Option<T>,
+    /// How often in a row the LIFO slot was served.
+    lifo_polls: u32,
     classes: Vec<Class<T>>,
     by_tenant: HashMap<u64, ClassId>,
     /// Classes in which somebody waits, by virtual time; what it says may be too little, never too much. The
@@ -130,17 +130,17 @@ pub(crate) struct Queue<T> {
     busy: u32,
     /// Picks among several classes so far.
     picks: u32,
-    claims: Arc<Claims>,
+    virtual_times: Arc<VirtualTimes>,
 }
 
 type ClassId = usize;
 
-impl<T: Entry> Queue<T> {
-    pub(crate) fn new(claims: Arc<Claims>) -> Self {
+impl<T: Entry> RunQueue<T> {
+    pub(crate) fn new(virtual_times: Arc<VirtualTimes>) -> Self {
         Self {
             only: None,
-            next: None,
-            chain: 0,
+            lifo_slot: None,
+            lifo_polls: 0,
             classes: Vec::new(),
             by_tenant: HashMap::new(),
             waiting: BinaryHeap::new(),
@@ -148,13 +148,13 @@ impl<T: Entry> Queue<T> {
             pinned: 0,
             busy: 0,
             picks: 0,
-            claims,
+            virtual_times,
         }
     }
 
     /// What the tenants have had on all workers together.
-    pub(crate) fn claims(&self) -> &Arc<Claims> {
-        &self.claims
+    pub(crate) fn virtual_times(&self) -> &Arc<VirtualTimes> {
+        &self.virtual_times
     }
 
     /// How many wait, the next one too.
@@ -163,7 +163,7 @@ impl<T: Entry> Queue<T> {
     }
 
     /// How many of them could run elsewhere.
-    pub(crate) fn movable(&self) -> u32 {
+    pub(crate) fn stealable(&self) -> u32 {
         self.len - self.pinned
     }
 
@@ -173,17 +173,17 @@ impl<T: Entry> Queue<T> {
     }
 
     /// The least virtual time of a tenant that has tasks waiting here; `u64::MAX` if no task waits.
-    pub(crate) fn least_had(&mut self) -> u64 {
+    pub(crate) fn min_vtime(&mut self) -> u64 {
         let alone =
-            self.only.as_ref().or(self.next.as_ref()).map(Entry::share).map(|share| self.class(share));
+            self.only.as_ref().or(self.lifo_slot.as_ref()).map(Entry::share).map(|share| self.class(share));
         let waiting =
             self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
-        waiting.map(|(_, class)| class.had()).min().unwrap_or(u64::MAX)
+        waiting.map(|(_, class)| class.vtime()).min().unwrap_or(u64::MAX)
     }
 
     /// The tenants with tasks waiting here that had less virtual time than `below`.
-    pub(crate) fn owed(&self, below: u64) -> Vec<u64> {
-        let waiting = self.classes.iter().filter(|class| class.len() > 0 && class.had() < below);
+    pub(crate) fn lagging(&self, below: u64) -> Vec<u64> {
+        let waiting = self.classes.iter().filter(|class| class.len() > 0 && class.vtime() < below);
         waiting.map(|class| class.share.tenant).collect()
     }
 
@@ -221,10 +221,10 @@ impl<T: Entry> Queue<T> {
                 &mut self.classes[id]
             }
         };
-        if class.later.len() == class.later.capacity() {
+        if class.next_batch.len() == class.next_batch.capacity() {
             class.grow();
         }
-        class.later.push_back(item);
+        class.next_batch.push_back(item);
         self.len += 1;
         if class.len() == 1 {
             let id = self.class(share);
@@ -234,12 +234,12 @@ impl<T: Entry> Queue<T> {
 
     /// Before all others, if its turn allows; who was there goes behind all others of its tenant.
     #[inline]
-    pub(crate) fn push_next(&mut self, item: T) {
+    pub(crate) fn push_lifo(&mut self, item: T) {
         self.pinned += u32::from(item.is_pinned());
         if self.only.is_some() {
             self.push_only_in_class();
         }
-        if let Some(before) = self.next.replace(item) {
+        if let Some(before) = self.lifo_slot.replace(item) {
             self.len -= 1;
             self.push_back_in_class(before);
         }
@@ -273,13 +273,13 @@ impl<T: Entry> Queue<T> {
     fn new_class(&mut self, share: Share) -> ClassId {
         let empty = || self.classes.iter().position(|class| class.len() == 0);
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
-        let (now, later) = (VecDeque::new(), VecDeque::new());
-        let claim = self.claims.of(share.tenant);
-        let class = Class { share, claim, not_added: 0, rest: 0, turn: Turn::Forth, now, later };
+        let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
+        let vtime = self.virtual_times.of(share.tenant);
+        let class = Class { share, vtime, pending: 0, rest: 0, order: Turn::Forth, batch, next_batch };
         match reused {
             Some(id) => {
                 let before = std::mem::replace(&mut self.classes[id], class);
-                before.claim.add(before.not_added);
+                before.vtime.add(before.pending);
                 self.by_tenant.remove(&before.share.tenant);
                 self.by_tenant.insert(share.tenant, id);
                 id
@@ -300,20 +300,20 @@ impl<T: Entry> Queue<T> {
             unaccounted(|| self.waiting.reserve(self.classes.len() + 1));
         }
         let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
-        let least = others.map(|(_, class)| class.had()).min();
+        let least = others.map(|(_, class)| class.vtime()).min();
         let class = &self.classes[id];
-        self.claims.come_back(&class.claim, class.not_added, least);
+        self.virtual_times.reactivate(&class.vtime, class.pending, least);
         if self.busy == 2 {
             // The one that was alone until now: who comes new is before it where both had as much.
             self.waiting.clear();
             let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
             if let Some(alone) = alone {
-                self.classes[alone].not_added += 1;
+                self.classes[alone].pending += 1;
             }
             let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-            self.waiting.extend(busy.map(|(id, class)| Reverse((class.had(), id))));
+            self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime(), id))));
         } else if self.busy > 2 {
-            self.waiting.push(Reverse((class.had(), id)));
+            self.waiting.push(Reverse((class.vtime(), id)));
             if self.waiting.len() > 4 * self.classes.len() {
                 self.forget_stale();
             }
@@ -324,50 +324,50 @@ impl<T: Entry> Queue<T> {
     #[cold]
     fn forget_stale(&mut self) {
         let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.waiting = busy.map(|(id, class)| Reverse((class.had(), id))).collect();
+        self.waiting = busy.map(|(id, class)| Reverse((class.vtime(), id))).collect();
     }
 
     /// The next one to run.
     #[inline]
-    pub(crate) fn pop(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
-        let item = self.pop_any(chain_max, turn)?;
+    pub(crate) fn pop(&mut self, max_lifo_polls: u32, order: impl Fn() -> Turn) -> Option<T> {
+        let item = self.pop_any(max_lifo_polls, order)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
     #[inline]
-    fn pop_any(&mut self, chain_max: u32, turn: impl Fn() -> Turn) -> Option<T> {
+    fn pop_any(&mut self, max_lifo_polls: u32, order: impl Fn() -> Turn) -> Option<T> {
         if let Some(only) = self.only.take() {
             self.len = 0;
             return Some(only);
         }
         let mut behind = None;
-        if let Some(next) = self.next.take() {
+        if let Some(task) = self.lifo_slot.take() {
             self.len -= 1;
-            let own = self.class(next.share());
+            let own = self.class(task.share());
             let waits = self.classes[own].len() > 0;
             let is_alone = self.busy == u32::from(waits);
-            if is_alone && (self.chain < chain_max || !waits) {
-                self.chain = self.chain.saturating_add(1);
-                return Some(next);
+            if is_alone && (self.lifo_polls < max_lifo_polls || !waits) {
+                self.lifo_polls = self.lifo_polls.saturating_add(1);
+                return Some(task);
             }
             if is_alone {
                 // Also on the way back, where the last one to come would be the first to go.
-                behind = Some(next);
+                behind = Some(task);
             } else {
-                self.push_back_in_class(next);
+                self.push_back_in_class(task);
             }
         }
-        self.chain = 0;
+        self.lifo_polls = 0;
         if self.len == 0 {
             return None;
         }
         let id = self.pick();
         let class = &mut self.classes[id];
-        let item = class.pop(turn)?;
-        self.left(id);
+        let item = class.pop(order)?;
+        self.record_dequeue(id);
         if self.busy > 1 && self.classes[id].len() > 0 {
-            self.waiting.push(Reverse((self.classes[id].had(), id)));
+            self.waiting.push(Reverse((self.classes[id].vtime(), id)));
         }
         if let Some(behind) = behind {
             self.push_back_in_class(behind);
@@ -418,7 +418,7 @@ impl<T: Entry> Queue<T> {
             let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
             let class = &self.classes[id];
             // Other workers may have added to it, and may be adding.
-            let now = class.had();
+            let now = class.vtime();
             if class.len() > 0 && now <= had {
                 return id;
             }
@@ -431,7 +431,7 @@ impl<T: Entry> Queue<T> {
 
     /// One of this class was taken out.
     #[inline]
-    fn left(&mut self, id: ClassId) {
+    fn record_dequeue(&mut self, id: ClassId) {
         self.len -= 1;
         if self.classes[id].len() == 0 {
             self.busy -= 1;
@@ -442,17 +442,17 @@ impl<T: Entry> Queue<T> {
     pub(crate) fn charge(&mut self, share: Share, ns: u64) {
         let id = self.class(share);
         let class = &mut self.classes[id];
-        self.claims.ran(class.had());
-        class.not_added += virtual_time(ns, class.share.weight, &mut class.rest);
-        if class.not_added >= BATCH {
-            class.claim.add(std::mem::take(&mut class.not_added));
+        self.virtual_times.advance(class.vtime());
+        class.pending += virtual_time(ns, class.share.weight, &mut class.rest);
+        if class.pending >= BATCH {
+            class.vtime.add(std::mem::take(&mut class.pending));
         }
     }
 
-    /// Since when the task waits that [`take`](Queue::take) would take for [`Whom::Oldest`]. `None`: no task could
+    /// Since when the task waits that [`steal`](RunQueue::steal) would take for [`Whom::Oldest`]. `None`: no task could
     /// run elsewhere.
     pub(crate) fn oldest_since(&mut self) -> Option<Nanos> {
-        if self.movable() == 0 {
+        if self.stealable() == 0 {
             return None;
         }
         let mut oldest = self.only.as_ref();
@@ -461,49 +461,49 @@ impl<T: Entry> Queue<T> {
             let all = std::iter::once(first).chain(0..self.classes.len());
             oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
         }
-        oldest.or(self.next.as_ref()).map(Entry::waits_since)
+        oldest.or(self.lifo_slot.as_ref()).map(Entry::waits_since)
     }
 
     /// Takes a task for another worker: the one that would run last or the one that has waited longest, of the tenant
     /// whose turn is next. The one that the running task woke only if no other may go: most of the time it runs in a
     /// moment, beside who woke it.
     #[inline(never)]
-    pub(crate) fn take(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.take_any(whom, may)?;
+    pub(crate) fn steal(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.steal_any(whom, may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
-    /// Takes a task for another worker, any one that `may` go: which one is as `lot` says. The task that the running
+    /// Takes a task for another worker, any one that `may` go: which one is as `random` says. The task that the running
     /// one woke only if no other waits.
     #[inline(never)]
-    pub(crate) fn take_by_lot(&mut self, lot: u32, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.take_any_by_lot(lot as usize, may)?;
+    pub(crate) fn steal_random(&mut self, random: u32, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.steal_any_at_random(random as usize, may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
-    fn take_any_by_lot(&mut self, lot: usize, may: impl Fn(&T) -> bool) -> Option<T> {
+    fn steal_any_at_random(&mut self, random: usize, may: impl Fn(&T) -> bool) -> Option<T> {
         if self.only.as_ref().is_some_and(&may) {
             self.len = 0;
             return self.only.take();
         }
         let waiting: usize = self.classes.iter().map(Class::len).sum();
-        for at in (0..waiting.min(LOTS_MAX)).map(|i| (lot % waiting + i) % waiting) {
-            if let Some((id, item)) = self.take_at(at, &may) {
-                self.left(id);
+        for at in (0..waiting.min(RANDOM_STEAL_SCAN_MAX)).map(|i| (random % waiting + i) % waiting) {
+            if let Some((id, item)) = self.steal_at(at, &may) {
+                self.record_dequeue(id);
                 return Some(item);
             }
         }
-        let next = self.next.take_if(|next| may(next))?;
+        let task = self.lifo_slot.take_if(|task| may(task))?;
         self.len -= 1;
-        Some(next)
+        Some(task)
     }
 
     /// The task at a place among all that wait in classes, if it `may` go.
-    fn take_at(&mut self, mut at: usize, may: &impl Fn(&T) -> bool) -> Option<(ClassId, T)> {
+    fn steal_at(&mut self, mut at: usize, may: &impl Fn(&T) -> bool) -> Option<(ClassId, T)> {
         for (id, class) in self.classes.iter_mut().enumerate() {
-            for queue in [&mut class.now, &mut class.later] {
+            for queue in [&mut class.batch, &mut class.next_batch] {
                 match queue.get(at) {
                     Some(item) if may(item) => return queue.remove(at).map(|item| (id, item)),
                     Some(_) => return None,
@@ -514,7 +514,7 @@ impl<T: Entry> Queue<T> {
         None
     }
 
-    fn take_any(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
+    fn steal_any(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
         if self.only.as_ref().is_some_and(&may) {
             self.len = 0;
             return self.only.take();
@@ -523,18 +523,18 @@ impl<T: Entry> Queue<T> {
         if self.busy > 1 {
             order.extend((0..self.classes.len()).filter(|id| self.classes[*id].len() > 0));
             // Cached: other workers add to it meanwhile.
-            order.sort_by_cached_key(|id| self.classes[*id].had());
+            order.sort_by_cached_key(|id| self.classes[*id].vtime());
         } else {
             order.extend(self.classes.iter().position(|class| class.len() > 0));
         }
         for id in order {
-            if let Some(item) = self.classes[id].take(whom, &may) {
-                self.left(id);
+            if let Some(item) = self.classes[id].steal(whom, &may) {
+                self.record_dequeue(id);
                 return Some(item);
             }
         }
-        let next = self.next.take_if(|next| may(next))?;
+        let task = self.lifo_slot.take_if(|task| may(task))?;
         self.len -= 1;
-        Some(next)
+        Some(task)
     }
 }

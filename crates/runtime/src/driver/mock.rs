@@ -1,7 +1,7 @@
 //! Mock: a host of tests that count what it is asked, or hold an answer up.
 
-use super::{Host, Used};
-use crate::runtime::{desk, shared};
+use super::{Driver, Used};
+use crate::runtime::{remote, shared};
 use crate::shared::Shared;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -21,17 +21,17 @@ pub(crate) struct Mock {
     pub(crate) gate: Mutex<()>,
 }
 
-impl Host for Arc<Mock> {
+impl Driver for Arc<Mock> {
     fn now(&self) -> Nanos {
         Nanos(1_000_000_000)
     }
     fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
-    fn turn(&self) {}
-    fn kick(&self) {}
-    fn within(&self, act: &mut dyn FnMut()) {
+    fn poll_events(&self) {}
+    fn unpark(&self) {}
+    fn with_context(&self, act: &mut dyn FnMut()) {
         act();
     }
-    fn alarm(&self, _at: Nanos) {}
+    fn wake_at(&self, _at: Nanos) {}
     fn foreign_tasks(&self) -> usize {
         self.asked.fetch_add(1, Relaxed);
         self.foreign.load(Relaxed)
@@ -52,9 +52,9 @@ pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared
     let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
     let machine = Machine::new(&topology, &cpus);
     let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
-    let claims = Arc::default();
-    let desks = mocks.iter().map(|mock| desk(Box::new(mock.clone()), &claims)).collect();
+    let virtual_times = Arc::default();
+    let remotes = mocks.iter().map(|mock| remote(Box::new(mock.clone()), &virtual_times)).collect();
     let pin_to = vec![CpuSet::default(); workers];
-    let shared = shared("mock".into(), desks, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+    let shared = shared("mock".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
     (mocks, shared)
 }

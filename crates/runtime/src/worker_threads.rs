@@ -19,9 +19,9 @@ use warmcore_types::CpuId;
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
-pub(crate) struct Spares {
+pub(crate) struct WorkerThreads {
     state: Mutex<State>,
-    bell: Condvar,
+    condvar: Condvar,
     /// To be joined at the end.
     pub(crate) threads: sync::Mutex<Vec<JoinHandle<()>>>,
 }
@@ -30,12 +30,12 @@ pub(crate) struct Spares {
 struct State {
     waiting: usize,
     workers: VecDeque<CpuId>,
-    is_over: bool,
+    is_shutdown: bool,
 }
 
-impl Spares {
+impl WorkerThreads {
     pub(crate) fn new() -> Self {
-        Self { state: Default::default(), bell: Condvar::new(), threads: sync::Mutex::new(Vec::new()) }
+        Self { state: Default::default(), condvar: Condvar::new(), threads: sync::Mutex::new(Vec::new()) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -43,24 +43,24 @@ impl Spares {
     }
 
     /// A thread for this worker: a spare one, or a new one.
-    pub(crate) fn give(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
-        let spares = &shared.spares;
-        let mut state = spares.state();
+    pub(crate) fn start_worker(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
+        let threads = &shared.worker_threads;
+        let mut state = threads.state();
         if state.waiting > state.workers.len() {
             state.workers.push_back(cpu);
-            spares.bell.notify_one();
+            threads.condvar.notify_one();
             return Ok(());
         }
         drop(state);
         let name = format!("{}-{}", shared.name, cpu.0);
         let of = shared.clone();
-        let thread = Builder::new().name(name).spawn(move || worker::be_thread(of, cpu))?;
-        lock(&spares.threads).push(thread);
+        let thread = Builder::new().name(name).spawn(move || worker::run_thread(of, cpu))?;
+        lock(&threads.threads).push(thread);
         Ok(())
     }
 
     /// Waits until there is a worker to be. `None`: it is over.
-    pub(crate) fn wait(&self) -> Option<CpuId> {
+    pub(crate) fn next_worker(&self) -> Option<CpuId> {
         let mut state = self.state();
         state.waiting += 1;
         loop {
@@ -68,11 +68,11 @@ impl Spares {
                 state.waiting -= 1;
                 return Some(cpu);
             }
-            if state.is_over {
+            if state.is_shutdown {
                 state.waiting -= 1;
                 return None;
             }
-            state = self.bell.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
     }
 
@@ -84,7 +84,7 @@ impl Spares {
 
     /// All who wait go home.
     pub(crate) fn end(&self) {
-        self.state().is_over = true;
-        self.bell.notify_all();
+        self.state().is_shutdown = true;
+        self.condvar.notify_all();
     }
 }

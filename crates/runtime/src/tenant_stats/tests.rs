@@ -33,31 +33,32 @@ fn every_poll_of_a_tenants_task_is_counted_and_none_of_another() {
         spawn_in(&bronze, async {}).await.unwrap();
         crate::spawn(yield_now()).await.unwrap();
     });
-    let tenants = until(|| Some(runtime.metrics().tenants).filter(|all| all.iter().all(|it| it.living == 0)));
+    let tenants =
+        until(|| Some(runtime.metrics().tenants).filter(|all| all.iter().all(|it| it.num_alive_tasks == 0)));
     assert_eq!(tenants.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["gold", "bronze"]);
     let gold = of(&tenants, "gold");
-    assert_eq!((gold.polls, gold.weight, gold.living), (100, 300, 0));
+    assert_eq!((gold.polls, gold.weight, gold.num_alive_tasks), (100, 300, 0));
     assert_eq!(of(&tenants, "bronze").polls, 1);
 }
 
 #[test]
-fn a_task_counts_as_living_until_its_future_is_gone_also_if_it_is_aborted_or_panics() {
+fn a_task_counts_as_alive_until_its_future_is_gone_also_if_it_is_aborted_or_panics() {
     let runtime = runtime();
     let tenant = Tenant::builder().name("busy").build();
-    let living = |runtime: &Runtime| of(&runtime.metrics().tenants, "busy").living;
+    let alive = |runtime: &Runtime| of(&runtime.metrics().tenants, "busy").num_alive_tasks;
     let waiting: Vec<_> = (0..3).map(|_| runtime.spawn_in(&tenant, std::future::pending::<()>())).collect();
-    assert_eq!(living(&runtime), 3);
+    assert_eq!(alive(&runtime), 3);
     waiting[0].abort();
-    until(|| (living(&runtime) == 2).then_some(()));
+    until(|| (alive(&runtime) == 2).then_some(()));
     let panicked = runtime.block_on(runtime.spawn_in(&tenant, async { panic!("on purpose") }));
     panicked.unwrap_err();
-    until(|| (living(&runtime) == 2).then_some(()));
+    until(|| (alive(&runtime) == 2).then_some(()));
     // A task that never begins: nothing was counted.
     drop(runtime.task_builder().tenant(&tenant));
-    assert_eq!(living(&runtime), 2);
+    assert_eq!(alive(&runtime), 2);
     let shared = runtime.shared.clone();
     drop(runtime);
-    assert_eq!(of(&shared.tally.read(), "busy").living, 0);
+    assert_eq!(of(&shared.tenant_stats.read(), "busy").num_alive_tasks, 0);
 }
 
 #[test]
@@ -98,37 +99,37 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
 fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
     // From one to the next it is 1 to 32 polls, each as likely: of 32 such ways each once.
     let polls = (1..=32).sum::<u64>();
-    let of_all = |ran| of_all(ran, SAMPLE_MASK + 2);
-    assert_eq!(of_all(32), polls);
-    assert_eq!(of_all(32 * 1_000), polls * 1_000);
-    assert_eq!((of_all(0), of_all(1), of_all(2)), (0, 16, 33));
+    let scale_sample = |ran| scale_sample(ran, SAMPLE_MASK + 2);
+    assert_eq!(scale_sample(32), polls);
+    assert_eq!(scale_sample(32 * 1_000), polls * 1_000);
+    assert_eq!((scale_sample(0), scale_sample(1), scale_sample(2)), (0, 16, 33));
     // A poll of an hour, of a task whose polls were short so far.
-    assert_eq!(of_all(3_600_000_000_000), 59_400_000_000_000);
+    assert_eq!(scale_sample(3_600_000_000_000), 59_400_000_000_000);
 }
 
 #[test]
 fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_at_nothing() {
-    let tally = Tally::new();
+    let stats = TenantStats::new();
     let mut highest = 0;
     // Tests beside this one have tenants, too: the places are not known, but they stay few.
     for _ in 0..1000 {
         let tenant = Tenant::builder().name("short").build();
         highest = highest.max(tenant.index());
-        // SAFETY: the tally stays for as long as this scope.
-        let member = unsafe { tally.member(&tenant) };
-        let fresh = &tally.read()[0];
-        assert_eq!((fresh.polls, fresh.run_ns, fresh.living), (0, 0, 0));
-        member.begin();
-        member.count_poll();
-        member.count_run(7);
-        let now = &tally.read()[0];
-        assert_eq!((now.polls, now.run_ns, now.living), (1, 7, 1));
-        member.end();
-        drop((member, tenant));
-        assert_eq!(tally.read(), []);
+        // SAFETY: the stats stays for as long as this scope.
+        let tenant_ref = unsafe { stats.tenant_ref(&tenant) };
+        let fresh = &stats.read()[0];
+        assert_eq!((fresh.polls, fresh.run_ns, fresh.num_alive_tasks), (0, 0, 0));
+        tenant_ref.begin();
+        tenant_ref.count_poll();
+        tenant_ref.count_run(7);
+        let now = &stats.read()[0];
+        assert_eq!((now.polls, now.run_ns, now.num_alive_tasks), (1, 7, 1));
+        tenant_ref.end();
+        drop((tenant_ref, tenant));
+        assert_eq!(stats.read(), []);
     }
-    let seats = tally.blocks.iter().filter_map(OnceLock::get).flatten().filter_map(OnceLock::get).count();
-    assert!(seats <= highest + 1, "{seats} seats, and never a place above {highest}");
+    let slots = stats.blocks.iter().filter_map(OnceLock::get).flatten().filter_map(OnceLock::get).count();
+    assert!(slots <= highest + 1, "{slots} slots, and never a place above {highest}");
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn two_runtimes_count_apart() {
 fn every_place_has_a_seat_of_its_own() {
     let mut last = None;
     for place in (0..5000).chain([(1 << 24) - 1]) {
-        let (block, at) = seat_at(place);
+        let (block, at) = slot_at(place);
         assert!(block < BLOCKS && at < FIRST << block, "{place}: {block}, {at}");
         assert!(last < Some((block, at)), "{place} after {last:?}");
         last = Some((block, at));

@@ -11,30 +11,30 @@ fn compute(for_ns: u64) {
 #[test]
 fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
     const PART: u64 = 5_000_000;
-    let host = Tokio::new("test", 1).unwrap();
-    host.begin();
-    host.count_own(true);
-    host.turn();
-    let before = host.used();
+    let driver = TokioDriver::new("test", 1).unwrap();
+    driver.begin();
+    driver.count_own(true);
+    driver.poll_events();
+    let before = driver.used();
     compute(PART);
-    assert!(host.used().own.0 - before.own.0 >= PART, "as long as it is under way");
-    host.turn();
-    assert!(host.used().own.0 - before.own.0 >= PART, "and afterwards");
+    assert!(driver.used().own.0 - before.own.0 >= PART, "as long as it is under way");
+    driver.poll_events();
+    assert!(driver.used().own.0 - before.own.0 >= PART, "and afterwards");
     // Inside, none of it is.
-    let before = host.used();
-    let inside = host.used_by(|| compute(PART));
+    let before = driver.used();
+    let inside = driver.used_by(|| compute(PART));
     assert!(
         inside.all.0 - before.all.0 >= PART && inside.own.0 - before.own.0 < PART,
         "{inside:?} {before:?}"
     );
 
     // Counted no more, and again from inside the driver: nothing is left over from before.
-    host.count_own(false);
-    host.turn();
+    driver.count_own(false);
+    driver.poll_events();
     compute(PART);
-    let before = host.used();
-    let inside = host.used_by(|| {
-        host.count_own(true);
+    let before = driver.used();
+    let inside = driver.used_by(|| {
+        driver.count_own(true);
         compute(PART);
     });
     assert!(inside.all.0 - before.all.0 >= PART, "{inside:?} {before:?}");
@@ -44,34 +44,38 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
 #[test]
 fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     const PART: u64 = 5_000_000;
-    let host = &Tokio::new("test", 1).unwrap();
+    let driver = &TokioDriver::new("test", 1).unwrap();
     let on_a_thread = |act: &(dyn Fn() + Sync)| std::thread::scope(|scope| _ = scope.spawn(act));
     on_a_thread(&|| {
-        host.begin();
+        driver.begin();
         compute(PART);
-        host.end();
+        driver.end();
     });
-    let first = host.used().all.0;
+    let first = driver.used().all.0;
     assert!(first >= PART);
     // As in `block_on`: inside the runtime, and not the worker.
-    on_a_thread(&|| host.within(&mut || compute(PART)));
-    assert_eq!(host.used().all.0, first);
+    on_a_thread(&|| driver.with_context(&mut || compute(PART)));
+    assert_eq!(driver.used().all.0, first);
     on_a_thread(&|| {
-        host.begin();
+        driver.begin();
         // Another one takes over, and this one goes on for itself.
         on_a_thread(&|| {
-            host.begin();
+            driver.begin();
             compute(PART);
-            host.end();
+            driver.end();
         });
-        let second = host.used().all.0;
+        let second = driver.used().all.0;
         compute(PART);
-        host.end();
-        assert!(second >= first + PART && host.used().all.0 == second, "{first} {second} {:?}", host.used());
+        driver.end();
+        assert!(
+            second >= first + PART && driver.used().all.0 == second,
+            "{first} {second} {:?}",
+            driver.used()
+        );
     });
 }
 
-impl Tokio {
+impl TokioDriver {
     /// What was used when `act` had run inside the driver.
     fn used_by(&self, act: impl Fn()) -> Used {
         let used = Mutex::new(Used::default());

@@ -1,4 +1,4 @@
-//! Living: every task that is not gone yet, so that shutting down can end them all.
+//! OwnedTasks: every task that is not gone yet, so that shutting down can end them all.
 //!
 //! Model.   A list per worker, of the tasks that were spawned there. A task enters it when it is made, and
 //!          leaves when its future is dropped, whoever drops it. Once closed nobody enters.
@@ -30,18 +30,18 @@ struct List {
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
-pub(crate) struct Living {
+pub(crate) struct OwnedTasks {
     list: Mutex<List>,
     /// How many; written under the lock, read by anybody.
     count: AtomicU32,
 }
 
 // SAFETY: the pointers are to headers, which are `Sync`, of tasks that leave the list before they are gone.
-unsafe impl Send for Living {}
+unsafe impl Send for OwnedTasks {}
 // SAFETY: as above.
-unsafe impl Sync for Living {}
+unsafe impl Sync for OwnedTasks {}
 
-impl Living {
+impl OwnedTasks {
     pub(crate) fn new() -> Self {
         let list = List { slots: Vec::new(), free: END, is_closed: false };
         Self { list: Mutex::new(list), count: AtomicU32::new(0) }
@@ -104,7 +104,7 @@ impl Living {
         for slot in &list.slots {
             if let Slot::Task(waker, header) = slot {
                 // SAFETY: it is on the list, so it is not gone, and can't go while the lock is held.
-                unsafe { header.as_ref() }.abort();
+                unsafe { header.as_ref() }.cancel();
                 wakers.push(waker.clone());
             }
         }

@@ -1,7 +1,7 @@
 //! What a queue keeps, and what it forgets.
 
 use super::*;
-use crate::claims::SLICE;
+use crate::virtual_time::MAX_CREDIT;
 
 /// Of this tenant. Above 1000 it is pinned.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -40,7 +40,7 @@ impl Entry for Alike {
     }
 }
 
-fn round(queue: &mut Queue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
+fn round(queue: &mut RunQueue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
     let waiting = queue.len();
     let mut order = Vec::new();
     for _ in 0..waiting {
@@ -55,7 +55,7 @@ fn round(queue: &mut Queue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
 
 #[test]
 fn forth_is_first_come_first_served() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, Turn::Forth, true), [0, 1, 2, 3, 4]);
     assert_eq!(round(&mut queue, Turn::Forth, false), [0, 1, 2, 3, 4]);
@@ -64,7 +64,7 @@ fn forth_is_first_come_first_served() {
 
 #[test]
 fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
     assert_eq!(round(&mut queue, Turn::Back, true), [0, 1, 2, 3, 4]);
@@ -74,12 +74,12 @@ fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
 #[test]
 fn who_pulls_gets_the_one_that_would_run_last() {
     for (turn, last) in [(Turn::Forth, 4), (Turn::Back, 3)] {
-        let mut queue = Queue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
         // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
-        let taken = queue.take(Whom::Last, |_| true).unwrap().0;
+        let taken = queue.steal(Whom::Last, |_| true).unwrap().0;
         assert!(taken == last || turn == Turn::Back && taken == 4, "{turn:?}: {taken}");
         assert_eq!(queue.len(), 3);
     }
@@ -88,13 +88,13 @@ fn who_pulls_gets_the_one_that_would_run_last() {
 #[test]
 fn the_oldest_task_is_taken_first_whatever_the_turn() {
     for turn in [Turn::Forth, Turn::Back] {
-        let mut queue = Queue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         let ran = queue.pop(0, || turn).unwrap().0;
         queue.push(Alike(4));
         let mut expected: Vec<u32> = (0..5).filter(|i| *i != ran).collect();
         while let Some(since) = queue.oldest_since() {
-            let taken = queue.take(Whom::Oldest, |_| true).unwrap();
+            let taken = queue.steal(Whom::Oldest, |_| true).unwrap();
             assert_eq!((taken.0, since), (expected.remove(0), Nanos(taken.0.into())), "{turn:?}");
         }
         assert!(expected.is_empty() && queue.len() == 0);
@@ -121,28 +121,28 @@ impl Entry for Of {
 
 #[test]
 fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     [Of(1, 1), Of(2, 2), Of(1, 3), Of(1, 4), Of(2, 5), Of(2, 6)].into_iter().for_each(|of| queue.push(of));
     queue.charge(Share { tenant: 2, weight: 100 }, 1_000_000);
     let mut order = Vec::new();
     while let Some(since) = queue.oldest_since() {
-        let taken = queue.take(Whom::Oldest, |of| !of.is_pinned()).unwrap();
+        let taken = queue.steal(Whom::Oldest, |of| !of.is_pinned()).unwrap();
         assert_eq!(since, Nanos(taken.1));
         order.push(taken.1);
     }
     // Of tenant 1 the pinned ones stay, and nothing of tenant 2 is overlooked behind them.
     assert_eq!(order, [4, 2, 6]);
-    assert_eq!((queue.len(), queue.movable()), (3, 0));
+    assert_eq!((queue.len(), queue.stealable()), (3, 0));
 }
 
 #[test]
 fn a_chain_is_served_first_so_often_and_no_more() {
     for turn in [Turn::Forth, Turn::Back] {
-        let mut queue = Queue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default());
         queue.push(Alike(0));
         let mut order = Vec::new();
         for i in 1..=6 {
-            queue.push_next(Alike(i));
+            queue.push_lifo(Alike(i));
             order.push(queue.pop(2, || turn).unwrap().0);
         }
         assert_eq!(order, [1, 2, 0, 4, 5, 3], "{turn:?}");
@@ -151,10 +151,10 @@ fn a_chain_is_served_first_so_often_and_no_more() {
 
 #[test]
 fn a_chain_does_not_go_before_another_tenant() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     let mut order = Vec::new();
     for i in 1..=6 {
-        queue.push_next(Item(1));
+        queue.push_lifo(Item(1));
         if i == 2 {
             queue.push(Item(2));
         }
@@ -168,24 +168,24 @@ fn a_chain_does_not_go_before_another_tenant() {
 
 #[test]
 fn the_next_one_is_taken_when_nobody_else_waits() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     queue.push(Alike(0));
-    queue.push_next(Alike(1));
-    assert_eq!(queue.take(Whom::Last, |_| true).unwrap().0, 0);
-    assert!(queue.take(Whom::Last, |_| false).is_none());
-    assert_eq!(queue.take(Whom::Last, |_| true).unwrap().0, 1);
+    queue.push_lifo(Alike(1));
+    assert_eq!(queue.steal(Whom::Last, |_| true).unwrap().0, 0);
+    assert!(queue.steal(Whom::Last, |_| false).is_none());
+    assert_eq!(queue.steal(Whom::Last, |_| true).unwrap().0, 1);
     assert_eq!(queue.len(), 0);
     assert!(queue.pop(2, || Turn::Forth).is_none());
 }
 
 #[test]
 fn what_tenants_use_is_as_their_weights() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     (0..8).for_each(|i| queue.push(Item(if i % 2 == 0 { 1 } else { 3 })));
     let mut used = std::collections::BTreeMap::new();
     for _ in 0..4000 {
         let item = queue.pop(0, || Turn::Forth).unwrap();
-        assert!(queue.claims().are_several());
+        assert!(queue.virtual_times().has_several_tenants());
         *used.entry(item.0).or_insert(0u64) += 20_000;
         queue.charge(item.share(), 20_000);
         queue.push(item);
@@ -195,7 +195,7 @@ fn what_tenants_use_is_as_their_weights() {
 
 #[test]
 fn who_comes_seldom_comes_first() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     (0..64).for_each(|_| queue.push(Item(1)));
     for i in 0..1000 {
         if i % 10 == 0 {
@@ -203,7 +203,7 @@ fn who_comes_seldom_comes_first() {
         }
         let item = queue.pop(0, || Turn::Forth).unwrap();
         assert_eq!(item, Item(if i % 10 == 0 { 2 } else { 1 }), "poll {i}");
-        if queue.claims().are_several() {
+        if queue.virtual_times().has_several_tenants() {
             queue.charge(item.share(), if item.0 == 2 { 1_000 } else { 200_000 });
         }
         if item.0 == 1 {
@@ -214,7 +214,7 @@ fn who_comes_seldom_comes_first() {
 
 #[test]
 fn many_tenants_are_told_apart_and_forgotten() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     for round in 0..3 {
         (0..500).for_each(|tenant| queue.push(Item(tenant)));
         let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || Turn::Forth).unwrap().0).collect();
@@ -231,23 +231,23 @@ fn many_tenants_are_told_apart_and_forgotten() {
 
 #[test]
 fn what_is_pinned_is_not_movable() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
-    assert_eq!((queue.len(), queue.movable()), (4, 2));
-    assert!(queue.take(Whom::Last, |item| !item.is_pinned()).is_some());
-    assert_eq!((queue.len(), queue.movable()), (3, 1));
+    assert_eq!((queue.len(), queue.stealable()), (4, 2));
+    assert!(queue.steal(Whom::Last, |item| !item.is_pinned()).is_some());
+    assert_eq!((queue.len(), queue.stealable()), (3, 1));
     while queue.pop(0, || Turn::Forth).is_some() {}
-    assert_eq!((queue.len(), queue.movable()), (0, 0));
+    assert_eq!((queue.len(), queue.stealable()), (0, 0));
 }
 
 /// Four tenants wait; one of them comes and is pulled away again, for ever.
 #[test]
 fn a_class_that_others_empty_leaves_nothing_behind() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
-        assert!(queue.take(Whom::Last, |item| item.0 == 9).is_some());
+        assert!(queue.steal(Whom::Last, |item| item.0 == 9).is_some());
     }
     assert!(queue.waiting.len() <= 4 * queue.classes.len() + 1, "{} wait", queue.waiting.len());
     let mut left = Vec::new();
@@ -262,11 +262,11 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
 fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
     let mut taken = Vec::new();
     for lot in 0..5 {
-        let mut queue = Queue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default());
         (0..6).for_each(|i| queue.push(Alike(i)));
         // 0 runs; 5 comes for the next round.
         assert_eq!(queue.pop(0, || Turn::Forth).unwrap().0, 0);
-        let item = queue.take_by_lot(lot, |_| true).unwrap().0;
+        let item = queue.steal_random(lot, |_| true).unwrap().0;
         let rest: Vec<u32> = (1..6).filter(|i| *i != item).collect();
         assert_eq!(round(&mut queue, Turn::Forth, false), rest, "lot {lot}");
         taken.push(item);
@@ -277,17 +277,17 @@ fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
 
 #[test]
 fn by_lot_a_pinned_task_stays() {
-    let mut queue = Queue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default());
     [1001, 1, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     for lot in 0..3 {
-        let item = queue.take_by_lot(lot, |item| !item.is_pinned()).unwrap();
-        assert_eq!((item, queue.movable(), queue.pinned()), (Item(1), 0, 2), "lot {lot}");
-        assert!(queue.take_by_lot(lot, |item| !item.is_pinned()).is_none());
+        let item = queue.steal_random(lot, |item| !item.is_pinned()).unwrap();
+        assert_eq!((item, queue.stealable(), queue.pinned()), (Item(1), 0, 2), "lot {lot}");
+        assert!(queue.steal_random(lot, |item| !item.is_pinned()).is_none());
         queue.push(item);
     }
-    queue.push_next(Item(2));
-    assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(1)));
-    assert_eq!(queue.take_by_lot(7, |item| item.0 < 3), Some(Item(2)));
+    queue.push_lifo(Item(2));
+    assert_eq!(queue.steal_random(7, |item| item.0 < 3), Some(Item(1)));
+    assert_eq!(queue.steal_random(7, |item| item.0 < 3), Some(Item(2)));
 }
 
 /// A task of a tenant with a weight.
@@ -314,7 +314,7 @@ impl Entry for Weighed {
 /// Workers on a scripted clock: each runs what its queue says for as long as a poll takes, charges it, and puts the task
 /// back. What the tenants ran is counted exactly.
 struct Workers {
-    queues: Vec<Queue<Weighed>>,
+    queues: Vec<RunQueue<Weighed>>,
     /// What each worker polls, when that ends, and how long it takes.
     polls: Vec<(u64, Weighed, u64)>,
     /// By tenant, polls that have ended.
@@ -326,8 +326,8 @@ struct Workers {
 impl Workers {
     /// `tasks` of each tenant on each worker, with polls of so many ns.
     fn new(workers: usize, weights: &[u32], tasks: usize, poll_ns: (u64, u64)) -> Self {
-        let claims = Arc::<Claims>::default();
-        let mut queues: Vec<_> = (0..workers).map(|_| Queue::new(claims.clone())).collect();
+        let virtual_times = Arc::<VirtualTimes>::default();
+        let mut queues: Vec<_> = (0..workers).map(|_| RunQueue::new(virtual_times.clone())).collect();
         for queue in &mut queues {
             for (tenant, weight) in weights.iter().enumerate() {
                 (0..tasks).for_each(|_| queue.push(Weighed { tenant: tenant as u64, weight: *weight }));
@@ -355,7 +355,7 @@ impl Workers {
         let worker = (0..self.polls.len()).min_by_key(|worker| self.polls[*worker].0).unwrap();
         let (now, task, took) = self.polls[worker];
         self.ran[task.tenant as usize] += took;
-        assert!(self.queues[worker].claims().are_several(), "several tenants: it is measured");
+        assert!(self.queues[worker].virtual_times().has_several_tenants(), "several tenants: it is measured");
         self.queues[worker].charge(task.share(), took);
         self.queues[worker].push(task);
         let (task, takes) = self.begin(worker);
@@ -397,13 +397,13 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
 /// A tenant that had nothing to run saves up a slice, and no more.
 #[test]
 fn who_comes_back_catches_up_a_slice_and_no_more() {
-    let claims = Arc::<Claims>::default();
-    let mut queue = Queue::new(claims.clone());
+    let virtual_times = Arc::<VirtualTimes>::default();
+    let mut queue = RunQueue::new(virtual_times.clone());
     let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     (0..2).for_each(|_| queue.push(new));
     (0..2).for_each(|_| queue.push(old));
     queue.charge(new.share(), 1_000);
-    (0..2).for_each(|_| assert!(queue.take_by_lot(0, |task| task.tenant == 2).is_some()));
+    (0..2).for_each(|_| assert!(queue.steal_random(0, |task| task.tenant == 2).is_some()));
     for _ in 0..1000 {
         let task = queue.pop(0, || Turn::Forth).unwrap();
         queue.charge(task.share(), 100_000);
@@ -418,19 +418,19 @@ fn who_comes_back_catches_up_a_slice_and_no_more() {
         queue.charge(task.share(), 100_000);
         queue.push(task);
     }
-    let slice = SLICE / 100_000;
+    let slice = MAX_CREDIT / 100_000;
     assert!((slice - 1..=slice + 2).contains(&in_a_row), "{in_a_row} polls of 100 µs in a row");
 }
 
 /// The only task at a worker runs without a class, and its time counts all the same.
 #[test]
 fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
-    let claims = Arc::<Claims>::default();
-    let mut queues = [Queue::new(claims.clone()), Queue::new(claims.clone())];
+    let virtual_times = Arc::<VirtualTimes>::default();
+    let mut queues = [RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times.clone())];
     let (alone, absent) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     [alone, absent].into_iter().for_each(|task| queues[0].push(task));
     queues[0].charge(absent.share(), 1_000);
-    (0..2).for_each(|_| assert!(queues[0].take_by_lot(0, |_| true).is_some()));
+    (0..2).for_each(|_| assert!(queues[0].steal_random(0, |_| true).is_some()));
     for _ in 0..1000 {
         queues[1].push(alone);
         let task = queues[1].pop(0, || Turn::Forth).unwrap();
@@ -438,17 +438,20 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     }
     [alone, alone, absent].into_iter().for_each(|task| queues[0].push(task));
     let mut polls = 0;
-    while queues[0].least_had() < 1000 * 100_000 {
+    while queues[0].min_vtime() < 1000 * 100_000 {
         let task = queues[0].pop(0, || Turn::Forth).unwrap();
         polls += u64::from(task.tenant == 2);
         queues[0].charge(task.share(), 100_000);
         queues[0].push(task);
     }
-    assert!((SLICE / 100_000 - 2..=SLICE / 100_000 + 2).contains(&polls), "{polls} polls of 100 µs");
+    assert!(
+        (MAX_CREDIT / 100_000 - 2..=MAX_CREDIT / 100_000 + 2).contains(&polls),
+        "{polls} polls of 100 µs"
+    );
 }
 
 /// Runs the next task for so long and puts it back. Returns whose it was.
-fn serve(queue: &mut Queue<Weighed>, ns: u64) -> u64 {
+fn serve(queue: &mut RunQueue<Weighed>, ns: u64) -> u64 {
     let task = queue.pop(0, || Turn::Forth).unwrap();
     queue.charge(task.share(), ns);
     queue.push(task);
@@ -458,7 +461,7 @@ fn serve(queue: &mut Queue<Weighed>, ns: u64) -> u64 {
 /// Tenants that come and go, one for each connection, are not before one that stays.
 #[test]
 fn tenants_that_never_ran_are_behind_no_other() {
-    let mut queue = Queue::new(Arc::<Claims>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
     let weight = 100;
     queue.push(Weighed { tenant: 1, weight });
     queue.push(Weighed { tenant: 2, weight });
@@ -467,7 +470,7 @@ fn tenants_that_never_ran_are_behind_no_other() {
     for tenant in 3..50 {
         queue.push(Weighed { tenant, weight });
         (0..3).for_each(|_| of_the_first += u32::from(serve(&mut queue, 100_000) == 1));
-        assert!(queue.take_by_lot(0, |task| task.tenant == tenant).is_some());
+        assert!(queue.steal_random(0, |task| task.tenant == tenant).is_some());
     }
     assert!(of_the_first >= 30, "{of_the_first} of {} polls", 3 * 47);
 }
@@ -475,8 +478,8 @@ fn tenants_that_never_ran_are_behind_no_other() {
 /// Where tasks can't move, tenants elsewhere may be far ahead of all that wait at a worker.
 #[test]
 fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere() {
-    let claims = Arc::<Claims>::default();
-    let (mut here, mut elsewhere) = (Queue::new(claims.clone()), Queue::new(claims));
+    let virtual_times = Arc::<VirtualTimes>::default();
+    let (mut here, mut elsewhere) = (RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times));
     let (stays, comes) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     (0..2).for_each(|_| here.push(stays));
     here.charge(comes.share(), 1_000);
@@ -500,8 +503,8 @@ fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere
 /// A tenant that other workers serve, and whose task here can't go there, is not left out for ever.
 #[test]
 fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
-    let claims = Arc::<Claims>::default();
-    let (mut here, mut elsewhere) = (Queue::new(claims.clone()), Queue::new(claims));
+    let virtual_times = Arc::<VirtualTimes>::default();
+    let (mut here, mut elsewhere) = (RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times));
     let (light, heavy) = (Weighed { tenant: 1, weight: 1 }, Weighed { tenant: 2, weight: 10_000 });
     [light, heavy].into_iter().for_each(|task| here.push(task));
     elsewhere.push(light);
@@ -515,7 +518,7 @@ fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
 
 #[test]
 fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
-    let mut queue = Queue::new(Arc::<Claims>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
     let [heavy, _] = [10_000, 100].map(|weight| {
         let task = Weighed { tenant: u64::from(weight), weight };
         queue.push(task);
@@ -523,13 +526,13 @@ fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
     });
     (0..1000).for_each(|_| queue.charge(heavy.share(), 50));
     // And one, since the other came later.
-    assert!(!queue.owed(501).contains(&10_000) && queue.owed(502).contains(&10_000), "50 000 ns ÷ 100");
+    assert!(!queue.lagging(501).contains(&10_000) && queue.lagging(502).contains(&10_000), "50 000 ns ÷ 100");
 }
 
 #[test]
 fn a_tenant_is_owed_where_it_had_less() {
-    let mut queue = Queue::new(Arc::<Claims>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
     [1, 2].into_iter().for_each(|tenant| queue.push(Weighed { tenant, weight: 100 }));
     queue.charge(Weighed { tenant: 1, weight: 100 }.share(), 1_000_000);
-    assert_eq!((queue.owed(1), queue.owed(2_000_000).len()), (vec![2], 2));
+    assert_eq!((queue.lagging(1), queue.lagging(2_000_000).len()), (vec![2], 2));
 }

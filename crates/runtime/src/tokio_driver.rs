@@ -1,0 +1,368 @@
+//! Driver: tokio's own runtime as the sockets and timers of one worker.
+//!
+//! Model.   A current-thread runtime per worker. Its context is entered once, for as long as the worker lives;
+//!          its driver runs only inside `block_on`, which is where the worker parks. A wake while parked makes
+//!          the parked future ready by its waker, which writes to the driver's event descriptor. Waits shorter
+//!          than tokio's millisecond end by a timer descriptor on the same driver.
+//! Number.  To ask without waiting: 450 ns. To sleep and be kicked: 5 to 15 µs, the kernel's.
+//!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `run_seq` counts
+//!          both ways, so that one of them that runs for long is seen. A panic that unwinds through the driver ends
+//!          the process: tokio loses its sockets and timers with it.
+//!          What a worker uses is its thread's CPU time, which costs it nothing: who asks reads it. How much of that
+//!          was outside of the driver is counted only while it is wanted.
+//! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
+//!          long poll.
+
+use crate::clock;
+use crate::context;
+use crate::driver::{Driver, Used};
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
+use warmcore_line::{Line, Padded};
+use warmcore_sys::affinity;
+use warmcore_sys::clock::ThreadCpu;
+use warmcore_sys::timer::Timer;
+use warmcore_types::Nanos;
+
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
+pub(crate) struct TokioDriver {
+    /// The runtime's, for messages.
+    #[line(read_mostly)]
+    name: String,
+    #[line(read_mostly)]
+    handle: tokio::runtime::Handle,
+    #[line(read_mostly)]
+    metrics: tokio::runtime::RuntimeMetrics,
+    /// `None`: closed. Locked for reading around each wait.
+    #[line(contended = "driving")]
+    runtime: Padded<RwLock<Option<Runtime>>>,
+    /// Of the parked future; it is the same every time.
+    #[line(read_mostly)]
+    waker: Waker,
+    #[line(contended = "driving")]
+    timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
+    /// For when it is set. Under its lock, so that both say the same.
+    #[line(contended = "driving")]
+    wake_at_ns: Padded<Mutex<Nanos>>,
+    /// The parked future's waker while another thread drives: then it is not the driver's.
+    #[line(contended = "beside")]
+    beside: Padded<Mutex<Option<Waker>>>,
+    /// Each kick reads it; written where another thread drives.
+    #[line(read_mostly)]
+    is_beside: AtomicBool,
+    #[line(read_mostly)]
+    run_seq: Arc<Padded<AtomicU64>>,
+    #[line(contended = "driving")]
+    used: Padded<Mutex<Threads>>,
+    /// Whether `own_ns` is counted. Written by any thread.
+    #[line(read_mostly)]
+    is_own_counted: AtomicBool,
+    /// CPU time outside of the driver, up to when it was last entered. Written by the worker's thread.
+    #[line(contended = "driving")]
+    own_ns: Padded<AtomicU64>,
+    /// The thread's CPU time when it last left the driver; 0: it is in there, or that was not noted. Written by the
+    /// worker's thread.
+    #[line(contended = "driving")]
+    left_ns: Padded<AtomicU64>,
+}
+
+/// What the worker's threads, one after the other, used of their CPUs while they were it.
+#[derive(Default)]
+struct Threads {
+    before: u64,
+    /// The one that is it, and what it had used when it began.
+    now: Option<(ThreadCpu, u64)>,
+}
+
+impl Threads {
+    /// The thread that is it, with its CPU time; it can't end meanwhile, since it leaves under the lock.
+    fn read(&self) -> Option<(ThreadCpu, u64)> {
+        self.now.map(|(clock, _)| (clock, clock.read().0))
+    }
+
+    fn all(&self, now: Option<u64>) -> u64 {
+        self.before + self.now.zip(now).map_or(0, |((_, since), now)| now.saturating_sub(since))
+    }
+}
+
+/// Ends the process where a panic leaves tokio's runtime.
+///
+/// Panics of tasks stay in them, ours and tokio's own. What comes here unwound through the driver, from a waker of the
+/// program's that a socket or a timer called, and tokio has dropped its epoll and its timers on the way: every task of
+/// this worker that waits for one would wait for ever.
+struct Whole<'a>(&'a str);
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        eprintln!(
+            "a driver of {} is lost: a waker that a socket or a timer called panicked; its tasks would wait for ever, \
+             so the process ends. A waker must not panic",
+            self.0
+        );
+        std::process::abort();
+    }
+}
+
+impl Drop for TokioDriver {
+    fn drop(&mut self) {
+        // Where no worker ever began: the thread that drops it may be inside another tokio.
+        self.close();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
+fn leave_the_workers_cpu() {
+    // Where that is refused the thread stays where it was started.
+    let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
+}
+
+impl TokioDriver {
+    pub(crate) fn new(name: &str, max_blocking_threads: usize) -> io::Result<Self> {
+        let run_seq = Arc::new(Padded::new(AtomicU64::new(0)));
+        let (waits, runs) = (run_seq.clone(), run_seq.clone());
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .thread_name(format!("{name}-blocking"))
+            .max_blocking_threads(max_blocking_threads)
+            .on_thread_start(leave_the_workers_cpu)
+            .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
+            .on_thread_unpark(move || {
+                let n = runs.fetch_add(1, Relaxed);
+                context::with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(n)));
+            })
+            .build()?;
+        // Nobody else is in the runtime: this is the waker of who drives it. On a thread of its own, as the caller
+        // may be inside another tokio.
+        let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+        let waker = std::thread::scope(|scope| {
+            let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
+            asks.join().map_err(|_| io::Error::other("tokio's runtime panicked"))
+        })?;
+        let handle = runtime.handle().clone();
+        let timer = {
+            let _context = handle.enter();
+            // SAFETY: the timer owns its descriptor and never gives it to anybody else.
+            unsafe { AsyncFd::register(Timer::new()?) }?
+        };
+        let runtime = Padded::new(RwLock::new(Some(runtime)));
+        let timer = Padded::new(RwLock::new(Some(timer)));
+        Ok(Self {
+            name: name.to_owned(),
+            metrics: handle.metrics(),
+            handle,
+            runtime,
+            waker,
+            timer,
+            wake_at_ns: Padded::new(Mutex::new(Nanos(0))),
+            beside: Padded::new(Mutex::new(None)),
+            is_beside: AtomicBool::new(false),
+            run_seq,
+            used: Padded::default(),
+            is_own_counted: AtomicBool::new(false),
+            own_ns: Padded::new(AtomicU64::new(0)),
+            left_ns: Padded::new(AtomicU64::new(0)),
+        })
+    }
+
+    fn change_thread(&self, used: &mut Threads, to: Option<ThreadCpu>) {
+        if let Some((_, now)) = used.read() {
+            used.before = used.all(Some(now));
+            self.count_own_to(now);
+        }
+        used.now = to.map(|clock| (clock, clock.read().0));
+    }
+
+    /// Adds what was used outside of the driver since it was left.
+    fn count_own_to(&self, now: u64) {
+        match self.left_ns.swap(0, Relaxed) {
+            0 => {}
+            left => _ = self.own_ns.fetch_add(now.saturating_sub(left), Relaxed),
+        }
+    }
+
+    /// Of this thread, if it is the worker's: another one may serve its driver meanwhile.
+    fn own_clock(&self) -> Option<u64> {
+        let used = locked(&self.used);
+        used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
+    }
+
+    /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
+    /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
+    fn set_timer(&self, timer: &Timer, at: Nanos) -> bool {
+        let mut wake_at_ns = locked(&self.wake_at_ns);
+        let now = self.now();
+        if *wake_at_ns > now && *wake_at_ns <= at {
+            return true;
+        }
+        let rest = at.0.saturating_sub(now.0);
+        // A timer that can't be set is as one that rings at once: the caller looks again.
+        let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
+        *wake_at_ns = if is_set { at } else { Nanos(0) };
+        is_set
+    }
+
+    fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Noted when it was left, whether or not it is still counted now.
+        if self.left_ns.load(Relaxed) > 0
+            && let Some(now) = self.own_clock()
+        {
+            self.count_own_to(now);
+        }
+        self.run_seq.fetch_add(1, Relaxed);
+        let whole = Whole(&self.name);
+        let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
+        std::mem::forget(whole);
+        self.run_seq.fetch_add(1, Relaxed);
+        if self.is_own_counted.load(Relaxed)
+            && let Some(now) = self.own_clock()
+        {
+            self.left_ns.store(now, Relaxed);
+        }
+        output
+    }
+}
+
+impl Driver for TokioDriver {
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+
+    fn thread_cpu(&self) -> Option<(Nanos, u64)> {
+        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
+    }
+
+    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
+        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((timer, until)) = timer.as_ref().zip(until)
+            && !self.set_timer(timer.get_ref(), until)
+        {
+            return self.poll_events();
+        }
+        self.drive(poll_fn(|cx| {
+            if !cx.waker().will_wake(&self.waker) {
+                *locked(&self.beside) = Some(cx.waker().clone());
+                self.is_beside.store(true, Relaxed);
+                // ORDERING: SeqCst; the waker is there before we look whether we are awake. Who wakes us says so
+                // first, and then looks for the waker: `unpark`.
+                fence(SeqCst);
+            }
+            if is_awake() {
+                return Poll::Ready(());
+            }
+            // Also without a time of its own: somebody else may set the alarm meanwhile.
+            match timer.as_ref().map(|timer| timer.poll_read_ready(cx)) {
+                None | Some(Poll::Pending) => Poll::Pending,
+                Some(Poll::Ready(rang)) => {
+                    if let Ok(mut rang) = rang {
+                        rang.clear_ready();
+                    }
+                    // The kernel's clock and ours may differ by a little: it is not set any more, whatever ours says.
+                    *locked(&self.wake_at_ns) = Nanos(0);
+                    Poll::Ready(())
+                }
+            }
+        }));
+    }
+
+    fn poll_events(&self) {
+        let mut asked = false;
+        self.drive(poll_fn(|cx| {
+            if std::mem::replace(&mut asked, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+    }
+
+    fn unpark(&self) {
+        self.waker.wake_by_ref();
+        // ORDERING: SeqCst; see `park`.
+        fence(SeqCst);
+        if self.is_beside.load(Relaxed)
+            && let Some(waker) = locked(&self.beside).take()
+        {
+            self.is_beside.store(false, Relaxed);
+            waker.wake();
+        }
+    }
+
+    fn wake_at(&self, at: Nanos) {
+        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(timer) = timer.as_ref()
+            && !self.set_timer(timer.get_ref(), at)
+        {
+            self.unpark();
+        }
+    }
+
+    fn run_seq(&self) -> u64 {
+        self.run_seq.load(Relaxed)
+    }
+
+    fn begin(&self) {
+        self.change_thread(&mut locked(&self.used), Some(ThreadCpu::current()));
+    }
+
+    fn end(&self) {
+        let mut used = locked(&self.used);
+        if used.now.is_some_and(|(clock, _)| clock == ThreadCpu::current()) {
+            self.change_thread(&mut used, None);
+        }
+    }
+
+    fn with_context(&self, act: &mut dyn FnMut()) {
+        let _context = self.handle.enter();
+        act();
+    }
+
+    fn tokio(&self) -> Option<&tokio::runtime::Handle> {
+        Some(&self.handle)
+    }
+
+    fn foreign_tasks(&self) -> usize {
+        self.metrics.num_alive_tasks()
+    }
+
+    fn used(&self) -> Used {
+        let used = locked(&self.used);
+        loop {
+            let own = self.own_ns.load(Relaxed);
+            let now = used.read().map(|(_, now)| now);
+            let left = self.left_ns.load(Relaxed);
+            // In between it may have entered the driver, and have added what is about to be added here.
+            if own == self.own_ns.load(Relaxed) {
+                let since = now.filter(|_| left > 0).map_or(0, |now| now.saturating_sub(left));
+                return Used { all: Nanos(used.all(now)), own: Nanos(own + since) };
+            }
+        }
+    }
+
+    fn count_own(&self, is_wanted: bool) {
+        self.is_own_counted.store(is_wanted, Relaxed);
+    }
+
+    fn close(&self) {
+        self.timer.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let runtime = self.runtime.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(runtime) = runtime {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
