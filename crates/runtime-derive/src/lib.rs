@@ -14,13 +14,7 @@ use syn::spanned::Spanned;
 use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote};
 
 /// What a policy is called, and its variant of `warmcore_sched::PolicyKind`.
-const POLICIES: [(&str, &str); 5] = [
-    ("home", "Home"),
-    ("shared-queue", "SharedQueue"),
-    ("prev-cpu", "PrevCpu"),
-    ("global-fifo", "GlobalFifo"),
-    ("work-steal", "WorkSteal"),
-];
+const POLICIES: [(&str, &str); 2] = [("home", "Home"), ("shared-queue", "SharedQueue")];
 
 /// The most workers that a runtime takes.
 const WORKERS_MAX: usize = 4096;
@@ -40,7 +34,7 @@ const WORKERS_MAX: usize = 4096;
 /// | argument | meaning | if nothing is said |
 /// |---|---|---|
 /// | `worker_threads = 4` | how many workers | one per CPU that the process may use |
-/// | `policy = "home"` | where wakes go: `home`, `shared-queue`, `prev-cpu`, `global-fifo`, `work-steal` | `home` |
+/// | `policy = "home"` | where wakes go: `home` or `shared-queue` | `home` |
 /// | `name = "orders"` | what the threads are called | `warmcore` |
 /// | `crate = ::warmcore` | where `Runtime` and `PolicyKind` are found, for crates that re-export them | `::warmcore` |
 ///
@@ -54,7 +48,7 @@ pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> pro
 /// what [`macro@main`] takes. `#[should_panic]`, `#[ignore]` and the like work; a test may return a `Result`.
 ///
 /// ```ignore
-/// #[warmcore::test(worker_threads = 4, policy = "work-steal")]
+/// #[warmcore::test(worker_threads = 4, policy = "shared-queue")]
 /// async fn what_a_task_returns_arrives() {
 ///     assert_eq!(warmcore::spawn(async { 42 }).await.unwrap(), 42);
 /// }

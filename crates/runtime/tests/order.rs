@@ -72,11 +72,3 @@ fn order_under(policy: PolicyKind) -> Vec<usize> {
 fn a_shared_queue_is_first_in_first_out() {
     assert_eq!(order_under(PolicyKind::SharedQueue), Vec::from_iter(0..TASKS));
 }
-
-#[test]
-fn a_thief_takes_the_oldest_first() {
-    let mut order = order_under(PolicyKind::WorkSteal);
-    // The first theft takes half, and the last of those is the task that runs next at the victim's.
-    order.truncate(TASKS / 2);
-    assert_eq!(order, Vec::from_iter(0..TASKS / 2));
-}

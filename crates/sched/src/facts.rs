@@ -4,7 +4,6 @@
 //!          It is numbered from 0 without gaps; [`Machine`](crate::Machine) knows where each one is.
 //! Number.  A wake is 64 bytes of facts, a decision 24.
 
-use crate::Distance;
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
 /// What is so at this moment. The host answers from its own records; an answer may be late by as much as the
@@ -34,7 +33,7 @@ pub trait View {
     /// Until when the CPU is kept for a task that sleeps shortly.
     fn hot_until(&self, cpu: CpuId) -> Nanos;
     /// How many tasks wait in a queue that CPUs of one LLC share: those that belong to none of them yet, and those that
-    /// are entered besides ([`Policy::enters`](crate::Policy::enters)).
+    /// the host enters there besides.
     fn waiting_in(&self, queue: usize) -> u32;
     /// How many CPUs of the shard are idle: those that are not offline. If this says 0, nobody is looked for
     /// there.
@@ -48,79 +47,6 @@ pub trait View {
     /// ask again at once when it was sent there for nothing.
     fn may_take(&self, _me: CpuId, _cpu: CpuId) -> bool {
         true
-    }
-
-    /// Whether the first task of a shared queue may run on `me`: a pull takes no other one. A host whose shared queues
-    /// hold only tasks that may run anywhere says yes.
-    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
-        true
-    }
-
-    // What follows is asked by [`Kernel`](crate::Kernel) alone, and each answer has one to begin with.
-
-    /// The task that runs there says that it sleeps right after this wake (a synchronous one).
-    fn sleeps_next(&self, _cpu: CpuId) -> bool {
-        false
-    }
-    /// How many tasks are there: the one that runs, all that wait, all that are on their way.
-    fn runs(&self, cpu: CpuId) -> u32 {
-        self.backlog(cpu).saturating_add(u32::from(!self.is_idle(cpu)))
-    }
-    /// The average load of a CPU, those included that sleep and ran there: 1024 is a task that always runs or
-    /// waits. Without averages: what is there now.
-    fn load(&self, cpu: CpuId) -> u64 {
-        1024 * u64::from(self.runs(cpu))
-    }
-    /// The part of its home's load that is the wakee. Nothing where loads are no averages.
-    fn wakee_load(&self) -> u64 {
-        0
-    }
-    /// Where the wakee was before it came to its home: its home when it was woken the last time.
-    fn wakee_was_on(&self) -> Option<CpuId> {
-        None
-    }
-    /// The waker wakes many and the wakee is woken by many, more than fit in an LLC
-    /// ([`Flips`](crate::policy::kernel::Flips) says so): they don't come together.
-    fn wakes_wide(&self) -> bool {
-        false
-    }
-    /// Whether there is a core in the shard all of whose CPUs are idle. A host that doesn't know says yes; all of
-    /// the LLC is searched for one then.
-    fn has_idle_core_in(&self, _shard: usize) -> bool {
-        true
-    }
-    /// How much the CPUs of a shard are used, on average, in sum: 1024 is a CPU that is always busy. `None`:
-    /// those that are busy now count.
-    fn usage_in(&self, _shard: usize) -> Option<u64> {
-        None
-    }
-    /// For how long the CPU stays idle, usually
-    /// ([`AverageIdle`](crate::policy::kernel::AverageIdle) keeps it).
-    fn average_idle(&self, _cpu: CpuId) -> Nanos {
-        Nanos(u64::MAX)
-    }
-    /// What it costs `cpu` at most to search all that are at most `within` from it for a task, as was seen until
-    /// now: the one domain, without those inside it. [`Distance::Same`]: what it costs to look into the shared queues, and
-    /// to take a task from one.
-    fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
-        Nanos(0)
-    }
-    /// It has just run out of work. If not, it was called by [`help`](crate::Policy::help), or it looks again.
-    fn is_newly_idle(&self, _cpu: CpuId) -> bool {
-        true
-    }
-    /// When the one that a pull from there would take, who has not run for the longest time, ran there last. 0: not
-    /// since it came there.
-    fn last_ran(&self, _cpu: CpuId) -> Nanos {
-        Nanos(0)
-    }
-    /// When `cpu` last searched those `within` without having just run out of work.
-    fn balanced_at(&self, _cpu: CpuId, _within: Distance) -> Nanos {
-        Nanos(0)
-    }
-    /// How often in a row that search came back with nothing though tasks waited there.
-    fn balances_failed(&self, _cpu: CpuId, _within: Distance) -> u32 {
-        0
     }
 }
 
@@ -152,21 +78,6 @@ pub struct Wakee {
     pub woken_from: Option<CpuId>,
     /// Where it may run.
     pub allowed: Allowed,
-}
-
-/// Why a task is put on a CPU's run queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Enqueued {
-    /// It was woken, and the CPU is the one on which it ran last.
-    WokenAtHome,
-    /// It was woken, and sent to another CPU.
-    WokenElsewhere,
-    /// It is new.
-    New,
-    /// It was taken from another CPU's run queue.
-    Moved,
-    /// It ran on the CPU and waits again: it was preempted, or yielded.
-    PutBack,
 }
 
 /// Who wakes.
@@ -225,8 +136,7 @@ impl Placed {
 /// What a CPU does that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pull {
-    /// Take from a shared queue: that of a shard, or as the policy numbers them
-    /// ([`Policy::queues`](crate::Policy::queues)).
+    /// Take from a shared queue: that of a shard, unless the host numbers its shared queues in another way.
     Shard(usize),
     /// Take up to so many that wait on another CPU.
     From {

@@ -3,9 +3,9 @@
 //! Model.   A task remembers when it went to sleep and, as a running average, for how long it usually does.
 //!          Sleeps longer than a migration costs say nothing and are not recorded. At each sleep of a task with
 //!          a history the CPU's window is moved forward to now + average, never back.
-//!          The posted code differs ([`Sleeps::wake_as_posted`], for [`Kernel`](crate::Kernel)): the first sleep
-//!          counts an eighth, as if the average had been 0 before, and a long sleep halves the average. `Home` knows a
-//!          task's habit after one sleep, and a pause between two bursts does not spoil it.
+//!          The posted code differs: there the first sleep counts an eighth, as if the average had been 0 before, and a
+//!          long sleep halves the average. `Home` knows a task's habit after one sleep, and a pause between two bursts
+//!          does not spoil it.
 //! Number.  Weight 1/8: after a change of habit the average is within a tenth in 18 sleeps.
 //! Writers. The host: a task's history by whoever wakes it, a CPU's window by that CPU.
 //! Source.  SIS_CACHE, 2023, v1 and v2.
@@ -44,20 +44,5 @@ impl Sleeps {
         }
         let average = self.average.0;
         self.average = Nanos(if average == 0 { slept } else { average - average / 8 + slept / 8 }.max(1));
-    }
-
-    /// It wakes, as [`wake`](Self::wake), by the rule of SIS_CACHE's code: versions 1 and 2 are alike in it. A sleep of
-    /// `migration_cost` is a long one.
-    pub fn wake_as_posted(&mut self, now: Nanos, migration_cost: Nanos) {
-        if self.since.0 == 0 || now <= self.since {
-            return;
-        }
-        let (slept, average) = (now.0 - self.since.0, self.average.0);
-        self.average = Nanos(match slept < migration_cost.0 {
-            // Towards 0, as a division of a difference with a sign.
-            true if slept >= average => average + (slept - average) / 8,
-            true => average - (average - slept) / 8,
-            false => average / 2,
-        });
     }
 }

@@ -6,10 +6,8 @@ mod machine;
 pub mod policy;
 pub mod shares;
 
-pub use facts::{Allowed, Enqueued, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
-pub use hot::Sleeps;
-pub use machine::{Distance, Machine};
-pub use policy::{
-    GlobalFifo, Home, Kernel, Policy, PolicyKind, PrevCpu, SharedQueue, UnknownPolicy, WorkSteal,
-};
+pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
+pub use hot::{MIGRATION_COST, Sleeps};
+pub use machine::{Distance, Machine, SHARD_CPUS_MAX};
+pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};
 pub use shares::{Pace, Shares};

@@ -1,61 +1,28 @@
 //! Policy: where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
 //!
-//! Model.   Three questions, one trait, one file per answer. [`Home`] is ours. The others are what is done
-//!          elsewhere, for comparison: [`PolicyKind`] names them, and is itself a policy: the one that it names.
-//!          [`Kernel`] is Linux with settings, for a simulator: it asks for facts that a runtime doesn't have.
-//! Number.  Five policies by name, and one with settings.
+//! Model.   Three questions, one trait, one file per answer. [`Home`] is the default. [`SharedQueue`] is Linux's
+//!          placement, as far as a runtime can have it. [`PolicyKind`] names both, and is itself a policy: the one
+//!          that it names. [`near`] finds the CPUs that all of them name.
+//! Number.  Two policies by name.
 
-mod global_fifo;
 mod home;
-pub mod kernel;
 mod kind;
-mod near;
-mod prev_cpu;
+pub mod near;
 mod shared_queue;
-mod work_steal;
 
-pub use global_fifo::GlobalFifo;
 pub use home::Home;
 pub(crate) use home::{REFILL_PER_POLL, farness};
-pub use kernel::Kernel;
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
-pub use prev_cpu::PrevCpu;
 pub use shared_queue::SharedQueue;
-pub use work_steal::WorkSteal;
 
-use crate::hot::MIGRATION_COST;
-use crate::{Allowed, Enqueued, Machine, Placed, Pull, Sleeps, Turn, View, Wake, Whom};
+use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
 use warmcore_types::{CpuId, Nanos};
 
 /// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
 pub trait Policy {
     /// Where a wakee goes.
     fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed;
-
-    /// How many shared queues the host keeps. One per shard, unless the policy numbers them in its own way.
-    fn queues(&self, machine: &Machine) -> usize {
-        machine.shards()
-    }
-
-    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. It leaves
-    /// that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and [`Pull::Shard`] takes the first
-    /// of them, off its CPU. `None`: it just waits where it was put.
-    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
-        let _ = (machine, cpu, allowed, why);
-        None
-    }
-
-    /// What is learned of a task's sleep when it wakes. Called once per sleep.
-    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
-        sleeps.wake(now);
-    }
-
-    /// What a migration counts as at least: it bounds for how long a CPU is taken to idle
-    /// ([`AverageIdle`](kernel::AverageIdle)).
-    fn migration_cost(&self) -> Nanos {
-        MIGRATION_COST
-    }
 
     /// What a CPU does that has nothing to do.
     fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull;

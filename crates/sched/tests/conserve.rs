@@ -182,20 +182,6 @@ fn from_one_cpu_all_are_set_to_work_one_kick_after_the_other() {
     }
 }
 
-/// The tests above can fail.
-#[test]
-fn under_prev_cpu_a_cpu_sleeps_beside_a_task_that_waits() {
-    let (place, load) = (&places()[0], &loads()[0]);
-    let run = |policy| {
-        let tasks = (load.tasks)(place.cpus()).into_iter().map(|task| task.at_home(0)).collect();
-        Model::new(&place.topology, policy, place.offline, tasks).run(Some(CpuId(0)), SETTLED, END)
-    };
-    let (home, prev_cpu) = (run(PolicyKind::Home), run(PolicyKind::PrevCpu));
-    assert!(home.idle_beside_work <= bound(place, load), "{home:?}");
-    assert!(prev_cpu.idle_beside_work > 2 * bound(place, load), "{prev_cpu:?}");
-    assert!(prev_cpu.moves == 0 && home.polls > 20 * prev_cpu.polls, "{home:?}; {prev_cpu:?}");
-}
-
 #[test]
 fn a_machine_evenly_loaded_moves_hardly_anybody() {
     for place in places() {

@@ -5,8 +5,7 @@ mod common;
 use common::{Cpu, Facts, all_machines};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use warmcore_sched::policy::kernel::{AverageIdle, Flips, Newidle, NewidleCost};
-use warmcore_sched::{Allowed, Enqueued, Kernel, Policy, PolicyKind, Sleeps, Wake, Wakee, Waker};
+use warmcore_sched::{Allowed, Policy, PolicyKind, Sleeps, Wake, Wakee, Waker};
 use warmcore_types::{CpuId, Nanos};
 
 struct Counting;
@@ -65,15 +64,6 @@ fn nothing_is_allocated_after_a_machine_is_built() {
             let (a, b) = (CpuId(round % cpus), CpuId(cpus / 2));
             let wakers = [Waker::Cpu(a), Waker::Cpu(b), Waker::Outside(Some(a)), Waker::Outside(None)];
             let here = [Allowed::Anywhere, Allowed::Cpu(b), Allowed::Llc(machine.llc_of(b))];
-            let linux = Kernel {
-                hot_windows: round % 2 == 0,
-                wake_queue: round % 3 == 0,
-                sis_node: true,
-                newidle: Newidle::Always,
-                ..Kernel::default()
-            };
-            std::hint::black_box(linux.pull(&machine, &facts, a, Nanos(100_000)));
-            std::hint::black_box(linux.help(&machine, &facts, b, Nanos(100_000)));
             for policy in PolicyKind::all() {
                 for (waker, allowed) in wakers.iter().flat_map(|waker| here.map(|allowed| (*waker, allowed)))
                 {
@@ -87,9 +77,6 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                         };
                         let wake = Wake { now: Nanos(100_000), wakee, waker };
                         std::hint::black_box(policy.wake(&machine, &facts, &wake));
-                        let placed = std::hint::black_box(linux.wake(&machine, &facts, &wake));
-                        std::hint::black_box(placed);
-                        std::hint::black_box(linux.enters(&machine, b, allowed, Enqueued::PutBack));
                     }
                 }
                 std::hint::black_box(policy.pull(&machine, &facts, a, Nanos(100_000)));
@@ -99,11 +86,6 @@ fn nothing_is_allocated_after_a_machine_is_built() {
             let mut sleeps = Sleeps::default();
             sleeps.sleep(Nanos(1));
             sleeps.wake(Nanos(100));
-            let (mut idle, mut flips) = (AverageIdle::default(), Flips::default());
-            idle.idle(Nanos(1));
-            idle.wake(Nanos(100), Nanos(7), Nanos(9));
-            flips.wakes(7, Nanos(1));
-            NewidleCost::default().searched(Nanos(7), Nanos(1));
         }
         assert_eq!(ALLOCATIONS.get(), before, "on {name}");
     }

@@ -68,7 +68,8 @@ struct Cpu {
 
 struct World {
     machine: Machine,
-    policy: PolicyKind,
+    /// Whether its policy takes tasks from a CPU that never idles.
+    takes_shares: bool,
     cpus: Vec<Cpu>,
     polls: Vec<u64>,
     home: Vec<Option<usize>>,
@@ -79,8 +80,8 @@ struct World {
 }
 
 impl World {
-    /// `on[i]` tasks begin on CPU i. Task j takes `poll(j)` at a time.
-    fn new(policy: PolicyKind, on: &[usize], poll: impl Fn(usize) -> u64) -> Self {
+    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. Task j takes `poll(j)` at a time.
+    fn new(policy: Option<PolicyKind>, on: &[usize], poll: impl Fn(usize) -> u64) -> Self {
         let machine = whole(&drawn(1, 1, on.len() as u32, 1));
         let mut first = 0;
         let cpus = on
@@ -95,7 +96,8 @@ impl World {
         let poll: Vec<u64> = (0..first).map(poll).collect();
         let (polls, home) = (vec![0; first], vec![None; first]);
         let (moved, dice, stolen) = (0, Dice(0x9E37_79B9_7F4A_7C15), vec![]);
-        Self { machine, policy, cpus, polls, home, poll, moved, dice, stolen }
+        let takes_shares = policy.is_some_and(|policy| policy.shares());
+        Self { machine, takes_shares, cpus, polls, home, poll, moved, dice, stolen }
     }
 
     /// When the CPU has worked for so long from `from` on.
@@ -165,7 +167,7 @@ impl World {
             return;
         }
         self.cpus[i].left = (MAINTENANCE / self.poll[task]).max(1) + self.dice.below(2) as u64;
-        if self.cpus[i].now >= self.cpus[i].look_at && self.policy.shares() {
+        if self.cpus[i].now >= self.cpus[i].look_at && self.takes_shares {
             self.cpus[i].look_at = self.cpus[i].now + LOOK;
             let near = (self.cpus.len() - 1).min(NEIGHBOURS);
             let which = self.dice.below(near);
@@ -231,7 +233,7 @@ fn equal_tasks_get_equal_shares() {
     for policy in [PolicyKind::Home, PolicyKind::SharedQueue] {
         for tasks in [2, 3, 4, 5, 16, 63, 64] {
             for (on, poll) in beginnings(tasks).into_iter().flat_map(|on| POLLS.map(|poll| (on, poll))) {
-                let mut world = World::new(policy, &on, |_| poll);
+                let mut world = World::new(Some(policy), &on, |_| poll);
                 // With an odd number one has to be a task more, now here and now there.
                 // Ten times as long. And short polls are so many that less time will do.
                 let until = if tasks % 2 == 0 { 2 * S } else { 20 * S };
@@ -250,7 +252,7 @@ fn equal_tasks_get_equal_shares() {
 /// The test above can fail.
 #[test]
 fn without_shares_tasks_stay_where_they_began() {
-    let mut world = World::new(PolicyKind::PrevCpu, &[3, 1], |_| 60 * US);
+    let mut world = World::new(None, &[3, 1], |_| 60 * US);
     world.run(2 * S);
     assert!(world.spread() > 2.9 && world.moved == 0, "{:?}", world.polls);
 }
@@ -258,7 +260,7 @@ fn without_shares_tasks_stay_where_they_began() {
 #[test]
 fn even_queues_on_even_cpus_move_nothing() {
     for (each, poll) in [1, 2, 5, 32].into_iter().flat_map(|each| POLLS.map(|poll| (each, poll))) {
-        let mut world = World::new(PolicyKind::Home, &[each; 4], |_| poll);
+        let mut world = World::new(Some(PolicyKind::Home), &[each; 4], |_| poll);
         world.run(2 * S);
         assert_eq!(world.moved, 0, "{each} tasks each, {poll} ns: {:?}", world.polls);
     }
@@ -272,7 +274,7 @@ fn a_cpu_that_other_processes_use_does_not_slow_its_tasks_alone() {
             for (name, part, to) in
                 [("half", 3 * MS, u64::MAX), ("a quarter", MS, u64::MAX), ("half, at first", 3 * MS, S)]
             {
-                let mut world = World::new(PolicyKind::Home, &[tasks / 2, tasks - tasks / 2], |_| poll);
+                let mut world = World::new(Some(PolicyKind::Home), &[tasks / 2, tasks - tasks / 2], |_| poll);
                 let period = if name == "a quarter" { 4 * MS } else { 6 * MS };
                 world.stolen.push(Stolen { cpu: 0, period, part, from: 0, to });
                 world.run(4 * S);
@@ -299,7 +301,7 @@ fn moves_are_few_whatever_happens() {
         let mut dice = Dice(0x1234_5678_9ABC_DEF1_u64.wrapping_mul(seed));
         let on: Vec<usize> = (0..2 + dice.below(5)).map(|_| 1 + dice.below(9)).collect();
         let lengths: Vec<u64> = (0..on.iter().sum()).map(|_| (2 + dice.below(498) as u64) * US).collect();
-        let mut world = World::new(PolicyKind::Home, &on, |task| lengths[task]);
+        let mut world = World::new(Some(PolicyKind::Home), &on, |task| lengths[task]);
         for cpu in 0..on.len() {
             let period = (1 + dice.below(40) as u64) * MS;
             let part = dice.below(period as usize * 3 / 4) as u64;

@@ -110,12 +110,6 @@ pub enum Policy {
     Home,
     /// A queue per last-level cache, as published.
     SharedQueue,
-    /// Where it ran before.
-    PrevCpu,
-    /// One queue for all.
-    GlobalFifo,
-    /// Where it was woken, stolen from there.
-    WorkSteal,
 }
 
 /// A variant.
@@ -144,13 +138,8 @@ pub enum Who {
 /// Ours, and those that others know.
 const EACH: &[Who] = &[Who::OURS, Who::Tokio, Who::TokioPinned, Who::TokioPerCore, Who::Smol, Who::Go];
 
-/// Ours by our other policies: what of it is the policy's, and what the rest's.
-const OTHER_POLICIES: [Who; 4] = [
-    Who::Ours(Policy::SharedQueue),
-    Who::Ours(Policy::PrevCpu),
-    Who::Ours(Policy::GlobalFifo),
-    Who::Ours(Policy::WorkSteal),
-];
+/// Ours by our other policy: what of it is the policy's, and what the rest's.
+const OTHER_POLICIES: [Who; 1] = [Who::Ours(Policy::SharedQueue)];
 
 /// Ours by every policy, then the others.
 fn all() -> Vec<Who> {
@@ -177,9 +166,6 @@ impl Who {
         match self {
             Self::Ours(Policy::Home) => "warmcore",
             Self::Ours(Policy::SharedQueue) => "warmcore shared queue",
-            Self::Ours(Policy::PrevCpu) => "warmcore prev cpu",
-            Self::Ours(Policy::GlobalFifo) => "warmcore global fifo",
-            Self::Ours(Policy::WorkSteal) => "warmcore work steal",
             Self::OursWithoutTenants => "warmcore, no tenants",
             Self::Tokio => "tokio",
             Self::TokioPinned => "tokio pinned",

@@ -13,8 +13,8 @@
 use super::hot_windows::{SEEDS_MAX, Shape, Trips, Windows, pairs};
 use super::{Options, Row, Table};
 use serde::Deserialize;
-use warmcore_sched::Kernel;
-use warmcore_sched::policy::kernel::QueueRule;
+use warmcore_sim::policy::Kernel;
+use warmcore_sim::policy::kernel::QueueRule;
 use warmcore_types::Nanos;
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ pub fn hot_windows(options: &Options) -> Table {
         base_cv: row.base_cv,
     };
     let linux = Kernel::default();
-    let hot = Kernel { hot_windows: true, hot_rule: warmcore_sched::policy::kernel::HotRule::V1, ..linux };
+    let hot = Kernel { hot_windows: true, hot_rule: warmcore_sim::policy::kernel::HotRule::V1, ..linux };
     table(
         options,
         Plan {

@@ -12,10 +12,10 @@
 
 use super::{Options, Row, Table};
 use serde::Deserialize;
-use warmcore_sched::Kernel;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::world::{Report, Settings, World};
 use warmcore_topo::Topology;

@@ -13,10 +13,10 @@ use super::hot_windows::{Shape, Trips, Windows, pairs};
 use super::{Options, drain};
 use serde::{Deserialize, Serialize};
 use warmcore_cid::{CacheLocal, KeptPerCpu};
-use warmcore_sched::Kernel;
 use warmcore_sim::costs::{Costs, Number, Trust};
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::Pages;
+use warmcore_sim::policy::Kernel;
 use warmcore_types::Nanos;
 
 /// A number is taken so many thousandths of what it is said to be.

@@ -2,9 +2,9 @@
 
 use warmcore_papers::hot_windows::{Shape, Trips, Windows, pairs};
 use warmcore_papers::{Options, wake_queue};
-use warmcore_sched::Kernel;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
+use warmcore_sim::policy::Kernel;
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 

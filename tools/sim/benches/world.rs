@@ -7,8 +7,9 @@
 
 use std::sync::LazyLock;
 use std::time::Instant;
-use warmcore_sched::{Kernel, Policy, PolicyKind};
+use warmcore_sched::PolicyKind;
 use warmcore_sim::costs::Costs;
+use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::world::{Report, Settings, World};
 use warmcore_topo::{MACHINES, Topology};
@@ -20,7 +21,7 @@ const CPU_NS: u64 = 6_000_000_000;
 /// Before: who was spawned has found its place.
 const SETTLED: Nanos = Nanos(3_000_000);
 
-fn pairs<P: Policy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> World<P> {
+fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> World<P> {
     let mut world = World::new(topology, costs, settings, policy, 1);
     let run = Length::Around(Nanos(8_000), 10);
     for i in 0..topology.cpus.len() {
@@ -41,7 +42,7 @@ fn cpu_seconds() -> f64 {
     ran.map_or_else(|| BEGIN.elapsed().as_secs_f64(), |ns| ns as f64 / 1e9)
 }
 
-fn measure<P: Policy + Copy>(
+fn measure<P: SimPolicy + Copy>(
     name: &str,
     topology: &Topology,
     costs: &Costs,
@@ -95,7 +96,7 @@ fn main() {
     measure("kernel, 224 CPUs", &topology, &costs, Settings::kernel(), kernel, 5);
     let hot = Kernel { hot_windows: true, ..kernel };
     measure("kernel with hot windows, 224 CPUs", &topology, &costs, Settings::kernel(), hot, 5);
-    for policy in PolicyKind::all() {
+    for policy in SimPolicyKind::all() {
         measure(&format!("{policy}, 224 CPUs"), &topology, &costs, Settings::runtime(), policy, 3);
     }
     growth(&[16, 64, 224, 1024, 4096, 8192], 3);

@@ -15,6 +15,7 @@ mod error;
 pub mod event;
 pub mod machine;
 pub mod memory;
+pub mod policy;
 pub mod program;
 pub mod random;
 pub mod trace;

@@ -132,9 +132,9 @@ impl Observer for Trace {
 mod tests {
     use super::*;
     use crate::costs::Costs;
+    use crate::policy::Kernel;
     use crate::program::Program;
     use crate::world::{Settings, World};
-    use warmcore_sched::Kernel;
     use warmcore_topo::Topology;
 
     fn traced() -> String {

@@ -13,8 +13,7 @@
 //! absence does to a cache within one step, active balancing.
 //!
 //! ```
-//! use warmcore_sched::Kernel;
-//! use warmcore_sim::{costs::Costs, program::Program, world::{Settings, World}};
+//! use warmcore_sim::{costs::Costs, policy::Kernel, program::Program, world::{Settings, World}};
 //! use warmcore_types::Nanos;
 //! use warmcore_topo::{MACHINES, Topology};
 //!
@@ -32,6 +31,7 @@
 use crate::costs::Costs;
 use crate::event::Events;
 use crate::memory::{ExtentId, LineId, Memory, Pages};
+use crate::policy::SimPolicy;
 use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
 use crate::random::Random;
 use code::{Code, Names};
@@ -39,7 +39,7 @@ use gate::Gate;
 use scene::{Scene, State};
 use settings::Times;
 use task::{NONE, Task};
-use warmcore_sched::{Machine, Policy, Waker};
+use warmcore_sched::{Machine, Waker};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
@@ -120,14 +120,14 @@ pub struct World<P, O = ()> {
     stuck: Option<ProgramError>,
 }
 
-impl<P: Policy> World<P> {
+impl<P: SimPolicy> World<P> {
     /// A machine at rest.
     pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
         Self::watched(topology, costs, settings, policy, seed, ())
     }
 }
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     /// The same, watched.
     pub fn watched(
         topology: &Topology,

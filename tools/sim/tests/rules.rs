@@ -10,9 +10,10 @@ use std::path::Path;
 use warmcore_budget::{capacity, stock};
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Policy as Ids, Stats};
-use warmcore_sched::{Allowed, Home, Kernel, Machine, Placed, Policy, Pull, Turn, View, Wake};
+use warmcore_sched::{Allowed, Home, Machine, Placed, Policy, Pull, Turn, View, Wake};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::policy::{self, Kernel};
 use warmcore_sim::program::{FORKS_MAX, Length, Program, rt_app};
 use warmcore_sim::world::process::{Expiry, Plan};
 use warmcore_sim::world::{Outcome, Report, Settings, World};
@@ -146,7 +147,7 @@ impl Policy for Impatient {
 }
 
 /// Moves of many tasks that run shortly, on few CPUs, in 50 ms.
-fn moves(policy: impl Policy) -> u64 {
+fn moves(policy: impl policy::SimPolicy) -> u64 {
     let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
     let mut world = World::new(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);

@@ -1,7 +1,8 @@
 //! Who gets a CPU: work spreads to all of them, and whoever waits there gets his part.
 
-use warmcore_sched::{Allowed, Kernel, Policy, PolicyKind};
+use warmcore_sched::Allowed;
 use warmcore_sim::costs::Costs;
+use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::Program;
 use warmcore_sim::world::{Report, Settings, World};
 use warmcore_topo::Topology;
@@ -14,7 +15,7 @@ fn drawn(llcs: u32, cores: u32) -> Topology {
     Topology::from_machine(&text, "drawn").unwrap()
 }
 
-fn world<P: Policy>(topology: &Topology, settings: Settings, policy: P) -> World<P> {
+fn world<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> World<P> {
     World::new(topology, &Costs::of(topology), settings, policy, 1)
 }
 
@@ -25,7 +26,7 @@ fn ran_ms(report: &Report) -> Vec<u64> {
 
 #[test]
 fn who_looked_and_found_something_calls_the_next_until_all_cpus_run() {
-    let policy = PolicyKind::all().into_iter().find(|policy| policy.to_string() == "work-steal").unwrap();
+    let policy = SimPolicyKind::WorkSteal;
     let mut world = world(&drawn(1, 8), Settings { hz: 0, ..Settings::runtime() }, policy);
     let leaf = Program::new("leaf").run(5 * MS);
     world.spawn(&Program::new("make").repeat(8, |p| p.fork(leaf)).run(5 * MS).join()).unwrap();
@@ -36,7 +37,7 @@ fn who_looked_and_found_something_calls_the_next_until_all_cpus_run() {
 
 #[test]
 fn whoever_may_no_longer_run_at_home_goes_where_he_may() {
-    for policy in PolicyKind::all() {
+    for policy in SimPolicyKind::all() {
         let mut world = world(&drawn(2, 2), Settings::runtime(), policy);
         let there = Program::new("a").on(Allowed::Cpu(CpuId(0))).run(1_000).allow(Allowed::Cpu(CpuId(3)));
         world.spawn(&there.repeat(20, |p| p.sleep(MS).run(100_000))).unwrap();
@@ -47,7 +48,7 @@ fn whoever_may_no_longer_run_at_home_goes_where_he_may() {
 
 #[test]
 fn tasks_that_belong_to_no_cpu_get_their_part_of_it() {
-    for policy in PolicyKind::all() {
+    for policy in SimPolicyKind::all() {
         let mut world = world(&drawn(1, 1), Settings::default(), policy);
         for name in ["a", "b", "c"] {
             world.spawn(&Program::new(name).forever(|p| p.run(MS))).unwrap();
@@ -59,7 +60,7 @@ fn tasks_that_belong_to_no_cpu_get_their_part_of_it() {
 
 #[test]
 fn a_long_sleep_is_no_claim_to_the_cpu_for_as_long() {
-    for policy in PolicyKind::all() {
+    for policy in SimPolicyKind::all() {
         let mut world = world(&drawn(1, 1), Settings::default(), policy);
         let hog = Program::new("hog").on(Allowed::Cpu(CpuId(0))).forever(|p| p.run(MS).sleep(1));
         world.spawn(&hog).unwrap();

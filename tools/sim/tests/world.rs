@@ -9,10 +9,11 @@ use replay::{Case, REPLAY, VARIABLE, property};
 use std::collections::BTreeMap;
 use std::process::Command;
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
-use warmcore_sched::{Allowed, Kernel, Policy, PolicyKind, To, Waker};
+use warmcore_sched::{Allowed, PolicyKind, To, Waker};
 use warmcore_sim::cids::CidRules;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::policy::{Kernel, PrevCpu, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::world::process::Plan;
 use warmcore_sim::world::{Left, Observer, Outcome, Report, Settings, World};
@@ -202,7 +203,7 @@ fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
 }
 
 /// How many tasks a load has that were spawned, forked ones aside.
-fn spawn<P: Policy>(world: &mut World<P, Books>, load: &Load) {
+fn spawn<P: SimPolicy>(world: &mut World<P, Books>, load: &Load) {
     let run = Length::Between(Nanos(1_000), Nanos(load.run_max));
     let mut add = |program: Program| _ = world.spawn(&program).expect("it is right");
     for i in 0..load.pairs {
@@ -247,7 +248,7 @@ fn spawn<P: Policy>(world: &mut World<P, Books>, load: &Load) {
 
 const END: Nanos = Nanos(60_000_000_000);
 
-fn run<P: Policy>(
+fn run<P: SimPolicy>(
     topology: &Topology,
     settings: Settings,
     policy: P,
@@ -301,7 +302,7 @@ fn nothing_is_lost_nothing_runs_twice_and_time_goes_on() {
     let name = "nothing_is_lost_nothing_runs_twice_and_time_goes_on";
     property("world", name, CASES, any_of_them(), |case| {
         let (topology, load) = (case.topology(), &case.load);
-        for policy in PolicyKind::all() {
+        for policy in SimPolicyKind::all() {
             check(&run(&topology, settings(case.kind), policy, load), load);
         }
         for kernel in kernels() {
@@ -328,7 +329,7 @@ fn two_policies_see_the_same_world() {
         // changes, all have the same work: as many naps of the same lengths.
         let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..case.load.clone() };
         let topology = case.topology();
-        let ran = |policy| {
+        let ran = |policy: SimPolicyKind| {
             let free = Settings { look_lines: 0, take_lines: 0, ..Settings::runtime() };
             let settings = Settings { smt_per_mille: Some(1000), hz: 0, ..free };
             // Neither a switch nor the lock of a shared queue takes time.
@@ -345,7 +346,7 @@ fn two_policies_see_the_same_world() {
             let report = world.run(END).expect("no program is wrong");
             report.tasks.iter().map(|task| task.counts.run_ns).collect::<Vec<_>>()
         };
-        assert_eq!(ran(PolicyKind::Home), ran(PolicyKind::GlobalFifo));
+        assert_eq!(ran(SimPolicyKind::Product(PolicyKind::Home)), ran(SimPolicyKind::GlobalFifo));
     });
 }
 
@@ -422,9 +423,9 @@ fn work_is_conserved_as_the_policies_promise() {
             // After a run, beside a busy sibling. SharedQueue: nobody is looked for in an LLC that is full to 100/117.
             let one_run = Nanos(60_000 / 62 * 100 + KICKS.0);
             for (policy, bound) in [
-                (PolicyKind::WorkSteal, KICKS),
-                (PolicyKind::GlobalFifo, KICKS),
-                (PolicyKind::SharedQueue, one_run),
+                (SimPolicyKind::WorkSteal, KICKS),
+                (SimPolicyKind::GlobalFifo, KICKS),
+                (SimPolicyKind::Product(PolicyKind::SharedQueue), one_run),
             ] {
                 let done = run(&topology, Settings::runtime(), policy, &load);
                 check(&done, &load);
@@ -446,7 +447,7 @@ fn work_is_conserved_as_the_policies_promise() {
     // And the test can fail: who never pulls does let them wait.
     let load =
         Load { pairs: 7, timers: 9, forks: 0, locks: 0, kept: 0, cids: 3, run_max: 5_000_000, seed: 1 };
-    let done = run(&drawn(1, 1, 4, 2), Settings::runtime(), PolicyKind::PrevCpu, &load);
+    let done = run(&drawn(1, 1, 4, 2), Settings::runtime(), PrevCpu, &load);
     assert!(done.1.beside > KICKS, "{:?}", done.1.beside);
 }
 
@@ -460,7 +461,7 @@ fn some_runs_are_known_event_by_event() {
         let mut add = |policy: &str, (report, ..): (Report, Books, Topology)| {
             now += &format!("{name} {policy}: {} {:016x} {}\n", report.events, report.hash, report.now.0);
         };
-        for policy in PolicyKind::all() {
+        for policy in SimPolicyKind::all() {
             add(policy.name(), run(&topology, Settings::runtime(), policy, &load));
         }
         for (i, kernel) in kernels().into_iter().enumerate() {

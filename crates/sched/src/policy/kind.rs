@@ -4,7 +4,7 @@
 //!          compiler sees through, and a wake at home stays inline.
 //! Number.  One comparison more per question.
 
-use super::{GlobalFifo, Home, Policy, PrevCpu, SharedQueue, WorkSteal};
+use super::{Home, Policy, SharedQueue};
 use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
 use std::{fmt, str::FromStr};
 use warmcore_types::{CpuId, Nanos};
@@ -26,18 +26,12 @@ pub enum PolicyKind {
     Home,
     /// Linux with a queue per LLC.
     SharedQueue,
-    /// Always home, and never pulled: a runtime per core.
-    PrevCpu,
-    /// One queue for all, as smol has it.
-    GlobalFifo,
-    /// The waker's CPU, and early stealing, as tokio has it.
-    WorkSteal,
 }
 
 impl PolicyKind {
     /// All of them, ours first.
-    pub const fn all() -> [Self; 5] {
-        [Self::Home, Self::SharedQueue, Self::PrevCpu, Self::GlobalFifo, Self::WorkSteal]
+    pub const fn all() -> [Self; 2] {
+        [Self::Home, Self::SharedQueue]
     }
 
     /// What it is called on a command line.
@@ -45,9 +39,6 @@ impl PolicyKind {
         match self {
             Self::Home => "home",
             Self::SharedQueue => "shared-queue",
-            Self::PrevCpu => "prev-cpu",
-            Self::GlobalFifo => "global-fifo",
-            Self::WorkSteal => "work-steal",
         }
     }
 }
@@ -92,18 +83,6 @@ macro_rules! ask {
             }
             PolicyKind::SharedQueue => {
                 let $policy = SharedQueue;
-                $question
-            }
-            PolicyKind::PrevCpu => {
-                let $policy = PrevCpu;
-                $question
-            }
-            PolicyKind::GlobalFifo => {
-                let $policy = GlobalFifo;
-                $question
-            }
-            PolicyKind::WorkSteal => {
-                let $policy = WorkSteal;
                 $question
             }
         }

@@ -30,19 +30,19 @@ pub fn may(machine: &Machine, allowed: Allowed, cpu: CpuId) -> bool {
 }
 
 /// Whether a task may run there, and somebody runs tasks there.
-pub(super) fn takes(machine: &Machine, view: &impl View, allowed: Allowed, cpu: CpuId) -> bool {
+pub fn takes(machine: &Machine, view: &impl View, allowed: Allowed, cpu: CpuId) -> bool {
     may(machine, allowed, cpu) && !view.is_offline(cpu)
 }
 
 /// The nearest CPU that takes the task, beginning with `near` itself.
-pub(super) fn settle(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
+pub fn settle(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let all = || std::iter::once(near).chain(machine.others(near));
     let allowed = all().find(|cpu| takes(machine, view, allowed, *cpu));
     allowed.or_else(|| all().find(|cpu| !view.is_offline(*cpu))).unwrap_or(near)
 }
 
 /// The CPU with the least to do of those that take the task; the nearest of these.
-pub(super) fn least_loaded(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
+pub fn least_loaded(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let load = |cpu: &CpuId| u64::from(view.backlog(*cpu)) + u64::from(!view.is_idle(*cpu));
     let all = std::iter::once(near).chain(machine.others(near));
     let found = all.filter(|cpu| takes(machine, view, allowed, *cpu)).min_by_key(load);
@@ -51,7 +51,7 @@ pub(super) fn least_loaded(machine: &Machine, view: &impl View, near: CpuId, all
 
 /// Where to begin to look, for a task that has been nowhere: where its waker is; if that is unknown, the
 /// shard with the most idle CPUs, and of equals the one in whose queue the fewest wait.
-pub(super) fn origin(machine: &Machine, view: &impl View, waker: Waker) -> CpuId {
+pub fn origin(machine: &Machine, view: &impl View, waker: Waker) -> CpuId {
     match waker {
         Waker::Cpu(near) | Waker::Outside(Some(near)) => near,
         Waker::Outside(None) => {
@@ -64,7 +64,7 @@ pub(super) fn origin(machine: &Machine, view: &impl View, waker: Waker) -> CpuId
 
 /// The queue that nobody owns, if the task may go there; else the CPU of its own with the least to do.
 /// `shard`: of the nearest CPU, or the one for all.
-pub(super) fn shared(
+pub fn shared(
     machine: &Machine,
     view: &impl View,
     near: CpuId,
@@ -80,7 +80,7 @@ pub(super) fn shared(
 }
 
 /// The nearest idle CPU, hot or not.
-pub(super) fn first_idle(machine: &Machine, view: &impl View, near: CpuId) -> Option<CpuId> {
+pub fn first_idle(machine: &Machine, view: &impl View, near: CpuId) -> Option<CpuId> {
     idle_from(machine, view, near).next()
 }
 
@@ -96,15 +96,18 @@ fn idle_from(machine: &Machine, view: &impl View, near: CpuId) -> impl Iterator<
 
 /// An idle CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) cpu: CpuId,
-    pub(super) hot_kept: u8,
-    pub(super) hot_broken: bool,
+pub struct Found {
+    /// That CPU.
+    pub cpu: CpuId,
+    /// How many idle CPUs were passed over before it because they are kept for another task.
+    pub hot_kept: u8,
+    /// It is kept for another task itself.
+    pub hot_broken: bool,
 }
 
 /// The nearest idle CPU that is not kept for somebody else. As many kept ones are passed over as half of the LLC's
 /// depth; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
-pub(super) fn find_idle(
+pub fn find_idle(
     machine: &Machine,
     view: &impl View,
     near: CpuId,
@@ -133,7 +136,7 @@ pub(super) fn find_idle(
 
 /// How many CPUs of an LLC are looked at by who searches it: all if it is idle, fewer as it fills, none when it is
 /// full. Ours is the part that is busy at this moment; Linux's is an average ([`scan_depth`]).
-pub(super) fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
+pub fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
         let cpus = machine.cpus_of(shard).len() as u64;
@@ -143,11 +146,11 @@ pub(super) fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
 }
 
 /// A CPU that is always busy, as use is counted.
-pub(super) const SCALE: u64 = 1024;
+pub const SCALE: u64 = 1024;
 
 /// `nr_idle_scan`: of `cpus`, whose use adds up to `used`, so many are looked at. CPUs × (1 − (117 % × use)²), and each
 /// step rounded down, as there.
-pub(super) fn scan_depth(cpus: u64, used: u64) -> u32 {
+pub fn scan_depth(cpus: u64, used: u64) -> u32 {
     let each = (used / cpus).min(SCALE);
     let full = (each * each * IMBALANCE_PCT * IMBALANCE_PCT / (10_000 * SCALE)).min(SCALE);
     ((SCALE - full) * cpus / SCALE) as u32
@@ -155,12 +158,12 @@ pub(super) fn scan_depth(cpus: u64, used: u64) -> u32 {
 
 /// So many idle CPUs are passed over because they are kept for somebody else, where `depth` are looked at: half of
 /// what the kernel counts down from, which is one more.
-pub(super) const fn hot_max(depth: u32) -> u32 {
+pub const fn hot_max(depth: u32) -> u32 {
     depth.div_ceil(2)
 }
 
 /// The shards of a CPU's LLC, its own first.
-pub(super) fn llc_shards(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
+pub fn llc_shards(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
     let llc = machine.llc_of(cpu);
     machine.shards_from(cpu).take_while(move |shard| machine.llc_of(machine.cpus_of(*shard)[0]) == llc)
 }

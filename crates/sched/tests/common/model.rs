@@ -9,7 +9,7 @@
 use super::whole;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use warmcore_sched::{Allowed, Home, Machine, Policy, PolicyKind, Pull, To, View, Wake, Wakee, Waker, Whom};
+use warmcore_sched::{Allowed, Home, Machine, Policy, Pull, To, View, Wake, Wakee, Waker, Whom};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -139,9 +139,9 @@ pub struct Outcome {
     pub looked_and_found: u64,
 }
 
-pub struct Model {
+pub struct Model<P> {
     pub machine: Machine,
-    policy: PolicyKind,
+    policy: P,
     cpus: Vec<Cpu>,
     shards: Vec<VecDeque<usize>>,
     pub tasks: Vec<Task>,
@@ -154,7 +154,7 @@ pub struct Model {
     pub outcome: Outcome,
 }
 
-impl View for Model {
+impl<P> View for Model<P> {
     fn is_idle(&self, cpu: CpuId) -> bool {
         matches!(self.cpus[cpu.index()].state, State::Idle { .. })
     }
@@ -193,8 +193,15 @@ impl View for Model {
     }
 }
 
-impl Model {
-    pub fn new(topology: &Topology, policy: PolicyKind, offline: &[u32], tasks: Vec<Task>) -> Self {
+impl<P> Model<P> {
+    /// What a move of the task costs, whatever the policy thinks.
+    fn refill(&self, task: usize) -> Nanos {
+        Home.refill(Nanos(self.tasks[task].average_poll))
+    }
+}
+
+impl<P: Policy> Model<P> {
+    pub fn new(topology: &Topology, policy: P, offline: &[u32], tasks: Vec<Task>) -> Self {
         let machine = whole(topology);
         let state = |cpu| match offline.contains(&cpu) {
             true => State::Offline,
@@ -490,11 +497,6 @@ impl Model {
         if takes > LONG {
             self.at(now + LONG, Event::IsLong(cpu, generation));
         }
-    }
-
-    /// What a move of the task costs, whatever the policy thinks.
-    fn refill(&self, task: usize) -> Nanos {
-        Home.refill(Nanos(self.tasks[task].average_poll))
     }
 
     /// A task has waited until now: which CPU slept all the while?

@@ -2,7 +2,7 @@
 //!
 //! Model.   As its users have it: a worker per CPU, nothing tuned. Spawning from a task goes by the runtime that
 //!          the task is in; two tenants of equal weight stand for the noisy neighbour and the other one.
-//! Number.  Five runtimes if all policies run: ten threads on two CPUs, asleep while others run.
+//! Number.  Two runtimes if both policies run: four threads on two CPUs, asleep while others run.
 
 use super::Policy;
 use super::host::{Host, Job, Tenancy};
@@ -26,9 +26,6 @@ impl Ours {
         let runtime = runtimes::ours(match policy {
             Policy::Home => PolicyKind::Home,
             Policy::SharedQueue => PolicyKind::SharedQueue,
-            Policy::PrevCpu => PolicyKind::PrevCpu,
-            Policy::GlobalFifo => PolicyKind::GlobalFifo,
-            Policy::WorkSteal => PolicyKind::WorkSteal,
         });
         Self { runtime, has_tenants: true }
     }

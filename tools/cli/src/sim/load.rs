@@ -16,8 +16,8 @@ use std::time::Duration;
 use warmcore_papers::Options;
 use warmcore_report::{self as report, Load};
 use warmcore_results as results;
-use warmcore_sched::{Kernel, Policy, PolicyKind};
 use warmcore_sim::costs::Costs;
+use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::rt_app;
 use warmcore_sim::trace::Trace;
 use warmcore_sim::world::{Observer, Report, Settings, World};
@@ -34,7 +34,7 @@ const LASTS: Nanos = Nanos(1_000_000_000);
 #[derive(Debug, Clone, Copy)]
 enum Who {
     Linux(Kernel),
-    Kind(PolicyKind),
+    Kind(SimPolicyKind),
 }
 
 fn all() -> Vec<(&'static str, Who)> {
@@ -45,7 +45,7 @@ fn all() -> Vec<(&'static str, Who)> {
         ("kernel-wake-queue", Kernel { wake_queue: true, ..kernel }),
         ("kernel-sis-node", Kernel { sis_node: true, ..kernel }),
     ];
-    let kinds = PolicyKind::all().map(|kind| (kind.name(), Who::Kind(kind)));
+    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), Who::Kind(kind)));
     linux.into_iter().map(|(name, kernel)| (name, Who::Linux(kernel))).chain(kinds).collect()
 }
 
@@ -178,7 +178,7 @@ impl Scenario<'_> {
 
     fn under<O: Observer>(
         &self,
-        policy: impl Policy,
+        policy: impl SimPolicy,
         settings: Settings,
         seed: u64,
         observer: O,

@@ -19,9 +19,10 @@ use warmcore_papers::{
 };
 use warmcore_report::{Lane, Lanes, Panel, Pictures, Run, Simulated};
 use warmcore_results::system as host;
-use warmcore_sched::{Kernel, To, Waker};
+use warmcore_sched::{To, Waker};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
+use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::world::{Left, Observer, Settings, World};
 use warmcore_topo::{MACHINES, Topology};

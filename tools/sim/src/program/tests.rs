@@ -1,7 +1,7 @@
 use super::*;
 use crate::costs::Costs;
+use crate::policy::Kernel;
 use crate::world::{Settings, World};
-use warmcore_sched::Kernel;
 use warmcore_topo::{MACHINES, Topology};
 
 /// What a load comes to on 32 CPUs.

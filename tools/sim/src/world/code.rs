@@ -10,10 +10,11 @@ use super::World;
 use super::gate::Gate;
 use super::observe::Observer;
 use super::task::NONE;
+use crate::policy::SimPolicy;
 use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskAffinity, TaskId, location_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use warmcore_sched::{Allowed, Policy};
+use warmcore_sched::Allowed;
 use warmcore_types::{CpuId, CpuSet};
 
 /// A program as a world runs it.
@@ -56,7 +57,7 @@ pub(crate) struct Names {
     marks: HashMap<String, u32>,
 }
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
         self.load_family(program, &mut HashMap::new())
     }

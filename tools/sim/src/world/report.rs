@@ -10,10 +10,10 @@ use super::observe::Observer;
 use super::scene::CpuCounts;
 use super::task::{For, Life, NONE, TaskCounts};
 use crate::memory;
+use crate::policy::SimPolicy;
 use crate::program::Op;
 use serde::Serialize;
 use std::fmt;
-use warmcore_sched::Policy;
 use warmcore_types::Nanos;
 
 /// For what a task waits.
@@ -165,7 +165,7 @@ const LINES_MAX: usize = 12;
 /// So many are named who might end a wait.
 const WHOM_MAX: usize = 8;
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     /// What came of it so far.
     pub(super) fn report(&mut self) -> Report {
         let now = self.scene.now;

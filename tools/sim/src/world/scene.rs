@@ -9,8 +9,9 @@ use super::queue::{List, RunQueue};
 use super::settings::{Order, Settings};
 use super::task::{NONE, Task};
 use super::usage::Usage;
+use crate::policy::KernelView;
+use crate::policy::kernel::{AverageIdle, NewidleCost};
 use std::cell::{Cell, RefCell};
-use warmcore_sched::policy::kernel::{AverageIdle, NewidleCost};
 use warmcore_sched::{Allowed, Distance, Machine, Pull, View, Whom};
 use warmcore_types::{CpuId, Nanos};
 
@@ -604,7 +605,9 @@ impl View for Scene {
         let may = |id: u32| self.machine.allows(self.tasks[id as usize].allowed, me);
         queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
     }
+}
 
+impl KernelView for Scene {
     fn may_take_in(&self, me: CpuId, queue: usize) -> bool {
         self.first_for(queue, me).is_some()
     }

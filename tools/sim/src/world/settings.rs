@@ -91,7 +91,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The kernel's own, for [`warmcore_sched::Kernel`].
+    /// The kernel's own, for [`Kernel`](crate::policy::Kernel).
     pub fn kernel() -> Self {
         Self {
             help_at_once: false,

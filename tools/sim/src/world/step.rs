@@ -10,8 +10,8 @@ use super::observe::{Left, Observer};
 use super::task::{For, Life, NONE};
 use super::{Target, World, kind};
 use crate::memory::ExtentId;
+use crate::policy::SimPolicy;
 use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
-use warmcore_sched::Policy;
 use warmcore_types::{CpuId, Nanos};
 
 /// The clock goes no further: half of its number, so that what is still to come fits.
@@ -28,7 +28,7 @@ pub(super) enum Goes {
     Leaves(Left),
 }
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     /// The current task goes on. `overhead`: what the CPU does before.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> Goes {
         let id = self.scene.cpus[cpu as usize].current;

@@ -16,9 +16,10 @@ use super::settings::Order;
 use super::step::Goes;
 use super::task::{Life, NONE};
 use super::{Target, World, kind};
+use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
 use crate::random::{Purpose, below};
-use warmcore_sched::{Enqueued, Policy, Pull};
+use warmcore_sched::Pull;
 use warmcore_types::{CpuId, Nanos};
 
 /// Tries in a row to pull, each of which brings something unless a policy is wrong.
@@ -54,7 +55,7 @@ impl Next {
     }
 }
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     /// A step has ended, if its event is right about that. Whether it was not.
     pub(super) fn step_ends(&mut self, cpu: u32) -> bool {
         let at = &mut self.scene.cpus[cpu as usize];

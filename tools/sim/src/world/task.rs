@@ -5,8 +5,8 @@
 //! Writers. The world.
 
 use crate::memory::ExtentId;
+use crate::policy::kernel::Flips;
 use crate::program::{LOOPS_MAX, TIMERS};
-use warmcore_sched::policy::kernel::Flips;
 use warmcore_sched::{Allowed, Sleeps};
 use warmcore_types::{CpuId, Nanos};
 

@@ -1,7 +1,8 @@
 use super::*;
 use crate::memory::Access;
-use warmcore_sched::policy::kernel::{Newidle, QueueRule};
-use warmcore_sched::{Allowed, Kernel, PolicyKind};
+use crate::policy::kernel::{Newidle, QueueRule};
+use crate::policy::{Enqueued, Kernel, KernelView, SimPolicyKind};
+use warmcore_sched::{Allowed, PolicyKind};
 use warmcore_topo::MACHINES;
 use warmcore_types::NodeId;
 
@@ -237,7 +238,7 @@ fn a_task_and_a_cpu_are_as_small_as_promised() {
 #[test]
 fn every_policy_finishes_the_same_work() {
     let topology = drawn(2, 4, 2);
-    for policy in PolicyKind::all() {
+    for policy in SimPolicyKind::all() {
         for settings in [Settings::default(), Settings::runtime()] {
             let mut world = World::new(&topology, &Costs::of(&topology), settings, policy, 3);
             for i in 0..24 {
@@ -523,11 +524,11 @@ fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
 #[derive(Default)]
 struct Asked(Kernel, std::cell::RefCell<std::collections::BTreeMap<String, u64>>);
 
-impl Policy for Asked {
+impl SimPolicy for Asked {
     fn wake(
         &self,
         machine: &Machine,
-        view: &impl warmcore_sched::View,
+        view: &impl KernelView,
         wake: &warmcore_sched::Wake,
     ) -> warmcore_sched::Placed {
         self.0.wake(machine, view, wake)
@@ -535,32 +536,14 @@ impl Policy for Asked {
     fn queues(&self, machine: &Machine) -> usize {
         self.0.queues(machine)
     }
-    fn enters(
-        &self,
-        machine: &Machine,
-        cpu: CpuId,
-        allowed: Allowed,
-        why: warmcore_sched::Enqueued,
-    ) -> Option<usize> {
+    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         *self.1.borrow_mut().entry(format!("{why:?}")).or_default() += 1;
         self.0.enters(machine, cpu, allowed, why)
     }
-    fn pull(
-        &self,
-        machine: &Machine,
-        view: &impl warmcore_sched::View,
-        me: CpuId,
-        now: Nanos,
-    ) -> warmcore_sched::Pull {
+    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> warmcore_sched::Pull {
         self.0.pull(machine, view, me, now)
     }
-    fn help(
-        &self,
-        machine: &Machine,
-        view: &impl warmcore_sched::View,
-        at: CpuId,
-        now: Nanos,
-    ) -> Option<CpuId> {
+    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId> {
         self.0.help(machine, view, at, now)
     }
 }
@@ -689,7 +672,7 @@ impl Observer for Begun {
 /// cpu0 and on cpu1, the older one is on cpu1.
 #[test]
 fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
-    for policy in [PolicyKind::SharedQueue, PolicyKind::WorkSteal] {
+    for policy in [SimPolicyKind::Product(PolicyKind::SharedQueue), SimPolicyKind::WorkSteal] {
         let topology = drawn(1, 3, 1);
         let (costs, settings) = (Costs::of(&topology), Settings::runtime());
         let mut world = World::watched(&topology, &costs, settings, policy, 1, Begun::default());
@@ -718,7 +701,7 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
             .filter_map(|(_, task)| ids.iter().find(|(id, _)| id == task).map(|(_, name)| *name))
             .collect();
         match policy {
-            PolicyKind::SharedQueue => assert_eq!(order, ["first", "second", "third"]),
+            SimPolicyKind::Product(_) => assert_eq!(order, ["first", "second", "third"]),
             // A thief asks one CPU after the other, and takes from the head of its queue.
             _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
         }

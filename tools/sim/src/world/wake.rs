@@ -13,12 +13,13 @@ use super::scene::State;
 use super::settings::Order;
 use super::task::{For, Life, NONE};
 use super::{Target, World, kind};
+use crate::policy::kernel::Flips;
+use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
-use warmcore_sched::policy::kernel::Flips;
-use warmcore_sched::{Enqueued, Policy, To, Wake, Wakee, Waker};
+use warmcore_sched::{To, Wake, Wakee, Waker};
 use warmcore_types::{CpuId, Nanos};
 
-impl<P: Policy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> World<P, O> {
     /// Somebody wakes a task for its `wait`.
     pub(super) fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
         match self.scene.tasks[id as usize].life {

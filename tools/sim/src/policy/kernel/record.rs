@@ -8,7 +8,7 @@
 //!          that task.
 //! Source.  Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
 
-use crate::hot::MIGRATION_COST;
+use warmcore_sched::MIGRATION_COST;
 use warmcore_types::Nanos;
 
 /// A second, after which the costs seen fade and half of the flips are forgotten.

@@ -7,9 +7,8 @@
 //! Number.  At most 3 in a row run next.
 //! Source.  tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.
 
-use super::Policy;
-use super::near::{first_idle, may, origin, shared};
-use crate::{Allowed, Machine, Placed, Pull, View, Wake, Waker, Whom};
+use warmcore_sched::policy::near::{first_idle, may, origin, shared};
+use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, View, Wake, Waker, Whom};
 use warmcore_types::{CpuId, Nanos};
 
 /// The shard whose queue takes what comes from outside.

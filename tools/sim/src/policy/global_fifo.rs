@@ -6,9 +6,8 @@
 //! Number.  On n CPUs (n − 1)/n of all polls run elsewhere than the last one.
 //! Source.  smol's executor, without its runners' own queues.
 
-use super::Policy;
-use super::near::{first_idle, origin, shared};
-use crate::{Allowed, Machine, Placed, Pull, View, Wake};
+use warmcore_sched::policy::near::{first_idle, origin, shared};
+use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, View, Wake};
 use warmcore_types::{CpuId, Nanos};
 
 /// The shard whose queue is the one for all.

@@ -4,7 +4,7 @@
 //!          whole idle core first where cores have threads, else by the kernel's numbers from there on, as deep as
 //!          SIS_UTIL says (`wake.rs`). A new task goes where the most CPUs are idle (`wake.rs`). A CPU that runs
 //!          out of work searches its domains from the inside to the outside for somebody who waits, unless it
-//!          usually idles for less than that costs (`balance.rs`). A CPU that is called by [`help`](Policy::help),
+//!          usually idles for less than that costs (`balance.rs`). A CPU that is called by [`help`](SimPolicy::help),
 //!          which a host asks at each tick of a CPU where somebody waits, searches whatever it costs, but each
 //!          domain only now and then. The settings are switches of one and the same code, so that two runs differ
 //!          in nothing else. The shared queues: one per LLC in v1; in v3 one per six CPUs of it, by their numbers.
@@ -17,28 +17,30 @@
 //!          `shared_runq`, v3, 9 August 2023, 5/7 to 7/7. SIS_NODE: `select_idle_node`, June 2023. Left out: groups,
 //!          priorities, unequal CPUs, active balancing, misfits, per-CPU kthreads.
 //!
-//! **For hosts.** [`SharedQueue`](super::SharedQueue) is what a runtime can have of this. A simulator answers more:
+//! **For hosts.** [`SharedQueue`](warmcore_sched::SharedQueue) is what a runtime can have of this. A simulator answers more:
 //!
 //! - `is_idle` is the kernel's `available_idle_cpu`: nothing runs there, waits there or is on its way.
 //! - Each look at a CPU is one question: `is_idle` in a wake, `runs` in a pull. Who counts them knows what the
 //!   search costs, and `newidle_cost` is the same count for a domain times the price of a look.
 //! - [`Pull::From`] takes the one that has not run for the longest time. [`Pull::Shard`] takes the first of the
-//!   shared wake queue, off the CPU where it waits ([`Policy::enters`]).
+//!   shared wake queue, off the CPU where it waits ([`SimPolicy::enters`]).
 //! - `usage_in` averages the time that CPUs *run*. Where a pair of tasks per CPU talks, half of them on their way out
 //!   of an idle state, no CPU is idle and yet they are used to two thirds: searches go on, and keep it so.
 //! - Hot windows are opened only by a task that leaves its CPU idle.
 
 mod balance;
 mod record;
+mod view;
 mod wake;
 
 pub use balance::{CACHE_NICE_TRIES, CACHE_NICE_TRIES_FAR};
 pub use record::{AverageIdle, Flips, NewidleCost};
+pub use view::KernelView;
 
-use super::Policy;
-use crate::hot::MIGRATION_COST;
-use crate::machine::SHARD_CPUS_MAX;
-use crate::{Allowed, Distance, Enqueued, Machine, Placed, Pull, Sleeps, View, Wake};
+use super::{Enqueued, SimPolicy};
+use warmcore_sched::{
+    Allowed, Distance, MIGRATION_COST, Machine, Placed, Pull, SHARD_CPUS_MAX, Sleeps, Wake,
+};
 use warmcore_types::{CpuId, Nanos};
 
 /// Whether a CPU that runs out of work searches others.
@@ -128,13 +130,13 @@ impl Default for Kernel {
     }
 }
 
-impl Policy for Kernel {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+impl SimPolicy for Kernel {
+    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
         self.select(machine, view, wake)
     }
 
     fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
-        sleeps.wake_as_posted(now, self.migration_cost);
+        wake_as_posted(sleeps, now, self.migration_cost);
     }
 
     fn migration_cost(&self) -> Nanos {
@@ -153,7 +155,7 @@ impl Policy for Kernel {
         enters.then(|| self.queues_of(machine, cpu).next()).flatten()
     }
 
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
+    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
         if self.wake_queue {
             let is_open = self.queues_are_worth_a_look(machine, view, me);
             if !is_open && view.is_newly_idle(me) {
@@ -168,7 +170,7 @@ impl Policy for Kernel {
     }
 
     /// `nohz_balancer_kick`, `find_new_ilb`: two are there, so the idle CPU with the lowest number is to look.
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, _now: Nanos) -> Option<CpuId> {
         if view.runs(at) < 2 || (0..machine.shards()).all(|shard| view.idle_in(shard) == 0) {
             return None;
         }
@@ -179,7 +181,7 @@ impl Policy for Kernel {
 
     /// Periodic balance between two that are busy: half of the difference, if that is more than the domain lets pass
     /// and the difference is of whole tasks.
-    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
         let imbalance = balance::imbalance_pct(machine.distance(me, other));
         let differs = u64::from(there) * 100 > u64::from(here) * imbalance;
@@ -226,4 +228,19 @@ fn groups<'m>(
     inner: Distance,
 ) -> impl DoubleEndedIterator<Item = &'m [CpuId]> {
     all.chunk_by(move |a, b| machine.distance(*a, *b) <= inner)
+}
+
+/// A task wakes: what its sleep adds to its history, by the rule of SIS_CACHE's code, versions 1 and 2 alike. A sleep of
+/// `migration_cost` is a long one.
+fn wake_as_posted(sleeps: &mut Sleeps, now: Nanos, migration_cost: Nanos) {
+    if sleeps.since.0 == 0 || now <= sleeps.since {
+        return;
+    }
+    let (slept, average) = (now.0 - sleeps.since.0, sleeps.average.0);
+    sleeps.average = Nanos(match slept < migration_cost.0 {
+        // Towards 0, as a division of a difference with a sign.
+        true if slept >= average => average + (slept - average) / 8,
+        true => average - (average - slept) / 8,
+        false => average / 2,
+    });
 }

@@ -5,9 +5,8 @@
 //! Number.  No move, ever; a CPU may idle for as long as its neighbour has a queue.
 //! Source.  seastar, glommio, a current-thread runtime per core.
 
-use super::Policy;
-use super::near::{least_loaded, origin, settle};
-use crate::{Machine, Placed, Pull, View, Wake};
+use warmcore_sched::policy::near::{least_loaded, origin, settle};
+use warmcore_sched::{Machine, Placed, Policy, Pull, View, Wake};
 use warmcore_types::{CpuId, Nanos};
 
 /// Always home, and never pulled.

@@ -10,8 +10,8 @@
 //! Source.  `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`,
 //!          `find_busiest_queue`, `task_hot`, `can_migrate_task`, `rebalance_domains`.
 
-use super::{Kernel, Newidle, QueueRule, domains, groups};
-use crate::{Distance, Machine, Pull, View};
+use super::{Kernel, KernelView, Newidle, QueueRule, domains, groups};
+use warmcore_sched::{Distance, Machine, Pull};
 use warmcore_types::{CpuId, Nanos};
 
 /// A called CPU takes a cache-hot task after so many searches in vain, up to the node.
@@ -51,14 +51,19 @@ pub(super) fn imbalance_pct(domain: Distance) -> u64 {
 }
 
 /// `rd->overload` is not set: nobody waits anywhere, and everybody knows that.
-fn nobody_waits(machine: &Machine, view: &impl View, me: CpuId) -> bool {
+fn nobody_waits(machine: &Machine, view: &impl KernelView, me: CpuId) -> bool {
     !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
 }
 
 impl Kernel {
     /// Whether a free CPU looks into the shared queues before it searches: behind the check, if it usually idles for longer
     /// than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
-    pub(super) fn queues_are_worth_a_look(&self, machine: &Machine, view: &impl View, me: CpuId) -> bool {
+    pub(super) fn queues_are_worth_a_look(
+        &self,
+        machine: &Machine,
+        view: &impl KernelView,
+        me: CpuId,
+    ) -> bool {
         if self.queue_rule != QueueRule::V3Checked || self.newidle == Newidle::Always {
             return true;
         }
@@ -69,7 +74,7 @@ impl Kernel {
     }
 
     /// `newidle_balance`; for one that was called, `rebalance_domains`.
-    pub(super) fn search(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
+    pub(super) fn search(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
         let newly = view.is_newly_idle(me);
         if (newly && self.newidle == Newidle::Off) || nobody_waits(machine, view, me) {
             return Pull::Nothing;
@@ -123,7 +128,7 @@ struct Group {
 }
 
 impl Group {
-    fn of(view: &impl View, cpus: &[CpuId], pct: u64) -> Self {
+    fn of(view: &impl KernelView, cpus: &[CpuId], pct: u64) -> Self {
         let (mut runs, mut idle, mut online) = (0, 0, 0);
         for cpu in cpus.iter().filter(|cpu| !view.is_offline(**cpu)) {
             let here = u64::from(view.runs(*cpu));
@@ -158,7 +163,7 @@ impl Kernel {
     fn busiest(
         &self,
         machine: &Machine,
-        view: &impl View,
+        view: &impl KernelView,
         me: CpuId,
         (domain, inner): (Distance, Distance),
         now: Nanos,
@@ -196,7 +201,7 @@ impl Kernel {
 
     /// `task_hot`: it ran there less than a migration's cost ago. Threads of a core share their caches, and who was
     /// called in vain too often takes it all the same.
-    fn is_hot(&self, view: &impl View, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
+    fn is_hot(&self, view: &impl KernelView, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
         let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
         let ran = view.last_ran(cpu).0;
         domain > Distance::Core

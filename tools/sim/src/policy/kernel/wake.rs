@@ -17,16 +17,18 @@
 //!          `find_idlest_group`, `find_idlest_group_cpu`, `adjust_numa_imbalance`.
 
 use super::balance::{imbalance_pct, is_small_across_nodes};
-use super::{HotRule, Kernel, domains, groups};
-use crate::policy::near::{Found, SCALE, hot_max, llc_shards, may, origin, scan_depth, settle, takes};
-use crate::{Allowed, Distance, Machine, Placed, View, Wake, Waker};
+use super::{HotRule, Kernel, KernelView, domains, groups};
+use warmcore_sched::policy::near::{
+    Found, SCALE, hot_max, llc_shards, may, origin, scan_depth, settle, takes,
+};
+use warmcore_sched::{Allowed, Distance, Machine, Placed, Wake, Waker};
 use warmcore_types::CpuId;
 
 /// `imbalance_pct` of an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
 impl Kernel {
-    pub(super) fn select(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    pub(super) fn select(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
         let allowed = wake.wakee.allowed;
         let Some(home) = wake.wakee.home else {
             let near = settle(machine, view, origin(machine, view, wake.waker), allowed);
@@ -48,7 +50,7 @@ impl Kernel {
     fn idle_sibling(
         &self,
         machine: &Machine,
-        view: &impl View,
+        view: &impl KernelView,
         wake: &Wake,
         prev: CpuId,
         target: CpuId,
@@ -95,7 +97,7 @@ impl Kernel {
     fn scan(
         &self,
         machine: &Machine,
-        view: &impl View,
+        view: &impl KernelView,
         wake: &Wake,
         target: CpuId,
         has_core: bool,
@@ -165,13 +167,13 @@ impl Kernel {
 }
 
 /// `test_idle_cores`: where cores have threads, and one has none that works.
-fn has_idle_core(machine: &Machine, view: &impl View, near: CpuId) -> bool {
+fn has_idle_core(machine: &Machine, view: &impl KernelView, near: CpuId) -> bool {
     machine.within(near, Distance::Core).len() > 1
         && llc_shards(machine, near).any(|shard| view.has_idle_core_in(shard))
 }
 
 /// How many CPUs of an LLC are looked at, by how much they have been used.
-fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
+fn depth(machine: &Machine, view: &impl KernelView, near: CpuId) -> u32 {
     let used = llc_shards(machine, near).map(|shard| {
         view.usage_in(shard).unwrap_or_else(|| {
             let all = machine.cpus_of(shard).len() as u64;
@@ -182,7 +184,7 @@ fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
 }
 
 /// `wake_affine`: the waker's CPU or the previous one.
-fn affine(machine: &Machine, view: &impl View, this: CpuId, prev: CpuId, allowed: Allowed) -> CpuId {
+fn affine(machine: &Machine, view: &impl KernelView, this: CpuId, prev: CpuId, allowed: Allowed) -> CpuId {
     if this == prev || view.wakes_wide() || !takes(machine, view, allowed, this) {
         return prev;
     }
@@ -221,7 +223,7 @@ struct Roomy {
 }
 
 impl Roomy {
-    fn of(machine: &Machine, view: &impl View, cpus: &[CpuId], allowed: Allowed) -> Option<Self> {
+    fn of(machine: &Machine, view: &impl KernelView, cpus: &[CpuId], allowed: Allowed) -> Option<Self> {
         let mut all = Self { cpus: 0, idle: 0, runs: 0 };
         for cpu in cpus.iter().filter(|cpu| takes(machine, view, allowed, **cpu)) {
             let idle = view.is_idle(*cpu);
@@ -239,7 +241,7 @@ impl Roomy {
 }
 
 /// `find_idlest_cpu`, for a task that is new: from the machine down to the core.
-fn idlest(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
+fn idlest(machine: &Machine, view: &impl KernelView, near: CpuId, allowed: Allowed) -> CpuId {
     let mut at = near;
     let levels = [Distance::Machine, Distance::Socket, Distance::Node, Distance::Llc, Distance::Core];
     for level in levels {
@@ -285,7 +287,7 @@ fn stays(machine: &Machine, at: CpuId, level: Distance, here: Roomy, there: Room
 }
 
 /// `find_idlest_group_cpu`: an idle one by the kernel's numbers, else the one with the least to do.
-fn idlest_of(machine: &Machine, view: &impl View, group: &[CpuId], allowed: Allowed) -> Option<CpuId> {
+fn idlest_of(machine: &Machine, view: &impl KernelView, group: &[CpuId], allowed: Allowed) -> Option<CpuId> {
     let all = group.iter().copied().filter(|cpu| takes(machine, view, allowed, *cpu));
     let load = |cpu: CpuId| if view.is_idle(cpu) { 0 } else { view.runs(cpu).max(1) };
     all.min_by_key(|cpu| (load(*cpu), machine.kernel_cpu(*cpu)))

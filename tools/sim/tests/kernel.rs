@@ -1,15 +1,15 @@
 //! What Linux does, rule by rule, and what each setting changes.
 
+#[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
 
 use common::{Cpu, Facts, all_machines, drawn, whole};
 use proptest::prelude::*;
 use std::sync::LazyLock;
-use warmcore_sched::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
 use warmcore_sched::policy::may;
-use warmcore_sched::{
-    Allowed, Distance, Enqueued, Kernel, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker,
-};
+use warmcore_sched::{Allowed, Distance, Machine, Placed, Pull, To, View, Wake, Wakee, Waker};
+use warmcore_sim::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
+use warmcore_sim::policy::{Enqueued, Kernel, KernelView, SimPolicy};
 use warmcore_types::{CpuId, Nanos};
 
 const LINUX: Kernel = Kernel {
@@ -151,14 +151,17 @@ impl View for World {
     fn waiting_in(&self, queue: usize) -> u32 {
         self.facts.waiting_in(queue)
     }
-    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
-        !self.shut_out
-    }
     fn idle_in(&self, shard: usize) -> u32 {
         self.facts.idle_in(shard)
     }
     fn has_backlog_in(&self, shard: usize) -> bool {
         self.facts.has_backlog_in(shard)
+    }
+}
+
+impl KernelView for World {
+    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
+        !self.shut_out
     }
     fn sleeps_next(&self, _: CpuId) -> bool {
         self.sleeps_next

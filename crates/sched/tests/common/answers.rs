@@ -1,0 +1,200 @@
+//! What every answer of every policy is held to, over random facts. The tests that draw the facts are beside their
+//! policies.
+#![allow(dead_code)] // Each test uses a part.
+
+use crate::common::{Cpu, Facts, all_machines};
+use proptest::prelude::*;
+use std::fmt::Display;
+use std::sync::LazyLock;
+use warmcore_sched::policy::may;
+use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker};
+use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
+
+/// Small enough for many cases, and one that is not.
+pub static MACHINES: LazyLock<Vec<(String, Machine)>> =
+    LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
+
+/// A number that means something: small, great, or none.
+fn nanos() -> impl Strategy<Value = Nanos> {
+    prop_oneof![Just(0), 0..2_000_000u64, Just(u64::MAX), any::<u64>()].prop_map(Nanos)
+}
+
+prop_compose! {
+    fn cpu()(idle: bool, offline in prop::bool::weighted(0.3), stuck: bool, hot_until in nanos(),
+             backlog in prop_oneof![Just(0), 0..5u32, any::<u32>()], since in nanos(), refill in nanos())
+            -> Cpu {
+        Cpu { idle, offline, stuck, backlog, since, refill, hot_until, ..Cpu::default() }
+    }
+}
+
+prop_compose! {
+    pub fn case()(which in 0..MACHINES.len())
+             (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
+              waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], MACHINES[which].1.shards()),
+              home in prop::option::weighted(0.8, 0..MACHINES[which].1.cpus()),
+              near in prop::option::weighted(0.9, 0..MACHINES[which].1.cpus()),
+              (outside, allowed) in (any::<bool>(), 0..5u8), to in 0..MACHINES[which].1.cpus(),
+              (now, refill, debt) in (nanos(), nanos(), nanos()))
+             -> (usize, Facts, Wake) {
+        let machine = &MACHINES[which].1;
+        let mut facts = Facts { cpus, waiting, ..Facts::busy(machine) };
+        let cpu = |index| CpuId(index as u32);
+        let to = cpu(to);
+        let allowed = match allowed {
+            0 => Allowed::Cpu(to),
+            1 => Allowed::Llc(machine.llc_of(to)),
+            2 => Allowed::Node(machine.node_of(to)),
+            _ => Allowed::Anywhere,
+        };
+        // A task's home is a CPU that it may run on; a waker's CPU runs.
+        let home = home.map(cpu).filter(|home| may(machine, allowed, *home));
+        let waker = match near.map(cpu) {
+            Some(near) if !outside => {
+                (facts.cpus[near.index()].offline, facts.cpus[near.index()].idle) = (false, false);
+                Waker::Cpu(near)
+            }
+            near => Waker::Outside(near),
+        };
+        (which, facts, Wake { now, wakee: Wakee { home, refill, debt, woken_from: near.map(cpu), allowed }, waker })
+    }
+}
+
+/// Whether a CPU may be named: it is allowed and online, or nothing is.
+fn is_right(machine: &Machine, facts: &Facts, allowed: Allowed, cpu: CpuId) -> bool {
+    let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !facts.is_offline(*cpu));
+    let is_online = !facts.is_offline(cpu) || online().next().is_none();
+    let is_allowed = may(machine, allowed, cpu) || !online().any(|cpu| may(machine, allowed, cpu));
+    is_online && is_allowed
+}
+
+/// How a policy answers a call for help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Helps {
+    /// With some idle CPU, if there is one.
+    Always,
+    /// The same, at a CPU that is stuck.
+    WhereStuck,
+    /// If it finds it worth it.
+    Sometimes,
+}
+
+/// What tells a policy's answers from those of others.
+#[derive(Debug, Clone, Copy)]
+pub struct Habits {
+    /// It has one shared queue for all, which offline CPUs may serve.
+    pub has_one_queue: bool,
+    /// It keeps debts and hot windows, and lets tasks wait until a time.
+    pub keeps_debts: bool,
+    /// A CPU that pulls looks at all others.
+    pub looks_at_all: bool,
+    /// How it answers a call for help.
+    pub helps: Helps,
+}
+
+type Checked = Result<(), TestCaseError>;
+
+/// The CPU that a wake names is allowed and online, or none is; the CPU that it kicks is idle.
+pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
+    policy: &P,
+    habits: Habits,
+    machine: &Machine,
+    facts: &Facts,
+    wake: &Wake,
+) -> Checked {
+    let allowed = wake.wakee.allowed;
+    let placed = policy.wake(machine, facts, wake);
+    prop_assert_eq!(placed, policy.wake(machine, facts, wake));
+    let Placed { to, kick, debt, hot_kept, hot_broken } = placed;
+    match to {
+        To::Cpu(cpu) => {
+            prop_assert!(is_right(machine, facts, allowed, cpu), "{policy}: {placed:?}");
+            prop_assert!(kick.is_none_or(|kick| kick == cpu), "{policy}: {placed:?}");
+            prop_assert!(kick.is_none_or(|kick| facts.is_idle(kick)), "{policy}: {placed:?}");
+        }
+        To::Shard(shard) => {
+            prop_assert_eq!(allowed, Allowed::Anywhere);
+            prop_assert!(shard < machine.shards());
+            prop_assert!(kick.is_none_or(|kick| facts.is_idle(kick) && !facts.is_offline(kick)));
+            let is_served = machine.cpus_of(shard).iter().any(|cpu| !facts.is_offline(*cpu));
+            prop_assert!(is_served || habits.has_one_queue || facts.cpus.iter().all(|cpu| cpu.offline));
+        }
+    }
+    if let (To::Cpu(cpu), true) = (to, hot_broken) {
+        prop_assert!(facts.hot_until(cpu) > wake.now);
+    }
+    prop_assert!(habits.keeps_debts || (debt, hot_kept, hot_broken) == (Nanos(0), 0, false));
+    Ok(())
+}
+
+/// A CPU that is called to help is idle and online.
+pub fn a_called_cpu_is_idle<P: Policy + Display>(
+    policy: &P,
+    habits: Habits,
+    machine: &Machine,
+    facts: &Facts,
+    now: Nanos,
+) -> Checked {
+    let is_idle = |cpu: &CpuId| facts.is_idle(*cpu) && !facts.is_offline(*cpu);
+    let any = (0..machine.cpus() as u32).map(CpuId).any(|cpu| is_idle(&cpu));
+    for at in [0, machine.cpus() - 1] {
+        let called = policy.help(machine, facts, CpuId(at as u32), now);
+        prop_assert!(called.is_none_or(|cpu| is_idle(&cpu)), "{policy}: {called:?}");
+        let never_misses = match habits.helps {
+            Helps::Always => true,
+            Helps::WhereStuck => facts.is_stuck(CpuId(at as u32)),
+            Helps::Sometimes => false,
+        };
+        prop_assert!(!never_misses || called.is_some() == any, "{policy}: {called:?}");
+    }
+    Ok(())
+}
+
+/// A pull names a queue or a CPU where tasks wait.
+pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
+    policy: &P,
+    habits: Habits,
+    machine: &Machine,
+    facts: &Facts,
+    now: Nanos,
+) -> Checked {
+    let tasks_wait = |me: CpuId| {
+        facts.waiting.iter().any(|n| *n > 0) || machine.others(me).any(|cpu| facts.backlog(cpu) > 0)
+    };
+    for me in [CpuId(0), CpuId(machine.cpus() as u32 - 1)] {
+        match policy.pull(machine, facts, me, now) {
+            Pull::Shard(shard) => prop_assert!(facts.waiting_in(shard) > 0),
+            Pull::From { cpu, at_most } => {
+                prop_assert!(cpu != me && (1..=facts.backlog(cpu)).contains(&at_most));
+            }
+            Pull::Until(at) => prop_assert!(at > now && habits.keeps_debts),
+            Pull::Nothing => prop_assert!(!(habits.looks_at_all && tasks_wait(me)), "{policy}"),
+        }
+    }
+    Ok(())
+}
+
+/// Between two busy CPUs no more tasks move than make both even.
+pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
+    policy: &P,
+    machine: &Machine,
+    facts: &Facts,
+) -> Checked {
+    let (me, other) = (CpuId(0), CpuId(machine.cpus() as u32 - 1));
+    let (here, there) = (facts.backlog(me), facts.backlog(other));
+    let come = policy.balance(machine, facts, me, other);
+    prop_assert!(come == 0 || here.saturating_add(come) <= there - come, "{policy}: {come}");
+    Ok(())
+}
+
+/// A task whose CPUs are all gone runs on another one.
+pub fn a_task_whose_cpus_are_gone_runs_elsewhere<P: Policy + Display>(policy: &P) {
+    let machine = crate::common::whole(&crate::common::drawn(1, 2, 2, 1));
+    let mut facts = Facts::busy(&machine);
+    facts.cpus[2].offline = true;
+    for allowed in [Allowed::Cpu(CpuId(2)), Allowed::Llc(LlcId(9)), Allowed::Node(NodeId(9))] {
+        let wakee = Wakee { home: Some(CpuId(2)), allowed, ..Wakee::default() };
+        let wake = Wake { now: Nanos(0), wakee, waker: Waker::Outside(None) };
+        let To::Cpu(cpu) = policy.wake(&machine, &facts, &wake).to else { panic!("{policy}: shared") };
+        assert_ne!(cpu, CpuId(2), "{policy}: {allowed:?}");
+    }
+}

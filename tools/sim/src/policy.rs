@@ -1,0 +1,137 @@
+//! Policies that only a simulation runs, and the trait by which it runs them and the product's.
+//!
+//! [`Kernel`] is Linux's placement with settings. [`PrevCpu`], [`GlobalFifo`] and [`WorkSteal`] place tasks as other
+//! runtimes do. They are here to be compared with: no runtime offers them. [`SimPolicy`] is what a simulation asks. Each
+//! [`Policy`] of the product is one, through the implementation below; [`Kernel`] implements it directly, because it asks
+//! for facts that a runtime does not have ([`KernelView`]).
+
+mod global_fifo;
+pub mod kernel;
+mod kind;
+mod prev_cpu;
+mod work_steal;
+
+pub use global_fifo::GlobalFifo;
+pub use kernel::{Kernel, KernelView};
+pub use kind::SimPolicyKind;
+pub use prev_cpu::PrevCpu;
+pub use work_steal::WorkSteal;
+
+use warmcore_sched::{Allowed, MIGRATION_COST, Machine, Placed, Policy, Pull, Sleeps, Turn, Wake, Whom};
+use warmcore_types::{CpuId, Nanos};
+
+/// Why a task is put on a CPU's run queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Enqueued {
+    /// It was woken, and the CPU is the one on which it ran last.
+    WokenAtHome,
+    /// It was woken, and sent to another CPU.
+    WokenElsewhere,
+    /// It is new.
+    New,
+    /// It was taken from another CPU's run queue.
+    Moved,
+    /// It ran on the CPU and waits again: it was preempted, or yielded.
+    PutBack,
+}
+
+/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for; the others
+/// are about what only a simulated kernel keeps.
+pub trait SimPolicy {
+    /// See [`Policy::wake`].
+    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed;
+
+    /// See [`Policy::pull`].
+    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull;
+
+    /// See [`Policy::whom`].
+    fn whom(&self) -> Whom {
+        Whom::Last
+    }
+
+    /// See [`Policy::help`].
+    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId>;
+
+    /// See [`Policy::balance`].
+    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
+        let _ = (machine, view, me, other);
+        0
+    }
+
+    /// See [`Policy::turn`].
+    fn turn(&self, average_poll: Nanos) -> Turn {
+        let _ = average_poll;
+        Turn::Forth
+    }
+
+    /// See [`Policy::chain_max`].
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        let _ = average_poll;
+        0
+    }
+
+    /// See [`Policy::refill`].
+    fn refill(&self, average_poll: Nanos) -> Nanos {
+        let _ = average_poll;
+        Nanos(0)
+    }
+
+    /// How many shared queues the host keeps. One per shard, unless the policy numbers them in its own way.
+    fn queues(&self, machine: &Machine) -> usize {
+        machine.shards()
+    }
+
+    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. It leaves
+    /// that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and [`Pull::Shard`] takes the first
+    /// of them, off its CPU. `None`: it just waits where it was put.
+    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
+        let _ = (machine, cpu, allowed, why);
+        None
+    }
+
+    /// What is learned of a task's sleep when it wakes. Called once per sleep.
+    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
+        sleeps.wake(now);
+    }
+
+    /// What a migration counts as at least: it bounds for how long a CPU is taken to idle
+    /// ([`AverageIdle`](kernel::AverageIdle)).
+    fn migration_cost(&self) -> Nanos {
+        MIGRATION_COST
+    }
+}
+
+impl<P: Policy> SimPolicy for P {
+    #[inline]
+    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
+        Policy::wake(self, machine, view, wake)
+    }
+
+    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
+        Policy::pull(self, machine, view, me, now)
+    }
+
+    fn whom(&self) -> Whom {
+        Policy::whom(self)
+    }
+
+    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId> {
+        Policy::help(self, machine, view, at, now)
+    }
+
+    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
+        Policy::balance(self, machine, view, me, other)
+    }
+
+    fn turn(&self, average_poll: Nanos) -> Turn {
+        Policy::turn(self, average_poll)
+    }
+
+    fn chain_max(&self, average_poll: Nanos) -> u32 {
+        Policy::chain_max(self, average_poll)
+    }
+
+    fn refill(&self, average_poll: Nanos) -> Nanos {
+        Policy::refill(self, average_poll)
+    }
+}

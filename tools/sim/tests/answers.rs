@@ -1,0 +1,110 @@
+//! Every answer of a policy that only a simulation has names a CPU that is allowed and online, whatever the facts.
+
+#[path = "../../../crates/sched/tests/common/answers.rs"]
+mod answers;
+#[path = "../../../crates/sched/tests/common/mod.rs"]
+mod common;
+
+use answers::{Habits, Helps, MACHINES, case};
+use proptest::prelude::*;
+use warmcore_sched::{Home, Policy, SharedQueue, Sleeps};
+use warmcore_sim::policy::{GlobalFifo, Kernel, PrevCpu, SimPolicy, SimPolicyKind, WorkSteal};
+use warmcore_types::Nanos;
+
+const OURS: [SimPolicyKind; 3] =
+    [SimPolicyKind::PrevCpu, SimPolicyKind::GlobalFifo, SimPolicyKind::WorkSteal];
+
+fn habits(policy: SimPolicyKind) -> Habits {
+    let has_one_queue = policy != SimPolicyKind::PrevCpu;
+    let helps = if has_one_queue { Helps::Always } else { Helps::Sometimes };
+    Habits { has_one_queue, keeps_debts: false, looks_at_all: false, helps }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_wakee_goes_where_it_may_run((which, facts, wake) in case()) {
+        for policy in OURS {
+            answers::a_wakee_goes_where_it_may(&policy, habits(policy), &MACHINES[which].1, &facts, &wake)?;
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_called_to_help_is_idle_and_online((which, facts, wake) in case()) {
+        for policy in OURS {
+            answers::a_called_cpu_is_idle(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+        }
+    }
+
+    #[test]
+    fn a_pull_is_from_where_tasks_wait((which, facts, wake) in case()) {
+        for policy in OURS {
+            answers::a_pull_is_from_where_tasks_wait(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+        }
+    }
+
+    #[test]
+    fn a_balance_takes_no_more_than_makes_both_even((which, facts, _) in case()) {
+        for policy in OURS {
+            answers::a_balance_makes_both_even_at_most(&policy, &MACHINES[which].1, &facts)?;
+        }
+    }
+
+    #[test]
+    fn a_policy_asked_by_name_answers_as_itself((which, facts, wake) in case()) {
+        let machine = &MACHINES[which].1;
+        let plain = [
+            Policy::wake(&Home, machine, &facts, &wake),
+            Policy::wake(&SharedQueue, machine, &facts, &wake),
+            Policy::wake(&PrevCpu, machine, &facts, &wake),
+            Policy::wake(&GlobalFifo, machine, &facts, &wake),
+            Policy::wake(&WorkSteal, machine, &facts, &wake),
+        ];
+        prop_assert_eq!(SimPolicyKind::all().map(|kind| Policy::wake(&kind, machine, &facts, &wake)), plain);
+    }
+
+    #[test]
+    fn the_posted_average_never_jumps_and_is_halved_by_a_long_sleep(average in 0..500_000u64, slept in 0..1_000_000u64) {
+        let mut task = Sleeps { since: Nanos(0), average: Nanos(average) };
+        task.sleep(Nanos(7));
+        Kernel::default().learn_sleep(&mut task, Nanos(7 + slept));
+        let after = match slept {
+            0 => average,
+            1..500_000 => (average as i64 + (slept as i64 - average as i64) / 8) as u64,
+            500_000.. => average / 2,
+        };
+        prop_assert_eq!(task.average, Nanos(after));
+    }
+}
+
+/// Version 2 of hot windows as posted, step by step; and where ours differs.
+#[test]
+fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
+    let (mut posted, mut ours) = (Sleeps::default(), Sleeps::default());
+    let mut averages = Vec::new();
+    let mut now = 1_000_000;
+    for slept in [80_000, 80_000, 500_000, 499_999] {
+        let both = [&mut posted, &mut ours];
+        both.into_iter().for_each(|task| _ = task.sleep(Nanos(now)));
+        now += slept;
+        Kernel::default().learn_sleep(&mut posted, Nanos(now));
+        Home.learn_sleep(&mut ours, Nanos(now));
+        averages.push((posted.average.0, ours.average.0));
+    }
+    // As long as a migration costs is long as posted, and the last short one for Home.
+    assert_eq!(averages, [(10_000, 80_000), (18_750, 80_000), (9_375, 132_500), (70_703, 178_437)]);
+}
+
+#[test]
+fn a_name_is_read_back() {
+    for policy in SimPolicyKind::all() {
+        assert_eq!(SimPolicyKind::by_name(&policy.to_string()), Some(policy));
+    }
+    assert_eq!(SimPolicyKind::by_name("homely"), None);
+}
+
+#[test]
+fn a_task_whose_only_cpu_is_gone_runs_elsewhere_sooner_than_never() {
+    OURS.iter().for_each(answers::a_task_whose_cpus_are_gone_runs_elsewhere);
+}

@@ -1,0 +1,39 @@
+//! The model of `crates/sched/tests/conserve.rs` can fail: under a policy that never pulls, a CPU sleeps beside a task
+//! that waits.
+
+#[path = "../../../crates/sched/tests/common/mod.rs"]
+mod common;
+
+use common::drawn;
+use common::model::{KICK, Model, Outcome, Task, Then};
+use warmcore_sched::{Home, Policy};
+use warmcore_sim::policy::PrevCpu;
+use warmcore_types::{CpuId, Nanos};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// How long a poll takes at most.
+const POLL_MAX: u64 = 16 * US;
+
+/// What `conserve.rs` promises for Home on this machine: the refill × (farness 4 + 1), or 200 µs if that is more, a poll
+/// and four kicks.
+fn bound() -> u64 {
+    (Home.refill(Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * KICK
+}
+
+/// Two tasks per CPU that yield, all at home on the first CPU.
+fn run(policy: impl Policy) -> Outcome {
+    let topology = drawn(2, 12, 2, 1);
+    let task = || Task::new((15 * US, POLL_MAX), Then::Yield).at_home(0);
+    let tasks = (0..2 * topology.cpus.len()).map(|_| task()).collect();
+    Model::new(&topology, policy, &[], tasks).run(Some(CpuId(0)), 10 * MS, 20 * MS)
+}
+
+#[test]
+fn under_prev_cpu_a_cpu_sleeps_beside_a_task_that_waits() {
+    let (home, prev_cpu) = (run(Home), run(PrevCpu));
+    assert!(home.idle_beside_work <= bound(), "{home:?}");
+    assert!(prev_cpu.idle_beside_work > 2 * bound(), "{prev_cpu:?}");
+    assert!(prev_cpu.moves == 0 && home.polls > 20 * prev_cpu.polls, "{home:?}; {prev_cpu:?}");
+}
