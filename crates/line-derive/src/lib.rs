@@ -1,13 +1,4 @@
-//! line-derive: the derive of `warmcore-line`, which documents it, and the derives of the facade `warmcore`.
-//!
-//! A derive cannot know through which crate it was reached, and names what it needs by a path from the root. So
-//! the facade has derives of its own, whose paths begin with `::warmcore`: a crate that depends on the facade alone
-//! can name nothing else.
-//!
-//! Model.   Attributes become a table of fields with `offset_of!` and `size_of`, and, for a struct
-//!          without type or const parameters, one constant that checks the table. What can be seen
-//!          in the source (a missing group, an enum) is an error here, at its place in the source;
-//!          what needs the layout is an error there.
+#![doc = include_str!("../README.md")]
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};

@@ -1,10 +1,4 @@
-//! Sys: the only crate with syscalls and `asm!`.
-//!
-//! Model.   Thin, typed calls; no policy. What to do when the kernel says no is decided above.
-//! Number.  A restartable add is two stores, the descriptor's and the commit: two cycles on a
-//!          Zen 4, where a locked add takes seven.
-//! Writers. [`rseq`] writes one field of the kernel's area, `rseq_cs`, and no other ever.
-//! Source.  Linux `kernel/rseq.c`, `kernel/sched/membarrier.c`; glibc ≥ 2.35 `__rseq_offset`.
+#![doc = include_str!("../README.md")]
 
 pub mod affinity;
 pub mod clock;

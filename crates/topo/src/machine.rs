@@ -10,7 +10,7 @@
 //!          and 1 3 5 7 to the other.
 //!          `cpu_numbering` is prose for people: every section's says the same as this.
 //! Number.  2 sockets × 12 L3 × 8 cores × 2 threads: 384 CPUs, CPU 192 is a sibling of CPU 0.
-//! Source.  fixtures/machines.toml, where each number has its own. POWER: linuxppc-dev, December
+//! Source.  crates/topo/machines.toml, where each number has its own. POWER: linuxppc-dev, December
 //!          2020, "powerpc/smp: Add support detecting thread-groups sharing L2 cache" (the groups
 //!          0 2 4 6 and 1 3 5 7), and July 2021, "powerpc/cacheinfo" (L3 as L2 on POWER10).
 
@@ -24,7 +24,7 @@ use warmcore_types::{CpuId, CpuSet, NodeId};
 mod tests;
 
 /// The machine file that comes with Warmcore.
-pub const MACHINES: &str = include_str!("../../../fixtures/machines.toml");
+pub const MACHINES: &str = include_str!("../machines.toml");
 
 /// Linux stops at this many CPUs; more is a slip of the pen.
 const CPUS_MAX: u64 = 8192;
@@ -221,7 +221,7 @@ fn malformed(name: &str, fact: &str) -> TopoError {
 fn parse(text: &str) -> Result<Table, TopoError> {
     text.parse().map_err(|e: toml::de::Error| {
         TopoError::malformed("machine file", e.to_string().trim().replace('\n', " "))
-            .or_else("mend it; fixtures/machines.toml is an example")
+            .or_else("mend it; crates/topo/machines.toml is an example")
     })
 }
 

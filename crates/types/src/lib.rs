@@ -1,10 +1,4 @@
-//! Types: the ids and units that all other crates use.
-//!
-//! Model.   An id is a small number with a type of its own, because a cid is not a cpu and
-//!          neither is an LLC. A unit ends the name of a plain number (`_ns`, `_kib`), or is a
-//!          type where the number travels far ([`Nanos`]).
-//! Number.  CPU numbers are sparse: a machine with 4 CPUs may call them 0, 2, 1024 and 8191.
-//!          Nothing here assumes a width; [`CpuSet`] grows with the largest number in it.
+#![doc = include_str!("../README.md")]
 
 mod cpu_set;
 pub use cpu_set::{CpuSet, ListError};

@@ -114,5 +114,5 @@ pub mod prelude {
 
 /// The README's code compiles and runs.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -16,7 +16,7 @@ const ATTRIBUTE: &str = "#[warmcore::main]";
 
 /// The README's block with a server, if it has one.
 fn readme() -> Option<String> {
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../README.md");
     let mut blocks = readme.split("```rust").skip(1).filter_map(|rest| rest.split_once("\n```"));
     // The first line may go on with `,no_run`.
     let block = blocks.find(|(block, _)| block.contains(ATTRIBUTE) && block.contains("serve("))?.0;
@@ -25,7 +25,7 @@ fn readme() -> Option<String> {
 
 /// The README's dependencies, ours from where it is.
 fn dependencies() -> String {
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../README.md");
     let (_, rest) = readme.split_once("```toml\n[dependencies]\n").expect("it says what to depend on");
     let (lines, _) = rest.split_once("```").expect("a block ends");
     let path = "\"../warmcore/crates/warmcore\"";

@@ -9,7 +9,7 @@
 //! Number.  32 files per CPU instead of some hundred, 0.25 s each: ratios are compared, never seconds. What is left is
 //!          the tail that a build ends with, of which there is more, relatively, in a shorter build.
 //! Writers. None.
-//! Source.  `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `fixtures/machines.toml`.
+//! Source.  `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `crates/topo/machines.toml`.
 //!
 //! What the time ratios can be and can't: `tolerances.toml` allows the queue −0.6 %…0 and SIS_NODE 0…+1 %.
 //! The gated, the always searching and the never searching newidle balance answer the objection that was raised

@@ -8,7 +8,7 @@
 //! Number.  2 × EPYC 9654: a line that is in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; one that another
 //!          socket wrote last 195 000 ps, of which 4 overlap.
 //! Writers. none after it was made: `scaled` and `with` give another one.
-//! Source.  `fixtures/machines.toml`. Its comments say how far to trust a number: see `costs/file.rs`.
+//! Source.  `crates/topo/machines.toml`. Its comments say how far to trust a number: see `costs/file.rs`.
 
 use std::collections::BTreeMap;
 use warmcore_topo::Distance;

@@ -4,7 +4,7 @@
 //!          extents (a working set: which caches hold it), named lines (a lock, a counter). What decides is the
 //!          very code that the runtime runs; here is only what acts.
 //! Number.  The same seed gives the same bytes, on every machine and any number of threads.
-//! Source.  `fixtures/machines.toml`, where each number says where it comes from. Published results are compared
+//! Source.  `crates/topo/machines.toml`, where each number says where it comes from. Published results are compared
 //!          with, and never read by a simulation.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Machine: where something is simulated: a topology, its costs, and whether anybody published anything about it.
 //!
-//! Model.   Four ways to name one, as `--machine` takes them: a name of `fixtures/machines.toml`; `this`; a file of
+//! Model.   Four ways to name one, as `--machine` takes them: a name of `crates/topo/machines.toml`; `this`; a file of
 //!          hwloc's `lstopo --of xml`; a machine file of the user's, which may inherit from ours. Only the first is one
 //!          that tables were published for: whatever else is simulated, nothing can be claimed of it.
 //! Number.  A machine that is only drawn (`this`, hwloc) gives some 4 costs, the sizes of its caches; the other 30 are
@@ -43,7 +43,7 @@ pub struct SimMachine {
     pub costs: Costs,
     /// What it is made of.
     pub topology: Topology,
-    /// Whether it is one of `fixtures/machines.toml`.
+    /// Whether it is one of `crates/topo/machines.toml`.
     pub is_known: bool,
 }
 
@@ -72,7 +72,7 @@ impl SimMachine {
         }
     }
 
-    /// One of `fixtures/machines.toml`.
+    /// One of `crates/topo/machines.toml`.
     ///
     /// # Errors
     /// A name that is not there, with the nearest, and all that are.
@@ -131,7 +131,7 @@ impl SimMachine {
         let all = names.join(", ");
         let chosen = match (name, &names[..]) {
             (_, []) => {
-                let next = "write a section per machine, as fixtures/machines.toml has them: `[mine]`, `sockets = 1`, …";
+                let next = "write a section per machine, as crates/topo/machines.toml has them: `[mine]`, `sockets = 1`, …";
                 return Err(at("describes no machine".to_owned(), next));
             }
             (None, [only]) => only.as_str(),
@@ -193,7 +193,7 @@ impl SimMachine {
         }
         if !self.is_known {
             notes.push(
-                "To give costs of your own, write a machine file (fixtures/machines.toml has the format; `inherits` may \
+                "To give costs of your own, write a machine file (crates/topo/machines.toml has the format; `inherits` may \
                  name a machine of it) and say --machine FILE.toml."
                     .to_owned(),
             );

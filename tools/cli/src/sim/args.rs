@@ -142,7 +142,7 @@ pub(super) fn below(example: &str) -> String {
     let names = names.replacen(", milan", ",\n  milan", 1);
     format!(
         "{example}\n\nMachines:\n  {names};\n  `this`; a file of `lstopo --of xml`, *.xml; a machine file of yours, \
-         *.toml, or *.toml:NAME if it has several.\n  fixtures/machines.toml has the format; `inherits` may name one of the \
+         *.toml, or *.toml:NAME if it has several.\n  crates/topo/machines.toml has the format; `inherits` may name one of the \
          above."
     )
 }

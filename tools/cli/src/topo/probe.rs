@@ -6,7 +6,7 @@
 //!          pairs alike. One way is half of the round trip.
 //! Number.  2 CPUs: 16 rounds, 2 s. 384 CPUs: 657 pairs, 16 rounds, 15 s.
 //! Writers. the line: both threads, in turn. No other thread touches it.
-//! Source.  github.com/nviennot/core-to-core-latency, whose numbers fixtures/machines.toml holds:
+//! Source.  github.com/nviennot/core-to-core-latency, whose numbers crates/topo/machines.toml holds:
 //!          the same exchange, so that ours can be held against them.
 
 use super::pairs::pairs;

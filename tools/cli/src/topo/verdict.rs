@@ -6,7 +6,7 @@
 //!          of one level are a group. Then it is asked of each pair whether it is as near as the
 //!          kernel says, and of each last-level cache whether it is one group.
 //! Number.  2 × EPYC 9654: levels at 9, 23, 100 and 195 ns.
-//! Source.  fixtures/machines.toml, `c2c_*`; a test holds the limits below to them.
+//! Source.  crates/topo/machines.toml, `c2c_*`; a test holds the limits below to them.
 
 use std::collections::BTreeMap;
 use warmcore_topo::{Distance, Llc, Topology};
