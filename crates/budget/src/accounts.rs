@@ -27,13 +27,13 @@ pub use node::Node;
 
 use crate::outcome::{OverBudget, OverUncharge, Overrun};
 use crate::stock::{Key, Stocks};
-use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering::*};
 use exact::{DisableStocks, FAST_TRIES};
 use nodes::Nodes;
 pub(crate) use refill::STOCKED_MAX;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use warmcore_types::CpuId;
+use warmcore_types::{CpuId, ignore_poison};
 
 /// All accounts whose stocks stand in the same tables.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// How many accounts there are, orphans included.
     pub fn accounts(&self) -> usize {
-        self.nodes.len() - lock(&self.retired).free.len()
+        self.nodes.len() - ignore_poison(self.retired.lock()).free.len()
     }
 
     /// The account with this key.

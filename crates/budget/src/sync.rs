@@ -11,12 +11,6 @@ pub(crate) use std::sync::{
     atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-/// Locks, also after a panic elsewhere: what is under these locks is whole between any two steps
-/// that could panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Waits a little for somebody who is in the middle of a few instructions, or was preempted there.
 /// It sleeps before long: a thread of higher priority that spun would keep that one from its CPU.
 pub(crate) fn pause(tries: u32) {

@@ -22,9 +22,9 @@
 use crate::bits::{Bits, SharedBits};
 use crate::pcpu_cid::{CID_END, CidWord, PcpuCid, PcpuCids, State, Token};
 use crate::policy::{Owner, Pick, Policy, Used};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::{Line, Padded};
-use warmcore_types::{Cid, CpuId, CpuSet};
+use warmcore_types::{Cid, CpuId, CpuSet, ignore_poison};
 
 mod look;
 mod take;
@@ -165,7 +165,7 @@ impl<S: PcpuCids> Ids<S> {
             shared: Padded::new(Mutex::new(shared)),
             seen: Seen::default(),
         };
-        let mut shared = lock(&ids.shared);
+        let mut shared = ignore_poison(ids.shared.lock());
         shared.owner = policy.owner(&ids.facts(&shared), None);
         drop(shared);
         ids
@@ -180,7 +180,7 @@ impl<S: PcpuCids> Ids<S> {
     /// user has now. Panics if that is one of the three highest of 32 bits.
     pub fn add_user(&self, token: u32, allowed: &CpuSet) -> User {
         let token = Token::new(token);
-        let mut shared = lock(&self.shared);
+        let mut shared = ignore_poison(self.shared.lock());
         shared.counts.users += 1;
         let nr_cpus_allowed = self.allow_more(&mut shared, allowed);
         self.update_owner(&mut shared);
@@ -202,7 +202,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Counts it out. An id that it left on a CPU stays there until a compaction; one of its own
     /// is free. Panics if it still holds one.
     pub fn remove_user(&self, mut user: User) {
-        let mut shared = lock(&self.shared);
+        let mut shared = ignore_poison(self.shared.lock());
         assert!(!self.holds(&user), "a user is counted out that still holds an id: {user:?}");
         shared.counts.users -= 1;
         self.free_own(&mut shared, &mut user);
@@ -211,7 +211,7 @@ impl<S: PcpuCids> Ids<S> {
 
     /// Adds CPUs that a user may use from now on. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
-        let mut shared = lock(&self.shared);
+        let mut shared = ignore_poison(self.shared.lock());
         self.allow_more(&mut shared, cpus);
         self.update_owner(&mut shared);
     }
@@ -219,7 +219,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Replaces the CPUs that a user may use: what it may use from now on counts for itself, and the tenant's set gets
     /// what is new in it. To be called after its mask was changed (`sched_setaffinity`, a cpuset).
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
-        let mut shared = lock(&self.shared);
+        let mut shared = ignore_poison(self.shared.lock());
         user.nr_cpus_allowed = self.allow_more(&mut shared, cpus);
         self.update_owner(&mut shared);
     }
@@ -227,7 +227,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Has each user that moves from now on read its mask again, once: [`is_beyond_masks`](Ids::is_beyond_masks) is true
     /// then. For a host that finds another number of CPUs in the mask of a thread that is not the one it runs on.
     pub fn notify_masks_changed(&self) {
-        let shared = &mut *lock(&self.shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
         shared.mask_changes = shared.mask_changes.wrapping_add(1);
     }
 
@@ -241,7 +241,7 @@ impl<S: PcpuCids> Ids<S> {
         if user.cpu == cpu.0 || user.own_cpu == cpu.0 {
             return false;
         }
-        let shared = lock(&self.shared);
+        let shared = ignore_poison(self.shared.lock());
         let seen = std::mem::replace(&mut user.mask_changes, shared.mask_changes);
         seen != shared.mask_changes || !shared.allowed.contains(cpu.0)
     }
@@ -249,7 +249,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Whether a CPU was counted in: a user was allowed on it, or came to it.
     #[cfg(all(test, not(loom)))]
     fn is_allowed(&self, cpu: CpuId) -> bool {
-        lock(&self.shared).allowed.contains(cpu.0)
+        ignore_poison(self.shared.lock()).allowed.contains(cpu.0)
     }
 
     /// An id for `user`, which runs on `cpu`. None: so many hold an overflow id that there is none
@@ -305,7 +305,7 @@ impl<S: PcpuCids> Ids<S> {
 
     #[cold]
     fn leave_slow(&self, held: HeldCid<'_>, user: &mut User) {
-        let shared = &mut *lock(&self.shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
         let Some(pcpu_cid) = held.pcpu_cid else {
             assert_eq!(user.overflow, Some(held.cid()), "an id is left by who does not hold it");
             if user.nested > 0 {
@@ -334,7 +334,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Sees to it that [`leave_fast`](Ids::leave_fast) refuses what this user holds now, so that its host hears of
     /// the leave. Nothing if it holds nothing.
     pub fn make_leave_slow(&self, user: &User) {
-        let _shared = lock(&self.shared);
+        let _shared = ignore_poison(self.shared.lock());
         // An overflow id takes the slow way by itself.
         if let Some(pcpu_cid) = self.held(user).and_then(|held| held.pcpu_cid) {
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(true));
@@ -368,7 +368,7 @@ impl<S: PcpuCids> Ids<S> {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
         let cid_word = pcpu_cid.cid_word();
         if cid_word.is_asked() {
-            let shared = &mut *lock(&self.shared);
+            let shared = &mut *ignore_poison(self.shared.lock());
             pcpu_cid.vacate();
             self.free(number, pcpu_cid.cid_word().recent());
             return self.enter_locked(shared, cpu, user);
@@ -394,7 +394,7 @@ impl<S: PcpuCids> Ids<S> {
                 return Some(held);
             }
         }
-        self.enter_locked(&mut lock(&self.shared), cpu, user)
+        self.enter_locked(&mut *ignore_poison(self.shared.lock()), cpu, user)
     }
 
     /// The id that this user left here, which is nobody's by now, if the policy has no say in it.
@@ -583,13 +583,13 @@ impl<S: PcpuCids> Ids<S> {
     /// An overflow id for who is no user: a thread that is about to end. It goes back through
     /// [`leave_overflow`](Ids::leave_overflow). None: there is none left.
     pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
-        let cid = self.take_overflow(&mut lock(&self.shared))?;
+        let cid = self.take_overflow(&mut *ignore_poison(self.shared.lock()))?;
         Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
     /// Gives back what [`enter_overflow`](Ids::enter_overflow) gave. Panics if it is not that.
     pub fn leave_overflow(&self, held: HeldCid<'_>) {
-        self.free_overflow(&mut lock(&self.shared), held.cid());
+        self.free_overflow(&mut *ignore_poison(self.shared.lock()), held.cid());
     }
 }
 

@@ -13,13 +13,14 @@ use crate::set_up::set_up;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use warmcore_line::PAIR;
 use warmcore_sys::{
     affinity,
     map::{Region, page_bytes},
     rseq::PercpuMode,
 };
+use warmcore_types::ignore_poison;
 
 /// A slot's share of a chunk is `1 << SHIFT` bytes: a page on most machines.
 pub(crate) const SHIFT: u32 = 12;
@@ -115,7 +116,7 @@ impl Pool {
             let stride = bytes.next_multiple_of(PAIR);
             return Block::new(Arc::new(whole(stride)), 0, bytes, stride, self.slots);
         }
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = ignore_poison(self.chunks.lock());
         // A chunk that only this list still knows has no block left: its memory goes back.
         chunks.retain(|chunk| Arc::strong_count(chunk) > 1);
         let block = |chunk: &Arc<Chunk>, at| Block::new(chunk.clone(), at, bytes, SLOT_BYTES, self.slots);
@@ -152,7 +153,7 @@ impl Chunk {
         if self.free.load(Relaxed) < grains {
             return None;
         }
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = ignore_poison(self.taken.lock());
         let step = align.max(GRAIN) / GRAIN;
         let is_free = |at: usize| taken[at / 64] >> (at % 64) & 1 == 0;
         let at = (0..=GRAINS - grains).step_by(step).find(|&at| (at..at + grains).all(is_free))?;
@@ -210,7 +211,7 @@ impl Drop for Block {
         if self.stride != SLOT_BYTES || self.bytes > SHARED_BYTES_MAX {
             return; // a region of its own goes with it
         }
-        let mut taken = self.chunk.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = ignore_poison(self.chunk.taken.lock());
         let (first, grains) = (self.offset / GRAIN, grains(self.bytes));
         (first..first + grains).for_each(|at| taken[at / 64] &= !(1 << (at % 64)));
         let is_empty = self.chunk.free.fetch_add(grains, Relaxed) + grains == GRAINS;

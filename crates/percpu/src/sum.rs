@@ -21,7 +21,7 @@
 //!          adds by anyone; they are never reset. `state`: under its lock.
 
 use crate::set_up::set_up;
-use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock, seq_cst};
+use crate::sync::{AtomicPtr, Mutex, Ordering::*, seq_cst};
 use crate::words::Words;
 #[cfg(not(loom))]
 use crate::{
@@ -39,6 +39,7 @@ use warmcore_sys::{
     membarrier,
     rseq::{self, PercpuMode, RseqArea, section},
 };
+use warmcore_types::ignore_poison;
 
 /// How often an aborted section is tried again before it counts as hopeless (a debugger that
 /// single-steps aborts every one).
@@ -235,7 +236,7 @@ impl Sum {
         if self.add_early(n) {
             return;
         }
-        let mut state = lock(&self.state);
+        let mut state = ignore_poison(self.state.lock());
         self.bind(&state);
         state.direct = state.direct.wrapping_add(n);
     }
@@ -277,7 +278,7 @@ impl Sum {
 
     /// What was added since the last drain: no fence, nobody disturbed, nothing exact.
     pub(crate) fn sum(&self) -> u64 {
-        let state = lock(&self.state);
+        let state = ignore_poison(self.state.lock());
         self.rough(&state).wrapping_sub(state.drained)
     }
 
@@ -288,14 +289,14 @@ impl Sum {
     /// no other; whatever order the words are read in.
     /// Loom: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
     pub(crate) fn drain(&self) -> u64 {
-        let mut state = lock(&self.state);
+        let mut state = ignore_poison(self.state.lock());
         let total = self.rough(&state);
         total.wrapping_sub(std::mem::replace(&mut state.drained, total))
     }
 
     #[cfg(not(loom))]
     pub(crate) fn snapshot(&self) -> u64 {
-        let state = lock(&self.state);
+        let state = ignore_poison(self.state.lock());
         self.exact(&state).wrapping_sub(state.drained)
     }
 }

@@ -18,9 +18,3 @@ pub(crate) fn seq_cst() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
-
-/// Locks, also after a panic elsewhere: nothing under these locks panics but a failed allocation,
-/// and then items are lost, not shared.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod affinity;
+pub mod background;
 pub mod clock;
 pub mod files;
 pub mod fork;

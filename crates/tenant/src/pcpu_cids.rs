@@ -6,11 +6,11 @@
 //!          touched.
 //! Number.  384 CPUs all used: 3 KiB of pcpu_cids for a tenant. 2 used: two pages for 512 tenants.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use warmcore_budget::process::unaccounted;
 use warmcore_cid::{PcpuCid, PcpuCids, Policy};
 use warmcore_percpu::{PerCpu, Pool};
-use warmcore_types::CpuId;
+use warmcore_types::{CpuId, ignore_poison};
 
 /// So many overflow ids has a tenant: threads that lost their CPU while they held an id.
 pub(crate) const OVERFLOW_IDS: u32 = 4096;
@@ -39,7 +39,7 @@ impl Space {
 
     fn find_or_make(cpus: u32) -> &'static Self {
         static SPACES: Mutex<Vec<&'static Space>> = Mutex::new(Vec::new());
-        let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spaces = ignore_poison(SPACES.lock());
         if let Some(space) = spaces.iter().find(|space| space.cpus == cpus) {
             return space;
         }

@@ -13,10 +13,11 @@
 
 use crate::tenant::{Inner, Masks};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 use warmcore_budget::process::unaccounted;
-use warmcore_sys::{affinity, signals};
+use warmcore_sys::background::{Background, Task};
+use warmcore_types::ignore_poison;
 
 /// An id that nobody used between two compactions, which are so far apart, is taken back.
 pub const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
@@ -40,23 +41,13 @@ struct Registry {
     busy: Vec<&'static [AtomicBool; CHUNK]>,
     alive: usize,
     made: u64,
-    compactor_runs: bool,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    entries: Vec::new(),
-    free: Vec::new(),
-    busy: Vec::new(),
-    alive: 0,
-    made: 0,
-    compactor_runs: false,
-});
-
-/// Told when the last tenant is gone.
-static CHANGED: Condvar = Condvar::new();
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { entries: Vec::new(), free: Vec::new(), busy: Vec::new(), alive: 0, made: 0 });
 
 fn lock() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    ignore_poison(REGISTRY.lock())
 }
 
 /// The index of the tenant with this serial.
@@ -100,14 +91,8 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
     let reserved = Reserved(serial);
     let tenant = Arc::new(make(serial, is_busy));
     std::mem::forget(reserved);
-    let mut registry = lock();
-    registry.entries[index_of(serial)].tenant = Arc::downgrade(&tenant);
-    if !registry.compactor_runs {
-        let thread = || std::thread::Builder::new().name("warmcore-cids".to_owned()).stack_size(128 << 10);
-        // A thread of ours takes nobody's signals. Without one to be had ids are not taken back until
-        // the next tenant is made: more slots are used, nothing is wrong.
-        registry.compactor_runs = unaccounted(|| signals::blocked(|| thread().spawn(compactor))).is_ok();
-    }
+    lock().entries[index_of(serial)].tenant = Arc::downgrade(&tenant);
+    unaccounted(|| COMPACTOR.ensure());
     tenant
 }
 
@@ -119,10 +104,11 @@ pub(crate) fn forget(serial: u64) {
     let before = std::mem::take(&mut registry.entries[index]);
     unaccounted(|| registry.free.push(index));
     registry.alive -= 1;
-    if registry.alive == 0 {
-        CHANGED.notify_all();
-    }
+    let is_last = registry.alive == 0;
     drop(registry);
+    if is_last {
+        COMPACTOR.notify();
+    }
     drop(before);
 }
 
@@ -139,31 +125,26 @@ pub(crate) fn alive_serials() -> impl Fn(u64) -> bool {
     move |serial| serials.get(index_of(serial)) == Some(&serial)
 }
 
-fn compactor() {
-    // It does not stay on its maker's CPU, which may be a worker's.
-    if let Ok(cpus) = affinity::allowed_to_main() {
-        let _ = affinity::set_allowed(&cpus);
+/// The thread that compacts.
+struct Compactor;
+
+/// Without a thread to be had, ids are not taken back until the next tenant is made: more slots are used, nothing is
+/// wrong.
+static COMPACTOR: Background<Compactor> =
+    Background::new(Compactor, "warmcore-cids", 128 << 10, COMPACTION_PERIOD);
+
+impl Task for Compactor {
+    fn is_needed(&self) -> bool {
+        lock().alive > 0
     }
-    let mut registry = lock();
-    let mut due = Instant::now() + COMPACTION_PERIOD;
-    loop {
-        if registry.alive == 0 {
-            registry.compactor_runs = false;
-            return;
-        }
-        if let Some(rest) = due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
-            registry = CHANGED.wait_timeout(registry, rest).unwrap_or_else(PoisonError::into_inner).0;
-            continue;
-        }
+
+    fn round(&self) {
+        let registry = lock();
         let flags = registry.busy.iter().flat_map(|flags| flags.iter());
         let busy = registry.entries.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
         let busy: Vec<Arc<Inner>> = busy.filter_map(|(entry, _)| entry.tenant.upgrade()).collect();
         drop(registry);
         let mut masks = Masks::default();
         busy.iter().for_each(|tenant| tenant.compact(&mut masks));
-        drop(busy);
-        // From now: late is harmless, but two that follow each other closely take what is in use.
-        due = Instant::now() + COMPACTION_PERIOD;
-        registry = lock();
     }
 }

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use warmcore_budget::Account;
 use warmcore_budget::process::unaccounted;
 use warmcore_cid::{CacheLocal, HeldCid, Ids, Policy, Stats, User};
 use warmcore_line::Line;
 use warmcore_percpu::{IdSource, PerCid};
 use warmcore_sys::{affinity, rseq};
-use warmcore_types::{Cid, CpuId, CpuSet};
+use warmcore_types::{Cid, CpuId, CpuSet, ignore_poison};
 
 /// A group of tasks that share data. Cheap to clone: every clone is the same tenant.
 #[derive(Clone)]
@@ -263,7 +263,7 @@ impl Inner {
     }
 
     fn threads(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.threads.lock())
     }
 
     /// This thread ends: its mask says nothing any more.

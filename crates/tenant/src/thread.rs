@@ -12,9 +12,10 @@ use crate::registry;
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use warmcore_budget::process::unaccounted;
 use warmcore_cid::User;
+use warmcore_types::ignore_poison;
 
 /// So many tenants can be at home at once.
 const CACHE_SLOTS: usize = 16;
@@ -139,7 +140,7 @@ struct Numbers {
 
 fn numbers<R>(act: impl FnOnce(&mut Numbers) -> R) -> R {
     static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: Vec::new(), next: 0 });
-    unaccounted(|| act(&mut NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)))
+    unaccounted(|| act(&mut *ignore_poison(NUMBERS.lock())))
 }
 
 fn take_number() -> u32 {

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod cpu_set;
+mod lock;
 pub use cpu_set::{CpuSet, ListError};
+pub use lock::ignore_poison;
 
 use std::fmt;
 

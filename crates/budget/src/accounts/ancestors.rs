@@ -15,7 +15,8 @@ use super::node::{Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
 use crate::contain::contain;
 use crate::outcome::{Event, Overrun};
-use crate::sync::{MutexGuard, Ordering::*, lock};
+use crate::sync::{MutexGuard, Ordering::*};
+use warmcore_types::ignore_poison;
 
 /// Whether who asks comes before all who wait at an account.
 pub type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
@@ -44,7 +45,7 @@ impl<'a> InFlight<'a> {
             return Some(Self { node, _turn: None });
         }
         node.sub_slack(1);
-        let turn = may_wait.then(|| lock(&node.exact_lock))?;
+        let turn = may_wait.then(|| ignore_poison(node.exact_lock.lock()))?;
         node.add_slack(1, u64::MAX);
         Some(Self { node, _turn: Some(turn) })
     }

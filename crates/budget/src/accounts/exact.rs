@@ -34,7 +34,8 @@ use super::ancestors::{Full, MayCharge};
 use super::node::{Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, OverBudget, Refused};
-use crate::sync::{Ordering::*, lock, pause};
+use crate::sync::{Ordering::*, pause};
+use warmcore_types::ignore_poison;
 
 /// Keeps the stocks below an account closed as long as it lives.
 pub(super) struct DisableStocks<'a>(&'a Node);
@@ -140,7 +141,7 @@ impl<S: Stocks> Accounts<S> {
         if let Some(exact) = node.exact(&observe) {
             return exact;
         }
-        let _turn = lock(&node.exact_lock);
+        let _turn = ignore_poison(node.exact_lock.lock());
         let mut tries = 0;
         loop {
             self.drain_open(node);

@@ -12,9 +12,10 @@ use super::node::{HAS_LISTENER, Node, ORPHAN};
 use super::{Accounts, Stocks};
 use crate::contain::contain;
 use crate::outcome::{Listener, OverBudget};
-use crate::sync::{Ordering::*, lock};
+use crate::sync::Ordering::*;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use warmcore_types::ignore_poison;
 
 /// A tree is at most so deep, its root counted. What goes through a tree goes through it by calls of its own, one for
 /// each level, in threads of any stack: 64 levels fit 128 KiB, also where nothing is optimised.
@@ -44,7 +45,7 @@ impl<S: Stocks> Accounts<S> {
             "{}: {depth} accounts one below the other; a tree is at most {DEPTH_MAX} deep",
             config.name
         );
-        let key = lock(&self.retired).free.pop();
+        let key = ignore_poison(self.retired.lock()).free.pop();
         let node = match key {
             Some(Reverse(key)) => self.nodes.get(key).expect("a key that was in use has a node"),
             None => self.nodes.push(|key| self.stocks.stock_addr(key)),
@@ -94,21 +95,21 @@ impl<S: Stocks> Accounts<S> {
         // ORDERING: Relaxed; the node is another account's only through the locks below.
         node.ended.fetch_add(1, Relaxed);
         self.release_guarantee(node);
-        lock(&self.retired).orphans.push(node.key);
+        ignore_poison(self.retired.lock()).orphans.push(node.key);
         self.reap();
     }
 
     /// Frees the orphans to whom nothing is charged any more.
     pub(super) fn reap(&self) {
         let mut orphans = {
-            let mut retired = lock(&self.retired);
+            let mut retired = ignore_poison(self.retired.lock());
             if retired.orphans.is_empty() {
                 return;
             }
             std::mem::take(&mut retired.orphans)
         };
         orphans.retain(|key| !self.nodes.get(*key).is_some_and(|node| self.try_reap(node)));
-        lock(&self.retired).orphans.append(&mut orphans);
+        ignore_poison(self.retired.lock()).orphans.append(&mut orphans);
     }
 
     /// Whether it is gone. The caller has taken it off the list of orphans.
@@ -131,7 +132,7 @@ impl<S: Stocks> Accounts<S> {
         }
         let rest = std::mem::take(&mut *node.cold());
         node.cpus.store(0, Relaxed);
-        lock(&self.retired).free.push(Reverse(node.key));
+        ignore_poison(self.retired.lock()).free.push(Reverse(node.key));
         if let Some(parent) = parent {
             self.drop_handle(parent);
         }
@@ -157,7 +158,7 @@ impl<S: Stocks> Accounts<S> {
                 }
                 brought += lack;
             }
-            let kept = lock(&node.guarantee_lock);
+            let kept = ignore_poison(node.guarantee_lock.lock());
             // Somebody else's change may have given up what was there.
             if lacks(brought) == 0 {
                 node.guarantee.store(guarantee, Relaxed);
@@ -170,7 +171,7 @@ impl<S: Stocks> Accounts<S> {
     }
 
     fn release_guarantee(&self, node: &Node) {
-        let kept = lock(&node.guarantee_lock);
+        let kept = ignore_poison(node.guarantee_lock.lock());
         node.guarantee.store(0, Relaxed);
         let surplus = self.keep_reserve(node, 0);
         drop(kept);

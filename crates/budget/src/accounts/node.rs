@@ -12,9 +12,10 @@
 
 use crate::outcome::Listener;
 use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*, lock};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*};
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
+use warmcore_types::ignore_poison;
 
 /// One account. Its addresses stay as long as the [`Accounts`](super::Accounts) that it is in.
 #[derive(Debug, Line)]
@@ -176,7 +177,7 @@ impl Node {
 
     /// What it is called.
     pub fn name(&self) -> Arc<str> {
-        lock(&self.cold).name.clone().unwrap_or_else(|| Arc::from("account"))
+        ignore_poison(self.cold.lock()).name.clone().unwrap_or_else(|| Arc::from("account"))
     }
 
     /// Whether its last handle was dropped.
@@ -302,12 +303,12 @@ impl Node {
     /// that changes may leave it short, until more comes back.
     pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
         let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
-        keeps.then(|| lock(&self.guarantee_lock))
+        keeps.then(|| ignore_poison(self.guarantee_lock.lock()))
     }
 
     /// The name and the listener, under their lock.
     pub(super) fn cold(&self) -> MutexGuard<'_, ColdFields> {
-        lock(&self.cold)
+        ignore_poison(self.cold.lock())
     }
 
     /// Sets or clears a bit of `state`; says whether that changed it.

@@ -2,7 +2,8 @@
 
 use super::node::Node;
 use crate::stock::{KEYS_END, Key, StockAddr};
-use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*};
+use warmcore_types::ignore_poison;
 
 /// Chunk `c` has `FIRST << c` nodes: a key leads to its chunk by its highest bit.
 const FIRST: u32 = 64;
@@ -52,7 +53,7 @@ impl Nodes {
 
     /// A new node, with the next key. Panics at 2^24.
     pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> StockAddr) -> &Node {
-        let _growing = lock(&self.growing);
+        let _growing = ignore_poison(self.growing.lock());
         let key = self.end.load(Relaxed);
         assert!(key < KEYS_END, "{key} accounts at once, and there is room for no more");
         let (chunk, at) = position(key);

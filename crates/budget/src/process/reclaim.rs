@@ -9,12 +9,12 @@
 
 use super::{ATOMIC, RSEQ, active::unaccounted, wait};
 use crate::accounts::Accounts;
-use crate::contain::contain;
 use crate::stock::Stocks;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
-use std::time::{Duration, Instant};
-use warmcore_sys::{affinity, fork, signals};
+use std::time::Duration;
+use warmcore_sys::background::{Background, Task};
+use warmcore_sys::fork;
 
 /// A stock that nobody used for so long is given back, at the latest after twice that.
 pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
@@ -22,9 +22,10 @@ pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
 /// While somebody waits in an account of the fast kind.
 const SETTLE_PERIOD: Duration = Duration::from_millis(5);
 
-static RUNS: Mutex<bool> = Mutex::new(false);
-/// Told when a first charge begins to wait in an account of the fast kind, and when memory came back for which one waits.
-static CHANGED: Condvar = Condvar::new();
+/// The thread. Its panics end in it: without it idle stocks stay, and a charge that waits for what a section has left waits for ever.
+/// Where the system has no thread left, idle stocks return when another charge needs them, and when the next account is made.
+static RECLAIMER: Background<Reclaimer> =
+    Background::new(Reclaimer, "warmcore-budget", 256 << 10, RECLAIM_PERIOD);
 
 /// Whether this process was forked from one that had accounts.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
@@ -39,29 +40,18 @@ extern "C" fn note_fork() {
     IS_FORKED.store(true, Relaxed);
 }
 
-fn runs() -> MutexGuard<'static, bool> {
-    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Sees to it that the thread runs.
 pub(super) fn ensure() {
     static ONCE: Once = Once::new();
     // Where there is no memory for it, a child may wait for a lock that stays held there.
     ONCE.call_once(|| _ = fork::in_children(note_fork));
-    let mut runs = runs();
-    if !*runs {
-        let builder = std::thread::Builder::new;
-        let spawn = || builder().name("warmcore-budget".to_owned()).stack_size(256 << 10).spawn(run);
-        // A thread of ours takes nobody's signals. Without one to be had, idle stocks are given back when
-        // somebody needs them, and by the next account that is made.
-        *runs = unaccounted(|| signals::blocked(spawn)).is_ok();
-    }
+    unaccounted(|| RECLAIMER.ensure());
 }
 
 /// A first charge begins to wait for room, or there is some. Takes no lock; a charge that comes in the moment
 /// before the thread sleeps is seen at the next round.
 pub(super) fn notify_reclaimer() {
-    CHANGED.notify_all();
+    RECLAIMER.notify();
 }
 
 /// One round.
@@ -86,39 +76,26 @@ fn wake_waiters() {
     }
 }
 
-fn run() {
-    // It does not stay on its maker's CPU, which may be a worker's.
-    if let Ok(cpus) = affinity::allowed_to_main() {
-        let _ = affinity::set_allowed(&cpus);
-    }
-    // Wakers and listeners that panic are contained where they are called. Whatever else does, the thread goes on:
-    // without it idle stocks stay, and a charge that waits for what a section has left waits for ever.
-    while contain(rounds).is_none() {}
-}
+struct Reclaimer;
 
-/// Round after round, the first after a period, until there is no account.
-fn rounds() {
-    let mut guard = runs();
-    let mut due = Instant::now() + RECLAIM_PERIOD;
-    loop {
-        let accounts = RSEQ.get().map_or(0, Accounts::accounts) + ATOMIC.get().map_or(0, Accounts::accounts);
-        if accounts == 0 {
-            *guard = false;
-            return;
-        }
-        let rest = due.saturating_duration_since(Instant::now());
-        let period = if wait::needs_settling() { rest.min(SETTLE_PERIOD) } else { rest };
-        // Woken when somebody begins to wait: the period may be another one now.
-        let (back, timeout) = CHANGED.wait_timeout(guard, period).unwrap_or_else(PoisonError::into_inner);
-        drop(back);
-        if Instant::now() >= due {
-            reclaim_idle();
-            // From now: late is harmless, but two that follow each other closely take what is in use.
-            due = Instant::now() + RECLAIM_PERIOD;
-        } else if timeout.timed_out() {
+impl Task for Reclaimer {
+    fn is_needed(&self) -> bool {
+        RSEQ.get().map_or(0, Accounts::accounts) + ATOMIC.get().map_or(0, Accounts::accounts) > 0
+    }
+
+    fn round(&self) {
+        reclaim_idle();
+        wake_waiters();
+    }
+
+    fn wait_at_most(&self) -> Option<Duration> {
+        wait::needs_settling().then_some(SETTLE_PERIOD)
+    }
+
+    fn between(&self, timed_out: bool) {
+        if timed_out {
             wait::settle();
         }
         wake_waiters();
-        guard = runs();
     }
 }

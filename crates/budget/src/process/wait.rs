@@ -25,9 +25,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{LazyLock, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
+use warmcore_types::ignore_poison;
 
 /// So many of those that wait in one queue are woken, and looked at, at once.
 const AT_ONCE: usize = 64;
@@ -54,7 +55,7 @@ static BYPASS: Mutex<()> = Mutex::new(());
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 fn queues() -> MutexGuard<'static, Queues> {
-    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+    ignore_poison(QUEUES.lock())
 }
 
 /// Whether somebody waits.

@@ -6,9 +6,9 @@
 use super::{Ids, Shared};
 use crate::pcpu_cid::{PcpuCids, State};
 use crate::policy::Facts;
-use crate::sync::{Ordering::*, lock};
+use crate::sync::Ordering::*;
 use std::ops::Range;
-use warmcore_types::{Cid, CpuId};
+use warmcore_types::{Cid, CpuId, ignore_poison};
 
 /// What happened so far, and what is now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Stats {
 impl<S: PcpuCids> Ids<S> {
     /// What happened so far, and what is now.
     pub fn stats(&self) -> Stats {
-        let shared = lock(&self.shared);
+        let shared = ignore_poison(self.shared.lock());
         Stats {
             recent_hits: shared.counts.recent_hits + self.seen.retaken.load(Relaxed),
             nr_cpus_allowed: shared.allowed.len(),
@@ -74,7 +74,7 @@ impl<S: PcpuCids> Ids<S> {
 
     /// The id that a CPU has now, and whether somebody runs on it. For pictures and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
-        let _no_move_meanwhile = lock(&self.shared);
+        let _no_move_meanwhile = ignore_poison(self.shared.lock());
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu.0);
         let cid = pcpu_cid.cid_word().cid()?;
         match pcpu_cid.state() {

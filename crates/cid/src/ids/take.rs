@@ -10,14 +10,14 @@
 use super::{Ids, NOWHERE, Shared, User};
 use crate::pcpu_cid::{CidWord, PcpuCids, State};
 use crate::policy::{Destination, LeftBehind, Owner};
-use crate::sync::{Ordering::Relaxed, lock};
-use warmcore_types::CpuId;
+use crate::sync::Ordering::Relaxed;
+use warmcore_types::{CpuId, ignore_poison};
 
 impl<S: PcpuCids> Ids<S> {
     /// Moves the ids of a user that moved to another CPU, before it enters there. `enter` does so
     /// by itself; this is for hosts that know of the move earlier.
     pub fn migrate(&self, user: &User, to: CpuId) {
-        let shared = &mut *lock(&self.shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
         self.arrive(shared, to);
         let by_cpu = shared.owner == Owner::Cpu && user.task.is_none();
         if by_cpu && user.cpu != NOWHERE && user.cpu != to.0 && !self.holds(user) {
@@ -39,7 +39,7 @@ impl<S: PcpuCids> Ids<S> {
     /// every CPU that keeps an id, and told whether that was unused since the last compaction. It is asked
     /// under the lock, so it must not come back here.
     pub fn compact_if(&self, is_old: impl Fn(CpuId, bool) -> bool) -> u32 {
-        let shared = &mut *lock(&self.shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
         let mut taken = 0;
         self.each_occupied(|number| {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(number);

@@ -5,7 +5,7 @@ use super::{CAP_OR_LOCK, ITEMS, LEN};
 use crate::backend::{backend, locks};
 use crate::pool::{Pool, SHIFT};
 use crate::sum::RETRIES;
-use crate::sync::{AtomicPtr, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicPtr, Mutex, Ordering::*};
 use crate::words::{Words, probable_slot};
 use std::sync::{Arc, OnceLock};
 use std::{cell::UnsafeCell, fmt, marker::PhantomData, mem::ManuallyDrop};
@@ -14,6 +14,7 @@ use warmcore_sys::{
     membarrier,
     rseq::{self, PercpuMode, RseqArea, section},
 };
+use warmcore_types::ignore_poison;
 
 /// Items per slot, unless one says otherwise: with its two words half a KiB.
 const CAPACITY: usize = 62;
@@ -239,7 +240,7 @@ impl<T: Item> FreeList<T> {
     /// The rest of a batch, under one lock.
     #[cold]
     fn push_to_depot(&self, items: &mut Vec<T>) {
-        let mut depot = lock(&self.depot);
+        let mut depot = ignore_poison(self.depot.lock());
         // A fresh slot took nothing, since it had no capacity yet.
         if let Some(area) = registered().filter(|_| !locks()) {
             self.keep_here(area, &[]);
@@ -268,7 +269,7 @@ impl<T: Item> FreeList<T> {
     pub fn drain_all(&self) -> Vec<T> {
         // Without slots nothing was ever pushed, to the depot neither.
         let Some(stacks) = self.stacks.get() else { return Vec::new() };
-        let mut depot = lock(&self.depot);
+        let mut depot = ignore_poison(self.depot.lock());
         // The zeros are there before anything is taken: to reserve them may panic.
         let nothing = (!locks()).then(|| Pool::of(PercpuMode::Cid).nothing());
         let mut items = std::mem::take(&mut *depot);
@@ -304,11 +305,13 @@ impl<T: Item> FreeList<T> {
         if locks() {
             let slot = probable_slot(stacks.words.slots());
             let popped = stacks.try_lock(slot).and_then(|stack| stack.pop());
-            return popped.or_else(|| self.refill(&mut lock(&self.depot), |items| stacks.keep(slot, items)));
+            return popped.or_else(|| {
+                self.refill(&mut *ignore_poison(self.depot.lock()), |items| stacks.keep(slot, items))
+            });
         }
         let area = registered();
         // With this lock held no drain runs, so `active` is the real stacks.
-        let mut depot = lock(&self.depot);
+        let mut depot = ignore_poison(self.depot.lock());
         // SAFETY: as in `pop`. Tried twice: an abort looks like an empty stack, two are rare.
         let again =
             |area| (0..2).map(|_| unsafe { section::pop::<SHIFT>(area, &self.active) }).find(|i| *i != 0);
@@ -335,9 +338,9 @@ impl<T: Item> FreeList<T> {
         let stacks = self.stacks();
         if locks() {
             let slot = probable_slot(stacks.words.slots());
-            return stacks.push_or(slot, item, || lock(&self.depot));
+            return stacks.push_or(slot, item, || ignore_poison(self.depot.lock()));
         }
-        let (area, mut depot) = (registered(), lock(&self.depot));
+        let (area, mut depot) = (registered(), ignore_poison(self.depot.lock()));
         let Some(area) = area else { return depot.push(item) };
         for _ in 0..RETRIES {
             if self.keep_here(area, &[item]) == 1 {
@@ -357,7 +360,7 @@ impl<T: Item> FreeList<T> {
     /// How many items there are, each slot read at a moment of its own.
     pub fn len(&self) -> usize {
         let on_cpus = |stacks: &Stacks| stacks.words.column(LEN).map(|len| len.load(Relaxed)).sum::<u64>();
-        lock(&self.depot).len() + self.stacks.get().map_or(0, on_cpus) as usize
+        ignore_poison(self.depot.lock()).len() + self.stacks.get().map_or(0, on_cpus) as usize
     }
 
     /// Whether there is none, as far as [`FreeList::len`] can tell.
@@ -382,7 +385,7 @@ impl<T: Item> Drop for FreeList<T> {
     fn drop(&mut self) {
         let Some(stacks) = self.stacks.get() else { return };
         let words = &stacks.words;
-        let depot = std::mem::take(&mut *lock(&self.depot));
+        let depot = std::mem::take(&mut *ignore_poison(self.depot.lock()));
         let len = |slot| words.word(slot, LEN).load(Relaxed) as usize;
         let of = |slot| (0..len(slot)).map(move |k| words.word(slot, ITEMS + k).load(Relaxed));
         let mut all = Items(depot.into_iter().chain((0..words.slots()).flat_map(of)), PhantomData::<T>);

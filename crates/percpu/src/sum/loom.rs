@@ -25,7 +25,7 @@ impl Sum {
     }
 
     fn exact_locked(&self) -> u64 {
-        let state = lock(&self.state);
+        let state = ignore_poison(self.state.lock());
         match self.words.get() {
             Some(words) => self.exact_with_locked_adds(words, &state),
             None => state.direct,

@@ -6,9 +6,10 @@
 
 use super::*;
 use crate::stock::capacity;
-use crate::sync::{AtomicU64, lock};
+use crate::sync::AtomicU64;
 use ::loom::{sync::Arc, thread};
 use std::sync::atomic as real;
+use warmcore_types::ignore_poison;
 
 impl RseqStocks {
     /// Tables whose sections are models.
@@ -17,7 +18,7 @@ impl RseqStocks {
     }
 
     fn section(&self, cpu: CpuId, key: Key, act: impl FnOnce(&AtomicU64, &AtomicU64) -> bool) -> bool {
-        let _here = lock(&self.sections[cpu.index()]);
+        let _here = ignore_poison(self.sections[cpu.index()].lock());
         let [head, grant] = self.table.stock(cpu, key);
         act(head, grant)
     }

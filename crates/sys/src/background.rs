@@ -1,0 +1,144 @@
+//! A background thread that repeats a task as long as there is work for it.
+//!
+//! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] is false, and the
+//! next `ensure` starts another. The thread blocks all signals and may run on every CPU of the process: it inherits
+//! neither from the thread that started it, which may be a worker that is bound to one CPU.
+//!
+//! Locks: `is_running` is held while `is_needed` runs and while the thread is started, and in no other call of the task.
+
+use crate::{affinity, signals};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+use warmcore_types::ignore_poison;
+
+/// What a [`Background`] thread does.
+pub trait Task: Sync {
+    /// Whether the thread goes on.
+    fn is_needed(&self) -> bool;
+
+    /// Called once per period. A panic is reported by the panic hook; the next round follows a period later.
+    fn round(&self);
+
+    /// How long to wait at most before [`between`](Self::between) is called; `None` waits for the next round.
+    fn wait_at_most(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Called between two rounds: after [`wait_at_most`](Self::wait_at_most) (`timed_out`), or after
+    /// [`Background::notify`].
+    fn between(&self, timed_out: bool) {
+        let _ = timed_out;
+    }
+}
+
+/// A thread that runs a [`Task`], for a `static`.
+#[derive(Debug)]
+pub struct Background<T> {
+    task: T,
+    name: &'static str,
+    stack_bytes: usize,
+    period: Duration,
+    is_running: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl<T: Task> Background<T> {
+    /// Starts nothing yet.
+    pub const fn new(task: T, name: &'static str, stack_bytes: usize, period: Duration) -> Self {
+        Self { task, name, stack_bytes, period, is_running: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    /// Starts the thread unless it runs. Where the system has no thread left, the next call tries again.
+    pub fn ensure(&'static self) {
+        let mut is_running = ignore_poison(self.is_running.lock());
+        if !*is_running {
+            let thread = std::thread::Builder::new().name(self.name.to_owned()).stack_size(self.stack_bytes);
+            *is_running = signals::blocked(|| thread.spawn(|| self.run())).is_ok();
+        }
+    }
+
+    /// Ends the thread's wait: its period, or whether it is needed, may be another now. Takes no lock; a call in the
+    /// moment before the thread waits has no effect until the wait ends by itself.
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        if let Ok(cpus) = affinity::allowed_to_main() {
+            let _ = affinity::set_allowed(&cpus);
+        }
+        // Forgotten: what a panic carries may panic when it is dropped.
+        while catch_unwind(AssertUnwindSafe(|| self.rounds())).map_err(std::mem::forget).is_err() {}
+    }
+
+    /// The first round is a period from now.
+    fn rounds(&self) {
+        let mut due = Instant::now() + self.period;
+        let mut is_running = ignore_poison(self.is_running.lock());
+        loop {
+            if !self.task.is_needed() {
+                *is_running = false;
+                return;
+            }
+            let rest = due.saturating_duration_since(Instant::now());
+            let wait = self.task.wait_at_most().map_or(rest, |most| rest.min(most));
+            let (guard, timeout) = ignore_poison(self.changed.wait_timeout(is_running, wait));
+            drop(guard);
+            if Instant::now() >= due {
+                self.task.round();
+                // From now: a late round is harmless, but two in quick succession find everything idle.
+                due = Instant::now() + self.period;
+            } else {
+                self.task.between(timeout.timed_out());
+            }
+            is_running = ignore_poison(self.is_running.lock());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+    /// Panics in every round.
+    struct Panics {
+        rounds: AtomicU32,
+        is_needed: AtomicBool,
+    }
+
+    impl Task for Panics {
+        fn is_needed(&self) -> bool {
+            self.is_needed.load(Relaxed)
+        }
+
+        fn round(&self) {
+            self.rounds.fetch_add(1, Relaxed);
+            panic!("in a round, as the test wants it");
+        }
+    }
+
+    #[test]
+    fn a_thread_survives_panics_ends_when_it_is_not_needed_and_starts_again() {
+        static THREAD: Background<Panics> = Background::new(
+            Panics { rounds: AtomicU32::new(0), is_needed: AtomicBool::new(true) },
+            "rounds",
+            128 << 10,
+            Duration::from_millis(1),
+        );
+        let task = &THREAD.task;
+        for until in [3, 6] {
+            task.is_needed.store(true, Relaxed);
+            THREAD.ensure();
+            while task.rounds.load(Relaxed) < until {
+                std::thread::yield_now();
+            }
+            task.is_needed.store(false, Relaxed);
+            THREAD.notify();
+            while *ignore_poison(THREAD.is_running.lock()) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
