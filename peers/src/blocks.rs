@@ -23,7 +23,7 @@ use std::hint::black_box;
 use tcmalloc_better::TCMalloc;
 use tikv_jemallocator::Jemalloc;
 use warmcore_bench::measure::Variant;
-use warmcore_bench::{Ask, percpu};
+use warmcore_bench::{CaseCtx, percpu};
 use warmcore_percpu::FreeList;
 use warmcore_results::Row;
 
@@ -99,7 +99,7 @@ impl Pools {
 }
 
 /// `peers.freelist.pair`, and with a partner `peers.freelist.pair.2threads`.
-pub fn pair(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let pools = Pools::new();
     let variants = vec![
         variant(&percpu::ours(), two, |n| {
@@ -119,12 +119,12 @@ pub fn pair(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
             (0..n).for_each(|_| drop(black_box(pools.object_pool.pull(block))));
         }),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured)))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured)))
 }
 
 /// `peers.freelist.batch32`, and with a partner `peers.freelist.batch32.2threads`. The times are
 /// per block.
-pub fn batch32(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn batch32(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let pools = Pools::new();
     let variants = vec![
         variant(&percpu::ours(), two, |n| {
@@ -151,5 +151,5 @@ pub fn batch32(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured)))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured)))
 }

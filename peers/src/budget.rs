@@ -22,7 +22,7 @@ use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use warmcore_bench::Ask;
+use warmcore_bench::CaseCtx;
 use warmcore_bench::measure::{Measured, Variant};
 use warmcore_budget::process::default_kind;
 use warmcore_budget::{Account, StockKind};
@@ -174,7 +174,7 @@ fn kinds() -> Vec<StockKind> {
 }
 
 /// A case: `peers.budget.hit`, `peers.budget.ring`, and with a partner `….2threads`.
-pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn case(ctx: &CaseCtx, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let (sizes, refused) = (sizes(), AtomicU64::new(0));
     let kinds = kinds();
     let tenants: Vec<[Account; 3]> = kinds.iter().map(|kind| tenant(*kind)).collect();
@@ -213,7 +213,7 @@ pub fn case(ask: &Ask, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>
     variants.push(variant("governor direct", work, two, sizes, refused, [&direct; 2]));
     variants.push(variant("governor keyed", work, two, sizes, refused, [&keyed; 2]));
 
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let refused = refused.load(Relaxed);
     ensure!(refused == 0, "{refused} charges were refused far below the limit");
     for account in tenants.iter().flatten().chain(&adapted) {

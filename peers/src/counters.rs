@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::Counter as ClientCounter;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
 use warmcore_bench::measure::Variant;
-use warmcore_bench::{Ask, percpu};
+use warmcore_bench::{CaseCtx, percpu};
 use warmcore_line::Padded;
 use warmcore_percpu::Counter;
 use warmcore_results::Row;
@@ -142,10 +142,10 @@ impl Counters {
 type Asked = [Padded<AtomicU64>; 8];
 
 /// `peers.counter.add`, and with a partner `peers.counter.add.2threads`.
-pub fn add(ask: &Ask, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn add(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let counters = Counters::new();
     let asked: Asked = std::array::from_fn(|_| Padded::new(AtomicU64::new(0)));
-    let Some(measured) = ask.interleave(counters.variants(&asked, two))? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(counters.variants(&asked, two))? else { return Ok(None) };
     counters.check(&asked)?;
     Ok(Some(rows(&measured)))
 }

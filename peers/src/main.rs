@@ -40,18 +40,18 @@ struct Args {
 
 /// The cases, in the order of the report.
 const CASES: &[Case] = &[
-    Case { name: "peers.counter.add", needs_two: false, run: |ask| counters::add(ask, false) },
-    Case { name: "peers.counter.add.2threads", needs_two: true, run: |ask| counters::add(ask, true) },
-    Case { name: "peers.freelist.pair", needs_two: false, run: |ask| blocks::pair(ask, false) },
-    Case { name: "peers.freelist.pair.2threads", needs_two: true, run: |ask| blocks::pair(ask, true) },
-    Case { name: "peers.freelist.batch32", needs_two: false, run: |ask| blocks::batch32(ask, false) },
-    Case { name: "peers.freelist.batch32.2threads", needs_two: true, run: |ask| blocks::batch32(ask, true) },
+    Case { name: "peers.counter.add", needs_two: false, run: |ctx| counters::add(ctx, false) },
+    Case { name: "peers.counter.add.2threads", needs_two: true, run: |ctx| counters::add(ctx, true) },
+    Case { name: "peers.freelist.pair", needs_two: false, run: |ctx| blocks::pair(ctx, false) },
+    Case { name: "peers.freelist.pair.2threads", needs_two: true, run: |ctx| blocks::pair(ctx, true) },
+    Case { name: "peers.freelist.batch32", needs_two: false, run: |ctx| blocks::batch32(ctx, false) },
+    Case { name: "peers.freelist.batch32.2threads", needs_two: true, run: |ctx| blocks::batch32(ctx, true) },
     Case { name: "peers.freelist.pair.tcmalloc", needs_two: false, run: tcmalloc::pair },
     Case { name: "peers.freelist.batch32.tcmalloc", needs_two: false, run: tcmalloc::batch32 },
-    Case { name: "peers.budget.hit", needs_two: false, run: |ask| budget::case(ask, Hit, false) },
-    Case { name: "peers.budget.hit.2threads", needs_two: true, run: |ask| budget::case(ask, Hit, true) },
-    Case { name: "peers.budget.ring", needs_two: false, run: |ask| budget::case(ask, Ring, false) },
-    Case { name: "peers.budget.ring.2threads", needs_two: true, run: |ask| budget::case(ask, Ring, true) },
+    Case { name: "peers.budget.hit", needs_two: false, run: |ctx| budget::case(ctx, Hit, false) },
+    Case { name: "peers.budget.hit.2threads", needs_two: true, run: |ctx| budget::case(ctx, Hit, true) },
+    Case { name: "peers.budget.ring", needs_two: false, run: |ctx| budget::case(ctx, Ring, false) },
+    Case { name: "peers.budget.ring.2threads", needs_two: true, run: |ctx| budget::case(ctx, Ring, true) },
 ];
 
 fn main() -> ExitCode {

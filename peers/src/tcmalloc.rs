@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use tcmalloc_better::TCMalloc;
 use warmcore_bench::measure::{Effort, INTERRUPTED, Variant};
-use warmcore_bench::{Ask, percpu};
+use warmcore_bench::{CaseCtx, percpu};
 use warmcore_percpu::VARIABLE;
 use warmcore_results::{Results, Row};
 
@@ -33,49 +33,49 @@ pub fn name() -> &'static str {
 }
 
 /// `peers.freelist.pair.tcmalloc`.
-pub fn pair(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    here_or_in_a_child(ask, || {
+pub fn pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    here_or_in_a_child(ctx, || {
         vec![malloc_pair(percpu::MALLOC, false, &System), malloc_pair(name(), false, &TCMalloc)]
     })
 }
 
 /// `peers.freelist.batch32.tcmalloc`.
-pub fn batch32(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    here_or_in_a_child(ask, || {
+pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    here_or_in_a_child(ctx, || {
         vec![malloc_batch(percpu::MALLOC, false, &System), malloc_batch(name(), false, &TCMalloc)]
     })
 }
 
 /// Measures where tcmalloc is per CPU: here if it is, else in a child, else not at all.
 fn here_or_in_a_child(
-    ask: &Ask,
+    ctx: &CaseCtx,
     variants: fn() -> Vec<Variant<'static>>,
 ) -> anyhow::Result<Option<Vec<Row>>> {
     if MallocExtension_Internal_GetPerCpuCachesActive() {
-        return Ok(ask.interleave(variants())?.map(|measured| {
+        return Ok(ctx.interleave(variants())?.map(|measured| {
             let mut rows = measured.times();
             rows.extend(measured.ratios_over(percpu::MALLOC));
             rows
         }));
     }
     if std::env::var(TUNABLE.0).is_ok_and(|value| value.contains(TUNABLE.1)) {
-        return left_out(ask, "it keeps per-thread caches even where glibc has no area");
+        return left_out(ctx, "it keeps per-thread caches even where glibc has no area");
     }
     let file = tempfile::NamedTempFile::new()?;
     let mut child = Command::new(std::env::current_exe()?);
     child
-        .args(["--case", ask.name, "--json"])
+        .args(["--case", ctx.name, "--json"])
         .arg(file.path())
         .env(TUNABLE.0, TUNABLE.1)
         .env(VARIABLE, "atomic");
-    child.args((ask.effort.rounds == Effort::QUICK.rounds).then_some("--quick"));
+    child.args((ctx.effort.rounds == Effort::QUICK.rounds).then_some("--quick"));
     let output = child.stdin(Stdio::null()).output()?;
     if INTERRUPTED.load(Relaxed) {
         return Ok(None);
     }
     let text = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return left_out(ask, &format!("its process ended with {}: {}", output.status, text.trim()));
+        return left_out(ctx, &format!("its process ended with {}: {}", output.status, text.trim()));
     }
     // What the child left out is its message alone.
     text.lines().filter(|line| line.contains("left out")).for_each(|line| eprintln!("{line}"));
@@ -83,7 +83,7 @@ fn here_or_in_a_child(
     Ok(Some(results.rows))
 }
 
-fn left_out(ask: &Ask, why: &str) -> anyhow::Result<Option<Vec<Row>>> {
-    eprintln!("{}: left out: {why}", ask.name);
+fn left_out(ctx: &CaseCtx, why: &str) -> anyhow::Result<Option<Vec<Row>>> {
+    eprintln!("{}: left out: {why}", ctx.name);
     Ok(Some(Vec::new()))
 }

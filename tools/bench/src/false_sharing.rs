@@ -9,7 +9,7 @@
 //! Source.  linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`; padding *after*
 //!          the reader alone did nothing, since the writer stood *before* it.
 
-use super::{Ask, Case};
+use super::{Case, CaseCtx};
 use crate::measure::Variant;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -19,10 +19,10 @@ use warmcore_sys::clock;
 
 /// The cases: how often the writer writes.
 pub const CASES: &[Case] = &[
-    Case { name: "false-sharing.full", needs_two: true, run: |ask| rate(ask, 0) },
-    Case { name: "false-sharing.100ns", needs_two: true, run: |ask| rate(ask, 100) },
-    Case { name: "false-sharing.1us", needs_two: true, run: |ask| rate(ask, 1000) },
-    Case { name: "false-sharing.10us", needs_two: true, run: |ask| rate(ask, 10_000) },
+    Case { name: "false-sharing.full", needs_two: true, run: |ctx| rate(ctx, 0) },
+    Case { name: "false-sharing.100ns", needs_two: true, run: |ctx| rate(ctx, 100) },
+    Case { name: "false-sharing.1us", needs_two: true, run: |ctx| rate(ctx, 1000) },
+    Case { name: "false-sharing.10us", needs_two: true, run: |ctx| rate(ctx, 10_000) },
 ];
 
 /// A reader's field: a pointer to itself.
@@ -77,7 +77,7 @@ const _: () = {
     assert!(line(offset_of!(OwnPair, reader)) + 2 == line(offset_of!(OwnPair, writer)));
 };
 
-fn rate(ask: &Ask, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
+fn rate(ctx: &CaseCtx, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
     let (same, wrong, line, pair) =
         (SameLine::default(), WrongSide::default(), OwnLine::default(), OwnPair::default());
     let variants = vec![
@@ -86,7 +86,7 @@ fn rate(ask: &Ask, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
         variant("own line", &line.reader, &line.writer, every_ns),
         variant("own pair of lines", &pair.reader, &pair.writer, every_ns),
     ];
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let mut rows = measured.times();
     rows.extend(measured.ratios_over("own pair of lines"));
     rows.extend(measured.partner_times("writer time"));

@@ -17,13 +17,13 @@ mod smol_io;
 
 use super::cid::Dice;
 use super::runtimes::cpus;
-use super::{Ask, Case};
+use super::{Case, CaseCtx};
 use crate::measure::{Effort, INTERRUPTED};
 use anyhow::Context;
 use client::Client;
 use handler::Handler;
-use load::{Say, Seen};
-use serve::Who;
+use load::{LoadCommand, Seen};
+use serve::Contender;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_results::{Bound, Row};
@@ -31,14 +31,14 @@ use warmcore_sys::clock;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
-    Case { name: "hello.8", needs_two: false, run: |ask| run(ask, Handler::Hello, 8) },
-    Case { name: "hello.64", needs_two: false, run: |ask| run(ask, Handler::Hello, 64) },
-    Case { name: "axum.8", needs_two: false, run: |ask| run(ask, Handler::Axum, 8) },
-    Case { name: "axum.64", needs_two: false, run: |ask| run(ask, Handler::Axum, 64) },
-    Case { name: "compute.8", needs_two: false, run: |ask| run(ask, Handler::Compute, 8) },
-    Case { name: "compute.64", needs_two: false, run: |ask| run(ask, Handler::Compute, 64) },
-    Case { name: "state.8", needs_two: false, run: |ask| run(ask, Handler::State, 8) },
-    Case { name: "state.64", needs_two: false, run: |ask| run(ask, Handler::State, 64) },
+    Case { name: "hello.8", needs_two: false, run: |ctx| run(ctx, Handler::Hello, 8) },
+    Case { name: "hello.64", needs_two: false, run: |ctx| run(ctx, Handler::Hello, 64) },
+    Case { name: "axum.8", needs_two: false, run: |ctx| run(ctx, Handler::Axum, 8) },
+    Case { name: "axum.64", needs_two: false, run: |ctx| run(ctx, Handler::Axum, 64) },
+    Case { name: "compute.8", needs_two: false, run: |ctx| run(ctx, Handler::Compute, 8) },
+    Case { name: "compute.64", needs_two: false, run: |ctx| run(ctx, Handler::Compute, 64) },
+    Case { name: "state.8", needs_two: false, run: |ctx| run(ctx, Handler::State, 8) },
+    Case { name: "state.64", needs_two: false, run: |ctx| run(ctx, Handler::State, 64) },
     Case { name: "soak", needs_two: false, run: soak },
 ];
 
@@ -88,21 +88,23 @@ struct Slice {
 /// Servers of every runtime, and a client that is connected to all.
 struct Servers {
     client: Client,
-    who: Vec<Who>,
+    who: Vec<Contender>,
     numbers: Vec<usize>,
 }
 
 impl Servers {
     fn start(
-        who: &[Who],
+        who: &[Contender],
         handler: Handler,
         connections: usize,
         afresh_after: Option<u64>,
     ) -> anyhow::Result<Self> {
         let mut client = Client::start()?;
-        let open = |who: &Who| {
+        let open = |who: &Contender| {
             let port = who.serve(handler).with_context(|| who.name())?;
-            client.open(Say::Open { port, handler, connections, afresh_after }).with_context(|| who.name())
+            client
+                .open(LoadCommand::Open { port, handler, connections, afresh_after })
+                .with_context(|| who.name())
         };
         let numbers = who.iter().map(open).collect::<anyhow::Result<_>>()?;
         Ok(Self { client, who: who.to_vec(), numbers })
@@ -113,7 +115,7 @@ impl Servers {
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
         let (name, measure_ns) = (self.who[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
-        let say = Say::Run { server: self.numbers[i], warm_ns: warm.as_nanos() as u64, measure_ns };
+        let say = LoadCommand::Run { server: self.numbers[i], warm_ns: warm.as_nanos() as u64, measure_ns };
         let mut seen = self.client.ask(&say).context(name)?;
         let cpu_ns = clock::process_cpu().0 - before;
         if let Some(error) = &seen.error {
@@ -145,9 +147,9 @@ fn tell_once() {
     });
 }
 
-fn run(ask: &Ask, handler: Handler, connections: usize) -> anyhow::Result<Option<Vec<Row>>> {
+fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Option<Vec<Row>>> {
     tell_once();
-    let (plan, who) = (Plan::of(ask.effort), &Who::ALL);
+    let (plan, who) = (Plan::of(ctx.effort), &Contender::ALL);
     let mut servers = Servers::start(who, handler, connections, None)?;
     // Untimed: connections are accepted, queues grow, states are made.
     for i in 0..who.len() {
@@ -163,15 +165,15 @@ fn run(ask: &Ask, handler: Handler, connections: usize) -> anyhow::Result<Option
             }
             slices[i].push(servers.slice(i, plan.warm, plan.measure)?);
         }
-        let at = |round: usize| ask.effort.rounds * round / plan.rounds;
-        (at(round)..at(round + 1)).for_each(|_| (ask.tick)());
+        let at = |round: usize| ctx.effort.rounds * round / plan.rounds;
+        (at(round)..at(round + 1)).for_each(|_| (ctx.tick)());
     }
-    Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ask.name, who, &slices, handler)))
+    Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ctx.name, who, &slices, handler)))
 }
 
 /// All numbers, the promises, then ours over each other.
-fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
-    let samples = |of: Who, metric: &str| -> Vec<f64> {
+fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
+    let samples = |of: Contender, metric: &str| -> Vec<f64> {
         let of = who.iter().position(|who| *who == of).expect("everybody ran");
         let value = METRICS.iter().find(|(name, ..)| *name == metric).expect("it is in the table").2;
         slices[of].iter().map(value).collect()
@@ -184,7 +186,7 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
         let errors = slices.iter().map(|slice| slice.seen.errors).sum::<u64>();
         rows.push(errors_row(case, *of, errors, slices.iter().map(|slice| slice.seen.answers).sum()));
     }
-    let ratio_of = |of: Who, metric: &str, over: Who| {
+    let ratio_of = |of: Contender, metric: &str, over: Contender| {
         let (above, below) = (samples(of, metric), samples(over, metric));
         let row = Row::ratio(case, of.name(), over.name(), &above, &below);
         match metric {
@@ -192,8 +194,8 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
             _ => Row { metric: format!("ratio, {metric}"), ..row },
         }
     };
-    let ratio = |metric: &str, over: Who| ratio_of(Who::Ours, metric, over);
-    let (requests, p99) = (ratio(REQUESTS, Who::Tokio), ratio(P99, Who::Tokio));
+    let ratio = |metric: &str, over: Contender| ratio_of(Contender::Ours, metric, over);
+    let (requests, p99) = (ratio(REQUESTS, Contender::Tokio), ratio(P99, Contender::Tokio));
     match handler {
         Handler::Hello | Handler::Axum => {
             rows.push(requests.promise(Bound::AtLeast, 1.0));
@@ -202,17 +204,17 @@ fn rows(case: &str, who: &[Who], slices: &[Vec<Slice>], handler: Handler) -> Vec
         Handler::State => rows.extend([requests.promise(Bound::AtLeast, 1.3), p99]),
         Handler::Compute => rows.extend([requests, p99]),
     }
-    rows.push(ratio(CPU, Who::Tokio));
-    rows.extend([REQUESTS, P99, CPU].map(|metric| ratio_of(Who::OursSpread, metric, Who::Tokio)));
-    let others = who.iter().filter(|who| !matches!(who, Who::Ours | Who::Tokio));
+    rows.push(ratio(CPU, Contender::Tokio));
+    rows.extend([REQUESTS, P99, CPU].map(|metric| ratio_of(Contender::OursSpread, metric, Contender::Tokio)));
+    let others = who.iter().filter(|who| !matches!(who, Contender::Ours | Contender::Tokio));
     rows.extend(others.map(|over| ratio(REQUESTS, *over)));
     rows
 }
 
 /// Ours promises that there are none.
-fn errors_row(case: &str, who: Who, errors: u64, answers: u64) -> Row {
+fn errors_row(case: &str, who: Contender, errors: u64, answers: u64) -> Row {
     let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
-    if matches!(who, Who::Ours | Who::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
+    if matches!(who, Contender::Ours | Contender::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
 }
 
 /// A connection of an unruly client has so many requests.
@@ -220,13 +222,13 @@ const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 
 /// Every handler on every runtime, asked by clients that cut requests in two and come and go: all answers are right.
-fn soak(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn soak(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     tell_once();
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];
-    let measure = Plan::of(ask.effort).measure * 4;
-    let mut sums = vec![(0, 0); Who::ALL.len()];
+    let measure = Plan::of(ctx.effort).measure * 4;
+    let mut sums = vec![(0, 0); Contender::ALL.len()];
     for (h, handler) in handlers.into_iter().enumerate() {
-        let mut servers = Servers::start(&Who::ALL, handler, UNRULY, Some(AFRESH_AFTER))?;
+        let mut servers = Servers::start(&Contender::ALL, handler, UNRULY, Some(AFRESH_AFTER))?;
         for (i, (errors, answers)) in sums.iter_mut().enumerate() {
             if INTERRUPTED.load(Relaxed) {
                 return Ok(None);
@@ -235,9 +237,9 @@ fn soak(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             *errors += seen.errors;
             *answers += seen.answers;
         }
-        let at = |h: usize| ask.effort.rounds * h / handlers.len();
-        (at(h)..at(h + 1)).for_each(|_| (ask.tick)());
+        let at = |h: usize| ctx.effort.rounds * h / handlers.len();
+        (at(h)..at(h + 1)).for_each(|_| (ctx.tick)());
     }
-    let row = |(who, (errors, answers)): (Who, (u64, u64))| errors_row(ask.name, who, errors, answers);
-    Ok((!INTERRUPTED.load(Relaxed)).then(|| Who::ALL.into_iter().zip(sums).map(row).collect()))
+    let row = |(who, (errors, answers)): (Contender, (u64, u64))| errors_row(ctx.name, who, errors, answers);
+    Ok((!INTERRUPTED.load(Relaxed)).then(|| Contender::ALL.into_iter().zip(sums).map(row).collect()))
 }

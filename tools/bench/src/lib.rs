@@ -21,7 +21,7 @@ mod runtimes;
 pub mod signals;
 pub mod wake;
 
-use crate::measure::{Effort, INTERRUPTED, Place};
+use crate::measure::{BenchCpus, Effort, INTERRUPTED};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
@@ -135,7 +135,7 @@ pub fn run_cases(
         only.unwrap_or(""),
         names()
     );
-    let place = Place::find().context("can't tell where to measure")?;
+    let cpus = BenchCpus::find().context("can't tell where to measure")?;
     let mut steps = 0;
     let ends: Vec<u64> = chosen
         .iter()
@@ -165,7 +165,7 @@ pub fn run_cases(
             break;
         }
         bar.set_message(case.name);
-        if place.partner.is_none() && case.needs_two {
+        if cpus.partner.is_none() && case.needs_two {
             // Not `bar.println`, which says nothing where stderr is no terminal.
             bar.suspend(|| {
                 eprintln!("{}: left out, it needs two CPUs and this process may use one", case.name)
@@ -174,7 +174,7 @@ pub fn run_cases(
         }
         // Not "done", which says that the rows are in the file.
         let part_done = |part: &str| log(&format!("{part} is measured"));
-        let context = Ask { name: case.name, place, effort, tick: &|| bar.inc(1), part_done: &part_done };
+        let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
         match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
             Some(more) => rows.extend(more),
             None => break,
@@ -207,15 +207,15 @@ pub struct Case {
     /// It cannot be measured on one CPU.
     pub needs_two: bool,
     /// Its rows; `None` if it was interrupted.
-    pub run: fn(&Ask) -> anyhow::Result<Option<Vec<Row>>>,
+    pub run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>,
 }
 
 /// What a case is given.
-pub struct Ask<'a> {
+pub struct CaseCtx<'a> {
     /// Its name.
     pub name: &'a str,
     /// Where it runs.
-    pub place: Place,
+    pub cpus: BenchCpus,
     /// How long it may take.
     pub effort: Effort,
     /// To be called after every round.
@@ -224,13 +224,13 @@ pub struct Ask<'a> {
     pub part_done: &'a dyn Fn(&str),
 }
 
-impl Ask<'_> {
+impl CaseCtx<'_> {
     /// Interleaves the variants.
     pub fn interleave(
         &self,
         variants: Vec<crate::measure::Variant>,
     ) -> anyhow::Result<Option<crate::measure::Measured>> {
-        crate::measure::interleave(self.name, variants, self.place, self.effort, self.tick)
+        crate::measure::interleave(self.name, variants, self.cpus, self.effort, self.tick)
     }
 }
 

@@ -6,7 +6,7 @@
 //!          same round. Never compare two runs.
 //! Number.  100 rounds × 1 ms × 10 variants: a second. Reading the clock twice costs a slice
 //!          about 50 ns, 0.005 %.
-//! Writers. `Partner::turn`: the measuring thread; `acts`: the partner. Each on its own lines.
+//! Writers. `Partner::assigned`: the measuring thread; `acts`: the partner. Each on its own lines.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -62,14 +62,14 @@ pub struct Measured {
 
 /// The CPU that measures and, if there is a second one, the CPU of the partner.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct BenchCpus {
     /// Runs the slices.
     pub own: CpuId,
     /// Runs the partner's part.
     pub partner: Option<CpuId>,
 }
 
-impl Place {
+impl BenchCpus {
     /// The first two allowed CPUs.
     pub fn find() -> anyhow::Result<Self> {
         let allowed = affinity::allowed()?;
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// What the partner thread does now. `turn`: written by the measuring thread, read by the
+/// What the partner thread does now. `assigned`: written by the measuring thread, read by the
 /// partner; `acts`, `seen`: the other way round.
 #[derive(Line)]
 #[line(pair)]
@@ -89,7 +89,7 @@ impl Place {
 struct Partner {
     /// The variant whose act is due; `REST` for none.
     #[line(owner = "measuring")]
-    turn: Padded<AtomicUsize>,
+    assigned: Padded<AtomicUsize>,
     #[line(owner = "measuring")]
     done: AtomicBool,
     /// The turn that the partner has begun.
@@ -108,14 +108,14 @@ pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub fn interleave(
     case: &str,
     mut variants: Vec<Variant>,
-    place: Place,
+    cpus: BenchCpus,
     effort: Effort,
     tick: &dyn Fn(),
 ) -> anyhow::Result<Option<Measured>> {
     let names: Vec<String> = variants.iter().map(|v| v.name.clone()).collect();
     let partners: Vec<_> = variants.iter_mut().map(|v| v.partner.take()).collect();
     let state = Partner {
-        turn: Padded::new(AtomicUsize::new(REST)),
+        assigned: Padded::new(AtomicUsize::new(REST)),
         done: AtomicBool::new(false),
         seen: Padded::new(AtomicUsize::new(REST)),
         acts: AtomicU64::new(0),
@@ -123,9 +123,9 @@ pub fn interleave(
     let mut own_ns = vec![Vec::new(); names.len()];
     let mut partner_ns = vec![Vec::new(); names.len()];
     let before = affinity::allowed()?;
-    affinity::pin(place.own)?;
+    affinity::pin(cpus.own)?;
     let finished = std::thread::scope(|scope| {
-        if let Some(cpu) = place.partner.filter(|_| partners.iter().any(Option::is_some)) {
+        if let Some(cpu) = cpus.partner.filter(|_| partners.iter().any(Option::is_some)) {
             let (state, partners) = (&state, &partners);
             scope.spawn(move || partner(cpu, state, partners));
         }
@@ -133,7 +133,7 @@ pub fn interleave(
         let _end = OnDrop(|| state.done.store(true, Release));
         let mut iterations: Vec<u64> = Vec::new();
         for (i, variant) in variants.iter_mut().enumerate() {
-            let _turn = Turn::take(&state, partners[i].is_some().then_some(i));
+            let _guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
             iterations.push(calibrate(variant, effort.slice));
         }
         let mut order: Vec<usize> = (0..variants.len()).collect();
@@ -143,12 +143,12 @@ pub fn interleave(
                 if INTERRUPTED.load(Relaxed) {
                     return false;
                 }
-                let turn = Turn::take(&state, partners[i].is_some().then_some(i));
+                let guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
                 let (acts, began) = (state.acts.load(Relaxed), clock::now());
                 (variants[i].work)(iterations[i]);
                 let ns = (clock::now().0 - began.0).max(1) as f64;
                 let acts = state.acts.load(Relaxed) - acts;
-                drop(turn);
+                drop(guard);
                 own_ns[i].push(ns / iterations[i] as f64);
                 if partners[i].is_some() {
                     partner_ns[i].push(ns / acts.max(1) as f64);
@@ -163,13 +163,13 @@ pub fn interleave(
 }
 
 /// While it lives, the partner runs one variant's act.
-struct Turn<'a>(&'a Partner, bool);
+struct PartnerGuard<'a>(&'a Partner, bool);
 
-impl<'a> Turn<'a> {
+impl<'a> PartnerGuard<'a> {
     fn take(state: &'a Partner, variant: Option<usize>) -> Self {
         let Some(variant) = variant else { return Self(state, false) };
         // ORDERING: Release; pairs with the Acquire in `partner`.
-        state.turn.store(variant, Release);
+        state.assigned.store(variant, Release);
         while state.seen.load(Acquire) != variant {
             std::hint::spin_loop();
         }
@@ -177,10 +177,10 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PartnerGuard<'_> {
     fn drop(&mut self) {
         if self.1 {
-            self.0.turn.store(REST, Release);
+            self.0.assigned.store(REST, Release);
             while self.0.seen.load(Acquire) != REST {
                 std::hint::spin_loop();
             }
@@ -200,9 +200,9 @@ fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Syn
     // Not pinned, it would still run beside, and the kernel would see to it that it is elsewhere.
     let _ = affinity::pin(cpu);
     while !state.done.load(Acquire) {
-        let turn = state.turn.load(Acquire);
-        state.seen.store(turn, Release);
-        match acts.get(turn).and_then(Option::as_ref) {
+        let assigned = state.assigned.load(Acquire);
+        state.seen.store(assigned, Release);
+        match acts.get(assigned).and_then(Option::as_ref) {
             Some(act) => {
                 state.acts.fetch_add(act(), Relaxed);
             }
@@ -304,14 +304,14 @@ mod tests {
         let ticks = AtomicU64::new(0);
         let tick = || _ = ticks.fetch_add(1, Relaxed);
         let variants = vec![work("a", &a), work("b", &b).beside(act)];
-        let place = Place::find().unwrap();
-        let measured = interleave("case", variants, place, EFFORT, &tick).unwrap().unwrap();
+        let cpus = BenchCpus::find().unwrap();
+        let measured = interleave("case", variants, cpus, EFFORT, &tick).unwrap().unwrap();
         let times = measured.times();
         assert_eq!(times.iter().map(|r| (r.variant.as_str(), r.n)).collect::<Vec<_>>(), [("a", 7), ("b", 7)]);
         assert_eq!(ticks.into_inner(), 7);
         let ratio = measured.ratio("a", "b").unwrap();
         assert_eq!((ratio.n, ratio.over.as_deref(), ratio.unit.as_str()), (7, Some("b"), "x"));
-        if place.partner.is_some() {
+        if cpus.partner.is_some() {
             assert!(beside.into_inner() > 0);
             assert_eq!(measured.partner_times("writer time").len(), 1);
         }

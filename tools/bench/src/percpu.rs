@@ -6,7 +6,7 @@
 //! Number.  The floor of an add is its two stores, the section's and its own: 2 cycles where a
 //!          core stores once a cycle. A locked add is 7 cycles on Zen 4, 18 on Zen 5.
 
-use super::{Ask, Case};
+use super::{Case, CaseCtx};
 use crate::measure::{Measured, Variant};
 use crossbeam_queue::ArrayQueue;
 use fast_counter::ConcurrentCounter;
@@ -145,7 +145,7 @@ fn on_rseq() -> bool {
     matches!(backend(), Backend::Rseq(_))
 }
 
-fn counter_add(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (counters, word) = (Counters::new(), Cell::new(0u64));
     let mut variants = counters.variants(false);
     variants.insert(
@@ -158,7 +158,7 @@ fn counter_add(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     );
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match backend() {
         // Guarded: every add makes sure that its thread has a registered area.
         Backend::Rseq(_) => vec![
@@ -171,9 +171,9 @@ fn counter_add(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows(&measured, promises)))
 }
 
-fn counter_add_2threads(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add_2threads(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let counters = Counters::new();
-    let Some(measured) = ask.interleave(counters.variants(true))? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(counters.variants(true))? else { return Ok(None) };
     let promise = measured.promise(ATOMIC, &ours(), Bound::AtLeast, 25.0).filter(|_| on_rseq());
     Ok(Some(rows(&measured, vec![promise])))
 }
@@ -181,7 +181,7 @@ fn counter_add_2threads(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
 /// Sixteen counters in turn, each through a call that is not inlined, as in a program too large
 /// to inline everything. A loop on one counter flatters what can lift its address computation
 /// out, and punishes what waits for its own last store; this does neither.
-fn counter_add_called(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const COUNTERS: usize = 16;
     #[inline(never)]
     fn ours_called(counter: &Counter) {
@@ -205,11 +205,11 @@ fn counter_add_called(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         Variant::new(ATOMIC, |n| (0..n).for_each(|i| atomic_called(&atomics[i as usize % COUNTERS]))),
         Variant::new(THREAD_LOCAL, |n| (0..n).for_each(|i| thread_local_called(i as usize % COUNTERS))),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
 /// The other backends, each in a process of its own, since a process has one.
-fn counter_add_backends(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut all = Vec::new();
     // Forced by the user, or fallen back to: then `counter.add` has it already.
     let others: &[&str] = if on_rseq() { &["atomic", "plain"] } else { &[] };
@@ -220,7 +220,7 @@ fn counter_add_backends(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             .args(["bench", "percpu", "--case", "counter.add", "--json"])
             .arg(file.path())
             .env(VARIABLE, backend);
-        child.args((ask.effort.rounds == crate::measure::Effort::QUICK.rounds).then_some("--quick"));
+        child.args((ctx.effort.rounds == crate::measure::Effort::QUICK.rounds).then_some("--quick"));
         let output = child.stdin(std::process::Stdio::null()).output()?;
         if crate::measure::INTERRUPTED.load(Relaxed) {
             return Ok(None);
@@ -235,7 +235,7 @@ fn counter_add_backends(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             _ => row.target.is_some(),
         };
         all.extend(
-            results.rows.into_iter().filter(wanted).map(|row| Row { case: ask.name.to_owned(), ..row }),
+            results.rows.into_iter().filter(wanted).map(|row| Row { case: ctx.name.to_owned(), ..row }),
         );
     }
     Ok(Some(all))
@@ -252,7 +252,7 @@ fn item(n: u64) -> NonZeroU64 {
 }
 
 /// A pop and a push of sixteen lists in turn, each through a call that is not inlined, as [`counter_add_called`].
-fn freelist_pair_called(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const LISTS: usize = 16;
     #[inline(never)]
     fn ours_called(list: &FreeList<NonZeroU64>) {
@@ -292,10 +292,10 @@ fn freelist_pair_called(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         Variant::new(ARRAY_QUEUE, |n| (0..n).for_each(|i| queue_called(&queues[i as usize % LISTS]))),
         Variant::new("std Mutex<Vec>", |n| (0..n).for_each(|i| stack_called(&stacks[i as usize % LISTS]))),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-fn freelist_pair(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let list = FreeList::new();
     let queue = ArrayQueue::new(64);
     let (slab, stack) = (Slab::new(), Mutex::new(Vec::with_capacity(64)));
@@ -339,7 +339,7 @@ fn freelist_pair(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     ];
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = vec![
         measured.promise(MALLOC, &ours(), Bound::AtLeast, 2.5).filter(|_| on_rseq()),
         measured.promise(ARRAY_QUEUE, &ours(), Bound::AtLeast, 8.0).filter(|_| on_rseq()),
@@ -348,7 +348,7 @@ fn freelist_pair(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
 }
 
 /// Items in and out, 32 at a time. The times are per item.
-fn freelist_batch32(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const BATCH: usize = 32;
     let list = FreeList::new();
     let queue = ArrayQueue::new(64);
@@ -390,11 +390,11 @@ fn freelist_batch32(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
 /// Reading what all CPUs added. Ours reads a slot for every CPU number that the kernel may give.
-fn sum(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let counters = Counters::new();
     counters.ours.add(1);
     counters.thread_local.get_or_default().set(1);
@@ -408,11 +408,11 @@ fn sum(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         Variant::new("fast-counter", |n| repeat(&|| counters.fast_counter.sum() as u64, n)),
         Variant::new(ATOMIC, |n| repeat(&|| counters.atomic.load(Relaxed), n)),
     ];
-    Ok(ask.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
 /// Taking what all CPUs added, while another CPU adds without a pause.
-fn drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     fn variant<'a>(
         name: &str,
         add: impl Fn() + Sync + Copy + 'a,
@@ -441,7 +441,7 @@ fn drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             || counters.atomic.swap(0, Relaxed),
         ),
     ];
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let mut rows = rows(&measured, vec![]);
     if let Some(row) = rows.iter_mut().find(|row| row.variant == ours() && row.metric == "time") {
         *row = row.clone().promise(Bound::AtMost, 2000.0);
@@ -453,7 +453,7 @@ fn drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
 /// Taking the items of all CPUs, while another CPU pops and pushes without a pause. Between two
 /// drains lie a thousand pops and pushes, in every variant's time: without them the other CPU
 /// would mostly wait for the drain, and a fence is cheap where nobody runs.
-fn freelist_drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (list, stack) = (FreeList::new(), Mutex::new(Vec::with_capacity(64)));
     let use_list = |times: u64| {
         (0..times).for_each(|_| list.push(list.pop().unwrap_or_else(|| item(0))));
@@ -495,7 +495,7 @@ fn freelist_drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         };
         variants.push(Variant::new("membarrier instead of a drain", fence).beside(|| use_list(64)));
     }
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let mut rows = rows(&measured, vec![]);
     rows.extend(measured.partner_times("time of a pop and push meanwhile"));
     Ok(Some(rows))
@@ -503,7 +503,7 @@ fn freelist_drain_all(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
 
 /// What 2 threads cost on a machine of 8192 CPUs, here simulated by their number: pages that are
 /// there at all, in areas of one page a slot.
-fn memory(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
     struct Area {
@@ -515,7 +515,7 @@ fn memory(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     // Both at once and apart, or the second would take over the slot of the first.
     let start = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        for cpu in [Some(ask.place.own), ask.place.partner] {
+        for cpu in [Some(ctx.cpus.own), ctx.cpus.partner] {
             let (start, areas) = (&start, &areas);
             scope.spawn(move || {
                 let _ = cpu.map(affinity::pin);

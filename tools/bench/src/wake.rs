@@ -1,6 +1,6 @@
 //! `bench wake`: what our runtime makes of tasks that wake each other, beside the runtimes that are there.
 //!
-//! Model.   Each case is written once, over the trait `Host`, and runs on every runtime in short slices, in turns, in
+//! Model.   Each case is written once, over the trait `Executor`, and runs on every runtime in short slices, in turns, in
 //!          one process; Go has a process of its own and takes its turns by the same clock. Rates are per
 //!          second, times are quantiles within a slice, and ratios are ours over the other's. The promises
 //!          were made before the runtime was; a row that misses its promise says so, with the same
@@ -9,8 +9,8 @@
 //!          1.3 means little unless its interval says so.
 //! Source.  hackbench for messaging; the warm sets are the shape of servers whose requests keep state.
 
+mod executor;
 mod go;
-mod host;
 pub mod memory;
 mod messaging;
 mod noisy;
@@ -28,7 +28,7 @@ mod warm;
 use super::Case;
 use super::runtimes::cpus;
 use crate::measure::Effort;
-use host::{Host, Smol, Tenancy, Tokio, TokioPerCore, me};
+use executor::{Executor, Smol, Tenancy, Tokio, TokioPerCore, me};
 use ours::Ours;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -37,66 +37,66 @@ use warmcore_results::Row;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
-    Case { name: "spawn.task", needs_two: false, run: |ask| spawn::run(ask, spawn::From::Task) },
-    Case { name: "spawn.one", needs_two: false, run: |ask| spawn::run(ask, spawn::From::One) },
-    Case { name: "spawn.outside", needs_two: false, run: |ask| spawn::run(ask, spawn::From::Outside) },
+    Case { name: "spawn.task", needs_two: false, run: |ctx| spawn::run(ctx, spawn::From::Task) },
+    Case { name: "spawn.one", needs_two: false, run: |ctx| spawn::run(ctx, spawn::From::One) },
+    Case { name: "spawn.outside", needs_two: false, run: |ctx| spawn::run(ctx, spawn::From::Outside) },
     Case {
         name: "pingpong.channel.1",
         needs_two: true,
-        run: |ask| pingpong::run(ask, pingpong::Through::Channel, 1),
+        run: |ctx| pingpong::run(ctx, pingpong::Through::Channel, 1),
     },
     Case {
         name: "pingpong.channel.16",
         needs_two: true,
-        run: |ask| pingpong::run(ask, pingpong::Through::Channel, 16),
+        run: |ctx| pingpong::run(ctx, pingpong::Through::Channel, 16),
     },
     Case {
         name: "pingpong.oneshot.1",
         needs_two: true,
-        run: |ask| pingpong::run(ask, pingpong::Through::Oneshot, 1),
+        run: |ctx| pingpong::run(ctx, pingpong::Through::Oneshot, 1),
     },
     Case {
         name: "pingpong.oneshot.16",
         needs_two: true,
-        run: |ask| pingpong::run(ask, pingpong::Through::Oneshot, 16),
+        run: |ctx| pingpong::run(ctx, pingpong::Through::Oneshot, 16),
     },
     Case { name: "parked", needs_two: true, run: parked::run },
-    Case { name: "messaging.1", needs_two: true, run: |ask| messaging::run(ask, 1) },
-    Case { name: "messaging.4", needs_two: true, run: |ask| messaging::run(ask, 4) },
-    Case { name: "messaging.16", needs_two: true, run: |ask| messaging::run(ask, 16) },
+    Case { name: "messaging.1", needs_two: true, run: |ctx| messaging::run(ctx, 1) },
+    Case { name: "messaging.4", needs_two: true, run: |ctx| messaging::run(ctx, 4) },
+    Case { name: "messaging.16", needs_two: true, run: |ctx| messaging::run(ctx, 16) },
     Case {
         name: "warm.yield.chase",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Yield, Touch::Chase),
+        run: |ctx| warm::run(ctx, Between::Yield, Touch::Chase),
     },
     Case {
         name: "warm.yield.sequential",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Yield, Touch::Sequential),
+        run: |ctx| warm::run(ctx, Between::Yield, Touch::Sequential),
     },
     Case {
         name: "warm.message.chase",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Message, Touch::Chase),
+        run: |ctx| warm::run(ctx, Between::Message, Touch::Chase),
     },
     Case {
         name: "warm.message.sequential",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Message, Touch::Sequential),
+        run: |ctx| warm::run(ctx, Between::Message, Touch::Sequential),
     },
     Case {
         name: "warm.sleep.chase",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Sleep, Touch::Chase),
+        run: |ctx| warm::run(ctx, Between::Sleep, Touch::Chase),
     },
     Case {
         name: "warm.sleep.sequential",
         needs_two: true,
-        run: |ask| warm::run(ask, Between::Sleep, Touch::Sequential),
+        run: |ctx| warm::run(ctx, Between::Sleep, Touch::Sequential),
     },
     Case { name: "storm", needs_two: false, run: storm::run },
-    Case { name: "noisy.20us", needs_two: true, run: |ask| noisy::run(ask, Duration::from_micros(20)) },
-    Case { name: "noisy.200us", needs_two: true, run: |ask| noisy::run(ask, Duration::from_micros(200)) },
+    Case { name: "noisy.20us", needs_two: true, run: |ctx| noisy::run(ctx, Duration::from_micros(20)) },
+    Case { name: "noisy.200us", needs_two: true, run: |ctx| noisy::run(ctx, Duration::from_micros(200)) },
     Case { name: "timers", needs_two: false, run: timers::run },
     Case { name: "idle", needs_two: false, run: timers::idle },
     Case { name: "memory", needs_two: false, run: memory::run },
@@ -114,7 +114,7 @@ pub enum Policy {
 
 /// A variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Who {
+pub enum Contender {
     /// Our runtime, by one of its policies.
     Ours(Policy),
     /// Our runtime where nobody told it of tenants.
@@ -136,28 +136,35 @@ pub enum Who {
 }
 
 /// Ours, and those that others know.
-const EACH: &[Who] = &[Who::OURS, Who::Tokio, Who::TokioPinned, Who::TokioPerCore, Who::Smol, Who::Go];
+const EACH: &[Contender] = &[
+    Contender::OURS,
+    Contender::Tokio,
+    Contender::TokioPinned,
+    Contender::TokioPerCore,
+    Contender::Smol,
+    Contender::Go,
+];
 
 /// Ours by our other policy: what of it is the policy's, and what the rest's.
-const OTHER_POLICIES: [Who; 1] = [Who::Ours(Policy::SharedQueue)];
+const OTHER_POLICIES: [Contender; 1] = [Contender::Ours(Policy::SharedQueue)];
 
 /// Ours by every policy, then the others.
-fn all() -> Vec<Who> {
+fn all() -> Vec<Contender> {
     [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
 }
 
 /// Without Go, where it can't be asked.
-fn there(who: &[Who]) -> Vec<Who> {
-    who.iter().copied().filter(|who| *who != Who::Go || go::is_there()).collect()
+fn there(who: &[Contender]) -> Vec<Contender> {
+    who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
 }
 
 /// What is done with a host of any type.
 trait Visit {
     type Out;
-    fn visit<H: Host>(self, host: H) -> Self::Out;
+    fn visit<H: Executor>(self, executor: H) -> Self::Out;
 }
 
-impl Who {
+impl Contender {
     /// The one that makes promises.
     const OURS: Self = Self::Ours(Policy::Home);
 
@@ -182,8 +189,8 @@ impl Who {
         matches!(self, Self::Ours(_) | Self::OursWithoutTenants)
     }
 
-    /// Whether it is a [`Host`].
-    fn is_host(self) -> bool {
+    /// Whether it is a [`Executor`].
+    fn is_executor(self) -> bool {
         !matches!(self, Self::Rayon | Self::Alone | Self::Go)
     }
 

@@ -10,13 +10,14 @@ mod args;
 pub mod load;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod watch;
+mod progress;
 
 pub use args::Args;
 
 use crate::topo;
 use anyhow::Context;
 use args::{Common, FalseSharing, What};
+use progress::ProgressReporter;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +33,6 @@ use warmcore_results::{self as results, system as host};
 use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
-use watch::Onlooker;
 
 /// The version of what `--json` writes. It grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 2;
@@ -118,16 +118,16 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     let bar = warmcore_bench::progress(common.seeds, &all.what);
     bar.enable_steady_tick(Duration::from_millis(200));
     for kind in &chosen {
-        let watch = Onlooker::new(&bar, kind.name());
+        let progress = ProgressReporter::new(&bar, kind.name());
         let options = Options {
             machine: machine.clone(),
             seeds: common.seeds(),
             quick: args.quick(),
             threads: None,
-            progress: Some(watch.clone()),
+            progress: Some(progress.clone()),
         };
         let replay = |seed: Option<u64>| args.replay(*kind, seed);
-        let table = watch.wait(|| kind.table(&options).concluded(&options), replay)?;
+        let table = progress.wait(|| kind.table(&options).concluded(&options), replay)?;
         let is_cut = INTERRUPTED.load(Relaxed);
         if is_cut {
             let missing: Vec<&str> =

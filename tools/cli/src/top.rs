@@ -10,8 +10,8 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use draw::crowded;
-pub use snapshot::{Look, Rates, Snapshot, Tenant, Use, Worker};
+pub(crate) use draw::foreign_imbalance;
+pub use snapshot::{Interval, Rates, Snapshot, Tenant, Use, Worker};
 
 use anyhow::{Context, bail};
 use ratatui::buffer::Buffer;
@@ -72,9 +72,9 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let first = Snapshot::parse(&ask(&which)?)?;
     if args.once {
         sleep(&which, every);
-        let look = Look::between(&first, Snapshot::parse(&ask(&which)?)?);
+        let interval = Interval::between(&first, Snapshot::parse(&ask(&which)?)?);
         let width = terminal::size().map_or(PLAIN_WIDTH, |(width, _)| width);
-        print!("{}", plain(&look, if stdout().is_terminal() { width } else { PLAIN_WIDTH }));
+        print!("{}", plain(&interval, if stdout().is_terminal() { width } else { PLAIN_WIDTH }));
         return Ok(());
     }
     if !stdout().is_terminal() {
@@ -178,10 +178,10 @@ fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
 }
 
 /// The same cells as on a screen that is high enough, as text.
-fn plain(look: &Look, width: u16) -> String {
-    let area = Rect::new(0, 0, width, draw::height(look));
+fn plain(interval: &Interval, width: u16) -> String {
+    let area = Rect::new(0, 0, width, draw::height(interval));
     let mut cells = Buffer::empty(area);
-    draw::draw(look, &draw::View::default(), area, &mut cells);
+    draw::draw(interval, &draw::View::default(), area, &mut cells);
     let rows = (0..area.height).map(|y| {
         let row: String = (0..width).map(|x| cells[(x, y)].symbol()).collect();
         format!("{}\n", row.trim_end())
@@ -198,12 +198,12 @@ fn watch(
 ) -> anyhow::Result<Option<String>> {
     let answers = ask_on(which.clone(), every);
     let mut view = draw::View { is_live: true, ..draw::View::default() };
-    let mut look = Look::between(&first.clone(), first);
+    let mut interval = Interval::between(&first.clone(), first);
     loop {
         terminal.draw(|frame| {
             let area = frame.area();
-            view.scroll = view.scroll.min(draw::scroll_max(&look, area));
-            draw::draw(&look, &view, area, frame.buffer_mut());
+            view.scroll = view.scroll.min(draw::scroll_max(&interval, area));
+            draw::draw(&interval, &view, area, frame.buffer_mut());
         })?;
         let mut is_same = true;
         while is_same {
@@ -223,7 +223,7 @@ fn watch(
                 is_same = false;
                 match answer {
                     Ok(line) => {
-                        look = Look::between(&look.now, Snapshot::parse(&line)?);
+                        interval = Interval::between(&interval.now, Snapshot::parse(&line)?);
                         view.note = None;
                     }
                     Err(error) => match gone(which, &error) {

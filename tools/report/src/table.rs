@@ -4,7 +4,7 @@ use super::inputs::{Finding, State};
 use super::markup::{amount, digits, esc};
 use super::matrix::Class;
 use super::words::{bound, compared, measured};
-use warmcore_results::{Machine, Results, Row, Target};
+use warmcore_results::{HostInfo, Results, Row, Target};
 
 /// A table: a class, a caption for those who hear it, the heads and the rows. A cell that begins
 /// with `#` in its head is a number and stands right. Cells are markup: escaped by the caller.
@@ -146,14 +146,14 @@ pub(super) fn findings(findings: &[Finding]) -> String {
 
 /// The machines that the results name: mostly one.
 pub(super) fn machines(runs: &[Results]) -> String {
-    let mut seen: Vec<&Machine> = Vec::new();
-    let same = |a: &Machine, b: &Machine| format!("{a:?}") == format!("{b:?}");
+    let mut seen: Vec<&HostInfo> = Vec::new();
+    let same = |a: &HostInfo, b: &HostInfo| format!("{a:?}") == format!("{b:?}");
     for run in runs {
         if !seen.iter().any(|m| same(m, &run.machine)) {
             seen.push(&run.machine);
         }
     }
-    let list = |m: &&Machine| {
+    let list = |m: &&HostInfo| {
         let facts = [
             ("processor", m.cpu.clone()),
             ("architecture", m.arch.clone()),

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use warmcore_bench::cid::timeline as recorded;
 use warmcore_results::names::drain as drains;
 use warmcore_results::names::intermittent;
-use warmcore_results::{Bound, Lane, Load, Machine, Row, SCHEMA, Span, Timeline};
+use warmcore_results::{Bound, HostInfo, Lane, Load, Row, SCHEMA, Span, Timeline};
 use warmcore_topo::{Core, Cpu, Distance, Llc, MACHINES, Node, Socket, Topology, machines};
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
@@ -69,7 +69,7 @@ fn results(what: &str, rows: Vec<Row>) -> Results {
         what: what.into(),
         command: format!("warmcore bench {what} --slices 100"),
         when: "2001-02-03T04:05:06Z".into(),
-        machine: Machine {
+        machine: HostInfo {
             cpu: "Made-up 9000 2-Core Processor".into(),
             kernel: "6.12.9".into(),
             libc: "glibc 2.41".into(),

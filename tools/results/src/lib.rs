@@ -37,7 +37,7 @@ pub struct Results {
     /// When it began, UTC, RFC 3339.
     pub when: String,
     /// Where it ran.
-    pub machine: Machine,
+    pub machine: HostInfo,
     /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
     #[serde(alias = "mode")] // schema 2
     pub percpu_backend: String,
@@ -52,7 +52,7 @@ pub struct Results {
 
 /// The machine as far as a number depends on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostInfo {
     /// The processor's name for itself.
     pub cpu: String,
     /// Kernel release.

@@ -4,15 +4,15 @@
 //!          and what other processes used, as shares of all CPU time in between.
 //! Source.  proc(5), `/proc/stat`, in ticks of 10 ms.
 
-use crate::{Load, Machine, Results, Row, SCHEMA};
+use crate::{HostInfo, Load, Results, Row, SCHEMA};
 use std::time::{SystemTime, UNIX_EPOCH};
 use warmcore_percpu::backend;
 use warmcore_sys::{affinity, platform};
 
 /// The machine, as far as a number depends on it.
-pub fn machine() -> Machine {
+pub fn machine() -> HostInfo {
     let allowed = affinity::allowed().unwrap_or_default();
-    Machine {
+    HostInfo {
         cpu: cpu_model(),
         kernel: platform::kernel(),
         libc: platform::libc(),

@@ -332,7 +332,7 @@ fn the_schema_in_the_docs_is_the_schema() {
         what: "percpu".into(),
         command: "warmcore bench percpu".into(),
         when: "2001-02-03T04:05:06Z".into(),
-        machine: Machine {
+        machine: HostInfo {
             cpu: "a cpu".into(),
             kernel: "a kernel".into(),
             libc: "a libc".into(),
@@ -357,7 +357,7 @@ fn the_schema_in_the_docs_is_the_schema() {
     let value = serde_json::to_value(full).unwrap();
     for (heading, at) in [
         ("Results", ""),
-        ("Machine", "/machine"),
+        ("HostInfo", "/machine"),
         ("Load", "/load"),
         ("Row", "/rows/0"),
         ("Target", "/rows/0/target"),

@@ -9,7 +9,7 @@
 
 use super::peers::*;
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::Variant;
 use warmcore_results::Bound;
 
@@ -54,7 +54,7 @@ fn called(way: &str) -> String {
     format!("{way}, in a function")
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let kinds = [on_rseq().then_some((RSEQ, StockKind::Rseq)), Some((ATOMIC_STOCKS, StockKind::Atomic))];
     let counts = [1, SOME, MANY];
     let ours: Vec<(&str, Vec<Account>)> = kinds
@@ -81,7 +81,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             uncharge_path([leaf, group, root], 1);
         }));
     }
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let mut rows = measured.times();
     for way in [RSEQ, ATOMIC_STOCKS, ATOMICS] {
         for count in [SOME, MANY] {

@@ -8,7 +8,7 @@
 //! Number.  64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
 
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::Variant;
 use mimalloc::MiMalloc;
@@ -145,7 +145,7 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
 }
 
 /// Blocks that are written.
-pub(super) fn touched(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let mut dice = Dice::new(6);
     let sizes = SIZES[0]..=SIZES[SIZES.len() - 1];
@@ -159,7 +159,7 @@ pub(super) fn touched(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         mixed_variant(SYSTEM, layouts, &System, Payer::Nobody),
         mixed_variant(BILLED_SYSTEM, layouts, &OVER_SYSTEM, payer),
     ]);
-    let Some(measured) = ask.interleave(all)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(all)? else { return Ok(None) };
     let mut rows = measured.times();
     for size in SIZES {
         let is_promised = |row: &Row| row.variant == named(BILLED, size);
@@ -175,9 +175,9 @@ pub(super) fn touched(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
 }
 
 /// The bare pair, and what a header takes.
-pub(super) fn bare(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
-    let Some(measured) = ask.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
+    let Some(measured) = ctx.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
         return Ok(None);
     };
     let mut rows = measured.times();
@@ -185,7 +185,7 @@ pub(super) fn bare(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     for align in [8, 16, 64] {
         let bytes = header_bytes(account, align) as f64;
         rows.push(Row::exact(
-            ask.name,
+            ctx.name,
             &format!("a header, aligned to {align}"),
             "memory each",
             "bytes",

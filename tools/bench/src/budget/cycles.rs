@@ -12,7 +12,7 @@
 //!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
 
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::{INTERRUPTED, Variant};
 use std::cell::Cell;
 use std::hint::black_box;
@@ -91,8 +91,8 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
 }
 
 /// The owner's side.
-pub(super) fn local(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
+pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
@@ -120,18 +120,18 @@ pub(super) fn local(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             must(locked.uncharge(lock, current_cpu, 1));
         }
     }));
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let mut rows: Vec<Row> = measured.times().into_iter().map(|row| in_cycles(row, per_ns)).collect();
     rows.extend(measured.ratios_over(PLAIN));
     for (what, own, shared) in PUBLISHED {
-        rows.push(published(ask.name, &format!("{what}, the CPU's own lock (EPYC 7601)"), own));
-        rows.push(published(ask.name, &format!("{what}, a lock others may take (EPYC 7601)"), shared));
+        rows.push(published(ctx.name, &format!("{what}, the CPU's own lock (EPYC 7601)"), own));
+        rows.push(published(ctx.name, &format!("{what}, a lock others may take (EPYC 7601)"), shared));
     }
     Ok(Some(rows))
 }
 
-fn without_counter(ask: &Ask) -> Vec<Row> {
-    eprintln!("{}: left out, this CPU has no counter of its cycles that we may trust", ask.name);
+fn without_counter(ctx: &CaseCtx) -> Vec<Row> {
+    eprintln!("{}: left out, this CPU has no counter of its cycles that we may trust", ctx.name);
     Vec::new()
 }
 
@@ -144,21 +144,21 @@ fn numbers(cpus: usize) -> Vec<usize> {
 }
 
 /// A way to fill a stock on this CPU and to drain them all, from the CPU that measures.
-struct Way<'a> {
+struct Method<'a> {
     name: &'static str,
     fill: Box<dyn Fn() + 'a>,
     drain: Box<dyn Fn() -> u32 + 'a>,
 }
 
 /// The drainer's side: one thread goes to each CPU, charges there, and comes back to drain.
-pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ask))) };
+pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let of = |name, leaf| {
         let leaf: &Account = leaf;
-        Way {
+        Method {
             name,
             fill: Box::new(|| {
                 must(leaf.try_charge(1));
@@ -167,9 +167,9 @@ pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             drain: Box::new(|| leaf.drain_all().stocks),
         }
     };
-    let mut ways: Vec<Way> = rseq.iter().flatten().map(|leaf| of(RSEQ, leaf)).collect();
-    ways.push(of(ATOMIC_STOCKS, &atomic[0]));
-    ways.push(Way {
+    let mut methods: Vec<Method> = rseq.iter().flatten().map(|leaf| of(RSEQ, leaf)).collect();
+    methods.push(of(ATOMIC_STOCKS, &atomic[0]));
+    methods.push(Method {
         name: LOCK,
         fill: Box::new(|| {
             must(locked.try_charge(lock, current_cpu, 1));
@@ -178,33 +178,38 @@ pub(super) fn drain(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         drain: Box::new(|| locked.drain_all(lock).stocks),
     });
     let before = affinity::allowed()?;
-    let rows = drains(ask, &ways, &before.iter().collect::<Vec<_>>(), per_ns);
+    let rows = drains(ctx, &methods, &before.iter().collect::<Vec<_>>(), per_ns);
     affinity::set_allowed(&before)?;
     let Some(mut rows) = rows? else { return Ok(None) };
     for (cpus, work, afar) in PUBLISHED_DRAINS {
-        rows.push(published(ask.name, &format!("scheduled work, {cpus} CPUs (EPYC 7601)"), work));
-        rows.push(published(ask.name, &format!("from afar, {cpus} CPUs (EPYC 7601)"), afar));
+        rows.push(published(ctx.name, &format!("scheduled work, {cpus} CPUs (EPYC 7601)"), work));
+        rows.push(published(ctx.name, &format!("from afar, {cpus} CPUs (EPYC 7601)"), afar));
     }
     Ok(Some(rows))
 }
 
-fn drains(ask: &Ask, ways: &[Way], cpus: &[CpuId], per_ns: f64) -> anyhow::Result<Option<Vec<Row>>> {
+fn drains(
+    ctx: &CaseCtx,
+    methods: &[Method],
+    cpus: &[CpuId],
+    per_ns: f64,
+) -> anyhow::Result<Option<Vec<Row>>> {
     let numbers = numbers(cpus.len());
-    let mut samples = vec![vec![Vec::new(); ways.len()]; numbers.len()];
-    for _ in 0..ask.effort.rounds * 2 {
+    let mut samples = vec![vec![Vec::new(); methods.len()]; numbers.len()];
+    for _ in 0..ctx.effort.rounds * 2 {
         for (number, samples) in numbers.iter().zip(&mut samples) {
-            for (way, samples) in ways.iter().zip(samples) {
+            for (method, samples) in methods.iter().zip(samples) {
                 if INTERRUPTED.load(Relaxed) {
                     return Ok(None);
                 }
                 // From the end, so that one of them alone is not the one that drains.
                 for cpu in cpus.iter().rev().take(*number) {
                     affinity::pin(*cpu)?;
-                    (way.fill)();
+                    (method.fill)();
                 }
-                affinity::pin(ask.place.own)?;
+                affinity::pin(ctx.cpus.own)?;
                 let began = Instant::now();
-                let stocks = (way.drain)();
+                let stocks = (method.drain)();
                 let ns = began.elapsed().as_nanos() as f64;
                 // Idle stocks are given back ten times a second, by others.
                 if stocks as usize == *number {
@@ -212,14 +217,14 @@ fn drains(ask: &Ask, ways: &[Way], cpus: &[CpuId], per_ns: f64) -> anyhow::Resul
                 }
             }
         }
-        (ask.tick)();
+        (ctx.tick)();
     }
     let mut rows = Vec::new();
     for (number, samples) in numbers.iter().zip(&samples) {
-        for (way, samples) in ways.iter().zip(samples) {
-            anyhow::ensure!(!samples.is_empty(), "{}: {number} stocks were never there at once", way.name);
-            let name = format!("{}, {number} CPU{}", way.name, if *number == 1 { "" } else { "s" });
-            rows.push(Row::of(ask.name, &name, "cycles of a drain", UNIT, samples));
+        for (method, samples) in methods.iter().zip(samples) {
+            anyhow::ensure!(!samples.is_empty(), "{}: {number} stocks were never there at once", method.name);
+            let name = format!("{}, {number} CPU{}", method.name, if *number == 1 { "" } else { "s" });
+            rows.push(Row::of(ctx.name, &name, "cycles of a drain", UNIT, samples));
         }
     }
     Ok(Some(rows))

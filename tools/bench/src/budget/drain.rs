@@ -7,10 +7,10 @@
 //!          it charges all the time. One sample is one drain of one CPU, timed where it was wanted.
 //! Number.  Two cache misses and a locked instruction are 100 to 200 ns; a loop of 1 ms ends after half of
 //!          it, on average. Reading the clock is in the times: 20 to 30 ns.
-//! Writers. `Desk`: who asks, on one line; who answers, on another.
+//! Writers. `SharedState`: who asks, on one line; who answers, on another.
 
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -45,7 +45,7 @@ enum How {
 }
 
 /// One way to drain, over an account of its own.
-struct Way<'a> {
+struct Method<'a> {
     name: &'static str,
     how: How,
     /// Charges once and gives back: afterwards there is a stock.
@@ -56,12 +56,12 @@ struct Way<'a> {
     drain: Box<dyn Fn() -> u32 + Sync + 'a>,
 }
 
-fn account_way<'a>(name: &'static str, how: How, leaf: &'a Account) -> Way<'a> {
+fn account_method<'a>(name: &'static str, how: How, leaf: &'a Account) -> Method<'a> {
     let pair = || {
         must(leaf.try_charge(1));
         must(leaf.uncharge(1));
     };
-    Way {
+    Method {
         name,
         how,
         refill: Box::new(pair),
@@ -70,12 +70,12 @@ fn account_way<'a>(name: &'static str, how: How, leaf: &'a Account) -> Way<'a> {
     }
 }
 
-fn locked_way<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Way<'a> {
+fn locked_method<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Method<'a> {
     let pair = move || {
         must(accounts.try_charge(leaf, current_cpu, 1));
         must(accounts.uncharge(leaf, current_cpu, 1));
     };
-    Way {
+    Method {
         name: LOCK,
         how: How::Taken,
         refill: Box::new(pair),
@@ -88,10 +88,10 @@ fn locked_way<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Way<'
 #[derive(Line)]
 #[line(pair)]
 #[repr(C, align(128))]
-struct Desk {
+struct SharedState {
     /// The way whose turn it is; `OVER` at the end.
     #[line(owner = "asking")]
-    turn: Padded<AtomicUsize>,
+    assigned: Padded<AtomicUsize>,
     #[line(owner = "asking")]
     refill: AtomicU64,
     #[line(owner = "asking")]
@@ -106,14 +106,14 @@ struct Desk {
     called: AtomicU64,
 }
 
-const NOBODY: usize = usize::MAX - 1;
+const NONE_ASSIGNED: usize = usize::MAX - 1;
 const OVER: usize = usize::MAX;
 
-impl Desk {
+impl SharedState {
     fn new() -> Self {
         let number = || AtomicU64::new(0);
         Self {
-            turn: Padded::new(AtomicUsize::new(NOBODY)),
+            assigned: Padded::new(AtomicUsize::new(NONE_ASSIGNED)),
             refill: number(),
             message: number(),
             call: number(),
@@ -124,50 +124,50 @@ impl Desk {
     }
 
     /// Busy in loops; says at each step whether it is over.
-    fn work(&self, ways: &[Way], contended: bool) {
+    fn work(&self, methods: &[Method], contended: bool) {
         loop {
             let end = clock::now().0 + LOOP_NS;
             while clock::now().0 < end {
                 // ORDERING: Acquire, all here; each pairs with the Release of who asks.
-                let turn = self.turn.load(Acquire);
-                let Some(way) = ways.get(turn) else {
-                    if turn == OVER {
+                let assigned = self.assigned.load(Acquire);
+                let Some(method) = methods.get(assigned) else {
+                    if assigned == OVER {
                         return;
                     }
                     continue;
                 };
                 if contended {
-                    (way.churn)();
+                    (method.churn)();
                 }
                 let wanted = self.refill.load(Acquire);
                 if wanted != self.refilled.load(Relaxed) {
-                    (way.refill)();
+                    (method.refill)();
                     self.refilled.store(wanted, Release);
                 }
             }
             let asked = self.message.load(Acquire);
             if asked != self.answered.load(Relaxed)
-                && let Some(way) = ways.get(self.turn.load(Acquire))
+                && let Some(method) = methods.get(self.assigned.load(Acquire))
             {
-                (way.drain)();
+                (method.drain)();
                 self.answered.store(asked, Release);
             }
         }
     }
 
     /// Asleep until somebody wakes it.
-    fn help(&self, ways: &[Way]) {
+    fn help(&self, methods: &[Method]) {
         loop {
             std::thread::park();
-            let turn = self.turn.load(Acquire);
-            if turn == OVER {
+            let assigned = self.assigned.load(Acquire);
+            if assigned == OVER {
                 return;
             }
             let asked = self.call.load(Acquire);
             if asked != self.called.load(Relaxed)
-                && let Some(way) = ways.get(turn)
+                && let Some(method) = methods.get(assigned)
             {
-                (way.drain)();
+                (method.drain)();
                 self.called.store(asked, Release);
             }
         }
@@ -197,7 +197,7 @@ fn spin(ns: u64) {
 
 /// The asking side.
 struct Asking<'a> {
-    desk: &'a Desk,
+    state: &'a SharedState,
     helper: &'a std::thread::Thread,
     contended: bool,
     dice: Dice,
@@ -214,13 +214,13 @@ impl Asking<'_> {
     }
 
     /// One drain, in ns. `Some(None)`: there was nothing to drain. `None`: interrupted.
-    fn sample(&mut self, way: &Way) -> Option<Option<u64>> {
-        let desk = self.desk;
-        if !self.contended && !desk.ask(&desk.refill, &desk.refilled, || ()) {
+    fn sample(&mut self, method: &Method) -> Option<Option<u64>> {
+        let state = self.state;
+        if !self.contended && !state.ask(&state.refill, &state.refilled, || ()) {
             return None;
         }
         // A message comes at any moment of a loop, a helper is asleep, and a stock is open again.
-        let (from, width) = match way.how {
+        let (from, width) = match method.how {
             How::Taken => (1000, 2000),
             How::Message => (0, LOOP_NS),
             How::Helper | How::Fence => (30_000, 20_000),
@@ -228,10 +228,10 @@ impl Asking<'_> {
         spin(from + self.dice.below(width as usize) as u64);
         // Not `clock`: `Instant` waits until the work before it is done.
         let began = Instant::now();
-        let was_there = match way.how {
-            How::Taken => (way.drain)() > 0,
-            How::Message => desk.ask(&desk.message, &desk.answered, || ()),
-            How::Helper => desk.ask(&desk.call, &desk.called, || self.helper.unpark()),
+        let was_there = match method.how {
+            How::Taken => (method.drain)() > 0,
+            How::Message => state.ask(&state.message, &state.answered, || ()),
+            How::Helper => state.ask(&state.call, &state.called, || self.helper.unpark()),
             How::Fence => {
                 membarrier::fence_rseq();
                 true
@@ -242,11 +242,11 @@ impl Asking<'_> {
     }
 
     /// Some drains; `None` if it was interrupted.
-    fn round(&mut self, way: &Way) -> Option<Vec<f64>> {
+    fn round(&mut self, method: &Method) -> Option<Vec<f64>> {
         let end = clock::now().0 + ROUND_MAX_NS;
         let mut samples = Vec::new();
-        for _ in 0..Self::aim(way.how) {
-            samples.extend(self.sample(way)?.map(|ns| ns as f64));
+        for _ in 0..Self::aim(method.how) {
+            samples.extend(self.sample(method)?.map(|ns| ns as f64));
             if clock::now().0 > end {
                 break;
             }
@@ -258,45 +258,45 @@ impl Asking<'_> {
 /// Per way, the samples of every round.
 type Samples = Vec<Vec<Vec<f64>>>;
 
-fn measure(ask: &Ask, ways: &[Way], contended: bool) -> anyhow::Result<Option<Samples>> {
-    let partner = ask.place.partner.expect("a case that needs two");
-    let desk = &Desk::new();
+fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result<Option<Samples>> {
+    let partner = ctx.cpus.partner.expect("a case that needs two");
+    let state = &SharedState::new();
     let before = affinity::allowed()?;
-    affinity::pin(ask.place.own)?;
+    affinity::pin(ctx.cpus.own)?;
     let samples = std::thread::scope(|scope| {
         let pinned = |cpu: CpuId| _ = affinity::pin(cpu);
         scope.spawn(move || {
             pinned(partner);
-            desk.work(ways, contended);
+            state.work(methods, contended);
         });
         let helper = scope.spawn(move || {
             pinned(partner);
-            desk.help(ways);
+            state.help(methods);
         });
         let helper = helper.thread().clone();
-        let mut asking = Asking { desk, helper: &helper, contended, dice: Dice::new(7) };
+        let mut asking = Asking { state, helper: &helper, contended, dice: Dice::new(7) };
         let mut all = || {
-            let mut samples: Samples = vec![Vec::new(); ways.len()];
-            let rounds = if is_quick(ask.effort) { 8 } else { 25 };
+            let mut samples: Samples = vec![Vec::new(); methods.len()];
+            let rounds = if is_quick(ctx.effort) { 8 } else { 25 };
             for round in 0..rounds {
-                let mut order: Vec<usize> = (0..ways.len()).collect();
+                let mut order: Vec<usize> = (0..methods.len()).collect();
                 Dice::new(round).shuffle(&mut order);
                 for i in order {
                     // ORDERING: Release; pairs with the Acquire of the worker and the helper.
-                    desk.turn.store(i, Release);
+                    state.assigned.store(i, Release);
                     // The first is asked for also where the worker charges anyway: it is at this way then.
-                    if !desk.ask(&desk.refill, &desk.refilled, || ()) {
+                    if !state.ask(&state.refill, &state.refilled, || ()) {
                         return None;
                     }
-                    samples[i].push(asking.round(&ways[i])?);
+                    samples[i].push(asking.round(&methods[i])?);
                 }
-                let steps = ask.effort.rounds as u64;
-                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+                let steps = ctx.effort.rounds as u64;
+                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ctx.tick)());
             }
             Some(samples)
         };
         let samples = all();
-        desk.turn.store(OVER, Release);
+        state.assigned.store(OVER, Release);
         helper.unpark();
         samples
     });
@@ -304,33 +304,38 @@ fn measure(ask: &Ask, ways: &[Way], contended: bool) -> anyhow::Result<Option<Sa
     Ok(samples)
 }
 
-pub(super) fn run(ask: &Ask, contended: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, contended: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let asked = leaves(default_kind(), LIMIT, 3);
-    let mut ways = vec![
-        account_way(ATOMIC_STOCKS, How::Taken, &atomic[0]),
-        locked_way(&locked, lock),
-        account_way(MESSAGE, How::Message, &asked[0]),
-        account_way(HELPER, How::Helper, &asked[1]),
+    let mut methods = vec![
+        account_method(ATOMIC_STOCKS, How::Taken, &atomic[0]),
+        locked_method(&locked, lock),
+        account_method(MESSAGE, How::Message, &asked[0]),
+        account_method(HELPER, How::Helper, &asked[1]),
     ];
-    ways.extend(rseq.iter().flatten().map(|leaf| account_way(RSEQ, How::Taken, leaf)));
+    methods.extend(rseq.iter().flatten().map(|leaf| account_method(RSEQ, How::Taken, leaf)));
     if membarrier::register_rseq().is_ok() {
-        ways.push(account_way(FENCE, How::Fence, &asked[2]));
+        methods.push(account_method(FENCE, How::Fence, &asked[2]));
     }
-    let Some(samples) = measure(ask, &ways, contended)? else { return Ok(None) };
-    rows(ask.name, contended, &ways, &samples)
+    let Some(samples) = measure(ctx, &methods, contended)? else { return Ok(None) };
+    rows(ctx.name, contended, &methods, &samples)
 }
 
-fn rows(case: &str, contended: bool, ways: &[Way], samples: &Samples) -> anyhow::Result<Option<Vec<Row>>> {
+fn rows(
+    case: &str,
+    contended: bool,
+    methods: &[Method],
+    samples: &Samples,
+) -> anyhow::Result<Option<Vec<Row>>> {
     let mut rows = Vec::new();
-    for (way, rounds) in ways.iter().zip(samples) {
+    for (method, rounds) in methods.iter().zip(samples) {
         let all = rounds.concat();
-        anyhow::ensure!(!all.is_empty(), "{}: there was never anything to drain", way.name);
-        let is_promised = way.name == RSEQ || way.name == ATOMIC_STOCKS;
-        let p50 = Row::of(case, way.name, "time", "ns", &all);
-        let p99 = quantile_row(case, way.name, P99, "ns", &all, 0.99);
+        anyhow::ensure!(!all.is_empty(), "{}: there was never anything to drain", method.name);
+        let is_promised = method.name == RSEQ || method.name == ATOMIC_STOCKS;
+        let p50 = Row::of(case, method.name, "time", "ns", &all);
+        let p99 = quantile_row(case, method.name, P99, "ns", &all, 0.99);
         rows.push(match is_promised && !contended {
             true => p50.promise(Bound::AtMost, QUIET_P50_MAX_NS),
             false => p50,
@@ -342,13 +347,13 @@ fn rows(case: &str, contended: bool, ways: &[Way], samples: &Samples) -> anyhow:
     }
     // Medians of rounds, so that a ratio compares neighbours.
     let medians = |name: &str| -> Option<Vec<f64>> {
-        let i = ways.iter().position(|way| way.name == name)?;
+        let i = methods.iter().position(|method| method.name == name)?;
         samples[i].iter().map(|round| median(round)).collect()
     };
     let ours = medians(ours());
-    for way in ways.iter().filter(|way| way.name != super::ours() && way.how != How::Message) {
-        if let (Some(above), Some(below)) = (medians(way.name), &ours) {
-            rows.push(Row::ratio(case, way.name, super::ours(), &above, below));
+    for method in methods.iter().filter(|method| method.name != super::ours() && method.how != How::Message) {
+        if let (Some(above), Some(below)) = (medians(method.name), &ours) {
+            rows.push(Row::ratio(case, method.name, super::ours(), &above, below));
         }
     }
     Ok(Some(rows))
@@ -365,32 +370,32 @@ mod tests {
     #[test]
     fn every_way_brings_the_units_back() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
-        let way = account_way(ATOMIC_STOCKS, How::Taken, leaf);
-        for fill in [&way.refill, &way.churn] {
+        let method = account_method(ATOMIC_STOCKS, How::Taken, leaf);
+        for fill in [&method.refill, &method.churn] {
             fill();
             assert!(leaf.usage().error > 0, "there is a stock");
             // Moved to another CPU in between, it may have left two.
-            assert!((way.drain)() > 0);
+            assert!((method.drain)() > 0);
             assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
         }
         let locked = locked();
         let node = locked_leaves(&locked, LIMIT, 1)[0];
-        let way = locked_way(&locked, node);
-        (way.churn)();
-        assert!((way.drain)() > 0);
+        let method = locked_method(&locked, node);
+        (method.churn)();
+        assert!((method.drain)() > 0);
         assert_eq!(locked.usage(node).charged, 0);
     }
 
     #[test]
     fn nothing_is_said_over_a_way_whose_time_this_program_chose() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
-        let ways = [
-            account_way(super::super::ours(), How::Taken, leaf),
-            account_way(MESSAGE, How::Message, leaf),
-            account_way(HELPER, How::Helper, leaf),
+        let methods = [
+            account_method(super::super::ours(), How::Taken, leaf),
+            account_method(MESSAGE, How::Message, leaf),
+            account_method(HELPER, How::Helper, leaf),
         ];
         let samples = vec![vec![vec![100.0; 8]; 8], vec![vec![500_000.0; 8]; 8], vec![vec![9_000.0; 8]; 8]];
-        let rows = rows(QUIET, false, &ways, &samples).unwrap().unwrap();
+        let rows = rows(QUIET, false, &methods, &samples).unwrap().unwrap();
         let ratios: Vec<_> = rows.iter().filter(|row| row.over.is_some()).collect();
         assert_eq!(
             ratios.iter().map(|row| (&*row.variant, row.median)).collect::<Vec<_>>(),
@@ -401,19 +406,19 @@ mod tests {
 
     #[test]
     fn a_message_and_a_call_are_answered_by_who_was_asked() {
-        let (desk, leaf) = (Desk::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
-        let ways = [account_way(MESSAGE, How::Message, leaf)];
+        let (state, leaf) = (SharedState::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
+        let methods = [account_method(MESSAGE, How::Message, leaf)];
         std::thread::scope(|scope| {
-            scope.spawn(|| desk.work(&ways, false));
-            let helper = scope.spawn(|| desk.help(&ways));
+            scope.spawn(|| state.work(&methods, false));
+            let helper = scope.spawn(|| state.help(&methods));
             let helper = helper.thread().clone();
-            desk.turn.store(0, Release);
-            for (asked, answered) in [(&desk.message, &desk.answered), (&desk.call, &desk.called)] {
-                assert!(desk.ask(&desk.refill, &desk.refilled, || ()));
-                assert!(desk.ask(asked, answered, || helper.unpark()));
+            state.assigned.store(0, Release);
+            for (asked, answered) in [(&state.message, &state.answered), (&state.call, &state.called)] {
+                assert!(state.ask(&state.refill, &state.refilled, || ()));
+                assert!(state.ask(asked, answered, || helper.unpark()));
                 assert_eq!(leaf.usage().error, 0);
             }
-            desk.turn.store(OVER, Release);
+            state.assigned.store(OVER, Release);
             helper.unpark();
         });
     }

@@ -10,7 +10,7 @@
 
 use super::peers::*;
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::Variant;
 use std::sync::Mutex;
@@ -154,7 +154,7 @@ const ATOMIC_STOCKS_CALLED: &str = "warmcore atomic, in a function";
 const ATOMIC_CALLED: &str = "one shared atomic, in a function";
 
 /// A charge of 1 and its uncharge.
-pub(super) fn run(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
     let locked = locked();
     let all = All::new(&locked, HIT_BATCH);
     let mut variants = Vec::new();
@@ -208,7 +208,7 @@ pub(super) fn run(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>>
             cached.uncharge(1);
         }),
     ]);
-    let Some(measured) = ask.interleave(variants)? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match beside {
         Beside::Nobody => vec![
             // Guarded: every charge makes sure that its thread has a registered area. Without it was 8.
@@ -229,7 +229,7 @@ pub(super) fn run(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>>
 }
 
 /// Random sizes, each given back 64 charges later.
-pub(super) fn ring(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
     let mut dice = Dice::new(4);
     let sizes: [u64; SIZES] = std::array::from_fn(|_| 1 + dice.below(SIZE_MAX) as u64);
     let locked = locked();
@@ -304,7 +304,7 @@ pub(super) fn ring(ask: &Ask, beside: Beside) -> anyhow::Result<Option<Vec<Row>>
             cached.uncharge(n)
         ),
     ]);
-    let measured = ask.interleave(variants)?;
+    let measured = ctx.interleave(variants)?;
     all.settle();
     let Some(measured) = measured else { return Ok(None) };
     let promise =

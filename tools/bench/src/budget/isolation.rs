@@ -10,7 +10,7 @@
 //! Source.  proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
 
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
@@ -35,27 +35,27 @@ const PER_1000_MAX: f64 = 10.0;
 
 /// What the other CPU does meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum Action {
     Nothing,
     Drain,
     Fence,
     Wake,
 }
 
-struct Way {
+struct Method {
     name: &'static str,
-    deed: Deed,
+    action: Action,
     /// How often in a loop.
     times: u64,
 }
 
 const NONE: &str = "no drains";
-const WAYS: [Way; 5] = [
-    Way { name: NONE, deed: Deed::Nothing, times: 0 },
-    Way { name: "100 drains a ms", deed: Deed::Drain, times: 100 },
-    Way { name: "500 drains a ms", deed: Deed::Drain, times: 500 },
-    Way { name: "control: 10 membarriers a ms", deed: Deed::Fence, times: 10 },
-    Way { name: "control: 10 woken helpers a ms", deed: Deed::Wake, times: 10 },
+const METHODS: [Method; 5] = [
+    Method { name: NONE, action: Action::Nothing, times: 0 },
+    Method { name: "100 drains a ms", action: Action::Drain, times: 100 },
+    Method { name: "500 drains a ms", action: Action::Drain, times: 500 },
+    Method { name: "control: 10 membarriers a ms", action: Action::Fence, times: 10 },
+    Method { name: "control: 10 woken helpers a ms", action: Action::Wake, times: 10 },
 ];
 
 /// Gaps between two looks at the clock.
@@ -112,7 +112,7 @@ struct Seen {
 }
 
 /// Who says what to whom. Numbers count up; `u64::MAX`: over.
-struct Desk {
+struct SharedState {
     /// Written by who asks: which group of loops the worker may begin.
     group: Padded<AtomicU64>,
     /// Written by the worker: how many loops it has begun.
@@ -131,7 +131,7 @@ fn switches() -> u64 {
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
-impl Desk {
+impl SharedState {
     fn work(&self, accounts: &[Account]) {
         let (mut group, mut gaps) = (0, Gaps::new());
         loop {
@@ -177,7 +177,7 @@ impl Desk {
     }
 
     /// One group of loops, disturbed in one way. `None`: interrupted.
-    fn group(&self, way: &Way, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
+    fn group(&self, method: &Method, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
         let (begun, number) = (self.begun.load(Acquire), self.group.load(Relaxed) + 1);
         self.group.store(number, Release);
         for i in 0..LOOPS {
@@ -188,15 +188,15 @@ impl Desk {
                 std::hint::spin_loop();
             }
             let from = clock::now().0;
-            for n in 0..way.times {
-                while clock::now().0 < from + n * WITHIN_NS / way.times {
+            for n in 0..method.times {
+                while clock::now().0 < from + n * WITHIN_NS / method.times {
                     std::hint::spin_loop();
                 }
-                match way.deed {
-                    Deed::Nothing => {}
-                    Deed::Drain => _ = accounts[n as usize].drain_all(),
-                    Deed::Fence => membarrier::fence_rseq(),
-                    Deed::Wake => helper.unpark(),
+                match method.action {
+                    Action::Nothing => {}
+                    Action::Drain => _ = accounts[n as usize].drain_all(),
+                    Action::Fence => membarrier::fence_rseq(),
+                    Action::Wake => helper.unpark(),
                 }
             }
         }
@@ -241,15 +241,16 @@ struct Sum {
     counts: Vec<[u64; 3]>,
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let has_fence = membarrier::register_rseq().is_ok();
-    let ways: Vec<&Way> = WAYS.iter().filter(|way| has_fence || way.deed != Deed::Fence).collect();
+    let methods: Vec<&Method> =
+        METHODS.iter().filter(|method| has_fence || method.action != Action::Fence).collect();
     let accounts = &leaves(default_kind(), LIMIT, ACCOUNTS)[..];
-    let partner = ask.place.partner.context("a case that needs two")?;
-    let (own, rounds) = (ask.place.own, if is_quick(ask.effort) { 14 } else { 40 });
+    let partner = ctx.cpus.partner.context("a case that needs two")?;
+    let (own, rounds) = (ctx.cpus.own, if is_quick(ctx.effort) { 14 } else { 40 });
     let before = affinity::allowed()?;
     affinity::pin(own)?;
-    let desk = &Desk {
+    let state = &SharedState {
         group: Padded::new(AtomicU64::new(0)),
         begun: Padded::new(AtomicU64::new(0)),
         finished: AtomicU64::new(0),
@@ -258,23 +259,23 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
     let sums = std::thread::scope(|scope| {
         scope.spawn(move || {
             let _ = affinity::pin(partner);
-            desk.work(accounts);
+            state.work(accounts);
         });
         let helper = scope.spawn(move || {
             let _ = affinity::pin(partner);
-            while desk.group.load(Acquire) != OVER {
+            while state.group.load(Acquire) != OVER {
                 std::thread::park();
             }
         });
         let helper = helper.thread().clone();
         let all = || {
-            let mut sums: Vec<Sum> = ways.iter().map(|_| Sum::default()).collect();
+            let mut sums: Vec<Sum> = methods.iter().map(|_| Sum::default()).collect();
             for round in 0..rounds {
-                let mut order: Vec<usize> = (0..ways.len()).collect();
+                let mut order: Vec<usize> = (0..methods.len()).collect();
                 Dice::new(round).shuffle(&mut order);
                 for i in order {
                     let before = interrupts_now(partner);
-                    let seen = desk.group(ways[i], accounts, &helper)?;
+                    let seen = state.group(methods[i], accounts, &helper)?;
                     let came = match (before, interrupts_now(partner)) {
                         (Some(before), Some(after)) => [0, 1].map(|kind| after[kind] - before[kind]),
                         _ => [0; 2],
@@ -285,30 +286,30 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
                     sum.charge.push(seen.charge_ns);
                     sum.counts.push([seen.switches, came[0], came[1]]);
                 }
-                let steps = ask.effort.rounds as u64;
-                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+                let steps = ctx.effort.rounds as u64;
+                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ctx.tick)());
             }
             Some(sums)
         };
         let sums = all();
-        desk.group.store(OVER, Release);
+        state.group.store(OVER, Release);
         helper.unpark();
         sums
     });
     affinity::set_allowed(&before)?;
     let has_counts = interrupts_now(partner).is_some();
-    Ok(sums.map(|sums| rows(ask.name, &ways, &sums, rounds, has_counts)))
+    Ok(sums.map(|sums| rows(ctx.name, &methods, &sums, rounds, has_counts)))
 }
 
-fn rows(case: &str, ways: &[&Way], sums: &[Sum], rounds: u64, has_counts: bool) -> Vec<Row> {
+fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     let quiet = &sums[0];
-    let with = || ways.iter().zip(sums).filter(|(way, _)| way.deed != Deed::Nothing);
-    for (way, sum) in with() {
-        let row = Row::ratio(case, way.name, NONE, &sum.p999, &quiet.p999);
+    let with = || methods.iter().zip(sums).filter(|(method, _)| method.action != Action::Nothing);
+    for (method, sum) in with() {
+        let row = Row::ratio(case, method.name, NONE, &sum.p999, &quiet.p999);
         let row = Row { metric: "ratio, p99.9 gap".into(), ..row };
-        rows.push(match way.deed {
-            Deed::Drain => row.promise(Bound::AtMost, GAP_RATIO_MAX),
+        rows.push(match method.action {
+            Action::Drain => row.promise(Bound::AtMost, GAP_RATIO_MAX),
             _ => row,
         });
     }
@@ -318,11 +319,11 @@ fn rows(case: &str, ways: &[&Way], sums: &[Sum], rounds: u64, has_counts: bool) 
         ("function call interrupts", "interrupts"),
     ];
     for (kind, (name, unit)) in names.into_iter().enumerate().filter(|(kind, _)| *kind == 0 || has_counts) {
-        for (way, sum) in ways.iter().zip(sums) {
+        for (method, sum) in methods.iter().zip(sums) {
             let n = rounds * LOOPS;
             rows.push(Row::exact(
                 case,
-                way.name,
+                method.name,
                 &format!("{name} in all loops"),
                 unit,
                 sum.counts.iter().map(|counts| counts[kind]).sum::<u64>() as f64,
@@ -331,22 +332,22 @@ fn rows(case: &str, ways: &[&Way], sums: &[Sum], rounds: u64, has_counts: bool) 
         }
         // What grows with the number of drains, or does not: counts beyond those of the same round's loops
         // without. The median, as the machine's own business comes in heaps.
-        for (way, sum) in with() {
+        for (method, sum) in with() {
             let more = |(with, without): (&[u64; 3], &[u64; 3])| {
-                (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * way.times) as f64
+                (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * method.times) as f64
             };
             let samples: Vec<f64> = sum.counts.iter().zip(&quiet.counts).map(more).collect();
-            let row = Row::of(case, way.name, &format!("{name} more, per 1000"), unit, &samples);
-            rows.push(match way.deed {
-                Deed::Drain => row.promise(Bound::AtMost, PER_1000_MAX),
+            let row = Row::of(case, method.name, &format!("{name} more, per 1000"), unit, &samples);
+            rows.push(match method.action {
+                Action::Drain => row.promise(Bound::AtMost, PER_1000_MAX),
                 _ => row,
             });
         }
     }
-    for (way, sum) in ways.iter().zip(sums) {
-        rows.push(Row::of(case, way.name, "p99.9 gap", "ns", &sum.p999));
-        rows.push(Row::of(case, way.name, "largest gap", "ns", &sum.longest));
-        rows.push(Row::of(case, way.name, "first charge and uncharge after", "ns", &sum.charge));
+    for (method, sum) in methods.iter().zip(sums) {
+        rows.push(Row::of(case, method.name, "p99.9 gap", "ns", &sum.p999));
+        rows.push(Row::of(case, method.name, "largest gap", "ns", &sum.longest));
+        rows.push(Row::of(case, method.name, "first charge and uncharge after", "ns", &sum.charge));
     }
     rows
 }
@@ -381,14 +382,14 @@ mod tests {
 
     #[test]
     fn what_comes_with_every_drain_is_seen_and_what_does_not_is_not() {
-        let ways = [&WAYS[0], &WAYS[2], &WAYS[4]];
+        let methods = [&METHODS[0], &METHODS[2], &METHODS[4]];
         let sum = |switches, gap| Sum {
             p999: vec![gap; 40],
             longest: vec![gap; 40],
             charge: vec![9.0; 40],
             counts: (0..40).map(|round| [if round == 9 { 400 } else { switches }, 7, 7]).collect(),
         };
-        let rows = rows("isolation", &ways, &[sum(1, 30.0), sum(2, 31.0), sum(51, 900.0)], 40, true);
+        let rows = rows("isolation", &methods, &[sum(1, 30.0), sum(2, 31.0), sum(51, 900.0)], 40, true);
         let row = |variant: &str, metric: &str| {
             rows.iter().find(|r| r.variant == variant && r.metric == metric).unwrap()
         };

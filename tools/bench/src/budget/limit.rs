@@ -12,7 +12,7 @@
 
 use super::peers::*;
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
 use std::collections::VecDeque;
@@ -188,8 +188,8 @@ struct Sum {
     all_fits: Vec<Found>,
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let cpus = [ask.place.own, ask.place.partner.expect("a case that needs two")];
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let cpus = [ctx.cpus.own, ctx.cpus.partner.expect("a case that needs two")];
     let (rseq, atomic) = (rseq_leaves(UNITS, 1), leaves(StockKind::Atomic, UNITS, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, UNITS, 1)[0];
@@ -210,7 +210,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         peer_gate(STD_MUTEX, |n| charge_std(&std_mutex, n), |n| uncharge_std(&std_mutex, n)),
         cached_gate(&cached),
     ]);
-    let rounds = if is_quick(ask.effort) { 3 } else { 8 };
+    let rounds = if is_quick(ctx.effort) { 3 } else { 8 };
     let mut sums: Vec<Sum> = gates.iter().map(|_| Sum::default()).collect();
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..gates.len()).collect();
@@ -222,10 +222,10 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
                 return Ok(None);
             }
         }
-        let steps = ask.effort.rounds as u64;
-        (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ask.tick)());
+        let steps = ctx.effort.rounds as u64;
+        (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ctx.tick)());
     }
-    Ok(Some(gates.iter().zip(&sums).flat_map(|(gate, sum)| rows(ask.name, gate, sum)).collect()))
+    Ok(Some(gates.iter().zip(&sums).flat_map(|(gate, sum)| rows(ctx.name, gate, sum)).collect()))
 }
 
 fn rows(case: &str, gate: &Gate, sum: &Sum) -> Vec<Row> {

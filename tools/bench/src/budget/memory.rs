@@ -9,7 +9,7 @@
 //! Source.  `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
 
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::{Dice, memory::resident_process_bytes};
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ impl Many {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut rows = Vec::new();
     for (name, common) in [
         ("warmcore atomic, on any 4 of 256 CPUs", false),
@@ -86,7 +86,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         let Some(taken) = part::ask::<Taken>(&Part::Accounts(many))? else { return Ok(None) };
         let each = |metric: &str, bytes: u64| {
             Row::exact(
-                ask.name,
+                ctx.name,
                 name,
                 metric,
                 "bytes",
@@ -100,17 +100,17 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         rows.push(each("the process grew by, each", taken.process));
         let share = taken.stocks as f64 * 100.0 / (ACCOUNTS * CPUS_EACH) as f64;
         rows.push(Row::exact(
-            ask.name,
+            ctx.name,
             name,
             "stocks open in the end",
             "%",
             share,
             (ACCOUNTS * CPUS_EACH) as u64,
         ));
-        (0..ask.effort.rounds / 2).for_each(|_| (ask.tick)());
+        (0..ctx.effort.rounds / 2).for_each(|_| (ctx.tick)());
     }
     let computed = |name: &str, bytes: usize| {
-        Row::exact(ask.name, name, "memory each", "bytes", bytes as f64, ACCOUNTS as u64)
+        Row::exact(ctx.name, name, "memory each", "bytes", bytes as f64, ACCOUNTS as u64)
     };
     rows.push(computed("an atomic for each of 256 CPUs (computed)", CPUS as usize * 8));
     rows.push(computed("a padded atomic for each of 256 CPUs (computed)", CPUS as usize * 128));

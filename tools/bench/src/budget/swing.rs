@@ -7,7 +7,7 @@
 
 use super::peers::*;
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::Variant;
 use warmcore_sys::rseq::current_cpu;
 
@@ -57,7 +57,7 @@ macro_rules! swing {
     }};
 }
 
-pub(super) fn run(ask: &Ask, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>> {
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let (strict, locked) = (&atomic[0], &locked());
     let lock = locked_leaves(locked, LIMIT, 1)[0];
@@ -81,7 +81,7 @@ pub(super) fn run(ask: &Ask, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>>
         swing!(ATOMICS, amplitude, must_fit(charge_path(path, 1)), uncharge_path(path, 1)),
         swing!(CACHED, amplitude, must_fit(cached.charge(1)), cached.uncharge(1)),
     ]);
-    let measured = ask.interleave(variants)?;
+    let measured = ctx.interleave(variants)?;
     settle(rseq.iter().flatten().chain(&atomic));
     Ok(measured.map(|measured| rows(&measured, vec![])))
 }

@@ -45,7 +45,7 @@ impl Area {
 
 /// How a burst finds its area.
 #[derive(Debug, Clone, Copy)]
-pub enum Way {
+pub enum Method {
     /// By the CPU's number.
     ByCpu,
     /// By an id of a tenant.
@@ -54,7 +54,7 @@ pub enum Way {
     MmCid,
 }
 
-impl Way {
+impl Method {
     /// All that this system has, in the order of the report.
     pub fn all() -> Vec<Self> {
         let tenants = policy::ALL.into_iter().map(Self::Tenant);
@@ -75,7 +75,7 @@ impl Way {
     pub fn named(name: &str) -> anyhow::Result<Self> {
         Self::all()
             .into_iter()
-            .find(|way| way.name() == name)
+            .find(|method| method.name() == name)
             .with_context(|| format!("no way is called {name}"))
     }
 
@@ -200,10 +200,10 @@ mod tests {
     #[test]
     fn every_way_passes_over_the_area_that_it_names() {
         let cpus: Vec<CpuId> = affinity::allowed().unwrap().iter().take(2).collect();
-        for way in Way::all() {
-            assert_eq!(Way::named(way.name()).unwrap().name(), way.name());
+        for method in Method::all() {
+            assert_eq!(Method::named(method.name()).unwrap().name(), method.name());
             for touched in [true, false] {
-                let mut areas = way.areas();
+                let mut areas = method.areas();
                 if touched {
                     areas.touch(&cpus);
                 }
@@ -216,9 +216,9 @@ mod tests {
                 let passes =
                     if touched && cpus.len() == affinity::allowed().unwrap().len() { 2 } else { bytes[0] };
                 let same = bytes.iter().all(|byte| *byte == passes);
-                assert!(same && passes > 0, "{}: {ran:?}, {}", way.name(), bytes[0]);
+                assert!(same && passes > 0, "{}: {ran:?}, {}", method.name(), bytes[0]);
             }
         }
-        assert!(Way::named("nonsense").is_err());
+        assert!(Method::named("nonsense").is_err());
     }
 }

@@ -6,7 +6,7 @@
 //!          one went that way.
 //! Number.  64 entries of 20 to 30 ns, all of it in the cache: 2 µs between two readings of the clock.
 
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::INTERRUPTED;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};
@@ -23,7 +23,7 @@ const NS_MAX: f64 = 200.0;
 /// Set-ups in a round.
 const BATCHES: usize = 12;
 
-type Machine = Ids<Box<[PcpuCid]>>;
+type BenchIds = Ids<Box<[PcpuCid]>>;
 
 /// A way for an entry to be decided.
 struct Path {
@@ -31,7 +31,7 @@ struct Path {
     /// Users beside movers and others, that only raise the bound.
     idle: u32,
     /// Brings all to where the next move goes that way.
-    prepare: fn(&mut Scene),
+    prepare: fn(&mut EnterBench),
     /// Where mover `i` goes.
     to: fn(u32) -> u32,
     /// How often the counts say that it went that way.
@@ -42,10 +42,10 @@ const PATHS: [Path; 5] = [
     Path {
         name: "recent id free",
         idle: 64,
-        prepare: |scene| {
-            scene.forget();
-            scene.go(|i| 64 + i);
-            scene.forget();
+        prepare: |bench| {
+            bench.forget();
+            bench.go(|i| 64 + i);
+            bench.forget();
         },
         to: |i| i,
         count: |stats| stats.recent_hits,
@@ -53,35 +53,41 @@ const PATHS: [Path; 5] = [
     Path {
         name: "an id never used",
         idle: 64,
-        prepare: Scene::forget,
+        prepare: EnterBench::forget,
         to: |i| 64 + i,
         count: |s| s.expansions,
     },
-    Path { name: "lowest free id", idle: 0, prepare: Scene::forget, to: |i| 64 + i, count: |s| s.lowest },
+    Path {
+        name: "lowest free id",
+        idle: 0,
+        prepare: EnterBench::forget,
+        to: |i| 64 + i,
+        count: |s| s.lowest,
+    },
     Path { name: "the id follows its task", idle: 64, prepare: |_| (), to: |i| 64 + i, count: |s| s.moves },
     Path {
         name: "the id is freed, the recent one taken",
         idle: 64,
-        prepare: |scene| {
+        prepare: |bench| {
             // The destinations remember ids that nobody has.
-            scene.forget();
-            scene.go(|i| 64 + i);
-            scene.forget();
-            scene.go(|i| 128 + i);
+            bench.forget();
+            bench.go(|i| 64 + i);
+            bench.forget();
+            bench.go(|i| 128 + i);
         },
         to: |i| 64 + i,
         count: |s| s.freed_by_moves,
     },
 ];
 
-struct Scene {
-    ids: Machine,
+struct EnterBench {
+    ids: BenchIds,
     movers: Vec<User>,
     others: Vec<User>,
     idle: Vec<User>,
 }
 
-impl Scene {
+impl EnterBench {
     fn new(idle: u32) -> Self {
         let ids = Ids::new(pcpu_cids(CPUS), 64, &CacheLocal);
         let all: CpuSet = (0..CPUS).map(CpuId).collect();
@@ -89,13 +95,13 @@ impl Scene {
         let others = users.by_ref().take(MOVERS as usize).collect();
         let movers = users.by_ref().take(MOVERS as usize).collect();
         let idle = users.collect();
-        let mut scene = Self { ids, movers, others, idle };
-        scene.stay();
-        scene.go(|i| i);
-        scene
+        let mut bench = Self { ids, movers, others, idle };
+        bench.stay();
+        bench.go(|i| i);
+        bench
     }
 
-    fn visit(ids: &Machine, user: &mut User, cpu: u32) {
+    fn visit(ids: &BenchIds, user: &mut User, cpu: u32) {
         let held = ids.enter(CpuId(cpu), user).expect("no id is missing");
         ids.leave(held, user);
     }
@@ -134,28 +140,28 @@ impl Scene {
 
 /// One set-up: ns for all its entries, and how many went that way.
 fn batch(path: &Path) -> (u64, u64) {
-    let mut scene = Scene::new(path.idle);
-    (path.prepare)(&mut scene);
-    let before = (path.count)(&scene.ids.stats());
+    let mut bench = EnterBench::new(path.idle);
+    (path.prepare)(&mut bench);
+    let before = (path.count)(&bench.ids.stats());
     let began = clock::now().0;
-    scene.go(path.to);
+    bench.go(path.to);
     let ns = clock::now().0 - began;
-    let went = (path.count)(&scene.ids.stats()) - before;
-    scene.end();
+    let went = (path.count)(&bench.ids.stats()) - before;
+    bench.end();
     (ns, went)
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let before = affinity::allowed()?;
-    affinity::pin(ask.place.own)?;
-    let rows = pinned(ask);
+    affinity::pin(ctx.cpus.own)?;
+    let rows = pinned(ctx);
     affinity::set_allowed(&before)?;
     rows
 }
 
-fn pinned(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+fn pinned(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut samples = vec![Vec::new(); PATHS.len()];
-    for round in 0..ask.effort.rounds {
+    for round in 0..ctx.effort.rounds {
         for i in 0..PATHS.len() {
             let path = &PATHS[(i + round) % PATHS.len()];
             if INTERRUPTED.load(Relaxed) {
@@ -173,10 +179,10 @@ fn pinned(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             }
             samples[(i + round) % PATHS.len()].push(ns as f64 / (BATCHES as f64 * f64::from(MOVERS)));
         }
-        (ask.tick)();
+        (ctx.tick)();
     }
     let row = |(path, ns): (&Path, &Vec<f64>)| {
-        Row::of(ask.name, path.name, "time", "ns", ns).promise(Bound::AtMost, NS_MAX)
+        Row::of(ctx.name, path.name, "time", "ns", ns).promise(Bound::AtMost, NS_MAX)
     };
     Ok(Some(PATHS.iter().zip(&samples).map(row).collect()))
 }

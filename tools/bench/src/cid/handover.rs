@@ -6,9 +6,9 @@
 //! Number.  A burst of 0.3 µs and a hand-over of 0.1 µs, if each CPU has its own area.
 //! Writers. The flag: both, each when it is its turn.
 
-use super::area::Way;
+use super::area::Method;
 use super::{BY_CPU, OURS};
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::Variant;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use warmcore_line::Padded;
@@ -17,9 +17,10 @@ use warmcore_results::{Bound, Row};
 /// More would mean that ids cost something while they stay.
 const OVER_BY_CPU_MAX: f64 = 1.05;
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let ways: Vec<_> = Way::all().into_iter().map(|way| (way.name(), way.areas(), flag())).collect();
-    let variants = ways.iter().map(|(name, areas, theirs)| {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let methods: Vec<_> =
+        Method::all().into_iter().map(|method| (method.name(), method.areas(), flag())).collect();
+    let variants = methods.iter().map(|(name, areas, theirs)| {
         let turns = move |n: u64| {
             for _ in 0..n.div_ceil(2) {
                 areas.burst();
@@ -40,7 +41,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         };
         Variant::new(name, turns).beside(answer)
     });
-    let Some(measured) = ask.interleave(variants.collect())? else { return Ok(None) };
+    let Some(measured) = ctx.interleave(variants.collect())? else { return Ok(None) };
     let mut rows = measured.times();
     rows.extend(measured.promise(OURS, BY_CPU, Bound::AtMost, OVER_BY_CPU_MAX));
     rows.extend(measured.ratios_over(BY_CPU).into_iter().filter(|row| row.variant != OURS));

@@ -7,7 +7,7 @@
 //! Number.  4000 interleavings of 300 steps: 0.3 s.
 
 use super::{Dice, OURS, is_quick};
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::INTERRUPTED;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{HeldCid, Ids, Policy, User, pcpu_cids, policy};
@@ -72,8 +72,8 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
     Found { held, slots: ids.stats().allocated }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let each = if is_quick(ask.effort) { 1000 } else { 4000 };
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let each = if is_quick(ctx.effort) { 1000 } else { 4000 };
     let mut rows = Vec::new();
     for (i, policy) in policy::ALL.into_iter().enumerate() {
         let mut found = Vec::new();
@@ -85,17 +85,17 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         }
         let of = |number: fn(&Found) -> u32| found.iter().map(|f| f64::from(number(f))).collect::<Vec<_>>();
         let most = found.iter().map(|f| f.held).max().unwrap_or(0);
-        let row = Row::exact(ask.name, policy.name(), "most ids held", "ids", f64::from(most), each);
+        let row = Row::exact(ctx.name, policy.name(), "most ids held", "ids", f64::from(most), each);
         rows.push(match policy.name() == OURS {
             true => row.promise(Bound::AtMost, f64::from(THREADS)),
             false => row,
         });
-        rows.push(Row::of(ask.name, policy.name(), "slots ever touched", "slots", &of(|f| f.slots)));
+        rows.push(Row::of(ctx.name, policy.name(), "slots ever touched", "slots", &of(|f| f.slots)));
         let steps =
-            ask.effort.rounds * (i + 1) / policy::ALL.len() - ask.effort.rounds * i / policy::ALL.len();
-        (0..steps).for_each(|_| (ask.tick)());
+            ctx.effort.rounds * (i + 1) / policy::ALL.len() - ctx.effort.rounds * i / policy::ALL.len();
+        (0..steps).for_each(|_| (ctx.tick)());
     }
-    rows.push(Row::exact(ask.name, super::BY_CPU, "slots ever touched", "slots", CPUS as f64, 1));
+    rows.push(Row::exact(ctx.name, super::BY_CPU, "slots ever touched", "slots", CPUS as f64, 1));
     Ok(Some(rows))
 }
 

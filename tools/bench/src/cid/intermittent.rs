@@ -11,10 +11,10 @@
 //!          mapping of a file, here it is private memory: both take page faults at the first
 //!          write. The pause after the last pass is left out: nothing is timed after it.
 
-use super::area::Way;
+use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
 use super::{Dice, OURS, is_quick};
-use crate::Ask;
+use crate::CaseCtx;
 use crate::measure::Effort;
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ const STEP_MS: u64 = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// As it stands in the rows.
-    pub way: String,
+    pub method: String,
     /// The delay.
     pub delay_ms: u64,
     /// Whether every area that may be used was written before.
@@ -82,7 +82,7 @@ impl Round {
     pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Dice::new(self.seed).shuffle(&mut cpus);
-        let mut areas = Way::named(&self.way)?.areas();
+        let mut areas = Method::named(&self.method)?.areas();
         if self.touched {
             areas.touch(&cpus);
         }
@@ -161,7 +161,7 @@ fn steps_each(delay_ms: u64, threads: usize) -> u64 {
 /// How many steps the case is.
 pub(super) fn steps(effort: Effort) -> u64 {
     let threads = cpus().map_or(1, |cpus| cpus.len());
-    let variants = 2 * Way::all().len() as u64;
+    let variants = 2 * Method::all().len() as u64;
     rounds(effort).map(|(delay, rounds)| rounds as u64 * variants * steps_each(delay, threads)).sum()
 }
 
@@ -169,10 +169,10 @@ pub(super) fn steps(effort: Effort) -> u64 {
 type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 
 /// The case.
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (threads, mut rows) = (cpus()?.len(), Vec::new());
-    for (delay_ms, rounds) in rounds(ask.effort) {
-        let names = || Way::all().into_iter().map(Way::name);
+    for (delay_ms, rounds) in rounds(ctx.effort) {
+        let names = || Method::all().into_iter().map(Method::name);
         let mut variants: Vec<Variant> =
             [true, false].into_iter().flat_map(|t| names().map(move |n| (n, t, Vec::new()))).collect();
         for round in 0..rounds as u64 {
@@ -180,15 +180,15 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
             let mut order: Vec<usize> = (0..variants.len()).collect();
             Dice::new(seed).shuffle(&mut order);
             for i in order {
-                let (way, touched, measured) = &mut variants[i];
-                let way = (*way).to_owned();
-                let part = Part::Round(Round { way, delay_ms, touched: *touched, seed });
+                let (method, touched, measured) = &mut variants[i];
+                let method = (*method).to_owned();
+                let part = Part::Round(Round { method, delay_ms, touched: *touched, seed });
                 let Some(timed) = part::ask(&part)? else {
                     // The pauses that were finished are whole.
                     return Ok((!rows.is_empty()).then_some(rows));
                 };
                 measured.push(timed);
-                (0..steps_each(delay_ms, threads)).for_each(|_| (ask.tick)());
+                (0..steps_each(delay_ms, threads)).for_each(|_| (ctx.tick)());
             }
         }
         if rounds > 0 {
@@ -209,30 +209,30 @@ fn rows_of(delay_ms: u64, threads: usize, touched: bool, variants: &[&Variant]) 
             |timed: &Vec<Timed>| timed.iter().map(|t| t.ns as f64).sum::<f64>() / timed.len().max(1) as f64;
         rounds.iter().map(mean).collect()
     };
-    for (way, _, rounds) in variants {
+    for (method, _, rounds) in variants {
         let paused: Vec<Timed> = rounds.iter().flatten().copied().filter(|t| t.pass > 0).collect();
         let times: Vec<f64> = paused.iter().map(|t| t.ns as f64).collect();
         let entries: Vec<f64> = paused.iter().map(|t| t.enter_ns as f64).collect();
         let rests: Vec<f64> = times.iter().zip(&entries).map(|(all, entry)| all - entry).collect();
-        rows.push(Row::of(&case, way, AFTER_A_PAUSE, "ns", &times));
-        rows.push(Row::of(&case, way, ENTRY, "ns", &entries));
-        rows.push(Row::of(&case, way, PASS, "ns", &rests));
-        rows.push(Row::of(&case, way, MEAN, "ns", &means(rounds)));
+        rows.push(Row::of(&case, method, AFTER_A_PAUSE, "ns", &times));
+        rows.push(Row::of(&case, method, ENTRY, "ns", &entries));
+        rows.push(Row::of(&case, method, PASS, "ns", &rests));
+        rows.push(Row::of(&case, method, MEAN, "ns", &means(rounds)));
         for (metric, which) in [(OWN, Whose::Own), (FOREIGN, Whose::Foreign), (FRESH, Whose::Fresh)] {
             let share = percent(paused.iter().map(|t| t.whose), which);
-            let row = Row::exact(&case, way, metric, "%", share, paused.len() as u64);
+            let row = Row::exact(&case, method, metric, "%", share, paused.len() as u64);
             let is_promised =
-                *way == OURS && which == Whose::Own && delay_ms * threads as u64 >= PROMISED_FROM_MS;
+                *method == OURS && which == Whose::Own && delay_ms * threads as u64 >= PROMISED_FROM_MS;
             rows.push(if is_promised { row.promise(Bound::AtLeast, 100.0) } else { row });
         }
         let faults: u64 = paused.iter().map(|t| t.faults).sum();
         let each = faults as f64 / paused.len().max(1) as f64;
-        rows.push(Row::exact(&case, way, FAULTS, "faults", each, paused.len() as u64));
+        rows.push(Row::exact(&case, method, FAULTS, "faults", each, paused.len() as u64));
     }
-    if let Some((_, _, ours)) = variants.iter().find(|(way, ..)| *way == OURS) {
-        let others = variants.iter().filter(|(way, ..)| *way != OURS);
+    if let Some((_, _, ours)) = variants.iter().find(|(method, ..)| *method == OURS) {
+        let others = variants.iter().filter(|(method, ..)| *method != OURS);
         rows.extend(
-            others.map(|(way, _, rounds)| Row::ratio(&case, way, OURS, &means(rounds), &means(ours))),
+            others.map(|(method, _, rounds)| Row::ratio(&case, method, OURS, &means(rounds), &means(ours))),
         );
     }
     rows
@@ -244,14 +244,14 @@ mod tests {
 
     #[test]
     fn a_round_times_every_pass_of_every_thread_and_by_cpu_is_at_home() {
-        for (way, touched) in [("by cpu", true), ("cache-local", false), ("lowest", true)] {
-            let round = Round { way: way.into(), delay_ms: 1, touched, seed: 3 };
+        for (method, touched) in [("by cpu", true), ("cache-local", false), ("lowest", true)] {
+            let round = Round { method: method.into(), delay_ms: 1, touched, seed: 3 };
             let timed = round.run().unwrap();
             assert_eq!(timed.len(), cpus().unwrap().len() * TIMED_PASSES as usize);
             for pass in 0..TIMED_PASSES {
                 assert_eq!(timed.iter().filter(|t| t.pass == pass).count(), cpus().unwrap().len());
             }
-            if way == "by cpu" {
+            if method == "by cpu" {
                 assert!(timed.iter().all(|t| t.whose == Whose::Own), "{timed:?}");
             }
         }

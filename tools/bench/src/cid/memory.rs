@@ -6,7 +6,7 @@
 //! Number.  A slot for each of 384 CPUs, padded: 48 KiB a tenant, and 480 MiB for ten thousand.
 //! Source.  proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
 
-use crate::Ask;
+use crate::CaseCtx;
 use crate::part::{self, Part};
 use anyhow::Context;
 use bytemuck::Zeroable;
@@ -32,12 +32,12 @@ const THREADS_MAX: usize = 8;
 /// So many of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
-    kind: Kind,
+    kind: DataKind,
     number: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+enum DataKind {
     /// As on a machine of so many CPU numbers; 0: as here.
     Tenants { cpus: u32 },
     /// The same as here, and a slot of 64 bytes written by each thread.
@@ -61,14 +61,14 @@ impl Many {
     pub fn bytes_each(self) -> anyhow::Result<f64> {
         let n = self.number;
         match self.kind {
-            Kind::Tenants { cpus } => {
+            DataKind::Tenants { cpus } => {
                 let build = |_| match cpus {
                     0 => Tenant::builder().build(),
                     cpus => Tenant::builder().cpus(cpus).build(),
                 };
                 grown(n, build, |tenant, _| drop(tenant.enter()))
             }
-            Kind::WithData => {
+            DataKind::WithData => {
                 let build = |_| {
                     let tenant = Tenant::builder().build();
                     let data: PerCid<Data> = tenant.data();
@@ -82,13 +82,13 @@ impl Many {
                     all.wait();
                 })
             }
-            Kind::ThreadLocals => {
+            DataKind::ThreadLocals => {
                 let add = |slots: &ThreadLocal<Padded<AtomicU64>>, _: &Barrier| {
                     slots.get_or_default().fetch_add(1, Relaxed);
                 };
                 grown(n, |_| ThreadLocal::new(), add)
             }
-            Kind::FreeSets => {
+            DataKind::FreeSets => {
                 let build = |_| {
                     let slots: Vec<_> = (0..CPUS).map(|_| Padded::new(AtomicU64::new(0))).collect();
                     (Mutex::new((0..CPUS).collect::<BTreeSet<u32>>()), slots)
@@ -147,28 +147,28 @@ pub fn resident_process_bytes() -> anyhow::Result<u64> {
     Ok(kib.context("/proc/self/smaps_rollup names no Rss")? * 1024)
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let many = |kind| Many { kind, number: TENANTS };
     let kinds = [
-        ("warmcore tenants, as here", many(Kind::Tenants { cpus: 0 }), true),
-        ("warmcore tenants, 384 CPUs", many(Kind::Tenants { cpus: CPUS }), true),
-        ("warmcore tenants, 8192 CPUs", many(Kind::Tenants { cpus: 8192 }), false),
-        ("warmcore tenants, and 64 bytes of data on each CPU", many(Kind::WithData), false),
-        ("thread_local crate, a padded word per thread", many(Kind::ThreadLocals), false),
+        ("warmcore tenants, as here", many(DataKind::Tenants { cpus: 0 }), true),
+        ("warmcore tenants, 384 CPUs", many(DataKind::Tenants { cpus: CPUS }), true),
+        ("warmcore tenants, 8192 CPUs", many(DataKind::Tenants { cpus: 8192 }), false),
+        ("warmcore tenants, and 64 bytes of data on each CPU", many(DataKind::WithData), false),
+        ("thread_local crate, a padded word per thread", many(DataKind::ThreadLocals), false),
         // Fewer: ten thousand would not fit everywhere, and each takes the same.
         (
             "Mutex<BTreeSet> and a padded word, 384 CPUs",
-            Many { kind: Kind::FreeSets, number: TENANTS / 10 },
+            Many { kind: DataKind::FreeSets, number: TENANTS / 10 },
             false,
         ),
     ];
     let mut rows = Vec::new();
     for (i, (name, many, is_promised)) in kinds.iter().enumerate() {
         let Some(bytes) = part::ask::<f64>(&Part::Memory(*many))? else { return Ok(None) };
-        let row = Row::exact(ask.name, name, "memory each", "bytes", bytes.round(), many.number as u64);
+        let row = Row::exact(ctx.name, name, "memory each", "bytes", bytes.round(), many.number as u64);
         rows.push(if *is_promised { row.promise(Bound::AtMost, BYTES_MAX) } else { row });
-        let steps = ask.effort.rounds * (i + 1) / kinds.len() - ask.effort.rounds * i / kinds.len();
-        (0..steps).for_each(|_| (ask.tick)());
+        let steps = ctx.effort.rounds * (i + 1) / kinds.len() - ctx.effort.rounds * i / kinds.len();
+        (0..steps).for_each(|_| (ctx.tick)());
     }
     Ok(Some(rows))
 }
@@ -179,7 +179,9 @@ mod tests {
 
     #[test]
     fn every_kind_can_be_made_and_used() {
-        for kind in [Kind::Tenants { cpus: 384 }, Kind::WithData, Kind::ThreadLocals, Kind::FreeSets] {
+        for kind in
+            [DataKind::Tenants { cpus: 384 }, DataKind::WithData, DataKind::ThreadLocals, DataKind::FreeSets]
+        {
             let bytes = Many { kind, number: 20 }.bytes_each().unwrap();
             assert!(bytes.is_finite(), "{kind:?}");
         }

@@ -7,7 +7,7 @@
 
 use super::shares::{Visit, Whose, percent, whose};
 use super::{Dice, OURS};
-use crate::Ask;
+use crate::CaseCtx;
 use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, User, pcpu_cids};
 use warmcore_results::{Bound, Lane, Row, Span, Timeline};
 use warmcore_types::{CpuId, CpuSet};
@@ -105,7 +105,7 @@ pub fn record_all() -> Vec<Timeline> {
     POLICIES.into_iter().map(|policy| record(policy).0).collect()
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut rows = Vec::new();
     for policy in POLICIES {
         let (timeline, found) = record(policy);
@@ -116,7 +116,7 @@ pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
         let used: std::collections::BTreeSet<u32> = bursts.map(|span| span.cid).collect();
         rows.push(Row::exact(CASE, policy.name(), "ids used", "ids", used.len() as f64, 1));
     }
-    (0..ask.effort.rounds).for_each(|_| (ask.tick)());
+    (0..ctx.effort.rounds).for_each(|_| (ctx.tick)());
     Ok(Some(rows))
 }
 

@@ -4,7 +4,7 @@
 //!          its stdin is closed, which is when this process ends.
 //! Number.  A command and its answer are 50 µs, outside of what is timed.
 
-use super::load::{Say, Seen};
+use super::load::{LoadCommand, Seen};
 use crate::part::{COMMAND, Part};
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};
@@ -30,14 +30,14 @@ impl Client {
     }
 
     /// Connects to a server. Says the number by which to ask it.
-    pub fn open(&mut self, open: Say) -> anyhow::Result<usize> {
+    pub fn open(&mut self, open: LoadCommand) -> anyhow::Result<usize> {
         self.ask(&open)?;
         self.opened += 1;
         Ok(self.opened - 1)
     }
 
     /// Has it do something.
-    pub fn ask(&mut self, say: &Say) -> anyhow::Result<Seen> {
+    pub fn ask(&mut self, say: &LoadCommand) -> anyhow::Result<Seen> {
         let asking = self.asking.as_mut().context("the client has ended")?;
         writeln!(asking, "{}", serde_json::to_string(say)?)?;
         asking.flush()?;

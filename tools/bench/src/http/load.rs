@@ -23,7 +23,7 @@ use warmcore_sys::clock;
 
 /// What a client is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Say {
+pub enum LoadCommand {
     /// Connects to a server, which is the next one; the first has the number 0.
     Open {
         /// Its port on this machine.
@@ -70,7 +70,7 @@ pub fn serve() -> anyhow::Result<()> {
     let mut servers: Vec<Vec<Share>> = Vec::new();
     for line in std::io::stdin().lines() {
         let seen = match serde_json::from_str(&line?)? {
-            Say::Open { port, handler, connections, afresh_after } => {
+            LoadCommand::Open { port, handler, connections, afresh_after } => {
                 let threads = cpus().len().min(connections);
                 let share = |thread| {
                     let own = connections / threads + usize::from(thread < connections % threads);
@@ -79,7 +79,7 @@ pub fn serve() -> anyhow::Result<()> {
                 servers.push((0..threads).map(share).collect::<anyhow::Result<_>>()?);
                 Seen::default()
             }
-            Say::Run { server, warm_ns, measure_ns } => {
+            LoadCommand::Run { server, warm_ns, measure_ns } => {
                 run(servers.get_mut(server).context("no such server")?, warm_ns, measure_ns)?
             }
         };
@@ -145,7 +145,7 @@ struct Share {
 }
 
 /// A server that says nothing for so long is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// A server with so many errors in a slice is, too.
 const ERRORS_MAX: u64 = 1000;
 
@@ -164,11 +164,11 @@ impl Share {
             connection.send(self.manner)?;
         }
         while under_way > 0 {
-            match self.poll.poll(&mut events, Some(PATIENCE)) {
+            match self.poll.poll(&mut events, Some(TIMEOUT)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 polled => polled?,
             }
-            anyhow::ensure!(!events.is_empty(), "{:?}: no answer in {PATIENCE:?}", self.manner);
+            anyhow::ensure!(!events.is_empty(), "{:?}: no answer in {TIMEOUT:?}", self.manner);
             for event in &events {
                 let connection = &mut self.connections[event.token().0];
                 if !connection.is_waiting {

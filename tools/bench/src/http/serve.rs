@@ -17,7 +17,7 @@ use warmcore_runtime::PolicyKind;
 
 /// A runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Contender {
     /// Ours.
     Ours,
     /// Ours, and connections are spread and make their sockets in their own tasks, as `http::serve` does it.
@@ -32,7 +32,7 @@ pub enum Who {
     Smol,
 }
 
-impl Who {
+impl Contender {
     /// Everybody.
     pub const ALL: [Self; 6] =
         [Self::Ours, Self::OursSpread, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];

@@ -9,7 +9,7 @@
 
 use super::race::{Counts, Plan};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::memory::resident_process_bytes;
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,14 @@ const BATCH: usize = 100;
 /// Waiting tasks, in a process of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    who: Who,
+    who: Contender,
     tasks: usize,
 }
 
 impl Waiting {
     /// Bytes for each.
     pub fn bytes_each(self) -> anyhow::Result<f64> {
-        if self.who != Who::Go {
+        if self.who != Contender::Go {
             return self.who.visit(self);
         }
         let at_once = Plan { rounds: 1, warm: Duration::ZERO, measure: Duration::ZERO };
@@ -41,13 +41,13 @@ impl Waiting {
 impl Visit for Waiting {
     type Out = anyhow::Result<f64>;
 
-    fn visit<H: Host>(self, host: H) -> anyhow::Result<f64> {
+    fn visit<H: Executor>(self, executor: H) -> anyhow::Result<f64> {
         let polled = Arc::new(Counts::new());
         let batch = |from: usize| {
             for number in from..from + BATCH {
                 // It is dropped before the task waits: the task keeps nothing.
                 let polled = polled.clone();
-                std::mem::forget(host.spawn_nth(number, async move {
+                std::mem::forget(executor.spawn_nth(number, async move {
                     polled.add(1);
                     drop(polled);
                     std::future::pending::<()>().await;
@@ -65,20 +65,20 @@ impl Visit for Waiting {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let hosts = there(EACH);
     let mut taken = Vec::new();
     for (i, who) in hosts.iter().enumerate() {
         let part = Part::WakeMemory(Waiting { who: *who, tasks: TASKS });
         let Some(bytes) = part::ask::<f64>(&part)? else { return Ok(None) };
         taken.push(bytes.round());
-        let at = |i: usize| ask.effort.rounds * i / hosts.len();
-        (at(i)..at(i + 1)).for_each(|_| (ask.tick)());
+        let at = |i: usize| ctx.effort.rounds * i / hosts.len();
+        (at(i)..at(i + 1)).for_each(|_| (ctx.tick)());
     }
-    let bytes_of = |who: Who| hosts.iter().position(|host| *host == who).map(|i| taken[i]);
-    let row = |(who, bytes): (&Who, &f64)| {
-        let row = Row::exact(ask.name, who.name(), "memory each", "bytes", *bytes, TASKS as u64);
-        match bytes_of(Who::Tokio).filter(|_| *who == Who::OURS) {
+    let bytes_of = |who: Contender| hosts.iter().position(|executor| *executor == who).map(|i| taken[i]);
+    let row = |(who, bytes): (&Contender, &f64)| {
+        let row = Row::exact(ctx.name, who.name(), "memory each", "bytes", *bytes, TASKS as u64);
+        match bytes_of(Contender::Tokio).filter(|_| *who == Contender::OURS) {
             Some(tokio) => row.promise(Bound::AtMost, tokio),
             None => row,
         }

@@ -7,7 +7,7 @@
 
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use warmcore_results::Bound;
@@ -48,19 +48,19 @@ impl Slice for Messaging {
         const { &[rate("messages"), SLOWEST, UNEVENNESS] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let (counts, mut tasks) = (Arc::new(Counts::new()), Vec::new());
         for _ in 0..self.groups {
             let (senders, receivers): (Vec<_>, Vec<_>) = (0..SIDE).map(|_| mpsc::channel(HELD)).unzip();
             for messages in receivers {
-                tasks.push(host.spawn_nth(tasks.len(), receive(messages, counts.clone())));
+                tasks.push(executor.spawn_nth(tasks.len(), receive(messages, counts.clone())));
             }
             for _ in 0..SIDE {
-                tasks.push(host.spawn_nth(tasks.len(), send(senders.clone(), counts.clone())));
+                tasks.push(executor.spawn_nth(tasks.len(), send(senders.clone(), counts.clone())));
             }
         }
         let rate = counts.watch(plan);
-        let received = host.join_all(tasks);
+        let received = executor.join_all(tasks);
         let [slowest, uneven] = shares(rate, received.into_iter().flatten());
         vec![rate, slowest, uneven]
     }
@@ -70,9 +70,9 @@ impl Slice for Messaging {
     }
 }
 
-pub(super) fn run(ask: &Ask, groups: usize) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, groups: usize) -> anyhow::Result<Option<Vec<Row>>> {
     let slice = Messaging { groups };
-    let Some(race) = race::whole(ask, &all(), &slice, Plan::busy(ask.effort))? else { return Ok(None) };
-    let promise = race.promise("messages", Who::Tokio, Bound::AtLeast, 1.0);
+    let Some(race) = race::whole(ctx, &all(), &slice, Plan::busy(ctx.effort))? else { return Ok(None) };
+    let promise = race.promise("messages", Contender::Tokio, Bound::AtLeast, 1.0);
     Ok(Some(race.rows(&[], vec![promise])))
 }

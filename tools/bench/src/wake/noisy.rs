@@ -11,7 +11,7 @@
 use super::quantiles::Quantiles;
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -54,7 +54,7 @@ pub(super) struct Noisy {
     pub(super) poll: Duration,
 }
 
-async fn hog<H: Host>(steps: u64, counts: Arc<Counts>) -> (Quantiles, u64) {
+async fn hog<H: Executor>(steps: u64, counts: Arc<Counts>) -> (Quantiles, u64) {
     let mut mine = 0;
     while !counts.is_over() {
         compute(steps);
@@ -80,13 +80,13 @@ impl Slice for Noisy {
         const { &[time("p99"), time("p50"), rate("hogs' polls"), SLOWEST, UNEVENNESS] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let (counts, steps) = (Arc::new(Counts::new()), steps_in(self.poll));
         let (sender, wakes) = mpsc::unbounded_channel();
         let window = Window::open(plan);
-        let mut tasks = vec![host.spawn_for(Tenancy::Quick, 0, quick(wakes, window))];
+        let mut tasks = vec![executor.spawn_for(Tenancy::Quick, 0, quick(wakes, window))];
         for number in 0..HOGS {
-            tasks.push(host.spawn_for(Tenancy::Hogs, number, hog::<H>(steps, counts.clone())));
+            tasks.push(executor.spawn_for(Tenancy::Hogs, number, hog::<H>(steps, counts.clone())));
         }
         let watch = counts.clone();
         let rate = std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ impl Slice for Noisy {
             watching.join().expect("it only sleeps and counts")
         });
         drop(sender);
-        let (mut all, ended) = (Quantiles::new(), host.join_all(tasks));
+        let (mut all, ended) = (Quantiles::new(), executor.join_all(tasks));
         ended.iter().for_each(|(times, _)| all.merge(times));
         // The first is the quick one.
         let [slowest, uneven] = shares(rate, ended.iter().skip(1).map(|(_, polls)| *polls));
@@ -119,22 +119,22 @@ fn floor_ns(poll: Duration, workers: usize, q: f64) -> f64 {
     poll.as_nanos() as f64 * (1.0 - (1.0 - q).powf(1.0 / workers as f64))
 }
 
-pub(super) fn run(ask: &Ask, poll: Duration) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, poll: Duration) -> anyhow::Result<Option<Vec<Row>>> {
     let slice = Noisy { poll };
-    let who = [&EACH[..1], &[Who::OursWithoutTenants], &EACH[1..]].concat();
-    let Some(race) = race::whole(ask, &who, &slice, Plan::slow(ask.effort, 6))? else { return Ok(None) };
+    let who = [&EACH[..1], &[Contender::OursWithoutTenants], &EACH[1..]].concat();
+    let Some(race) = race::whole(ctx, &who, &slice, Plan::slow(ctx.effort, 6))? else { return Ok(None) };
     let p99_max = if poll <= Duration::from_micros(20) { 0.3 } else { 0.5 };
     let mut rows = race.rows(
         &[],
         vec![
-            race.promise("p99", Who::Tokio, Bound::AtMost, p99_max),
-            race.promise("hogs' polls", Who::Tokio, Bound::AtLeast, WORK_MIN),
+            race.promise("p99", Contender::Tokio, Bound::AtMost, p99_max),
+            race.promise("hogs' polls", Contender::Tokio, Bound::AtLeast, WORK_MIN),
         ],
     );
     let workers = cpus().len();
     let name = format!("floor of {workers} workers (computed)");
     for (metric, q) in [("p99", 0.99), ("p50", 0.5)] {
-        rows.push(Row::exact(ask.name, &name, metric, "ns", floor_ns(poll, workers, q), 1));
+        rows.push(Row::exact(ctx.name, &name, metric, "ns", floor_ns(poll, workers, q), 1));
     }
     Ok(Some(rows))
 }

@@ -5,7 +5,7 @@
 //! Number.  Two runtimes if both policies run: four threads on two CPUs, asleep while others run.
 
 use super::Policy;
-use super::host::{Host, Job, Tenancy};
+use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
 use std::future::Future;
 use std::sync::OnceLock;
@@ -43,7 +43,7 @@ fn tenant(of: Tenancy) -> &'static Tenant {
     if of == Tenancy::Hogs { hogs } else { quick }
 }
 
-impl Host for Ours {
+impl Executor for Ours {
     type Join<T: Send + 'static> = JoinHandle<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {

@@ -9,7 +9,7 @@
 use super::quantiles::Quantiles;
 use super::race::{Metric, Plan, Slice, Window, time};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -26,10 +26,10 @@ impl Slice for Parked {
         const { &[time("p50"), time("p99"), time("round trip p50")] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let (sender, mut messages) = mpsc::unbounded_channel::<u64>();
         let (answer, answers) = std::sync::mpsc::channel();
-        let task = host.spawn_nth(0, async move {
+        let task = executor.spawn_nth(0, async move {
             while let Some(sent) = messages.recv().await {
                 if answer.send(clock::now().0.saturating_sub(sent)).is_err() {
                     break;
@@ -53,7 +53,7 @@ impl Slice for Parked {
             }
         }
         drop(sender);
-        host.join_all(vec![task]);
+        executor.join_all(vec![task]);
         vec![wakes.at(0.5), wakes.at(0.99), trips.at(0.5)]
     }
 
@@ -62,8 +62,8 @@ impl Slice for Parked {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(race) = race::whole(ask, EACH, &Parked, Plan::slow(ask.effort, 3))? else { return Ok(None) };
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(race) = race::whole(ctx, EACH, &Parked, Plan::slow(ctx.effort, 3))? else { return Ok(None) };
     let best = race.lowest_peer("p50").map(|who| race.promise("p50", who, Bound::AtMost, 1.0));
     Ok(Some(race.rows(&[], best.into_iter().collect())))
 }

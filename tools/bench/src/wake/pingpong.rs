@@ -7,7 +7,7 @@
 use super::quantiles::Quantiles;
 use super::race::{Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use tokio::sync::{mpsc, oneshot};
 use warmcore_results::Bound;
 use warmcore_sys::clock;
@@ -106,26 +106,26 @@ impl Slice for PingPong {
         if self.pairs == 1 { ALONE } else { MANY }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let window = Window::open(plan);
         let tasks = (0..self.pairs).flat_map(|pair| match self.through {
             Through::Channel => {
                 let ((ping, pings), (pong, pongs)) = (mpsc::channel(1), mpsc::channel(1));
                 [
-                    host.spawn_nth(2 * pair, serve_channel(pings, pong)),
-                    host.spawn_nth(2 * pair + 1, play_channel(ping, pongs, window)),
+                    executor.spawn_nth(2 * pair, serve_channel(pings, pong)),
+                    executor.spawn_nth(2 * pair + 1, play_channel(ping, pongs, window)),
                 ]
             }
             Through::Oneshot => {
                 let (first, pings) = oneshot::channel();
                 [
-                    host.spawn_nth(2 * pair, serve_oneshot(pings)),
-                    host.spawn_nth(2 * pair + 1, play_oneshot(first, window)),
+                    executor.spawn_nth(2 * pair, serve_oneshot(pings)),
+                    executor.spawn_nth(2 * pair + 1, play_oneshot(first, window)),
                 ]
             }
         });
         let mut all = Quantiles::new();
-        let ended = host.join_all(tasks.collect());
+        let ended = executor.join_all(tasks.collect());
         ended.iter().for_each(|times| all.merge(times));
         let rate = window.rate(all.total());
         let mut values = vec![rate];
@@ -143,10 +143,10 @@ impl Slice for PingPong {
     }
 }
 
-pub(super) fn run(ask: &Ask, through: Through, pairs: usize) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, through: Through, pairs: usize) -> anyhow::Result<Option<Vec<Row>>> {
     let slice = PingPong { through, pairs };
-    let Some(race) = race::whole(ask, &all(), &slice, Plan::busy(ask.effort))? else { return Ok(None) };
-    let promise = |metric, kind, value| race.promise(metric, Who::Tokio, kind, value);
+    let Some(race) = race::whole(ctx, &all(), &slice, Plan::busy(ctx.effort))? else { return Ok(None) };
+    let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
     let promises = match pairs {
         1 => vec![promise("p50", Bound::AtMost, 1.0), promise("p99", Bound::AtMost, 0.3)],
         _ => vec![promise("round trips", Bound::AtLeast, 1.0), promise("p99", Bound::AtMost, 0.7)],

@@ -8,10 +8,10 @@
 //!          the median over the slices: the tail of an ordinary moment, not of the worst one.
 //! Writers. The measuring thread; tasks write what [`Counts`] counts.
 
+use super::executor::{Smol, Tokio, TokioPerCore, me};
 use super::go;
-use super::host::{Smol, Tokio, TokioPerCore, me};
-use super::{Host, Ours, Who};
-use crate::Ask;
+use super::{Contender, Executor, Ours};
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::{Effort, INTERRUPTED};
 use anyhow::Context;
@@ -158,7 +158,7 @@ pub trait Slice {
     fn metrics(&self) -> &'static [Metric];
 
     /// One slice. A number that is not finite, or a first one of 0, says that nothing happened in it: see [`bounded`].
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64>;
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64>;
 
     /// The Go program's name for it, with arguments.
     fn go(&self) -> String {
@@ -176,7 +176,7 @@ pub trait Slice {
     }
 }
 
-impl Who {
+impl Contender {
     fn run(self, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<f64>> {
         Ok(match self {
             Self::Ours(policy) => slice.run(Ours::get(policy), plan),
@@ -198,7 +198,7 @@ pub const STALLED: &str = "stalled slices";
 /// What all slices of a case came to.
 pub struct Race {
     case: String,
-    who: Vec<Who>,
+    who: Vec<Contender>,
     metrics: &'static [Metric],
     /// By variant, metric and round.
     samples: Vec<Vec<Vec<f64>>>,
@@ -209,7 +209,7 @@ pub struct Race {
 /// Runs all slices. `None` if it was interrupted. `tick` is called after every round.
 pub fn run(
     case: &str,
-    who: &[Who],
+    who: &[Contender],
     slice: &impl Slice,
     plan: Plan,
     tick: &dyn Fn(usize),
@@ -267,43 +267,49 @@ fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
 }
 
 /// Runs the one race of a case.
-pub fn whole(ask: &Ask, who: &[Who], slice: &impl Slice, plan: Plan) -> anyhow::Result<Option<Race>> {
-    run(ask.name, who, slice, plan, &progress(ask, 0, 1, plan))
+pub fn whole(
+    ctx: &CaseCtx,
+    who: &[Contender],
+    slice: &impl Slice,
+    plan: Plan,
+) -> anyhow::Result<Option<Race>> {
+    run(ctx.name, who, slice, plan, &progress(ctx, 0, 1, plan))
 }
 
 /// Moves the bar for race `index` of `of`.
-pub fn progress<'a>(ask: &'a Ask, index: usize, of: usize, plan: Plan) -> impl Fn(usize) + 'a {
-    let (steps, rounds) = (ask.effort.rounds, plan.rounds);
+pub fn progress<'a>(ctx: &'a CaseCtx, index: usize, of: usize, plan: Plan) -> impl Fn(usize) + 'a {
+    let (steps, rounds) = (ctx.effort.rounds, plan.rounds);
     let at = move |round: usize| steps * (index * rounds + round) / (of * rounds);
-    move |round| (at(round - 1)..at(round)).for_each(|_| (ask.tick)())
+    move |round| (at(round - 1)..at(round)).for_each(|_| (ctx.tick)())
 }
 
 impl Race {
     /// The rounds of a variant's metric, if it ran.
-    pub fn of(&self, who: Who, metric: &str) -> Option<&[f64]> {
+    pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
         let variant = self.who.iter().position(|w| *w == who)?;
         let metric = self.metrics.iter().position(|m| m.name == metric)?;
         Some(&self.samples[variant][metric])
     }
 
     /// The variant other than ours with the lowest median of a metric.
-    pub fn lowest_peer(&self, metric: &str) -> Option<Who> {
-        let median = |who: Who| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
+    pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
+        let median =
+            |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
         let peers = self.who.iter().copied().filter(|who| !who.is_ours());
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
     /// Ours over another, in one metric, with what is promised of it.
-    pub fn promise(&self, metric: &str, over: Who, kind: Bound, value: f64) -> Option<Row> {
-        self.ratio(metric, Who::OURS, over).map(|row| row.promise(kind, value))
+    pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
+        self.ratio(metric, Contender::OURS, over).map(|row| row.promise(kind, value))
     }
 
     /// Ours over another, in one metric of which nothing is promised.
-    pub fn over(&self, metric: &str, over: Who) -> Option<Row> {
-        self.ratio(metric, Who::OURS, over)
+    pub fn over(&self, metric: &str, over: Contender) -> Option<Row> {
+        self.ratio(metric, Contender::OURS, over)
     }
 
-    fn ratio(&self, metric: &str, who: Who, over: Who) -> Option<Row> {
+    fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
         // All a ratio needs to be is finite: a share of nothing over a share of nothing is not.
@@ -322,7 +328,7 @@ impl Race {
         for (m, metric) in self.metrics.iter().enumerate() {
             for (who, samples) in self.who.iter().zip(&self.samples) {
                 let row = Row::of(&self.case, who.name(), metric.name, metric.unit, &samples[m]);
-                let promised = own.iter().find(|(name, ..)| *name == metric.name && *who == Who::OURS);
+                let promised = own.iter().find(|(name, ..)| *name == metric.name && *who == Contender::OURS);
                 rows.push(match promised {
                     Some((_, kind, value)) => row.promise(*kind, *value),
                     None => row,
@@ -336,8 +342,8 @@ impl Race {
             }
         }
         let promised: Vec<Row> = promises.into_iter().flatten().collect();
-        let others = self.who.iter().filter(|who| **who != Who::OURS);
-        let others = others.filter_map(|over| self.ratio(self.metrics[0].name, Who::OURS, *over));
+        let others = self.who.iter().filter(|who| **who != Contender::OURS);
+        let others = others.filter_map(|over| self.ratio(self.metrics[0].name, Contender::OURS, *over));
         let is_promised =
             |row: &Row| promised.iter().any(|p| (&p.metric, &p.over) == (&row.metric, &row.over));
         let others: Vec<Row> = others.filter(|row| !is_promised(row)).collect();

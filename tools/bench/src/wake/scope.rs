@@ -8,7 +8,7 @@
 use super::noisy::{compute, steps_in};
 use super::race::{Metric, Plan, Slice, Window, rate};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -52,8 +52,8 @@ impl Slice for Scope {
         const { &[rate("jobs")] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
-        scopes(plan, |job| host.scope(JOBS, job))
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
+        scopes(plan, |job| executor.scope(JOBS, job))
     }
 
     fn rayon(&self, pool: &'static rayon::ThreadPool, plan: Plan) -> Vec<f64> {
@@ -71,8 +71,8 @@ impl Slice for Scope {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let who = [Who::OURS, Who::Rayon, Who::Alone, Who::Go];
-    let Some(race) = race::whole(ask, &who, &Scope, Plan::busy(ask.effort))? else { return Ok(None) };
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let who = [Contender::OURS, Contender::Rayon, Contender::Alone, Contender::Go];
+    let Some(race) = race::whole(ctx, &who, &Scope, Plan::busy(ctx.effort))? else { return Ok(None) };
     Ok(Some(race.rows(&[], vec![])))
 }

@@ -8,7 +8,7 @@
 
 use super::race::{Counts, Metric, Plan, Slice, Window, rate};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use warmcore_results::Bound;
 use warmcore_sys::clock;
@@ -30,10 +30,10 @@ const BATCH: usize = 128;
 pub(super) struct Spawn(pub(super) From);
 
 /// Until the window closes: how many in it.
-async fn make<H: Host>(host: H, batch: usize, window: Window) -> u64 {
+async fn make<H: Executor>(executor: H, batch: usize, window: Window) -> u64 {
     let mut counted = 0;
     loop {
-        let tasks: Vec<_> = (0..batch).map(|_| host.spawn(async {})).collect();
+        let tasks: Vec<_> = (0..batch).map(|_| executor.spawn(async {})).collect();
         for task in tasks {
             H::join(task).await;
         }
@@ -45,10 +45,10 @@ async fn make<H: Host>(host: H, batch: usize, window: Window) -> u64 {
     }
 }
 
-async fn make_one<H: Host>(host: H, window: Window) -> u64 {
+async fn make_one<H: Executor>(executor: H, window: Window) -> u64 {
     let mut counted = 0;
     loop {
-        H::join(host.spawn(async {})).await;
+        H::join(executor.spawn(async {})).await;
         let now = clock::now().0;
         if now > window.end {
             return counted;
@@ -62,12 +62,12 @@ impl Slice for Spawn {
         const { &[rate("spawned and joined")] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let window = Window::open(plan);
         let counted = match self.0 {
-            From::Task => host.join_all(vec![host.spawn_nth(0, make(host, BATCH, window))])[0],
-            From::One => host.join_all(vec![host.spawn_nth(0, make_one(host, window))])[0],
-            From::Outside => host.block_on(make(host, BATCH, window)),
+            From::Task => executor.join_all(vec![executor.spawn_nth(0, make(executor, BATCH, window))])[0],
+            From::One => executor.join_all(vec![executor.spawn_nth(0, make_one(executor, window))])[0],
+            From::Outside => executor.block_on(make(executor, BATCH, window)),
         };
         vec![window.rate(counted)]
     }
@@ -97,18 +97,18 @@ impl Slice for Spawn {
     }
 }
 
-pub(super) fn run(ask: &Ask, from: From) -> anyhow::Result<Option<Vec<Row>>> {
-    let who: &[Who] = match from {
-        From::Task => &[EACH, &[Who::Rayon]].concat(),
+pub(super) fn run(ctx: &CaseCtx, from: From) -> anyhow::Result<Option<Vec<Row>>> {
+    let who: &[Contender] = match from {
+        From::Task => &[EACH, &[Contender::Rayon]].concat(),
         From::One => EACH,
         // Go has no outside; see above.
         From::Outside => &EACH[..EACH.len() - 1],
     };
-    let Some(race) = race::whole(ask, who, &Spawn(from), Plan::busy(ask.effort))? else { return Ok(None) };
+    let Some(race) = race::whole(ctx, who, &Spawn(from), Plan::busy(ctx.effort))? else { return Ok(None) };
     let promises = match from {
         From::Task => vec![
-            race.promise("spawned and joined", Who::Smol, Bound::AtLeast, 1.2),
-            race.promise("spawned and joined", Who::Tokio, Bound::AtLeast, 2.0),
+            race.promise("spawned and joined", Contender::Smol, Bound::AtLeast, 1.2),
+            race.promise("spawned and joined", Contender::Tokio, Bound::AtLeast, 2.0),
         ],
         _ => vec![],
     };

@@ -5,7 +5,7 @@
 
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use std::sync::Arc;
 
 const TASKS: usize = 1000;
@@ -17,7 +17,7 @@ impl Slice for Storm {
         const { &[rate("yields"), SLOWEST, UNEVENNESS] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let counts = Arc::new(Counts::new());
         let task = |counts: Arc<Counts>| async move {
             let mut mine = 0;
@@ -28,9 +28,9 @@ impl Slice for Storm {
             }
             mine
         };
-        let tasks = (0..TASKS).map(|number| host.spawn_nth(number, task(counts.clone()))).collect();
+        let tasks = (0..TASKS).map(|number| executor.spawn_nth(number, task(counts.clone()))).collect();
         let rate = counts.watch(plan);
-        let [slowest, uneven] = shares(rate, host.join_all(tasks));
+        let [slowest, uneven] = shares(rate, executor.join_all(tasks));
         vec![rate, slowest, uneven]
     }
 
@@ -39,7 +39,7 @@ impl Slice for Storm {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(race) = race::whole(ask, EACH, &Storm, Plan::busy(ask.effort))? else { return Ok(None) };
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let Some(race) = race::whole(ctx, EACH, &Storm, Plan::busy(ctx.effort))? else { return Ok(None) };
     Ok(Some(race.rows(&[], vec![])))
 }

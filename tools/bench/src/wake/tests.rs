@@ -3,7 +3,7 @@ use super::*;
 use crate::part::Part;
 
 /// One short slice of everybody: it ends, and comes to a number for each metric.
-fn runs_on(who: &[Who], slice: &impl Slice) {
+fn runs_on(who: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
     let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("nobody interrupts a test");
     let rows = race.rows(&[], vec![]);
@@ -19,7 +19,7 @@ fn every_case_ends_on_every_runtime() {
         runs_on(EACH, &spawn::Spawn(from));
     }
     runs_on(&EACH[..EACH.len() - 1], &spawn::Spawn(spawn::From::Outside));
-    runs_on(&[Who::Rayon], &spawn::Spawn(spawn::From::Task));
+    runs_on(&[Contender::Rayon], &spawn::Spawn(spawn::From::Task));
     for through in [pingpong::Through::Channel, pingpong::Through::Oneshot] {
         runs_on(&all(), &pingpong::PingPong { through, pairs: 3 });
     }
@@ -29,10 +29,10 @@ fn every_case_ends_on_every_runtime() {
         runs_on(&all(), &warm::Warm::new(between, Touch::Chase, (4, 16)));
     }
     runs_on(EACH, &storm::Storm);
-    let noisy = [EACH, &[Who::OursWithoutTenants]].concat();
+    let noisy = [EACH, &[Contender::OursWithoutTenants]].concat();
     runs_on(&noisy, &noisy::Noisy { poll: Duration::from_micros(20) });
     runs_on(EACH, &timers::Timers);
-    runs_on(&[Who::OURS, Who::Rayon, Who::Alone, Who::Go], &scope::Scope);
+    runs_on(&[Contender::OURS, Contender::Rayon, Contender::Alone, Contender::Go], &scope::Scope);
 }
 
 /// A slice that does nothing every third time.
@@ -43,7 +43,7 @@ impl Slice for Stalls {
         const { &[rate("round trips"), time("p99")] }
     }
 
-    fn run<H: Host>(&self, _: H, _: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, _: H, _: Plan) -> Vec<f64> {
         match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
             2 => vec![0.0, f64::NAN],
             _ => vec![500.0, 2_000.0],
@@ -55,7 +55,7 @@ impl Slice for Stalls {
 fn a_slice_in_which_nothing_happened_is_kept_and_told() {
     let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
     let slice = Stalls(Default::default());
-    let race = run("case", &[Who::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
+    let race = run("case", &[Contender::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
     // One is untimed; of the others the second, the fifth and the eighth stall.
     assert_eq!(slice.0.into_inner(), 1 + plan.rounds);
     let rows = race.rows(&[], vec![]);
@@ -68,12 +68,12 @@ fn a_slice_in_which_nothing_happened_is_kept_and_told() {
 
 #[test]
 fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
-    for who in there(&[Who::Smol, Who::Go]) {
+    for who in there(&[Contender::Smol, Contender::Go]) {
         let part = format!(r#"{{"WakeMemory":{{"who":"{who:?}","tasks":1000}}}}"#);
         let Part::WakeMemory(waiting) = serde_json::from_str(&part).unwrap() else { panic!("{part}") };
         assert!(waiting.bytes_each().unwrap().is_finite(), "{who:?}");
     }
-    for who in there(&[Who::Tokio, Who::Go, Who::Alone]) {
+    for who in there(&[Contender::Tokio, Contender::Go, Contender::Alone]) {
         let spans = timers::Idle { who, spans: 2, span_ms: 10 }.watch().unwrap();
         assert!(
             spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),

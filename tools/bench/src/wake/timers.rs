@@ -10,7 +10,7 @@
 
 use super::race::{Counts, Metric, Plan, Slice, rate};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Slice for Timers {
         const { &[Metric { name: "CPU per second", unit: "ms" }, rate("wakes"), super::race::time("CPU per wake")] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let counts = Arc::new(Counts::new());
         let task = |counts: Arc<Counts>| async move {
             while !counts.is_over() {
@@ -41,12 +41,12 @@ impl Slice for Timers {
                 counts.add(1);
             }
         };
-        let tasks = (0..TIMERS).map(|number| host.spawn_nth(number, task(counts.clone()))).collect();
+        let tasks = (0..TIMERS).map(|number| executor.spawn_nth(number, task(counts.clone()))).collect();
         std::thread::sleep(plan.warm);
         let before = clock::process_cpu().0;
         let wakes = counts.watch(Plan { warm: Duration::ZERO, ..plan });
         let cpu_ns = (clock::process_cpu().0 - before) as f64 / plan.measure.as_secs_f64();
-        host.join_all(tasks);
+        executor.join_all(tasks);
         vec![cpu_ns / 1e6, wakes, cpu_ns / (wakes * 1e3)]
     }
 
@@ -55,17 +55,17 @@ impl Slice for Timers {
     }
 }
 
-pub(super) fn run(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let plan = Plan { warm: 2 * TIMER, ..Plan::slow(ask.effort, 5) };
-    let Some(race) = race::whole(ask, EACH, &Timers, plan)? else { return Ok(None) };
-    let promise = race.promise("CPU per second", Who::Tokio, Bound::AtMost, 1.0);
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let plan = Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) };
+    let Some(race) = race::whole(ctx, EACH, &Timers, plan)? else { return Ok(None) };
+    let promise = race.promise("CPU per second", Contender::Tokio, Bound::AtMost, 1.0);
     Ok(Some(race.rows(&[], vec![promise])))
 }
 
 /// A pool that has nothing to do, in a process of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
-    pub(super) who: Who,
+    pub(super) who: Contender,
     pub(super) spans: usize,
     pub(super) span_ms: u64,
 }
@@ -75,11 +75,11 @@ impl Idle {
     pub fn watch(self) -> anyhow::Result<Vec<f64>> {
         Ok(match self.who {
             // This process waits for Go's, which tells its own time.
-            Who::Go => {
+            Contender::Go => {
                 let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
                 return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
             }
-            who if who.is_host() => who.visit(self),
+            who if who.is_executor() => who.visit(self),
             _ => self.spans(),
         })
     }
@@ -101,27 +101,27 @@ impl Idle {
 impl Visit for Idle {
     type Out = Vec<f64>;
 
-    fn visit<H: Host>(self, host: H) -> Vec<f64> {
+    fn visit<H: Executor>(self, executor: H) -> Vec<f64> {
         for number in 0..WAITING {
             // Not dropped: dropping is an abort for one of them.
-            std::mem::forget(host.spawn_nth(number, std::future::pending::<()>()));
+            std::mem::forget(executor.spawn_nth(number, std::future::pending::<()>()));
         }
         self.spans()
     }
 }
 
-pub(super) fn idle(ask: &Ask) -> anyhow::Result<Option<Vec<Row>>> {
-    let (spans, span_ms) = if is_quick(ask.effort) { (3, 500) } else { (5, 1000) };
+pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+    let (spans, span_ms) = if is_quick(ctx.effort) { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last one has no runtime: what it uses is the price of being asked.
-    let hosts = [there(EACH), vec![Who::Alone]].concat();
+    let hosts = [there(EACH), vec![Contender::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
         let part = Part::WakeIdle(Idle { who: *who, spans, span_ms });
         let Some(samples) = part::ask::<Vec<f64>>(&part)? else { return Ok(None) };
-        let row = Row::of(ask.name, who.name(), "CPU per second", "ms", &samples);
-        rows.push(if *who == Who::OURS { row.promise(Bound::AtMost, IDLE_MS_MAX) } else { row });
-        let at = |i: usize| ask.effort.rounds * i / hosts.len();
-        (at(i)..at(i + 1)).for_each(|_| (ask.tick)());
+        let row = Row::of(ctx.name, who.name(), "CPU per second", "ms", &samples);
+        rows.push(if *who == Contender::OURS { row.promise(Bound::AtMost, IDLE_MS_MAX) } else { row });
+        let at = |i: usize| ctx.effort.rounds * i / hosts.len();
+        (at(i)..at(i + 1)).for_each(|_| (ctx.tick)());
     }
     Ok(Some(rows))
 }

@@ -13,7 +13,7 @@
 use super::quantiles::Quantiles;
 use super::race::{Metric, Plan, Race, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
-use crate::Ask;
+use crate::CaseCtx;
 use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
 use std::hint::black_box;
@@ -120,7 +120,7 @@ struct Seen {
 /// The way to a partner, and the way back.
 type Partner = (mpsc::Sender<()>, mpsc::Receiver<()>);
 
-async fn work<H: Host>(
+async fn work<H: Executor>(
     sets: Arc<[Set]>,
     number: usize,
     (between, touch): (Between, Touch),
@@ -166,7 +166,7 @@ impl Slice for Warm {
         const { &[rate(TOUCHES), time("p50"), time(P99), MOVES, SLOWEST, UNEVENNESS] }
     }
 
-    fn run<H: Host>(&self, host: H, plan: Plan) -> Vec<f64> {
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
         let mut partners: Vec<Option<Partner>> = (0..self.tasks).map(|_| None).collect();
         if self.between == Between::Message {
             for pair in partners.chunks_exact_mut(2) {
@@ -177,8 +177,9 @@ impl Slice for Warm {
         }
         let window = Window::open(plan);
         let how = (self.between, self.touch);
-        let start = |(i, partner)| host.spawn_nth(i, work::<H>(self.sets.clone(), i, how, partner, window));
-        let seen = host.join_all(partners.into_iter().enumerate().map(start).collect());
+        let start =
+            |(i, partner)| executor.spawn_nth(i, work::<H>(self.sets.clone(), i, how, partner, window));
+        let seen = executor.join_all(partners.into_iter().enumerate().map(start).collect());
         let (mut touches, mut moved) = (Quantiles::new(), 0);
         for task in &seen {
             touches.merge(&task.touches);
@@ -207,24 +208,24 @@ fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<
     let at_least = |over, value| race.promise(TOUCHES, over, Bound::AtLeast, value);
     match (between, shape) {
         (Between::Yield, (4, 256)) => vec![
-            at_least(Who::Tokio, 1.5),
-            at_least(Who::Smol, 3.0),
-            at_least(Who::TokioPerCore, 0.97),
-            race.promise(P99, Who::Tokio, Bound::AtMost, 0.3),
+            at_least(Contender::Tokio, 1.5),
+            at_least(Contender::Smol, 3.0),
+            at_least(Contender::TokioPerCore, 0.97),
+            race.promise(P99, Contender::Tokio, Bound::AtMost, 0.3),
         ],
-        (Between::Yield, (16, 256)) => vec![at_least(Who::Tokio, 1.25)],
+        (Between::Yield, (16, 256)) => vec![at_least(Contender::Tokio, 1.25)],
         (Between::Yield, _) => vec![],
-        (Between::Message, (16, 256)) => vec![at_least(Who::Tokio, 1.6), at_least(Who::Go, 0.9)],
-        (Between::Message | Between::Sleep, _) => vec![at_least(Who::Tokio, 1.0)],
+        (Between::Message, (16, 256)) => vec![at_least(Contender::Tokio, 1.6), at_least(Contender::Go, 0.9)],
+        (Between::Message | Between::Sleep, _) => vec![at_least(Contender::Tokio, 1.0)],
     }
 }
 
 /// The geometric mean over all shapes, round by round, of ours over another in one metric.
-fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Who) -> Option<Row> {
+fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -> Option<Row> {
     let ratios: Vec<Vec<f64>> = races
         .iter()
         .map(|race| {
-            let (ours, other) = (race.of(Who::OURS, of)?, race.of(over, of)?);
+            let (ours, other) = (race.of(Contender::OURS, of)?, race.of(over, of)?);
             Some(ours.iter().zip(other).map(|(a, b)| a / b).collect())
         })
         .collect::<Option<_>>()?;
@@ -234,21 +235,21 @@ fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Who) -> Opti
         (logs / ratios.len() as f64).exp()
     };
     let means: Vec<f64> = (0..rounds).map(mean).collect();
-    let row = Row::of(case, Who::OURS.name(), name, "x", &means);
+    let row = Row::of(case, Contender::OURS.name(), name, "x", &means);
     Some(Row { over: Some(over.name().into()), ..row })
 }
 
-pub(super) fn run(ask: &Ask, between: Between, touch: Touch) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Result<Option<Vec<Row>>> {
     let (mut rows, mut races) = (Vec::new(), Vec::new());
     let plan = match between {
-        Between::Sleep => Plan::slow(ask.effort, 2),
-        _ => Plan::busy(ask.effort),
+        Between::Sleep => Plan::slow(ctx.effort, 2),
+        _ => Plan::busy(ctx.effort),
     };
     let is_promised = touch == Touch::Chase;
     for (i, shape) in SHAPES.into_iter().enumerate() {
-        let case = format!("{}.{}x{}K", ask.name, shape.0, shape.1);
+        let case = format!("{}.{}x{}K", ctx.name, shape.0, shape.1);
         let slice = Warm::new(between, touch, shape);
-        let tick = race::progress(ask, i, SHAPES.len(), plan);
+        let tick = race::progress(ctx, i, SHAPES.len(), plan);
         let plan = with_warm_up(plan, shape);
         let Some(race) = race::run(&case, &all(), &slice, plan, &tick)? else { break };
         let moved = match between {
@@ -259,18 +260,23 @@ pub(super) fn run(ask: &Ask, between: Between, touch: Touch) -> anyhow::Result<O
         let own: Vec<_> = moved.into_iter().filter(|_| is_promised).collect();
         let promised = if is_promised { promises(&race, between, shape) } else { vec![] };
         rows.extend(race.rows(&own, promised));
-        rows.extend(race.over(SLOWEST.name, Who::Tokio));
+        rows.extend(race.over(SLOWEST.name, Contender::Tokio));
         races.push(race);
-        (ask.part_done)(&case);
+        (ctx.part_done)(&case);
     }
     if INTERRUPTED.load(Relaxed) {
         // The shapes that were finished are whole.
         return Ok((!rows.is_empty()).then_some(rows));
     }
-    let mean = mean_row(ask.name, &races, TOUCHES, "ratio, geometric mean of all", Who::Tokio);
+    let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
     // In a slice in which a task did nothing there is no such ratio.
-    let slowest =
-        mean_row(ask.name, &races, SLOWEST.name, "ratio, slowest task, geometric mean of all", Who::Tokio);
+    let slowest = mean_row(
+        ctx.name,
+        &races,
+        SLOWEST.name,
+        "ratio, slowest task, geometric mean of all",
+        Contender::Tokio,
+    );
     rows.extend(slowest.filter(|row| row.min.is_finite() && row.max.is_finite()));
     rows.extend(match (between, is_promised) {
         (Between::Yield, true) => mean.map(|row| row.promise(Bound::AtLeast, 1.4)),

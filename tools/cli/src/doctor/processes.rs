@@ -4,7 +4,7 @@
 //! worker's time while another worker idles; of the others there is nothing to say here.
 
 use super::finding;
-use crate::top::{Look, Snapshot};
+use crate::top::{Interval, Snapshot};
 use std::time::Duration;
 use warmcore_report::{Finding, State};
 use warmcore_runtime::observe::{self, Observable};
@@ -24,20 +24,25 @@ pub(super) fn findings() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];
     std::thread::scope(|scope| {
-        let looks: Vec<_> = asked.iter().map(|one| scope.spawn(|| look(one))).collect();
-        let looks = looks.into_iter().filter_map(|look| look.join().ok().flatten());
-        looks.filter_map(|look| of(&look)).collect()
+        let looks: Vec<_> = asked.iter().map(|one| scope.spawn(|| interval(one))).collect();
+        let looks = looks.into_iter().filter_map(|interval| interval.join().ok().flatten());
+        looks.filter_map(|interval| of(&interval)).collect()
     })
 }
 
-fn look(one: &Observable) -> Option<Look> {
+fn interval(one: &Observable) -> Option<Interval> {
     let ask = || Snapshot::parse(&one.ask().ok()?).ok();
     let before = ask()?;
     std::thread::sleep(BETWEEN);
-    Some(Look::between(&before, ask()?))
+    Some(Interval::between(&before, ask()?))
 }
 
-fn of(look: &Look) -> Option<Finding> {
-    let fact = format!("{} ({}): {}", look.now.process, look.now.pid, crate::top::crowded(look)?);
+fn of(interval: &Interval) -> Option<Finding> {
+    let fact = format!(
+        "{} ({}): {}",
+        interval.now.process,
+        interval.now.pid,
+        crate::top::foreign_imbalance(interval)?
+    );
     Some(finding("tokio tasks", State::Limited, fact, Some(ADVICE.into())))
 }

@@ -153,7 +153,7 @@ fn table(example: &str) -> String {
 
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TableKind {
     Cid,
     FalseSharing,
     HotWindows,
@@ -164,7 +164,7 @@ pub(super) enum Kind {
     WakeQueueV3ByLoad,
 }
 
-impl Kind {
+impl TableKind {
     const ALL: [Self; 8] = [
         Self::Cid,
         Self::FalseSharing,
@@ -266,14 +266,14 @@ pub(super) fn quoted(word: &str) -> String {
 impl Args {
     pub(super) fn name(&self) -> &'static str {
         match &self.what {
-            What::Cid(_) => Kind::Cid.name(),
-            What::FalseSharing(_) => Kind::FalseSharing.name(),
-            What::HotWindows(_) => Kind::HotWindows.name(),
-            What::Drain(_) => Kind::Drain.name(),
-            What::WakeQueue(_) => Kind::WakeQueue.name(),
-            What::HotWindowsByLoad(_) => Kind::HotWindowsByLoad.name(),
-            What::WakeQueueByLoad(_) => Kind::WakeQueueByLoad.name(),
-            What::WakeQueueV3ByLoad(_) => Kind::WakeQueueV3ByLoad.name(),
+            What::Cid(_) => TableKind::Cid.name(),
+            What::FalseSharing(_) => TableKind::FalseSharing.name(),
+            What::HotWindows(_) => TableKind::HotWindows.name(),
+            What::Drain(_) => TableKind::Drain.name(),
+            What::WakeQueue(_) => TableKind::WakeQueue.name(),
+            What::HotWindowsByLoad(_) => TableKind::HotWindowsByLoad.name(),
+            What::WakeQueueByLoad(_) => TableKind::WakeQueueByLoad.name(),
+            What::WakeQueueV3ByLoad(_) => TableKind::WakeQueueV3ByLoad.name(),
             What::Tables(_) => "tables",
             What::Load(_) => "load",
         }
@@ -310,8 +310,11 @@ impl Args {
     }
 
     /// The tables behind a name.
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|kind| self.name() == "tables" || self.name() == kind.name()).collect()
+    pub(super) fn kinds(&self) -> Vec<TableKind> {
+        TableKind::ALL
+            .into_iter()
+            .filter(|kind| self.name() == "tables" || self.name() == kind.name())
+            .collect()
     }
 
     pub(super) fn check(&self) -> anyhow::Result<()> {
@@ -335,7 +338,7 @@ impl Args {
     }
 
     /// The command that repeats one seed of one table.
-    pub(super) fn replay(&self, kind: Kind, seed: Option<u64>) -> String {
+    pub(super) fn replay(&self, kind: TableKind, seed: Option<u64>) -> String {
         let common = self.common();
         self.command(kind.name(), seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
     }

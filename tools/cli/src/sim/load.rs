@@ -6,7 +6,7 @@
 //! Number.  A second of 64 CPUs that switch every 50 µs is a million events: a fifth of a second.
 
 use super::args::Common;
-use super::watch::Onlooker;
+use super::progress::ProgressReporter;
 use super::{Simulated, noted};
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
@@ -32,12 +32,12 @@ const LASTS: Nanos = Nanos(1_000_000_000);
 
 /// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy)]
-enum Who {
+enum LoadPolicy {
     Linux(Kernel),
     Kind(SimPolicyKind),
 }
 
-fn all() -> Vec<(&'static str, Who)> {
+fn all() -> Vec<(&'static str, LoadPolicy)> {
     let kernel = Kernel::default();
     let linux = [
         ("kernel", kernel),
@@ -45,8 +45,8 @@ fn all() -> Vec<(&'static str, Who)> {
         ("kernel-wake-queue", Kernel { wake_queue: true, ..kernel }),
         ("kernel-sis-node", Kernel { sis_node: true, ..kernel }),
     ];
-    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), Who::Kind(kind)));
-    linux.into_iter().map(|(name, kernel)| (name, Who::Linux(kernel))).chain(kinds).collect()
+    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Kind(kind)));
+    linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Linux(kernel))).chain(kinds).collect()
 }
 
 /// The names that `--policy` takes.
@@ -97,15 +97,15 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let scenario = Scenario { load: &load, topology: &machine.topology, costs: &machine.costs };
     let bar = warmcore_bench::progress(common.seeds, "sim load");
     bar.enable_steady_tick(Duration::from_millis(200));
-    let watch = Onlooker::new(&bar, "load");
-    let options = Options { seeds: common.seeds(), progress: Some(watch.clone()), ..Options::default() };
+    let progress = ProgressReporter::new(&bar, "load");
+    let options = Options { seeds: common.seeds(), progress: Some(progress.clone()), ..Options::default() };
     // The first error in the seeds' order: whatever comes before it was begun before it, so it is always the same.
     let error: Mutex<Option<(u64, &str, anyhow::Error)>> = Mutex::new(None);
     // Every seed under all policies: whatever is finished can be compared.
-    let under = |(policy, who): &(&'static str, Who), seed: u64| match scenario.run(*who, seed, ()) {
+    let under = |(policy, who): &(&'static str, LoadPolicy), seed: u64| match scenario.run(*who, seed, ()) {
         Ok((report, ())) => Some(report),
         Err(e) => {
-            watch.enough();
+            progress.enough();
             let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
             if error.as_ref().is_none_or(|(first, ..)| seed < *first) {
                 *error = Some((seed, policy, e));
@@ -116,7 +116,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let replay = |seed: Option<u64>| {
         args.said(args.policy.as_deref(), seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
     };
-    let done = watch.wait(|| options.each_per_seed(&chosen, under), replay);
+    let done = progress.wait(|| options.each_per_seed(&chosen, under), replay);
     bar.finish_and_clear();
     let done = done?;
     if let Some((seed, policy, error)) = error.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -128,7 +128,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     for (reports, report) in done.into_iter().flat_map(|seed| (0..).zip(seed)) {
         under[reports].extend(report);
     }
-    let load = |((policy, _), reports): (&(&str, Who), Vec<Report>)| Load {
+    let load = |((policy, _), reports): (&(&str, LoadPolicy), Vec<Report>)| Load {
         policy: (*policy).to_owned(),
         machine: machine.name.clone(),
         reports,
@@ -169,10 +169,10 @@ struct Scenario<'a> {
 }
 
 impl Scenario<'_> {
-    fn run<O: Observer>(&self, who: Who, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
+    fn run<O: Observer>(&self, who: LoadPolicy, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
         match who {
-            Who::Linux(kernel) => self.under(kernel, Settings::kernel(), seed, observer),
-            Who::Kind(kind) => self.under(kind, Settings::default(), seed, observer),
+            LoadPolicy::Linux(kernel) => self.under(kernel, Settings::kernel(), seed, observer),
+            LoadPolicy::Kind(kind) => self.under(kind, Settings::default(), seed, observer),
         }
     }
 

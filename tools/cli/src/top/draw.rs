@@ -7,7 +7,7 @@
 //! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance. A hundred tenants
 //!          have a line, of however many.
 
-use super::snapshot::{Look, Rates, Tenant, Use, Worker};
+use super::snapshot::{Interval, Rates, Tenant, Use, Worker};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -125,23 +125,23 @@ const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
 const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 
 /// So high is a screen that shows everything.
-pub(super) fn height(look: &Look) -> u16 {
-    let tenants = tenants_height(look.uses.len());
-    let lines = look.now.workers.len() + look.llcs().len() + tenants;
+pub(super) fn height(interval: &Interval) -> u16 {
+    let tenants = tenants_height(interval.uses.len());
+    let lines = interval.now.workers.len() + interval.llcs().len() + tenants;
     HEAD + lines.min(4000) as u16
 }
 
 /// The furthest that scrolling makes sense.
-pub(super) fn scroll_max(look: &Look, area: Rect) -> u16 {
-    (height(look) + 1).saturating_sub(area.height)
+pub(super) fn scroll_max(interval: &Interval, area: Rect) -> u16 {
+    (height(interval) + 1).saturating_sub(area.height)
 }
 
 /// Draws it.
-pub(super) fn draw(look: &Look, view: &View, area: Rect, cells: &mut Buffer) {
+pub(super) fn draw(interval: &Interval, view: &View, area: Rect, cells: &mut Buffer) {
     let width = area.width as usize;
     let foot = u16::from(view.is_live).min(area.height);
-    let mut lines = head(look, width);
-    lines.extend(body(look, width).into_iter().skip(view.scroll.into()));
+    let mut lines = head(interval, width);
+    lines.extend(body(interval, width).into_iter().skip(view.scroll.into()));
     let shown = area.height - foot;
     let hidden = lines.len().saturating_sub(shown.into());
     for (line, y) in lines.iter().zip(area.y..area.y + shown) {
@@ -178,8 +178,8 @@ fn many(n: u64, what: &str) -> String {
     format!("{} {what}{}", short(n as f64), if n == 1 { "" } else { "s" })
 }
 
-fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
-    let (now, total) = (&look.now, look.total());
+fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
+    let (now, total) = (&interval.now, interval.total());
     let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
     let tasks = match foreign {
         0 => many(now.num_alive_tasks, "task"),
@@ -209,7 +209,7 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
         ]),
     }
     wakes.push(format!("{}/s first", short(total.first_polls)));
-    wakes.push(format!("{} wakes/s from outside", short(look.remote_schedules)));
+    wakes.push(format!("{} wakes/s from outside", short(interval.remote_schedules)));
     let columns = columns(width);
     let mut titles = format!("{:bar$}", "", bar = LABEL + bar_width(columns, width));
     for Column { title, width, .. } in columns {
@@ -218,15 +218,15 @@ fn head(look: &Look, width: usize) -> Vec<Line<'static>> {
     vec![
         Line::styled(fitting(&whole, width), bold()),
         Line::raw(fitting(&wakes, width)),
-        Line::styled(crowded(look).unwrap_or_default(), bold().fg(FOREIGN_COLOR)),
+        Line::styled(foreign_imbalance(interval).unwrap_or_default(), bold().fg(FOREIGN_COLOR)),
         Line::styled(titles, dim()),
     ]
 }
 
 /// What foreign tasks keep others from, if they do.
-pub(crate) fn crowded(look: &Look) -> Option<String> {
-    let (most, idle) = look.crowded()?;
-    let (worker, share) = (&look.now.workers[most], look.rates[most].foreign);
+pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
+    let (most, idle) = interval.foreign_imbalance()?;
+    let (worker, share) = (&interval.now.workers[most], interval.rates[most].foreign);
     let idle = if idle == 1 { "1 other idles".into() } else { format!("{idle} others idle") };
     let (cpu, tasks) = (worker.cpu, many(worker.foreign_tasks, "task"));
     Some(format!(
@@ -239,16 +239,16 @@ fn bar_width(columns: &[Column], width: usize) -> usize {
     width.saturating_sub(LABEL + width_of(columns)).min(BAR_MAX)
 }
 
-fn body(look: &Look, width: usize) -> Vec<Line<'static>> {
+fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     let columns = columns(width);
     let mut lines = Vec::new();
-    for (llc, workers) in look.llcs() {
-        lines.push(llc_line(look, llc, &workers, width));
+    for (llc, workers) in interval.llcs() {
+        lines.push(llc_line(interval, llc, &workers, width));
         for i in workers {
-            lines.push(worker_line(&look.now.workers[i], &look.rates[i], columns, width));
+            lines.push(worker_line(&interval.now.workers[i], &interval.rates[i], columns, width));
         }
     }
-    lines.extend(tenant_lines(look, width));
+    lines.extend(tenant_lines(interval, width));
     lines
 }
 
@@ -261,8 +261,8 @@ fn tenants_height(tenants: usize) -> usize {
     }
 }
 
-fn tenant_lines(look: &Look, width: usize) -> Vec<Line<'static>> {
-    if look.uses.is_empty() {
+fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
+    if interval.uses.is_empty() {
         return Vec::new();
     }
     let columns = if width < 60 { FEW } else { ALL };
@@ -278,8 +278,8 @@ fn tenant_lines(look: &Look, width: usize) -> Vec<Line<'static>> {
         titles.push_str(&format!("{title:>width$}"));
     }
     let mut lines = vec![Line::raw(""), Line::styled(titles, dim())];
-    lines.extend(look.uses.iter().take(TENANTS_MAX).map(|of_it| {
-        let tenant = &look.now.tenants[of_it.tenant];
+    lines.extend(interval.uses.iter().take(TENANTS_MAX).map(|of_it| {
+        let tenant = &interval.now.tenants[of_it.tenant];
         let numbers: String = columns
             .iter()
             .map(|column| format!("{:>width$}", (column.value)(tenant, of_it), width = column.width))
@@ -293,8 +293,8 @@ fn tenant_lines(look: &Look, width: usize) -> Vec<Line<'static>> {
             Span::raw(numbers),
         ])
     }));
-    if look.uses.len() > TENANTS_MAX {
-        let more = many((look.uses.len() - TENANTS_MAX) as u64, "tenant");
+    if interval.uses.len() > TENANTS_MAX {
+        let more = many((interval.uses.len() - TENANTS_MAX) as u64, "tenant");
         lines.push(Line::styled(format!("and {more} that ran less"), dim()));
     }
     lines
@@ -308,13 +308,13 @@ fn cut(name: &str, width: usize) -> String {
     }
 }
 
-fn llc_line(look: &Look, llc: u32, workers: &[usize], width: usize) -> Line<'static> {
-    let busy: f64 = workers.iter().map(|i| look.rates[*i].busy).sum();
-    let here = || workers.iter().map(|i| &look.now.workers[*i]);
+fn llc_line(interval: &Interval, llc: u32, workers: &[usize], width: usize) -> Line<'static> {
+    let busy: f64 = workers.iter().map(|i| interval.rates[*i].busy).sum();
+    let here = || workers.iter().map(|i| &interval.now.workers[*i]);
     let shards: std::collections::BTreeSet<usize> = here().map(|worker| worker.shard).collect();
     let queued = shards
         .iter()
-        .filter_map(|shard| look.now.injection_queue_depths.get(*shard))
+        .filter_map(|shard| interval.now.injection_queue_depths.get(*shard))
         .fold(0u32, |a, b| a.saturating_add(*b));
     let node = here().next().map_or(0, |worker| worker.node);
     let parts = [

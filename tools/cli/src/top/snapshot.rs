@@ -169,7 +169,7 @@ pub struct Use {
 
 /// A runtime now, and its rates since the look before.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct Interval {
     /// What it said.
     pub now: Snapshot,
     /// By worker.
@@ -180,7 +180,7 @@ pub struct Look {
     pub remote_schedules: f64,
 }
 
-impl Look {
+impl Interval {
     /// The later one, and what happened since the earlier one. Of the same moment, or of another runtime: nothing.
     pub fn between(before: &Snapshot, now: Snapshot) -> Self {
         let ns = now.at_ns.saturating_sub(before.at_ns);
@@ -249,7 +249,7 @@ impl Look {
 
     /// What foreign tasks keep from the other workers: the worker that spends most on them, and how many idle beside
     /// it. `None` where there is nothing to gain.
-    pub fn crowded(&self) -> Option<(usize, usize)> {
+    pub fn foreign_imbalance(&self) -> Option<(usize, usize)> {
         let foreign = |worker: usize| self.rates[worker].foreign;
         let most = self.dominated().max_by(|a, b| foreign(*a).total_cmp(&foreign(*b)))?;
         let idle = self.rates.iter().filter(|rates| rates.busy < self.rates[most].busy / 2.0).count();

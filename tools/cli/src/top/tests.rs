@@ -6,7 +6,7 @@ use ratatui::crossterm::event::KeyEvent;
 use warmcore_results::printable::is_unprintable;
 
 /// A machine of two nodes with two caches each, of which the third has nobody; a second between two snapshots.
-fn look() -> Look {
+fn interval() -> Interval {
     let worker = |cpu: u32, llc: u32, node: u32| Worker {
         cpu,
         llc,
@@ -63,12 +63,12 @@ fn look() -> Look {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }
     now.tenants[1].num_alive_tasks = 1_200;
-    Look::between(&before, now)
+    Interval::between(&before, now)
 }
 
-fn screen(look: &Look, view: &View, width: u16, height: u16) -> String {
+fn screen(interval: &Interval, view: &View, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(look, view, frame.area(), frame.buffer_mut())).unwrap();
+    terminal.draw(|frame| draw(interval, view, frame.area(), frame.buffer_mut())).unwrap();
     let cells = terminal.backend().buffer();
     let row = |y| (0..width).map(|x| cells[(x, y)].symbol()).collect::<String>();
     (0..height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
@@ -90,29 +90,29 @@ fn compare(file: &str, drawn: &str) {
 
 #[test]
 fn a_wide_screen_shows_everything() {
-    compare("wide.txt", &screen(&look(), &live(), 132, 19));
+    compare("wide.txt", &screen(&interval(), &live(), 132, 19));
 }
 
 #[test]
 fn eighty_columns_show_every_distance_and_what_each_tenant_uses() {
-    compare("80.txt", &screen(&look(), &live(), 80, 19));
+    compare("80.txt", &screen(&interval(), &live(), 80, 19));
 }
 
 #[test]
 fn forty_columns_show_who_is_busy_and_what_leaves_home() {
-    compare("40.txt", &screen(&look(), &live(), 40, 19));
+    compare("40.txt", &screen(&interval(), &live(), 40, 19));
 }
 
 #[test]
 fn no_size_is_too_small_and_none_writes_outside() {
-    let look = look();
+    let interval = interval();
     for width in 0..140 {
         for height in [0, 1, 2, 3, 5, 8, 40] {
             let view = View { scroll: height, ..live() };
             let area = Rect::new(0, 0, width, height);
-            draw(&look, &view, area, &mut Buffer::empty(area));
+            draw(&interval, &view, area, &mut Buffer::empty(area));
         }
-        for line in plain(&look, width).lines() {
+        for line in plain(&interval, width).lines() {
             assert!(line.chars().count() <= width.into(), "{line:?} is wider than {width}");
         }
     }
@@ -120,30 +120,30 @@ fn no_size_is_too_small_and_none_writes_outside() {
 
 #[test]
 fn what_does_not_fit_is_scrolled_to() {
-    let look = look();
+    let interval = interval();
     let small = Rect::new(0, 0, 80, 7);
-    let top = screen(&look, &live(), 80, 7);
+    let top = screen(&interval, &live(), 80, 7);
     assert!(top.contains("LLC 0") && !top.contains("  192 "), "{top}");
     assert!(top.contains("q quits · ↓ 11 more lines"), "{top}");
-    let end = screen(&look, &View { scroll: scroll_max(&look, small), ..live() }, 80, 7);
+    let end = screen(&interval, &View { scroll: scroll_max(&interval, small), ..live() }, 80, 7);
     assert!(end.contains("still") && end.contains("shop (4321)"), "{end}");
     assert!(end.contains("q quits · ↑ more lines"), "{end}");
-    assert_eq!(scroll_max(&look, Rect::new(0, 0, 80, 40)), 0);
+    assert_eq!(scroll_max(&interval, Rect::new(0, 0, 80, 40)), 0);
 }
 
 #[test]
 fn without_tenants_nothing_is_said_of_them_and_of_many_those_that_ran_longest() {
-    let mut look = look();
-    let one = look.now.tenants[0].clone();
-    (look.now.tenants, look.uses) = (Vec::new(), Vec::new());
-    assert!(!plain(&look, 80).contains("tenant"), "{}", plain(&look, 80));
-    let before = look.now.clone();
-    let mut now = look.now;
+    let mut interval = interval();
+    let one = interval.now.tenants[0].clone();
+    (interval.now.tenants, interval.uses) = (Vec::new(), Vec::new());
+    assert!(!plain(&interval, 80).contains("tenant"), "{}", plain(&interval, 80));
+    let before = interval.now.clone();
+    let mut now = interval.now;
     now.at_ns += 1_000_000_000;
     now.tenants = (0..1_234)
         .map(|n| Tenant { name: format!("t{n}"), serial: n, polls: n, run_ns: n * 1_000, ..one.clone() })
         .collect();
-    let drawn = plain(&Look::between(&before, now), 80);
+    let drawn = plain(&Interval::between(&before, now), 80);
     assert!(
         drawn.contains("\nt1233 ") && drawn.contains("\nt1134 ") && !drawn.contains("\nt1133 "),
         "{drawn}"
@@ -153,46 +153,46 @@ fn without_tenants_nothing_is_said_of_them_and_of_many_those_that_ran_longest() 
 
 #[test]
 fn a_tenant_that_is_new_has_its_rates_and_shares_are_of_what_all_tenants_ran() {
-    let look = look();
+    let interval = interval();
     let percent = |of_it: &Use| (of_it.tenant, (of_it.share * 100.0).round(), (of_it.run * 100.0).round());
-    let uses: Vec<_> = look.uses.iter().map(percent).collect();
+    let uses: Vec<_> = interval.uses.iter().map(percent).collect();
     assert_eq!(uses, [(1, 75.0, 120.0), (0, 25.0, 40.0), (2, 0.0, 0.0)]);
-    let mut before = look.now.clone();
+    let mut before = interval.now.clone();
     before.tenants.clear();
     before.at_ns -= 1_000_000_000;
-    let mut now = look.now.clone();
+    let mut now = interval.now.clone();
     now.tenants.truncate(1);
     now.tenants[0].polls = 50;
-    assert_eq!(Look::between(&before, now).uses[0].polls, 50.0);
+    assert_eq!(Interval::between(&before, now).uses[0].polls, 50.0);
 }
 
 #[test]
 fn the_end_of_a_process_is_said_in_words_under_its_last_numbers() {
     let view = View { end: Some("process 4321 has ended".into()), ..live() };
-    let drawn = screen(&look(), &view, 80, 19);
+    let drawn = screen(&interval(), &view, 80, 19);
     assert!(drawn.ends_with("process 4321 has ended; q quits\n"), "{drawn}");
     assert!(drawn.contains("polls/s"), "{drawn}");
 }
 
 #[test]
 fn busy_is_what_the_thread_used_and_foreign_what_its_driver_did_for_foreign_tasks() {
-    let look = look();
+    let interval = interval();
     let percent = |share: f64| (share * 100.0).round();
-    let used: Vec<_> = look.rates.iter().map(|it| (percent(it.busy), percent(it.foreign))).collect();
+    let used: Vec<_> = interval.rates.iter().map(|it| (percent(it.busy), percent(it.foreign))).collect();
     assert_eq!(used, [(100.0, 0.0), (75.0, 65.0), (34.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
-    assert_eq!(look.dominated().collect::<Vec<_>>(), [1]);
-    assert_eq!(look.crowded(), Some((1, 3)));
-    let same = Look::between(&look.now, look.now.clone());
+    assert_eq!(interval.dominated().collect::<Vec<_>>(), [1]);
+    assert_eq!(interval.foreign_imbalance(), Some((1, 3)));
+    let same = Interval::between(&interval.now, interval.now.clone());
     assert!(same.rates.iter().all(|rates| *rates == Rates::default()), "{same:?}");
 }
 
 #[test]
 fn foreign_tasks_are_marked_and_coloured_where_they_dominate_and_told_where_others_idle() {
-    let mut look = look();
-    let cells = |look: &Look| {
+    let mut interval = interval();
+    let cells = |interval: &Interval| {
         let area = Rect::new(0, 0, 80, 19);
         let mut cells = Buffer::empty(area);
-        draw(look, &live(), area, &mut cells);
+        draw(interval, &live(), area, &mut cells);
         cells
     };
     let colour = |cells: &Buffer, line: &str, of: &str| {
@@ -201,27 +201,27 @@ fn foreign_tasks_are_marked_and_coloured_where_they_dominate_and_told_where_othe
         let x = row(y).char_indices().position(|(at, _)| row(y)[at..].starts_with(of)).unwrap();
         cells[(x as u16, y)].fg
     };
-    let drawn = cells(&look);
+    let drawn = cells(&interval);
     assert_eq!(colour(&drawn, "1 f", "3, 65 %"), ratatui::style::Color::Magenta);
     let told = "CPU 1: 65 % goes to 3 tasks of tokio::spawn, which stay there; 3 others idle";
-    assert!(plain(&look, 80).contains(told) && told.chars().count() <= 80, "{}", plain(&look, 80));
+    assert!(plain(&interval, 80).contains(told) && told.chars().count() <= 80, "{}", plain(&interval, 80));
     // Where they take little nothing is marked, and where nobody idles nothing is told.
-    look.rates[1].foreign = 0.3;
-    assert_eq!(colour(&cells(&look), "1  ", "3, 30 %"), ratatui::style::Color::Reset);
-    assert_eq!(look.crowded(), None);
-    look.rates[1].foreign = 0.7;
-    look.rates.iter_mut().for_each(|rates| rates.busy = 0.9);
-    assert_eq!((look.crowded(), look.dominated().count()), (None, 1));
+    interval.rates[1].foreign = 0.3;
+    assert_eq!(colour(&cells(&interval), "1  ", "3, 30 %"), ratatui::style::Color::Reset);
+    assert_eq!(interval.foreign_imbalance(), None);
+    interval.rates[1].foreign = 0.7;
+    interval.rates.iter_mut().for_each(|rates| rates.busy = 0.9);
+    assert_eq!((interval.foreign_imbalance(), interval.dominated().count()), (None, 1));
 }
 
 #[test]
 fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
-    let look = look();
-    let mut older = look.now.clone();
+    let interval = interval();
+    let mut older = interval.now.clone();
     older.at_ns += 1_000_000_000;
     older.workers.truncate(2);
     older.workers.iter_mut().for_each(|worker| (worker.polls, worker.same_worker) = (0, 0));
-    let total = Look::between(&look.now, older).total();
+    let total = Interval::between(&interval.now, older).total();
     assert_eq!((total.polls, total.same_worker), (0.0, 0.0));
 }
 
@@ -273,8 +273,10 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
     let now = Snapshot::parse(&hostile()).unwrap();
     let mut before = now.clone();
     (before.at_ns, before.workers[0].polls, before.remote_schedules) = (0, 0, 0);
-    for (look, width) in [(Look::between(&before, now.clone()), 80), (Look::between(&now, before), 132)] {
-        let drawn = plain(&look, width);
+    for (interval, width) in
+        [(Interval::between(&before, now.clone()), 80), (Interval::between(&now, before), 132)]
+    {
+        let drawn = plain(&interval, width);
         let is_bad = |c: char| c != '\n' && is_unprintable(c);
         assert!(!drawn.contains(is_bad), "{drawn:?}");
         assert!(drawn.lines().all(|line| line.chars().count() <= width.into()), "{drawn}");
@@ -296,7 +298,7 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
 fn a_name_from_another_process_does_not_reach_the_terminal_as_it_is() {
     let line = said().replace("\"said\"", "\"a\\u001b[2J\\nb\"");
     let now = Snapshot::parse(&line).unwrap();
-    let drawn = plain(&Look::between(&now.clone(), now), 200);
+    let drawn = plain(&Interval::between(&now.clone(), now), 200);
     assert!(!drawn.contains('\u{1b}') && drawn.contains(" · runtime a [2J b ·"), "{drawn:?}");
 }
 

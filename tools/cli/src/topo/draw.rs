@@ -42,13 +42,13 @@ enum Cores {
 /// The machine in lines of at most `width` columns, where its boxes can be made as narrow.
 /// `whence` says in words where it was read; with `all`, nothing is folded.
 pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> String {
-    let look = Look::new(t);
+    let painter = Painter::new(t);
     let mut lines = Vec::new();
-    for line in look.heading(whence) {
+    for line in painter.heading(whence) {
         lines.extend(wrap(&line, width, 2));
     }
     lines.push(String::new());
-    let drawn = |cores| look.sockets(width, cores).into_lines().collect::<Vec<_>>();
+    let drawn = |cores| painter.sockets(width, cores).into_lines().collect::<Vec<_>>();
     let (boxed, columns) = (drawn(Cores::Boxed), drawn(Cores::Columns));
     let (cores, machine) = match () {
         _ if boxed.len() <= BOXED_LINES_MAX => (Cores::Boxed, boxed),
@@ -56,10 +56,10 @@ pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> Strin
         _ => (Cores::Folded, drawn(Cores::Folded)),
     };
     lines.extend(machine);
-    for line in look.legend(cores).into_iter().chain(look.facts()) {
+    for line in painter.legend(cores).into_iter().chain(painter.facts()) {
         lines.extend(wrap(&line, width, 2));
     }
-    lines.extend(look.distances());
+    lines.extend(painter.distances());
     for note in &t.notes {
         lines.extend(wrap(&format!("note: {note}"), width, 2));
     }
@@ -98,7 +98,7 @@ fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
 }
 
 /// The machine, and what decides how its parts look.
-struct Look<'a> {
+struct Painter<'a> {
     t: &'a Topology,
     /// CPUs that look different: their letter, who they are, and what it means.
     marks: Vec<(char, CpuSet, &'static str)>,
@@ -111,7 +111,7 @@ struct Look<'a> {
     llc_cache: Option<String>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Painter<'a> {
     fn new(t: &'a Topology) -> Self {
         let barred = t.online().difference(&t.usable());
         let online = |set: &CpuSet| set.intersection(&t.online());
@@ -121,7 +121,7 @@ impl<'a> Look<'a> {
             ('x', barred, "not allowed for this process"),
         ];
         marks.retain(|(_, cpus, _)| !cpus.is_empty());
-        let mut look = Self {
+        let mut painter = Self {
             t,
             marks,
             digits: t.cpus.last().map_or(1, |c| c.id.0.to_string().len()),
@@ -129,8 +129,8 @@ impl<'a> Look<'a> {
             core_caches: alike(t.cores.iter().map(core_caches)),
             llc_cache: alike(t.llcs.iter().map(llc_cache)),
         };
-        look.letters = t.cpus.iter().map(|c| look.letters_of(c.id).len()).max().unwrap_or(0);
-        look
+        painter.letters = t.cpus.iter().map(|c| painter.letters_of(c.id).len()).max().unwrap_or(0);
+        painter
     }
 
     /// Whether each last-level cache has its size in its title.

@@ -34,7 +34,7 @@ const SLICE: std::ops::RangeInclusive<Duration> = Duration::from_micros(300)..=D
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
 /// A slice is given up when its partner stays away for so long: a cgroup's quota stops threads
 /// for up to 100 ms at a time, a hypervisor a CPU for less.
-const PATIENCE: Duration = Duration::from_millis(250);
+const TIMEOUT: Duration = Duration::from_millis(250);
 /// Round trips between two looks at the clock: at 25 ns one way 5 µs, of which the clock is 0.5 %.
 const BATCH: u64 = 100;
 /// Tries between two looks at the clock while waiting, 40 to 400 µs; then the CPU is offered to
@@ -65,7 +65,7 @@ pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -
         bail!(
             "no pair of CPUs {usable} handed a line over within {} ms: others keep them busy, or a quota stops us; \
              try again when the machine is quiet",
-            PATIENCE.as_millis()
+            TIMEOUT.as_millis()
         );
     }
     let (verdict, noisy) = verdict(topology, &timed, platform::hypervisor().as_deref());
@@ -86,7 +86,7 @@ pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -
 
 /// The slices of each pair, in ns one way; those that were given up are missing.
 fn time(pairs: &[(CpuId, CpuId)], progress: &dyn Fn(u64, u64)) -> anyhow::Result<Vec<Vec<f64>>> {
-    let _home = Home(affinity::allowed().context("can't read on which CPUs this thread may run")?);
+    let _guard = AffinityGuard(affinity::allowed().context("can't read on which CPUs this thread may run")?);
     let (rounds, slice) = plan(pairs.len() as u32);
     clock::now(); // The first call calibrates.
     let began = Instant::now();
@@ -121,9 +121,9 @@ fn plan(pairs: u32) -> (u32, Duration) {
 }
 
 /// Puts the thread back on the CPUs that it was allowed.
-struct Home(CpuSet);
+struct AffinityGuard(CpuSet);
 
-impl Drop for Home {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         let _ = affinity::set_allowed(&self.0);
     }
@@ -139,7 +139,7 @@ fn play(a: CpuId, b: CpuId, slice: Duration) -> anyhow::Result<Option<f64>> {
         let follower = std::thread::Builder::new().name("probe".into()).spawn_scoped(scope, move || {
             let _end = End(line);
             pin(b)?;
-            follow(line, after(slice + PATIENCE * 2));
+            follow(line, after(slice + TIMEOUT * 2));
             Ok(())
         });
         let follower =
@@ -176,7 +176,7 @@ fn after(duration: Duration) -> Nanos {
 
 /// Makes the number odd, over and over; the median one-way time of a batch.
 fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
-    let give_up = after(slice + PATIENCE);
+    let give_up = after(slice + TIMEOUT);
     // The second move succeeds when the follower has been started, pinned and woken.
     let mut number = 0;
     (pass(line, 0, give_up) && pass(line, 2, give_up)).then(|| number = 4)?;
@@ -253,11 +253,11 @@ mod tests {
         let allowed = affinity::allowed().unwrap();
         let cpus: Vec<CpuId> = allowed.iter().take(2).collect();
         let [a, b] = cpus[..] else { return };
-        let _home = Home(allowed.clone());
+        let _guard = AffinityGuard(allowed.clone());
         // A busy machine may keep them apart for as long as it likes: then there is no time.
         let times: Vec<f64> = (0..3).filter_map(|_| play(a, b, Duration::from_millis(1)).unwrap()).collect();
         assert!(times.iter().all(|ns| *ns > 0.0 && ns.is_finite()), "{times:?}");
-        drop(_home);
+        drop(_guard);
         assert_eq!(affinity::allowed().unwrap(), allowed);
     }
 
@@ -274,8 +274,8 @@ mod tests {
 
     #[test]
     fn a_cpu_that_cannot_be_used_is_an_error_that_names_it() {
-        let _home = Home(affinity::allowed().unwrap());
-        let own = _home.0.first().unwrap();
+        let _guard = AffinityGuard(affinity::allowed().unwrap());
+        let own = _guard.0.first().unwrap();
         for (a, b) in [(own, CpuId(8191)), (CpuId(8191), own)] {
             let error = play(a, b, Duration::from_millis(1)).unwrap_err().to_string();
             assert!(error.contains("can't pin a thread to cpu8191"), "{error}");

@@ -3,7 +3,7 @@
 //! Model.   Above, what the machine is and what is the same everywhere in it; below, what the letters
 //!          in the boxes mean, what limits this process, and what no box shows.
 
-use super::{Cores, Look, alike};
+use super::{Cores, Painter, alike};
 use warmcore_types::CpuSet;
 
 /// More nodes than this have the range of their distances and not each.
@@ -14,7 +14,7 @@ pub(super) fn some(n: usize, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
-impl Look<'_> {
+impl Painter<'_> {
     pub(super) fn heading(&self, whence: &str) -> Vec<String> {
         let t = self.t;
         let per_llc = alike(t.llcs.iter().map(|l| self.cores(&l.cpus).len()));

@@ -19,14 +19,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Who looks on.
 #[derive(Debug)]
-pub(super) struct Onlooker {
+pub(super) struct ProgressReporter {
     bar: ProgressBar,
     what: String,
     failed: Mutex<Option<u64>>,
     enough: AtomicBool,
 }
 
-impl Progress for Onlooker {
+impl Progress for ProgressReporter {
     fn is_over(&self) -> bool {
         self.enough.load(Relaxed) || INTERRUPTED.load(Relaxed)
     }
@@ -42,7 +42,7 @@ impl Progress for Onlooker {
     }
 }
 
-impl Onlooker {
+impl ProgressReporter {
     /// `what` is told beside the bar.
     pub(super) fn new(bar: &ProgressBar, what: &str) -> Arc<Self> {
         bar.set_message(what.to_owned());
@@ -103,10 +103,11 @@ mod tests {
 
     #[test]
     fn a_simulation_that_panics_is_told_with_the_command_that_replays_it() {
-        let watch = Onlooker::new(&ProgressBar::hidden(), "drain");
-        let options = Options { seeds: 0..9, progress: Some(watch.clone()), ..Options::default() };
+        let progress = ProgressReporter::new(&ProgressBar::hidden(), "drain");
+        let options = Options { seeds: 0..9, progress: Some(progress.clone()), ..Options::default() };
         let simulate = || options.per_seed(|seed| assert!(seed != 5, "the broken one"));
-        let error = watch.wait(simulate, |seed| format!("warmcore sim drain --seed {}", seed.unwrap_or(0)));
+        let error =
+            progress.wait(simulate, |seed| format!("warmcore sim drain --seed {}", seed.unwrap_or(0)));
         let text = error.unwrap_err().to_string();
         assert!(
             text.contains("panicked in seed 5") && text.ends_with("warmcore sim drain --seed 5"),
@@ -116,10 +117,10 @@ mod tests {
 
     #[test]
     fn after_an_error_nothing_more_is_begun() {
-        let watch = Onlooker::new(&ProgressBar::hidden(), "load");
-        let options = Options { seeds: 0..1000, progress: Some(watch.clone()), ..Options::default() };
-        let done =
-            watch.wait(|| options.per_seed(|seed| (seed == 3).then(|| watch.enough())), |_| String::new());
+        let progress = ProgressReporter::new(&ProgressBar::hidden(), "load");
+        let options = Options { seeds: 0..1000, progress: Some(progress.clone()), ..Options::default() };
+        let done = progress
+            .wait(|| options.per_seed(|seed| (seed == 3).then(|| progress.enough())), |_| String::new());
         assert!((4..20).contains(&done.unwrap().len()));
     }
 }

@@ -1,4 +1,4 @@
-//! Host: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
+//! Executor: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
 //!
 //! Model.   Every host spawns, joins, yields and sleeps the way its own users do; channels are tokio's everywhere,
 //!          which work on any executor. `runtimes` makes what stands behind.
@@ -25,7 +25,7 @@ pub trait Job: Future<Output: Send + 'static> + Send + 'static {}
 impl<F: Future<Output: Send + 'static> + Send + 'static> Job for F {}
 
 /// A runtime, as the cases use it.
-pub trait Host: Copy + Send + Sync + 'static {
+pub trait Executor: Copy + Send + Sync + 'static {
     /// A task that can be waited for.
     type Join<T: Send + 'static>: Send + 'static;
 
@@ -38,7 +38,7 @@ pub trait Host: Copy + Send + Sync + 'static {
     /// Spawns one of a group from outside; a host that never moves tasks spreads them by `number`.
     fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
 
-    /// As [`Host::spawn_nth`], on behalf of somebody.
+    /// As [`Executor::spawn_nth`], on behalf of somebody.
     fn spawn_for<F: Job>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output> {
         self.spawn_nth(number, future)
     }
@@ -92,7 +92,7 @@ impl Tokio {
     }
 }
 
-impl Host for Tokio {
+impl Executor for Tokio {
     type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {
@@ -131,7 +131,7 @@ impl TokioPerCore {
     }
 }
 
-impl Host for TokioPerCore {
+impl Executor for TokioPerCore {
     type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {
@@ -170,7 +170,7 @@ impl Smol {
     }
 }
 
-impl Host for Smol {
+impl Executor for Smol {
     type Join<T: Send + 'static> = smol::Task<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {
