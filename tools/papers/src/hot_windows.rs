@@ -17,7 +17,7 @@ use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{Length, Program};
-use warmcore_sim::world::{Report, Settings, World};
+use warmcore_sim::simulation::{Report, Settings, Simulation};
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
@@ -137,8 +137,8 @@ pub struct Trips {
 ///
 /// If the machine cannot run them, which would be a mistake in here.
 pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
-    let mut world =
-        World::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
+    let mut sim =
+        Simulation::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
     let after = shape.turn.0 * AFTER_WAKE / 100;
     let part = |ns: u64| Length::Around(Nanos(ns), 10);
     let turn = |p: Program, other: String| {
@@ -153,10 +153,10 @@ pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shap
         let of_client =
             Program::new(client.clone()).after(begins).forever(|p| turn(p, there).wait().mark("trips"));
         let of_server = Program::new(server).after(begins).forever(|p| turn(p.wait(), client));
-        world.spawn(&of_server).unwrap_or_else(|e| panic!("{e}"));
-        world.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
+        sim.spawn(&of_server).unwrap_or_else(|e| panic!("{e}"));
+        sim.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
     }
-    let mut until = |at: u64| world.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
+    let mut until = |at: u64| sim.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
     // Of the clients, as the report counted them.
     let wakes = |report: &Report| {
         let clients = report.tasks.iter().filter(|task| task.name.starts_with("client"));

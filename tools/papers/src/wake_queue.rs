@@ -22,7 +22,7 @@ use warmcore_sim::machine::SimMachine;
 use warmcore_sim::policy::Kernel;
 use warmcore_sim::policy::kernel::Newidle;
 use warmcore_sim::program::{Length, Program};
-use warmcore_sim::world::{CpuCounts, Settings, World};
+use warmcore_sim::simulation::{CpuCounts, Settings, Simulation};
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
@@ -73,11 +73,11 @@ struct Built {
 /// The build of one machine.
 fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_per_cpu: u32) -> Built {
     let cpus = topology.cpus.len() as u32;
-    let mut world = World::new(topology, costs, Settings::kernel(), kernel, seed);
-    world.spawn(&make(cpus, cpus * files_per_cpu)).unwrap_or_else(|e| panic!("{e}"));
-    let report = world.run(TOO_LONG).unwrap_or_else(|e| panic!("{e}"));
+    let mut sim = Simulation::new(topology, costs, Settings::kernel(), kernel, seed);
+    sim.spawn(&make(cpus, cpus * files_per_cpu)).unwrap_or_else(|e| panic!("{e}"));
+    let report = sim.run(TOO_LONG).unwrap_or_else(|e| panic!("{e}"));
     assert!(report.is_complete(), "the build hangs: {:?}", report.outcome);
-    let ns = world.now().0 as f64;
+    let ns = sim.now().0 as f64;
     let sum = |of: fn(&CpuCounts) -> u64| report.cpus.iter().map(of).sum::<u64>() as f64;
     Built {
         seconds: ns / 1e9,

@@ -11,7 +11,7 @@ use super::summary::{columns, printable, wrapped};
 use serde::Serialize;
 use warmcore_papers::tolerance::{Claim, What};
 use warmcore_papers::{Mark, Row, Table};
-use warmcore_sim::world::Report;
+use warmcore_sim::simulation::Report;
 
 /// One table.
 pub fn simulated(table: &Table) -> String {

@@ -18,7 +18,7 @@ pub mod memory;
 pub mod policy;
 pub mod program;
 pub mod random;
+pub mod simulation;
 pub mod trace;
-pub mod world;
 
 pub use error::{Error, similar_names};

@@ -164,7 +164,7 @@ impl Memory {
     }
 
     /// One pass over all of an extent, at `now`, and how long it takes. That does not depend on `now`: who passes
-    /// over the same extent meanwhile is for the world to keep apart.
+    /// over the same extent meanwhile is for the simulation to keep apart.
     ///
     /// Panics with a CPU that is not online, or an extent of another memory.
     pub fn touch(&mut self, cpu: CpuId, extent: ExtentId, how: Access, _now: Nanos) -> Nanos {

@@ -4,9 +4,9 @@
 //!          ([`run`](Program::run), [`touch`](Program::touch)) may be interrupted; one that tells or asks somebody
 //!          ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment.
 //!          Who is woken while it does not wait keeps the wake for its next `wait`: nothing is lost. Names of tasks
-//!          and locks are looked up when the world begins, so that two programs may name each other.
+//!          and locks are looked up when the simulation begins, so that two programs may name each other.
 //! Number.  A ping-pong is four steps of 40 bytes.
-//! Writers. The builder; a world reads.
+//! Writers. The builder; a simulation reads.
 //!
 //! ```
 //! use warmcore_sim::program::Program;
@@ -39,7 +39,7 @@ pub const FORKS_MAX: usize = 64;
 /// No length may be longer: 104 days. A thousand of it fit into the clock's number.
 pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
 
-/// A task of a world.
+/// A task of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
 
@@ -166,7 +166,7 @@ impl From<Allowed> for TaskAffinity {
     }
 }
 
-/// A name, as a number: of the program's own, until a world looks it up.
+/// A name, as a number: of the program's own, until a simulation looks it up.
 pub(crate) type Name = u32;
 
 /// What one step does. Names are numbers: see [`Name`].
@@ -285,7 +285,7 @@ impl Program {
         self
     }
 
-    /// Nobody waits for its end: the world ends with the last task that is no daemon.
+    /// Nobody waits for its end: the simulation ends with the last task that is no daemon.
     pub fn daemon(mut self) -> Self {
         self.is_daemon = true;
         self

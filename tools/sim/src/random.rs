@@ -1,7 +1,7 @@
 //! Random: numbers that depend on who asks for what, and how often before; on nothing else.
 //!
 //! Model.   A number is a pure function of (seed, entity, purpose, count). Two policies that serve the same tasks in
-//!          another order draw the same numbers for the same things: they see the same world, and a difference
+//!          another order draw the same numbers for the same things: they see the same simulation, and a difference
 //!          between them is theirs.
 //! Number.  Two rounds of a 64-bit finaliser: about 2 ns.
 //! Writers. None: there is no state. Who draws counts.

@@ -7,7 +7,7 @@
 //! Source.  Linux, `include/trace/events/sched.h`; Perfetto reads it as systrace.
 
 use crate::program::TaskId;
-use crate::world::{Left, Observer};
+use crate::simulation::{Observer, SwitchReason};
 use std::fmt::Write;
 use warmcore_sched::{To, Waker};
 use warmcore_types::{CpuId, Nanos};
@@ -93,15 +93,15 @@ impl Observer for Trace {
         );
     }
 
-    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
         let idle = || (format!("swapper/{}", cpu.0), 0);
         let named = |task: TaskId| (self.name(task).to_owned(), task.0 + 1);
         let (prev_name, prev_number) = prev.map_or_else(idle, |(task, _)| named(task));
         let (next_name, next_number) = next.map_or_else(idle, named);
         let state = match prev {
-            Some((_, Left::Sleeps)) => "S",
-            Some((_, Left::Ended)) => "X",
-            Some((_, Left::Waits)) | None => "R",
+            Some((_, SwitchReason::Blocked)) => "S",
+            Some((_, SwitchReason::Exited)) => "X",
+            Some((_, SwitchReason::Runnable)) | None => "R",
         };
         if self.has.len() <= cpu.index() {
             self.has.resize(cpu.index() + 1, None);
@@ -118,7 +118,7 @@ impl Observer for Trace {
         self.has[cpu.index()] = next;
     }
 
-    fn born(&mut self, _now: Nanos, task: TaskId, name: &str) {
+    fn task_created(&mut self, _now: Nanos, task: TaskId, name: &str) {
         let place = task.0 as usize;
         if self.names.len() <= place {
             self.names.resize(place + 1, String::new());
@@ -134,7 +134,7 @@ mod tests {
     use crate::costs::Costs;
     use crate::policy::Kernel;
     use crate::program::Program;
-    use crate::world::{Settings, World};
+    use crate::simulation::{Settings, Simulation};
     use warmcore_topo::Topology;
 
     fn traced() -> String {
@@ -142,14 +142,13 @@ mod tests {
         let topology = Topology::from_machine(text, "two").unwrap();
         let costs = Costs::of(&topology);
         let (settings, kernel) = (Settings::kernel(), Kernel::default());
-        let mut world = World::watched(&topology, &costs, settings, kernel, 1, Trace::default());
-        world.spawn(&Program::new("a server").repeat(3, |p| p.wait().run(1_000))).unwrap();
-        world
-            .spawn(&Program::new("client").repeat(3, |p| p.sleep(50_000).run(1_000).wake("a server")))
+        let mut sim = Simulation::watched(&topology, &costs, settings, kernel, 1, Trace::default());
+        sim.spawn(&Program::new("a server").repeat(3, |p| p.wait().run(1_000))).unwrap();
+        sim.spawn(&Program::new("client").repeat(3, |p| p.sleep(50_000).run(1_000).wake("a server")))
             .unwrap();
-        let report = world.run(Nanos(1_000_000_000)).unwrap();
+        let report = sim.run(Nanos(1_000_000_000)).unwrap();
         assert!(report.is_complete());
-        world.into_observer().into_text()
+        sim.into_observer().into_text()
     }
 
     #[test]

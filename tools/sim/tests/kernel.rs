@@ -25,7 +25,7 @@ const NOW: Nanos = Nanos(1_000_000_000);
 
 /// The facts of the other tests, and those that only the kernel asks for.
 #[derive(Debug, Clone)]
-struct World {
+struct Simulation {
     machine: Machine,
     facts: Facts,
     sleeps_next: bool,
@@ -46,7 +46,7 @@ struct World {
     shut_out: bool,
 }
 
-impl World {
+impl Simulation {
     /// All run, and nobody waits.
     fn busy(machine: Machine) -> Self {
         Self {
@@ -126,7 +126,7 @@ fn from(cpu: u32) -> Pull {
     Pull::From { cpu: CpuId(cpu), at_most: 1 }
 }
 
-impl View for World {
+impl View for Simulation {
     fn is_idle(&self, cpu: CpuId) -> bool {
         self.facts.is_idle(cpu)
     }
@@ -159,7 +159,7 @@ impl View for World {
     }
 }
 
-impl KernelView for World {
+impl KernelView for Simulation {
     fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
         !self.shut_out
     }
@@ -210,117 +210,117 @@ const TWO_LLCS: [u32; 4] = [1, 2, 8, 1];
 
 #[test]
 fn an_idle_previous_cpu_is_gone_back_to_whoever_wakes() {
-    let world = World::drawn(TWO_LLCS).idle(&[1, 3, 5, 9]);
-    assert_eq!(world.wake(LINUX, 0, 3), Placed::on(CpuId(3), true));
-    assert_eq!(world.goes(LINUX, 0, 9), 9, "also in the other LLC");
-    assert_eq!(world.goes(LINUX, 3, 3), 3, "an interrupt on it");
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 3, 5, 9]);
+    assert_eq!(sim.wake(LINUX, 0, 3), Placed::on(CpuId(3), true));
+    assert_eq!(sim.goes(LINUX, 0, 9), 9, "also in the other LLC");
+    assert_eq!(sim.goes(LINUX, 3, 3), 3, "an interrupt on it");
 }
 
 #[test]
 fn an_interrupt_on_an_idle_cpu_draws_the_task_there_unless_its_own_is_idle() {
-    let world = World::drawn(TWO_LLCS).idle(&[1]);
-    assert_eq!(world.goes(LINUX, 1, 3), 1);
-    assert_eq!(world.goes(LINUX, 1, 9), 1, "also from the other LLC: nothing weighs less");
-    let world = world.idle(&[3, 9]);
-    assert_eq!((world.goes(LINUX, 1, 3), world.goes(LINUX, 1, 9)), (3, 9));
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1]);
+    assert_eq!(sim.goes(LINUX, 1, 3), 1);
+    assert_eq!(sim.goes(LINUX, 1, 9), 1, "also from the other LLC: nothing weighs less");
+    let sim = sim.idle(&[3, 9]);
+    assert_eq!((sim.goes(LINUX, 1, 3), sim.goes(LINUX, 1, 9)), (3, 9));
 }
 
 #[test]
 fn a_synchronous_waker_draws_the_task_into_its_llc() {
-    let mut world = World::drawn(TWO_LLCS).idle(&[5, 6, 7]);
-    world.sleeps_next = true;
-    assert_eq!(world.goes(LINUX, 4, 9), 5, "an idle CPU beside the waker");
-    world.facts.cpus.iter_mut().for_each(|cpu| cpu.idle = false);
-    assert_eq!(world.wake(LINUX, 0, 9), Placed::on(CpuId(0), false), "or behind the waker itself");
-    world.is_wide = true;
-    assert_eq!(world.goes(LINUX, 0, 9), 9, "but not if many are woken from there");
+    let mut sim = Simulation::drawn(TWO_LLCS).idle(&[5, 6, 7]);
+    sim.sleeps_next = true;
+    assert_eq!(sim.goes(LINUX, 4, 9), 5, "an idle CPU beside the waker");
+    sim.facts.cpus.iter_mut().for_each(|cpu| cpu.idle = false);
+    assert_eq!(sim.wake(LINUX, 0, 9), Placed::on(CpuId(0), false), "or behind the waker itself");
+    sim.is_wide = true;
+    assert_eq!(sim.goes(LINUX, 0, 9), 9, "but not if many are woken from there");
 }
 
 #[test]
 fn by_weight_the_waker_wins_only_if_more_wait_at_the_previous_cpu() {
-    let world = World::drawn(TWO_LLCS);
-    assert_eq!(world.clone().waiting(9, 2).goes(LINUX, 0, 9), 0);
-    assert_eq!(world.clone().waiting(9, 1).waiting(0, 2).goes(LINUX, 0, 9), 9);
-    assert_eq!(world.goes(LINUX, 0, 9), 0, "of equals the waker, by 8 %");
+    let sim = Simulation::drawn(TWO_LLCS);
+    assert_eq!(sim.clone().waiting(9, 2).goes(LINUX, 0, 9), 0);
+    assert_eq!(sim.clone().waiting(9, 1).waiting(0, 2).goes(LINUX, 0, 9), 9);
+    assert_eq!(sim.goes(LINUX, 0, 9), 0, "of equals the waker, by 8 %");
 }
 
 #[test]
 fn the_cpu_before_the_previous_one_is_remembered() {
-    let mut world = World::drawn(TWO_LLCS).idle(&[4, 5, 6, 9]);
-    world.was_on = Some(CpuId(6));
-    assert_eq!(world.goes(LINUX, 3, 3), 6);
-    world.was_on = Some(CpuId(9));
-    assert_eq!(world.goes(LINUX, 3, 3), 4, "in another LLC it does not count: the search begins behind cpu3");
+    let mut sim = Simulation::drawn(TWO_LLCS).idle(&[4, 5, 6, 9]);
+    sim.was_on = Some(CpuId(6));
+    assert_eq!(sim.goes(LINUX, 3, 3), 6);
+    sim.was_on = Some(CpuId(9));
+    assert_eq!(sim.goes(LINUX, 3, 3), 4, "in another LLC it does not count: the search begins behind cpu3");
 }
 
 #[test]
 fn the_search_begins_behind_the_target_and_goes_round() {
-    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 5, 6]);
-    assert_eq!(world.goes(LINUX, 3, 3), 5);
-    assert_eq!(world.goes(LINUX, 7, 7), 1);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 5, 6]);
+    assert_eq!(sim.goes(LINUX, 3, 3), 5);
+    assert_eq!(sim.goes(LINUX, 7, 7), 1);
 }
 
 #[test]
 fn a_full_llc_is_not_searched() {
     // Seven of eight used: 1 − (1.17 × 7/8)² < 0.
-    let world = World::drawn(TWO_LLCS).idle(&[5]);
-    assert_eq!(world.wake(LINUX, 3, 3), Placed::on(CpuId(3), false));
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[5]);
+    assert_eq!(sim.wake(LINUX, 3, 3), Placed::on(CpuId(3), false));
     // Six of eight: 1 − 0.77 = 0.23; one of eight is looked at.
-    let world = World::drawn(TWO_LLCS).idle(&[5, 6]);
-    assert_eq!(world.goes(LINUX, 3, 3), 3);
-    assert_eq!(world.goes(LINUX, 4, 4), 5);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[5, 6]);
+    assert_eq!(sim.goes(LINUX, 3, 3), 3);
+    assert_eq!(sim.goes(LINUX, 4, 4), 5);
 }
 
 #[test]
 fn a_whole_idle_core_comes_before_an_idle_thread() {
     // Cores of two threads: cpu0–7 and beside them cpu8–15.
-    let world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 4, 12, 5]);
-    assert_eq!(world.machine.within(CpuId(4), Distance::Core), [CpuId(4), CpuId(12)]);
-    assert_eq!(world.goes(LINUX, 0, 0), 4);
-    let mut world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 8]);
-    assert_eq!(world.goes(LINUX, 0, 0), 8, "no core is idle: the thread beside the previous CPU");
-    world.facts.cpus[8].idle = false;
-    assert_eq!(world.goes(LINUX, 0, 0), 1, "no thread either: the first that is idle");
+    let sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 4, 12, 5]);
+    assert_eq!(sim.machine.within(CpuId(4), Distance::Core), [CpuId(4), CpuId(12)]);
+    assert_eq!(sim.goes(LINUX, 0, 0), 4);
+    let mut sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 8]);
+    assert_eq!(sim.goes(LINUX, 0, 0), 8, "no core is idle: the thread beside the previous CPU");
+    sim.facts.cpus[8].idle = false;
+    assert_eq!(sim.goes(LINUX, 0, 0), 1, "no thread either: the first that is idle");
 }
 
 #[test]
 fn a_core_with_a_thread_that_is_offline_is_idle_when_the_other_one_is() {
-    let mut world = World::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 5]);
-    world.facts.cpus[13].offline = true;
-    assert_eq!(world.goes(LINUX, 0, 0), 5, "beside 13, which is none");
+    let mut sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 5]);
+    sim.facts.cpus[13].offline = true;
+    assert_eq!(sim.goes(LINUX, 0, 0), 5, "beside 13, which is none");
 }
 
 #[test]
 fn threads_of_a_core_have_less_of_a_bonus_than_cpus_of_an_llc() {
     // The previous CPU has 1060 thousandths of what the waker's has: more than the 5 % among threads, less than 8.
-    let world = |home: u32| {
-        let mut world = World::drawn([1, 1, 8, 2]);
-        world.loads = vec![1000; 16];
-        world.loads[0] = 1000 * 106 / 100;
-        world.wake(LINUX, 0, home).to
+    let sim = |home: u32| {
+        let mut sim = Simulation::drawn([1, 1, 8, 2]);
+        sim.loads = vec![1000; 16];
+        sim.loads[0] = 1000 * 106 / 100;
+        sim.wake(LINUX, 0, home).to
     };
-    assert_eq!((world(8), world(1)), (To::Cpu(CpuId(8)), To::Cpu(CpuId(0))));
+    assert_eq!((sim(8), sim(1)), (To::Cpu(CpuId(8)), To::Cpu(CpuId(0))));
 }
 
 #[test]
 fn only_with_sis_node_the_waker_searches_the_neighbours() {
     let sis_node = Kernel { sis_node: true, ..LINUX };
-    let world = World::drawn(TWO_LLCS).idle(&[10, 11, 12, 13]);
-    assert_eq!(world.goes(LINUX, 3, 3), 3);
-    assert_eq!(world.goes(sis_node, 3, 3), 10);
-    let two_sockets = World::drawn([2, 1, 8, 1]).idle(&[10, 11, 12, 13]);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[10, 11, 12, 13]);
+    assert_eq!(sim.goes(LINUX, 3, 3), 3);
+    assert_eq!(sim.goes(sis_node, 3, 3), 10);
+    let two_sockets = Simulation::drawn([2, 1, 8, 1]).idle(&[10, 11, 12, 13]);
     assert_eq!(two_sockets.goes(sis_node, 3, 3), 3, "not across nodes");
 }
 
 #[test]
 fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
     let hot_windows = Kernel { hot_windows: true, ..LINUX };
-    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[4, 5]);
-    assert_eq!(world.goes(LINUX, 3, 3), 4);
-    let placed = world.wake(hot_windows, 3, 3);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[4, 5]);
+    assert_eq!(sim.goes(LINUX, 3, 3), 4);
+    let placed = sim.wake(hot_windows, 3, 3);
     assert_eq!(placed, Placed { hot_kept: 2, ..Placed::on(CpuId(6), true) });
     // Five of eight idle: six are looked at, and three may be passed over.
-    let all = world.clone().hot(&[1, 2, 4, 5, 6]);
+    let all = sim.clone().hot(&[1, 2, 4, 5, 6]);
     assert_eq!(
         all.wake(hot_windows, 3, 3),
         Placed { hot_kept: 3, hot_broken: true, ..Placed::on(CpuId(1), true) }
@@ -331,111 +331,112 @@ fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
 #[test]
 fn who_found_only_kept_ones_goes_behind_his_waker_as_measured_or_takes_the_first_as_told() {
     // Six of sixteen idle, half of them too far away: eight are looked at, and four may be passed over.
-    let world = World::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
-    let of = |hot_rule| world.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
+    let sim = Simulation::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
+    let of = |hot_rule| sim.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
     assert_eq!(of(HotRule::V1), Placed::on(CpuId(3), false));
     assert_eq!(of(HotRule::V2), Placed::on(CpuId(3), false));
     assert_eq!(of(HotRule::Told), Placed { hot_kept: 2, hot_broken: true, ..Placed::on(CpuId(4), true) });
     // Where more are idle than may be passed over, v2 takes the one behind those, v1 none, and the text the first.
-    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
-    let of = |hot_rule| world.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
+    let of = |hot_rule| sim.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
     assert_eq!((of(HotRule::V1), of(HotRule::V2), of(HotRule::Told)), (3, 1, 4));
 }
 
 #[test]
 fn nobody_is_kept_from_the_cpu_it_comes_from() {
     let hot_windows = Kernel { hot_windows: true, ..LINUX };
-    let world = World::drawn(TWO_LLCS).idle(&[3, 5]).hot(&[3, 5]);
-    assert_eq!(world.goes(hot_windows, 0, 3), 3);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[3, 5]).hot(&[3, 5]);
+    assert_eq!(sim.goes(hot_windows, 0, 3), 3);
 }
 
 #[test]
 fn a_new_task_goes_where_the_most_are_idle_and_stays_if_here_is_as_good() {
-    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 9, 10, 11]);
-    assert_eq!(world.forks(0), 9);
-    let world = World::drawn(TWO_LLCS).idle(&[1, 2, 9, 10]);
-    assert_eq!(world.forks(0), 1);
-    let world = World::drawn(TWO_LLCS).waiting(0, 9).waiting(1, 1).waiting(2, 1);
-    assert_eq!(world.forks(0), 8, "nobody is idle: where the least is to do");
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 9, 10, 11]);
+    assert_eq!(sim.forks(0), 9);
+    let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 9, 10]);
+    assert_eq!(sim.forks(0), 1);
+    let sim = Simulation::drawn(TWO_LLCS).waiting(0, 9).waiting(1, 1).waiting(2, 1);
+    assert_eq!(sim.forks(0), 8, "nobody is idle: where the least is to do");
 }
 
 #[test]
 fn a_new_task_stays_on_its_node_while_few_are_there() {
     let many: Vec<u32> = (16..32).collect();
-    let world = World::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
-    assert_eq!(world.forks(0), 1, "one runs here, and an eighth of the node's CPUs may");
+    let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
+    assert_eq!(sim.forks(0), 1, "one runs here, and an eighth of the node's CPUs may");
     // Two of 32 an eighth of which are four: since 6.0 only a pair's difference is let pass.
     let there: Vec<u32> = (32..64).collect();
-    let here = |busy: u32| World::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
+    let here =
+        |busy: u32| Simulation::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
     assert_eq!((here(2).forks(0), here(3).forks(0)), (2, 32), "two run here, and three");
-    let world = World::drawn([2, 1, 16, 1]).idle(&many).idle(&(4..16).collect::<Vec<_>>());
-    assert_eq!(world.forks(0), 16);
+    let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(4..16).collect::<Vec<_>>());
+    assert_eq!(sim.forks(0), 16);
 }
 
 #[test]
 fn who_idles_for_less_than_a_search_costs_does_not_search() {
     // A search costs 8 µs within the LLC and 16 more on the node.
-    let mut world = World::drawn(TWO_LLCS).waiting(5, 3);
-    world.average_idle = Nanos(7_999);
+    let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3);
+    sim.average_idle = Nanos(7_999);
     let always = Kernel { newidle: Newidle::Always, ..LINUX };
     let off = Kernel { newidle: Newidle::Off, ..LINUX };
-    let at = |world: &World, me: u32, kernel| world.clone().idle(&[me]).pull(kernel, me);
-    assert_eq!(at(&world, 1, LINUX), Pull::Nothing);
-    assert_eq!(at(&world, 1, always), from(5));
-    world.average_idle = Nanos(8_000);
-    assert_eq!(at(&world, 1, LINUX), from(5));
-    assert_eq!(at(&world, 9, LINUX), Pull::Nothing, "it stops before the next domain");
-    world.average_idle = Nanos(24_000);
-    assert_eq!(at(&world, 9, LINUX), from(5));
-    assert_eq!(at(&world, 9, off), Pull::Nothing);
-    world.newly = false;
-    assert_eq!(at(&world, 9, off), from(5), "who was called searches all the same");
+    let at = |sim: &Simulation, me: u32, kernel| sim.clone().idle(&[me]).pull(kernel, me);
+    assert_eq!(at(&sim, 1, LINUX), Pull::Nothing);
+    assert_eq!(at(&sim, 1, always), from(5));
+    sim.average_idle = Nanos(8_000);
+    assert_eq!(at(&sim, 1, LINUX), from(5));
+    assert_eq!(at(&sim, 9, LINUX), Pull::Nothing, "it stops before the next domain");
+    sim.average_idle = Nanos(24_000);
+    assert_eq!(at(&sim, 9, LINUX), from(5));
+    assert_eq!(at(&sim, 9, off), Pull::Nothing);
+    sim.newly = false;
+    assert_eq!(at(&sim, 9, off), from(5), "who was called searches all the same");
 }
 
 #[test]
 fn a_called_cpu_searches_a_big_domain_seldom() {
-    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
-    (world.newly, world.balanced_at) = (false, Nanos(NOW.0 - 8_000_000));
-    assert_eq!(world.pull(LINUX, 1), from(5), "8 CPUs every 8 ms");
-    assert_eq!(world.pull(LINUX, 9), Pull::Nothing, "and 16 every 16 ms");
+    let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
+    (sim.newly, sim.balanced_at) = (false, Nanos(NOW.0 - 8_000_000));
+    assert_eq!(sim.pull(LINUX, 1), from(5), "8 CPUs every 8 ms");
+    assert_eq!(sim.pull(LINUX, 9), Pull::Nothing, "and 16 every 16 ms");
 }
 
 #[test]
 fn a_task_that_ran_just_now_is_left_where_its_data_are() {
-    let mut world = World::drawn([1, 1, 4, 2]).waiting(5, 2).idle(&[1, 2]);
-    world.last_ran[5] = Nanos(NOW.0 - 499_999);
-    assert_eq!(world.machine.within(CpuId(1), Distance::Core), [CpuId(1), CpuId(5)]);
-    assert_eq!(world.pull(LINUX, 2), Pull::Nothing);
-    assert_eq!(world.pull(LINUX, 1), from(5), "threads of a core share them");
-    world.failed = 2;
-    assert_eq!(world.pull(LINUX, 2), from(5), "after two searches in vain it moves");
-    (world.failed, world.last_ran[5]) = (0, Nanos(NOW.0 - 500_000));
-    assert_eq!(world.pull(LINUX, 2), from(5));
+    let mut sim = Simulation::drawn([1, 1, 4, 2]).waiting(5, 2).idle(&[1, 2]);
+    sim.last_ran[5] = Nanos(NOW.0 - 499_999);
+    assert_eq!(sim.machine.within(CpuId(1), Distance::Core), [CpuId(1), CpuId(5)]);
+    assert_eq!(sim.pull(LINUX, 2), Pull::Nothing);
+    assert_eq!(sim.pull(LINUX, 1), from(5), "threads of a core share them");
+    sim.failed = 2;
+    assert_eq!(sim.pull(LINUX, 2), from(5), "after two searches in vain it moves");
+    (sim.failed, sim.last_ran[5]) = (0, Nanos(NOW.0 - 500_000));
+    assert_eq!(sim.pull(LINUX, 2), from(5));
 }
 
 #[test]
 fn one_that_waits_for_a_cpu_to_wake_up_is_not_taken() {
-    let world = World::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
-    assert_eq!(world.pull(LINUX, 1), from(5));
-    assert_eq!(world.idle(&[5]).pull(LINUX, 1), Pull::Nothing, "only one is there");
+    let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
+    assert_eq!(sim.pull(LINUX, 1), from(5));
+    assert_eq!(sim.idle(&[5]).pull(LINUX, 1), Pull::Nothing, "only one is there");
 }
 
 #[test]
 fn the_nearest_domain_comes_first_and_in_it_the_longest_queue() {
-    let world = World::drawn(TWO_LLCS).waiting(9, 7).waiting(3, 1).waiting(5, 2).idle(&[1]);
-    assert_eq!(world.pull(LINUX, 1), from(5));
+    let sim = Simulation::drawn(TWO_LLCS).waiting(9, 7).waiting(3, 1).waiting(5, 2).idle(&[1]);
+    assert_eq!(sim.pull(LINUX, 1), from(5));
 }
 
 #[test]
 fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
     let on = Kernel { wake_queue: true, ..LINUX };
-    let mut world = World::drawn(TWO_LLCS).idle(&[0]).waiting(1, 2);
-    world.facts.waiting[0] = 1;
-    assert_eq!(world.pull(on, 0), Pull::Shard(0));
-    world.shut_out = true;
-    assert_eq!(world.pull(on, 0), from(1));
-    world.facts.cpus[1].backlog = 0;
-    assert_eq!(world.pull(on, 0), Pull::Nothing);
+    let mut sim = Simulation::drawn(TWO_LLCS).idle(&[0]).waiting(1, 2);
+    sim.facts.waiting[0] = 1;
+    assert_eq!(sim.pull(on, 0), Pull::Shard(0));
+    sim.shut_out = true;
+    assert_eq!(sim.pull(on, 0), from(1));
+    sim.facts.cpus[1].backlog = 0;
+    assert_eq!(sim.pull(on, 0), Pull::Nothing);
 }
 
 const EVERY: [Enqueued; 5] =
@@ -444,9 +445,9 @@ const EVERY: [Enqueued; 5] =
 /// v1: `swqueue_enqueue` of 13 June 2023. v3: `shared_runq_enqueue_task`, called from `__enqueue_entity`.
 #[test]
 fn a_task_enters_the_wake_queue_where_it_was_woken_and_in_v3_at_every_enqueue() {
-    let (world, on) = (World::drawn(TWO_LLCS), Kernel { wake_queue: true, ..LINUX });
+    let (sim, on) = (Simulation::drawn(TWO_LLCS), Kernel { wake_queue: true, ..LINUX });
     let enters = |kernel: Kernel, allowed| {
-        EVERY.map(|why| kernel.enters(&world.machine, CpuId(9), allowed, why).is_some())
+        EVERY.map(|why| kernel.enters(&sim.machine, CpuId(9), allowed, why).is_some())
     };
     assert_eq!(enters(on, Allowed::Anywhere), [true, false, false, false, false]);
     for kernel in
@@ -488,8 +489,8 @@ fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
                 let first = of(cpu) - index(cpu);
                 assert!(within.iter().all(|near| of(*near) == first + index(*near)), "{name}: {queues:?}");
                 for queue in queues {
-                    let world = World::busy(machine.clone()).idle(&[cpu.0]).entered(kernel, queue, 1);
-                    assert_eq!(world.pull(kernel, cpu.0), Pull::Shard(queue), "{name}");
+                    let sim = Simulation::busy(machine.clone()).idle(&[cpu.0]).entered(kernel, queue, 1);
+                    assert_eq!(sim.pull(kernel, cpu.0), Pull::Shard(queue), "{name}");
                 }
             }
         }
@@ -511,12 +512,12 @@ fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
 #[test]
 fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
     let on = Kernel { wake_queue: true, ..LINUX };
-    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
-    world.facts.waiting[0] = 1;
-    world.average_idle = Nanos(0);
-    assert_eq!(world.pull(on, 1), Pull::Shard(0));
-    assert_eq!(world.pull(on, 9), Pull::Nothing, "the other LLC's is not its own");
-    assert_eq!(world.pull(LINUX, 1), Pull::Nothing);
+    let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
+    sim.facts.waiting[0] = 1;
+    sim.average_idle = Nanos(0);
+    assert_eq!(sim.pull(on, 1), Pull::Shard(0));
+    assert_eq!(sim.pull(on, 9), Pull::Nothing, "the other LLC's is not its own");
+    assert_eq!(sim.pull(LINUX, 1), Pull::Nothing);
 }
 
 /// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
@@ -525,21 +526,21 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
 fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     // A search costs 8 µs within the LLC and 16 more on the node.
-    let mut world = World::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
+    let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
     for (average, linux, after) in
         [(7_999, Pull::Nothing, Pull::Nothing), (8_000, from(5), Pull::Nothing), (16_000, from(5), from(5))]
     {
-        world.average_idle = Nanos(average);
-        assert_eq!((world.pull(LINUX, 1), world.pull(v3, 1)), (linux, after), "{average} ns");
+        sim.average_idle = Nanos(average);
+        assert_eq!((sim.pull(LINUX, 1), sim.pull(v3, 1)), (linux, after), "{average} ns");
     }
     // The look into the queues is the begin of the search.
-    (world.average_idle, world.look) = (Nanos(24_000), Nanos(0));
-    assert_eq!(world.pull(v3, 9), from(5));
-    world.look = Nanos(1);
-    assert_eq!((world.pull(v3, 9), world.pull(LINUX, 9)), (Pull::Nothing, from(5)));
+    (sim.average_idle, sim.look) = (Nanos(24_000), Nanos(0));
+    assert_eq!(sim.pull(v3, 9), from(5));
+    sim.look = Nanos(1);
+    assert_eq!((sim.pull(v3, 9), sim.pull(LINUX, 9)), (Pull::Nothing, from(5)));
     // A called CPU is not asked for how long it idles.
-    (world.newly, world.average_idle) = (false, Nanos(0));
-    assert_eq!(world.pull(v3, 1), from(5));
+    (sim.newly, sim.average_idle) = (false, Nanos(0));
+    assert_eq!(sim.pull(v3, 1), from(5));
 }
 
 /// The experiment of September 2023: the check of the average idle time before the queues, that of overload behind them.
@@ -547,27 +548,27 @@ fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_
 fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
-    let both = |world: &World| (world.pull(v3, 1), world.pull(checked, 1));
+    let both = |sim: &Simulation| (sim.pull(v3, 1), sim.pull(checked, 1));
     // Cores of two threads, whose domain is the innermost: 2 µs. The LLC's: 16 µs.
-    let mut world = World::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
-    assert_eq!(both(&world), (Pull::Shard(0), Pull::Shard(0)), "no CPU has more than one task");
-    world = world.waiting(5, 3);
+    let mut sim = Simulation::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
+    assert_eq!(both(&sim), (Pull::Shard(0), Pull::Shard(0)), "no CPU has more than one task");
+    sim = sim.waiting(5, 3);
     for (average, behind) in [(16_000, Pull::Shard(0)), (15_999, Pull::Nothing), (2_000, Pull::Nothing)] {
-        world.average_idle = Nanos(average);
-        assert_eq!(both(&world), (Pull::Shard(0), behind), "{average} ns");
+        sim.average_idle = Nanos(average);
+        assert_eq!(both(&sim), (Pull::Shard(0), behind), "{average} ns");
     }
-    (world.average_idle, world.look) = (Nanos(16_000), Nanos(16_001));
+    (sim.average_idle, sim.look) = (Nanos(16_000), Nanos(16_001));
     assert_eq!(
-        both(&world),
+        both(&sim),
         (Pull::Shard(0), Pull::Nothing),
         "looks into the queues have cost more than a search"
     );
     // It does not search either, where Linux would.
-    let mut world = world.entered(v3, 0, 0);
-    world.average_idle = Nanos(2_000);
-    assert_eq!((world.pull(LINUX, 17), world.pull(checked, 17)), (Pull::Nothing, Pull::Nothing));
-    world.newly = false;
-    assert_eq!(world.pull(checked, 1), from(5), "a called CPU searches all the same");
+    let mut sim = sim.entered(v3, 0, 0);
+    sim.average_idle = Nanos(2_000);
+    assert_eq!((sim.pull(LINUX, 17), sim.pull(checked, 17)), (Pull::Nothing, Pull::Nothing));
+    sim.newly = false;
+    assert_eq!(sim.pull(checked, 1), from(5), "a called CPU searches all the same");
 }
 
 #[test]
@@ -592,9 +593,9 @@ fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_slee
 
 #[test]
 fn a_tick_behind_which_somebody_waits_calls_the_first_idle_cpu() {
-    let world = World::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
-    assert_eq!(LINUX.help(&world.machine, &world, CpuId(5), NOW), Some(CpuId(2)));
-    assert_eq!(LINUX.help(&world.machine, &world, CpuId(4), NOW), None, "one alone needs no help");
+    let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
+    assert_eq!(LINUX.help(&sim.machine, &sim, CpuId(5), NOW), Some(CpuId(2)));
+    assert_eq!(LINUX.help(&sim.machine, &sim, CpuId(4), NOW), None, "one alone needs no help");
 }
 
 #[test]
@@ -668,35 +669,35 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn world()(which in 0..MACHINES.len())
+    fn sim()(which in 0..MACHINES.len())
               (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
                // As many as v3 has.
                waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], 3 * MACHINES[which].1.shards()),
                last_ran in prop::collection::vec(nanos(), MACHINES[which].1.cpus()),
                (sleeps_next, is_wide, newly) in any::<(bool, bool, bool)>(),
                was_on in prop::option::of(0..MACHINES[which].1.cpus()),
-               (average_idle, failed, cost, look) in (nanos(), 0..4u32, 0..5_000u64, nanos())) -> World {
-        let world = World::busy(MACHINES[which].1.clone());
-        let facts = Facts { cpus, waiting, ..world.facts.clone() };
+               (average_idle, failed, cost, look) in (nanos(), 0..4u32, 0..5_000u64, nanos())) -> Simulation {
+        let sim = Simulation::busy(MACHINES[which].1.clone());
+        let facts = Facts { cpus, waiting, ..sim.facts.clone() };
         let was_on = was_on.map(|cpu| CpuId(cpu as u32));
-        World { facts, last_ran, sleeps_next, is_wide, newly, was_on, average_idle, failed, cost, look, ..world }
+        Simulation { facts, last_ran, sleeps_next, is_wide, newly, was_on, average_idle, failed, cost, look, ..sim }
     }
 }
 
 prop_compose! {
-    fn case()(world in world())
-             (home in prop::option::weighted(0.8, 0..world.machine.cpus()),
-              near in prop::option::weighted(0.9, 0..world.machine.cpus()), allowed in 0..6u8,
-              to in 0..world.machine.cpus(), world in Just(world)) -> (World, Wake) {
+    fn case()(sim in sim())
+             (home in prop::option::weighted(0.8, 0..sim.machine.cpus()),
+              near in prop::option::weighted(0.9, 0..sim.machine.cpus()), allowed in 0..6u8,
+              to in 0..sim.machine.cpus(), sim in Just(sim)) -> (Simulation, Wake) {
         let cpu = |index| CpuId(index as u32);
         let allowed = match allowed {
             0 => Allowed::Cpu(cpu(to)),
-            1 => Allowed::Llc(world.machine.llc_of(cpu(to))),
-            2 => Allowed::Node(world.machine.node_of(cpu(to))),
+            1 => Allowed::Llc(sim.machine.llc_of(cpu(to))),
+            2 => Allowed::Node(sim.machine.node_of(cpu(to))),
             _ => Allowed::Anywhere,
         };
-        let home = home.map(cpu).filter(|home| may(&world.machine, allowed, *home));
-        (world, wake(near.map_or(Waker::Outside(None), |near| Waker::Outside(Some(cpu(near)))), home, allowed))
+        let home = home.map(cpu).filter(|home| may(&sim.machine, allowed, *home));
+        (sim, wake(near.map_or(Waker::Outside(None), |near| Waker::Outside(Some(cpu(near)))), home, allowed))
     }
 }
 
@@ -704,16 +705,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_wakee_goes_where_it_may_and_somebody_is((world, wake) in case(), kernel in kernel()) {
-        let World { machine, .. } = &world;
-        let placed = kernel.wake(machine, &world, &wake);
-        prop_assert_eq!(placed, kernel.wake(machine, &world, &wake));
+    fn a_wakee_goes_where_it_may_and_somebody_is((sim, wake) in case(), kernel in kernel()) {
+        let Simulation { machine, .. } = &sim;
+        let placed = kernel.wake(machine, &sim, &wake);
+        prop_assert_eq!(placed, kernel.wake(machine, &sim, &wake));
         let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
-        let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !world.is_offline(*cpu));
-        prop_assert!(!world.is_offline(cpu) || online().next().is_none());
+        let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !sim.is_offline(*cpu));
+        prop_assert!(!sim.is_offline(cpu) || online().next().is_none());
         prop_assert!(may(machine, wake.wakee.allowed, cpu) || !online().any(|cpu| may(machine, wake.wakee.allowed, cpu)));
-        prop_assert_eq!(placed.kick, world.is_idle(cpu).then_some(cpu));
-        prop_assert!(!placed.hot_broken || (kernel.hot_windows && world.hot_until(cpu) > NOW));
+        prop_assert_eq!(placed.kick, sim.is_idle(cpu).then_some(cpu));
+        prop_assert!(!placed.hot_broken || (kernel.hot_windows && sim.hot_until(cpu) > NOW));
         prop_assert!(kernel.hot_windows || placed.hot_kept == 0);
         for why in EVERY {
             let queue = kernel.enters(machine, cpu, wake.wakee.allowed, why);
@@ -723,77 +724,77 @@ proptest! {
 
     /// Half of the target's LLC is idle, so three tenths of it and more are looked at, from the target on.
     #[test]
-    fn who_finds_an_idle_cpu_within_the_depth_goes_to_an_idle_one((mut world, mut wake) in case(), kernel in kernel()) {
+    fn who_finds_an_idle_cpu_within_the_depth_goes_to_an_idle_one((mut sim, mut wake) in case(), kernel in kernel()) {
         let home = wake.wakee.home.unwrap_or(CpuId(0));
         (wake.wakee.home, wake.waker, wake.wakee.allowed) = (Some(home), Waker::Cpu(home), Allowed::Anywhere);
-        let machine = world.machine.clone();
+        let machine = sim.machine.clone();
         let llc: Vec<CpuId> = machine.behind(home).collect();
         llc.iter().enumerate().for_each(|(i, cpu)| {
-            world.facts.cpus[cpu.index()].offline = false;
-            world.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != home;
+            sim.facts.cpus[cpu.index()].offline = false;
+            sim.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != home;
         });
         prop_assume!(llc.len() >= 8);
         let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
-        let placed = kernel.wake(&machine, &world, &wake);
+        let placed = kernel.wake(&machine, &sim, &wake);
         prop_assert!(placed.kick.is_some(), "{placed:?}");
     }
 
     #[test]
-    fn without_an_open_window_hot_windows_change_nothing((mut world, wake) in case(), kernel in kernel()) {
-        world.facts.cpus.iter_mut().for_each(|cpu| cpu.hot_until = cpu.hot_until.min(NOW));
-        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&world.machine, &world, &wake);
+    fn without_an_open_window_hot_windows_change_nothing((mut sim, wake) in case(), kernel in kernel()) {
+        sim.facts.cpus.iter_mut().for_each(|cpu| cpu.hot_until = cpu.hot_until.min(NOW));
+        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&sim.machine, &sim, &wake);
         prop_assert_eq!(of(false), of(true));
     }
 
     /// As told, a window never makes a wakee wait that would have found an idle CPU.
     #[test]
-    fn hot_windows_keep_nobody_from_an_idle_cpu((world, wake) in case(), kernel in kernel()) {
+    fn hot_windows_keep_nobody_from_an_idle_cpu((sim, wake) in case(), kernel in kernel()) {
         let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
-        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&world.machine, &world, &wake);
+        let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&sim.machine, &sim, &wake);
         prop_assert_eq!(of(false).kick.is_some(), of(true).kick.is_some());
     }
 
     /// Nor does SIS_NODE change anything where an idle CPU was found.
     #[test]
-    fn sis_node_only_helps_who_found_nobody((world, wake) in case(), kernel in kernel()) {
-        let of = |sis_node| Kernel { sis_node, ..kernel }.wake(&world.machine, &world, &wake);
+    fn sis_node_only_helps_who_found_nobody((sim, wake) in case(), kernel in kernel()) {
+        let of = |sis_node| Kernel { sis_node, ..kernel }.wake(&sim.machine, &sim, &wake);
         prop_assert!(of(false).kick.is_none() || of(false) == of(true));
     }
 
     #[test]
-    fn a_pull_is_from_where_somebody_waits_behind_another(world in world(), kernel in kernel(), me in any::<prop::sample::Index>()) {
-        let machine = &world.machine;
+    fn a_pull_is_from_where_somebody_waits_behind_another(sim in sim(), kernel in kernel(), me in any::<prop::sample::Index>()) {
+        let machine = &sim.machine;
         let me = CpuId(me.index(machine.cpus()) as u32);
-        let pull = kernel.pull(machine, &world, me, NOW);
+        let pull = kernel.pull(machine, &sim, me, NOW);
         match pull {
             Pull::Shard(queue) => {
-                prop_assert!(kernel.wake_queue && world.waiting_in(queue) > 0);
+                prop_assert!(kernel.wake_queue && sim.waiting_in(queue) > 0);
                 let per_shard = kernel.queues(machine) / machine.shards();
                 prop_assert_eq!(machine.llc_of(machine.cpus_of(queue / per_shard)[0]), machine.llc_of(me));
             }
             Pull::From { cpu, at_most } => {
-                prop_assert!(at_most == 1 && cpu != me && world.backlog(cpu) > 0 && world.runs(cpu) > 1);
-                prop_assert!(kernel.newidle != Newidle::Off || !world.newly);
+                prop_assert!(at_most == 1 && cpu != me && sim.backlog(cpu) > 0 && sim.runs(cpu) > 1);
+                prop_assert!(kernel.newidle != Newidle::Off || !sim.newly);
             }
             Pull::Nothing => {}
             Pull::Until(_) => prop_assert!(false, "it has no patience"),
         }
         let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenAtHome);
         let asks = kernel.queue_rule != QueueRule::V3Checked;
-        prop_assert!(!asks || own.is_none_or(|own| world.waiting_in(own) == 0) || matches!(pull, Pull::Shard(_)));
+        prop_assert!(!asks || own.is_none_or(|own| sim.waiting_in(own) == 0) || matches!(pull, Pull::Shard(_)));
         // What the gate lets pass, its absence does too.
-        let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &world, me, NOW);
-        let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &world, me, NOW);
+        let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &sim, me, NOW);
+        let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &sim, me, NOW);
         // A called CPU searches where the check keeps it from the queues.
-        let is_called = kernel.queue_rule == QueueRule::V3Checked && !world.newly;
+        let is_called = kernel.queue_rule == QueueRule::V3Checked && !sim.newly;
         prop_assert!(gated == Pull::Nothing || gated == always || is_called);
     }
 
     #[test]
-    fn who_shares_takes_no_more_than_makes_both_even(world in world(), kernel in kernel()) {
-        let (me, other) = (CpuId(0), CpuId(world.machine.cpus() as u32 - 1));
-        let come = kernel.balance(&world.machine, &world, me, other);
-        prop_assert!(come == 0 || world.backlog(me) + come <= world.backlog(other) - come);
+    fn who_shares_takes_no_more_than_makes_both_even(sim in sim(), kernel in kernel()) {
+        let (me, other) = (CpuId(0), CpuId(sim.machine.cpus() as u32 - 1));
+        let come = kernel.balance(&sim.machine, &sim, me, other);
+        prop_assert!(come == 0 || sim.backlog(me) + come <= sim.backlog(other) - come);
     }
 
     /// As a host does it: each wake, then all that are idle pull until none finds anything.
@@ -802,26 +803,26 @@ proptest! {
         wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)
     ) {
         let kernel = Kernel { wake_queue: true, newidle: Newidle::Off, ..LINUX };
-        let mut world = World::drawn(TWO_LLCS);
+        let mut sim = Simulation::drawn(TWO_LLCS);
         let mut queues: Vec<Vec<usize>> = vec![Vec::new(); 16];
         let mut running: Vec<Option<usize>> = vec![None; 16];
         let mut entered: Vec<Vec<usize>> = vec![Vec::new(); 2];
         let mut ended = 0;
         for (task, (waker, home, ends)) in wakes.iter().enumerate() {
-            let state = |world: &mut World, queues: &[Vec<usize>], running: &[Option<usize>], entered: &[Vec<usize>]| {
+            let state = |sim: &mut Simulation, queues: &[Vec<usize>], running: &[Option<usize>], entered: &[Vec<usize>]| {
                 for cpu in 0..16 {
-                    world.facts.cpus[cpu].idle = running[cpu].is_none() && queues[cpu].is_empty();
-                    world.facts.cpus[cpu].backlog = queues[cpu].len() as u32;
+                    sim.facts.cpus[cpu].idle = running[cpu].is_none() && queues[cpu].is_empty();
+                    sim.facts.cpus[cpu].backlog = queues[cpu].len() as u32;
                 }
-                (0..2).for_each(|shard| world.facts.waiting[shard] = entered[shard].len() as u32);
+                (0..2).for_each(|shard| sim.facts.waiting[shard] = entered[shard].len() as u32);
             };
-            state(&mut world, &queues, &running, &entered);
+            state(&mut sim, &queues, &running, &entered);
             let wake = wake(Waker::Outside(Some(CpuId(*waker))), Some(CpuId(*home)), Allowed::Anywhere);
-            let placed = kernel.wake(&world.machine, &world, &wake);
+            let placed = kernel.wake(&sim.machine, &sim, &wake);
             let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
             queues[cpu.index()].push(task);
             let why = if cpu.0 == *home { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
-            if let Some(shard) = kernel.enters(&world.machine, cpu, Allowed::Anywhere, why) {
+            if let Some(shard) = kernel.enters(&sim.machine, cpu, Allowed::Anywhere, why) {
                 entered[shard].push(task);
             }
             if *ends < 4 {
@@ -831,9 +832,9 @@ proptest! {
                 if running[cpu].is_some() {
                     continue;
                 }
-                state(&mut world, &queues, &running, &entered);
+                state(&mut sim, &queues, &running, &entered);
                 let next = if queues[cpu].is_empty() {
-                    match kernel.pull(&world.machine, &world, CpuId(cpu as u32), NOW) {
+                    match kernel.pull(&sim.machine, &sim, CpuId(cpu as u32), NOW) {
                         Pull::Shard(shard) => {
                             let task = entered[shard].remove(0);
                             queues.iter_mut().for_each(|queue| queue.retain(|other| *other != task));

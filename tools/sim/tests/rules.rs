@@ -15,8 +15,8 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::{self, Kernel};
 use warmcore_sim::program::{FORKS_MAX, Length, Program, rt_app};
-use warmcore_sim::world::process::{Expiry, Plan};
-use warmcore_sim::world::{Outcome, Report, Settings, World};
+use warmcore_sim::simulation::process::{Expiry, Plan};
+use warmcore_sim::simulation::{Outcome, Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::{CpuId, LlcId, Nanos};
 
@@ -30,27 +30,27 @@ fn machine(name: &str) -> (Costs, Topology) {
 /// Eight threads that sleep longer than an id is kept, one after the other, each on its own CPU.
 fn sleepers(policy: &'static dyn Ids) -> (Stats, Report) {
     let (costs, topology) = machine("ryzen7950x");
-    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
     let plan = Plan::new(policy).with_area(16 << 10, Pages::CopyOnWrite);
-    let process = world.process(plan.with_expiry(Expiry::Age(Nanos(100_000_000))));
+    let process = sim.process(plan.with_expiry(Expiry::Age(Nanos(100_000_000))));
     // Who ticks, so that ids are looked through.
     let ticks = Program::new("ticks").on(Allowed::Cpu(CpuId(15))).in_process(process).daemon();
-    world.spawn(&ticks.forever(|p| p.run(1_000_000))).unwrap();
+    sim.spawn(&ticks.forever(|p| p.run(1_000_000))).unwrap();
     for cpu in [5, 3, 7, 1, 0, 6, 2, 4] {
         let sleeper = Program::new(format!("sleeper {cpu}")).on(Allowed::Cpu(CpuId(cpu)));
         let begins = Nanos(40_000_000 * u64::from((cpu * 5 + 3) % 8));
         let body = |p: Program| {
             p.touch_cid(Access::Write).run(10_000).sleep(310_000_000 + 7_000_000 * u64::from(cpu))
         };
-        world.spawn(&sleeper.in_process(process).after(begins).repeat(12, body)).unwrap();
+        sim.spawn(&sleeper.in_process(process).after(begins).repeat(12, body)).unwrap();
     }
-    let report = world.run(Nanos(60_000_000_000)).unwrap();
+    let report = sim.run(Nanos(60_000_000_000)).unwrap();
     assert!(report.is_complete(), "{:?}", report.deadlock());
-    (world.process_of(process).stats(), report)
+    (sim.process_of(process).stats(), report)
 }
 
 #[test]
-fn a_rule_that_changes_in_cid_changes_a_world() {
+fn a_rule_that_changes_in_cid_changes_a_simulation() {
     let ran = |report: &Report| -> u64 {
         report.tasks.iter().filter(|task| task.name != "ticks").map(|task| task.counts.run_ns).sum()
     };
@@ -150,45 +150,45 @@ impl Policy for Impatient {
 fn moves(policy: impl policy::SimPolicy) -> u64 {
     let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
-    let mut world = World::new(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);
+    let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);
     for i in 0..24 {
         let length = Length::Exponential(Nanos(60_000));
         let nap = Length::Exponential(Nanos(120_000));
-        world.spawn(&Program::new(format!("task {i}")).forever(|p| p.run(length).sleep(nap))).unwrap();
+        sim.spawn(&Program::new(format!("task {i}")).forever(|p| p.run(length).sleep(nap))).unwrap();
     }
-    world.run(Nanos(50_000_000)).unwrap().total().moves()
+    sim.run(Nanos(50_000_000)).unwrap().total().moves()
 }
 
 #[test]
-fn a_rule_that_changes_in_place_changes_a_world() {
+fn a_rule_that_changes_in_place_changes_a_simulation() {
     let (home, impatient) = (moves(Home), moves(Impatient));
     assert!(impatient > home, "{home} moves, {impatient} when they cost nothing");
 }
 
 #[test]
-fn how_much_lies_in_a_worlds_stock_is_what_budget_says() {
+fn how_much_lies_in_a_simulations_stock_is_what_budget_says() {
     for (limit, units) in [(1 << 20, 1), (1 << 30, 100), (10_000, 3), (u64::MAX, 8)] {
         let (costs, topology) = machine("ryzen7950x");
-        let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-        let account = world.account("tenant", None, limit);
-        world.spawn(&Program::new("task").run(1_000).charge(account, units)).unwrap();
-        assert!(world.run(Nanos(1_000_000)).unwrap().is_complete());
+        let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+        let account = sim.account("tenant", None, limit);
+        sim.spawn(&Program::new("task").run(1_000).charge(account, units)).unwrap();
+        assert!(sim.run(Nanos(1_000_000)).unwrap().is_complete());
         let facts = capacity::Facts { limit, usage: units, taken: 0, stocks: 1 };
         let lies = stock::capacity(capacity::capacity_log2(units, facts.allows()));
-        assert_eq!(world.account_use(account), (lies, 0), "a limit of {limit}");
-        assert_eq!((world.drain(account), world.account_use(account).0), (lies - units, units));
+        assert_eq!(sim.account_use(account), (lies, 0), "a limit of {limit}");
+        assert_eq!((sim.drain(account), sim.account_use(account).0), (lies - units, units));
     }
 }
 
 #[test]
 fn the_last_at_a_barrier_pays_for_the_wakes() {
     let (costs, topology) = machine("ryzen7950x");
-    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
     for i in 0..8 {
-        world.spawn(&Program::new(format!("waits {i}")).barrier("all", 9)).unwrap();
+        sim.spawn(&Program::new(format!("waits {i}")).barrier("all", 9)).unwrap();
     }
-    world.spawn(&Program::new("last").sleep(1_000_000).run(10_000).barrier("all", 9)).unwrap();
-    let report = world.run(Nanos(1_000_000_000)).unwrap();
+    sim.spawn(&Program::new("last").sleep(1_000_000).run(10_000).barrier("all", 9)).unwrap();
+    let report = sim.run(Nanos(1_000_000_000)).unwrap();
     let last = report.tasks.iter().find(|task| task.name == "last").unwrap().counts.run_ns;
     assert!(report.is_complete() && last > 10_000, "{last} ns");
 }
@@ -197,24 +197,24 @@ fn the_last_at_a_barrier_pays_for_the_wakes() {
 fn who_gets_its_own_cpu_back_has_not_switched() {
     let text = "[one]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 1\nsmt = 1\n";
     let topology = Topology::from_machine(text, "one").unwrap();
-    let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
-    world.spawn(&Program::new("alone").repeat(10, |p| p.run(1_000).yield_now())).unwrap();
-    let report = world.run(Nanos(1_000_000_000)).unwrap();
+    let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+    sim.spawn(&Program::new("alone").repeat(10, |p| p.run(1_000).yield_now())).unwrap();
+    let report = sim.run(Nanos(1_000_000_000)).unwrap();
     assert_eq!((report.tasks[0].counts.switches, report.cpus[0].switches), (1, 1));
 }
 
 #[test]
 fn a_change_of_affinity_is_told_to_the_process() {
     let (costs, topology) = machine("ryzen7950x");
-    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-    let process = world.process(Plan::new(&CacheLocal));
+    let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let process = sim.process(Plan::new(&CacheLocal));
     let pinned = Program::new("pinned").on(Allowed::Cpu(CpuId(3))).in_process(process);
     let freed = pinned.run(1_000).sleep(1_000_000).allow(Allowed::Llc(LlcId(0)));
-    world.spawn(&freed.run(1_000)).unwrap();
-    world.run(Nanos(500_000)).unwrap();
-    assert_eq!(world.process_of(process).stats().nr_cpus_allowed, 1);
-    world.run(Nanos(10_000_000)).unwrap();
-    assert_eq!(world.process_of(process).stats().nr_cpus_allowed, 16);
+    sim.spawn(&freed.run(1_000)).unwrap();
+    sim.run(Nanos(500_000)).unwrap();
+    assert_eq!(sim.process_of(process).stats().nr_cpus_allowed, 1);
+    sim.run(Nanos(10_000_000)).unwrap();
+    assert_eq!(sim.process_of(process).stats().nr_cpus_allowed, 16);
 }
 
 #[test]
@@ -225,10 +225,10 @@ fn a_program_of_doubling_forks_is_read_once_per_level() {
             .fold(leaf, |p, level| Program::new(format!("level {level}")).run(1_000).fork(p.clone()).fork(p))
     };
     let (costs, topology) = machine("ryzen7950x");
-    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
     // 2^64 tasks, if it ran for long enough.
-    world.spawn(&doubled(FORKS_MAX)).unwrap();
-    assert_eq!(world.run(Nanos(20_000)).unwrap().outcome, Outcome::TimeIsUp);
+    sim.spawn(&doubled(FORKS_MAX)).unwrap();
+    assert_eq!(sim.run(Nanos(20_000)).unwrap().outcome, Outcome::TimeIsUp);
     let error = doubled(FORKS_MAX + 1).check().unwrap_err().to_string();
     assert!(error.contains("fork each other over more than 64 levels; let one of them loop"), "{error}");
     let forks = |levels: usize| {
@@ -252,8 +252,8 @@ fn loops_of_a_milliard_rounds_within_each_other_end_with_the_time_or_with_an_err
     const MANY: u32 = 1_000_000_000;
     let (costs, topology) = machine("ryzen7950x");
     let run = |program: Program| {
-        let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-        world.spawn(&program).and_then(|_| world.run(Nanos(1_000_000)))
+        let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+        sim.spawn(&program).and_then(|_| sim.run(Nanos(1_000_000)))
     };
     let nested = |body: fn(Program) -> Program| Program::new("a").repeat(MANY, |p| p.repeat(MANY, body));
     assert_eq!(run(nested(|p| p.run(1_000))).unwrap().outcome, Outcome::TimeIsUp);

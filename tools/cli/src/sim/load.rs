@@ -1,6 +1,6 @@
 //! Load: `warmcore sim load`: tasks from a file on a machine that isn't here, under each policy.
 //!
-//! Model.   A world per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
+//! Model.   A simulation per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
 //!          policies run as the kernel schedules; ours and the runtimes' are asked for help at once besides. A signal
 //!          leaves the seeds that were finished under all policies.
 //! Number.  A second of 64 CPUs that switch every 50 µs is a million events: a fifth of a second.
@@ -19,8 +19,8 @@ use warmcore_results as results;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::rt_app;
+use warmcore_sim::simulation::{Observer, Report, Settings, Simulation};
 use warmcore_sim::trace::Trace;
-use warmcore_sim::world::{Observer, Report, Settings, World};
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
@@ -183,14 +183,14 @@ impl Scenario<'_> {
         seed: u64,
         observer: O,
     ) -> anyhow::Result<(Report, O)> {
-        let mut world = World::watched(self.topology, self.costs, settings, policy, seed, observer);
+        let mut sim = Simulation::watched(self.topology, self.costs, settings, policy, seed, observer);
         for program in &self.load.programs {
-            world.spawn(program)?;
+            sim.spawn(program)?;
         }
-        let report = world.run(self.load.duration.unwrap_or(LASTS))?;
+        let report = sim.run(self.load.duration.unwrap_or(LASTS))?;
         if let Some(waits) = report.deadlock() {
             anyhow::bail!("nothing will happen any more after {:?}:\n{waits}", report.now);
         }
-        Ok((report, world.into_observer()))
+        Ok((report, sim.into_observer()))
     }
 }

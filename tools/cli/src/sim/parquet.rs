@@ -16,7 +16,7 @@ use parquet::schema::parser::parse_message_type;
 use std::sync::Arc;
 use warmcore_papers::{Mark, Row, Table};
 use warmcore_report::Load;
-use warmcore_sim::world::Report;
+use warmcore_sim::simulation::Report;
 
 const SCHEMA: &str = "message simulated {
     REQUIRED BYTE_ARRAY table (UTF8);

@@ -24,7 +24,7 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{Length, Program, TaskId};
-use warmcore_sim::world::{Left, Observer, Settings, World};
+use warmcore_sim::simulation::{Observer, Settings, Simulation, SwitchReason};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::{CpuId, Nanos};
 
@@ -139,7 +139,7 @@ fn lanes() -> Lanes {
 
 fn panel(policy: &str, kernel: Kernel, topology: &Topology, costs: &Costs) -> Panel {
     let settings = Settings { hz: 1000, ..Settings::kernel() };
-    let mut world = World::watched(topology, costs, settings, kernel, 0, Recorder::new(topology));
+    let mut sim = Simulation::watched(topology, costs, settings, kernel, 0, Recorder::new(topology));
     let part = |ns: u64| Length::Around(Nanos(ns), 10);
     let turn = |p: Program, other: String| {
         let p = p.touch_own(DATA_KIB, Pages::Touched, Access::Write).run(part(TURN.0 - TURN.1));
@@ -153,13 +153,13 @@ fn panel(policy: &str, kernel: Kernel, topology: &Topology, costs: &Costs) -> Pa
             Program::new(client.clone()).after(begins).forever(|p| turn(p, there).wait().mark("trips"));
         let of_server = Program::new(server).after(begins).forever(|p| turn(p.wait(), client));
         for program in [of_server, of_client] {
-            world.spawn(&program).expect("the program is right");
+            sim.spawn(&program).expect("the program is right");
         }
     }
-    let mut until = |at: u64| world.run(Nanos(at)).expect("the program is right").mark("trips");
+    let mut until = |at: u64| sim.run(Nanos(at)).expect("the program is right").mark("trips");
     let trips = (until(FROM), until(FROM + COUNTED));
     let trips_per_second = (trips.1 - trips.0) * 1_000_000_000 / COUNTED;
-    Panel { policy: policy.to_owned(), trips_per_second, lanes: world.into_observer().lanes }
+    Panel { policy: policy.to_owned(), trips_per_second, lanes: sim.into_observer().lanes }
 }
 
 /// Notes who ran where while it is drawn.
@@ -195,7 +195,13 @@ impl Observer for Recorder {
 
     fn queued(&mut self, _now: Nanos, _task: TaskId, _at: To) {}
 
-    fn switch(&mut self, now: Nanos, cpu: CpuId, _prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+    fn switch(
+        &mut self,
+        now: Nanos,
+        cpu: CpuId,
+        _prev: Option<(TaskId, SwitchReason)>,
+        next: Option<TaskId>,
+    ) {
         let at = cpu.index();
         if let Some(run) = self.running[at].take()
             && now.0 > FROM
@@ -213,7 +219,7 @@ impl Observer for Recorder {
         self.tasks[next.0 as usize].1 = Some(at);
     }
 
-    fn born(&mut self, _now: Nanos, task: TaskId, name: &str) {
+    fn task_created(&mut self, _now: Nanos, task: TaskId, name: &str) {
         let place = task.0 as usize;
         if self.tasks.len() <= place {
             self.tasks.resize(place + 1, (0, None));

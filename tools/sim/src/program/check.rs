@@ -1,7 +1,7 @@
-//! Check: whether a world can run a program.
+//! Check: whether a simulation can run a program.
 //!
 //! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`]; a loop for
-//!          ever takes some. What depends on the machine or on other programs is found when the world loads it.
+//!          ever takes some. What depends on the machine or on other programs is found when the simulation loads it.
 //! Number.  One pass over the steps of each program, however often and by how many it is forked.
 //! Writers. None.
 
@@ -16,7 +16,7 @@ use warmcore_types::Nanos;
 type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 
 impl Program {
-    /// Whether a world can run it.
+    /// Whether a simulation can run it.
     ///
     /// # Errors
     /// Loops too deep, or that do not end where they begin; one for ever that never takes time; lengths over

@@ -85,7 +85,7 @@ const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "du
 /// Threads of all tasks together. More would be a slip of the pen.
 const INSTANCES_MAX: i64 = 1 << 16;
 
-/// Steps of all threads together: a world has its own copy of each thread's, 40 bytes a step.
+/// Steps of all threads together: a simulation has its own copy of each thread's, 40 bytes a step.
 const STEPS_MAX: usize = 1 << 22;
 
 /// A set of CPUs is as wide as the largest in it, and Linux stops at 8192.

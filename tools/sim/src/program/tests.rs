@@ -1,17 +1,17 @@
 use super::*;
 use crate::costs::Costs;
 use crate::policy::Kernel;
-use crate::world::{Settings, World};
+use crate::simulation::{Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 
 /// What a load comes to on 32 CPUs.
-fn run(text: &str) -> crate::world::Report {
+fn run(text: &str) -> crate::simulation::Report {
     let load = rt_app::read(text).unwrap();
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     let costs = Costs::from_machine(MACHINES, "ryzen7950x").unwrap();
-    let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-    load.programs.iter().for_each(|program| _ = world.spawn(program).unwrap());
-    world.run(load.duration.unwrap_or(Nanos(10_000_000_000))).unwrap()
+    let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+    load.programs.iter().for_each(|program| _ = sim.spawn(program).unwrap());
+    sim.run(load.duration.unwrap_or(Nanos(10_000_000_000))).unwrap()
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
     let says = |text: &str| {
         let load = rt_app::read(text).unwrap();
         let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
-        let mut world =
-            World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
-        load.programs.iter().for_each(|program| _ = world.spawn(program).unwrap());
-        match world.run(Nanos(1_000_000_000)) {
+        let mut sim =
+            Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+        load.programs.iter().for_each(|program| _ = sim.spawn(program).unwrap());
+        match sim.run(Nanos(1_000_000_000)) {
             Ok(report) => report.deadlock().unwrap(),
             Err(e) => e.to_string(),
         }
@@ -216,8 +216,8 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
 fn cpus_that_are_no_place_are_refused_by_the_machine() {
     let load = rt_app::read(r#"{ "tasks": { "a": { "cpus": [0, 9], "run": 1 } } }"#).unwrap();
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
-    let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
-    let error = world.spawn(&load.programs[0]).unwrap_err().to_string();
+    let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+    let error = sim.spawn(&load.programs[0]).unwrap_err().to_string();
     let says = "tasks.a: CPUs 0,9 are neither one CPU nor all of an LLC, a node or the machine; \
                 name one CPU of 0-31, all of an LLC or of a node, or none for all";
     assert_eq!(error, says);

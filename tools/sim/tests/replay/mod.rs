@@ -2,7 +2,7 @@
 //!
 //! Model.   A case is named numbers. A property draws some, shrinks the one that fails, and its last words are the
 //!          command; with `WARMCORE_CASE` set a property runs that case and nothing else.
-//! Number.  `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test world NAME -- --exact`.
+//! Number.  `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test simulation NAME -- --exact`.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -1,15 +1,15 @@
-//! Code: a program as a world runs it, its names looked up.
+//! Code: a program as a simulation runs it, its names looked up.
 //!
 //! Model.   Two passes: `load` when a program is spawned, which finds what this machine has not; `link` when the
-//!          world goes on, which finds the tasks and locks that other programs name. A forked program is
+//!          simulation goes on, which finds the tasks and locks that other programs name. A forked program is
 //!          loaded with the one that forks it, once.
 //! Number.  40 bytes a step.
-//! Writers. `World::spawn` and `World::run`.
+//! Writers. `Simulation::spawn` and `Simulation::run`.
 
-use super::World;
-use super::gate::Gate;
+use super::Simulation;
 use super::observe::Observer;
 use super::task::NONE;
+use super::wait_queue::WaitQueue;
 use crate::policy::SimPolicy;
 use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskAffinity, TaskId, location_of};
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use warmcore_sched::Allowed;
 use warmcore_types::{CpuId, CpuSet};
 
-/// A program as a world runs it.
+/// A program as a simulation runs it.
 #[derive(Debug)]
 pub(crate) struct Code {
     pub(crate) name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Code {
     pub(crate) delay: Option<Length>,
     /// How much of a task's own working set its steps go over, in KiB, the least first.
     pub(crate) own_kib: Vec<u32>,
-    /// The gates that it locks, each with the first step that does.
+    /// The wait_queues that it locks, each with the first step that does.
     pub(crate) locks: Vec<(u32, u32)>,
     /// Units that an account refused a task of it, and that the task has not come to give back: by (task, account).
     pub(crate) refused: BTreeMap<(u32, u32), u64>,
@@ -53,11 +53,11 @@ impl Code {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(crate) tasks: HashMap<String, u32>,
-    gates: HashMap<String, u32>,
+    wait_queues: HashMap<String, u32>,
     marks: HashMap<String, u32>,
 }
 
-impl<P: SimPolicy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
         self.load_family(program, &mut HashMap::new())
     }
@@ -87,7 +87,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             })
         };
         if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
-            let fact = format!("process {} is not of this world", process.0);
+            let fact = format!("process {} is not of this sim", process.0);
             return Err(ProgramError::new(
                 format!("program `{}`", program.name),
                 fact,
@@ -164,13 +164,13 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// The CPUs of a place.
     pub(super) fn cpus_of(&self, place: Allowed) -> CpuSet {
-        let machine = &self.scene.machine;
-        (0..self.scene.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
+        let machine = &self.sched.machine;
+        (0..self.sched.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
     }
 
     /// A task may run only there from now on; its process is told, as the kernel tells an `mm`.
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
-        let task = self.scene.task(id);
+        let task = self.sched.task(id);
         task.allowed = place;
         let (process, user) = (task.process, task.user);
         if process != NONE {
@@ -187,13 +187,13 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                 continue;
             }
             let (mut ops, mut locks) = (Vec::with_capacity(code.ops.len()), Vec::<(u32, u32)>::new());
-            let (names, gates, marks) = (&mut self.names, &mut self.gates, &mut self.marks);
+            let (names, wait_queues, marks) = (&mut self.names, &mut self.wait_queues, &mut self.marks);
             for step in 0..code.ops.len() {
                 let name = |name: u32| code.names[name as usize].clone();
-                let mut gate = |of: u32| {
-                    *names.gates.entry(name(of)).or_insert_with(|| {
-                        gates.push(Gate::new(name(of)));
-                        gates.len() as u32 - 1
+                let mut wait_queue = |of: u32| {
+                    *names.wait_queues.entry(name(of)).or_insert_with(|| {
+                        wait_queues.push(WaitQueue::new(name(of)));
+                        wait_queues.len() as u32 - 1
                     })
                 };
                 let linked = match code.ops[step] {
@@ -204,25 +204,25 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                             return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
                         }
                     },
-                    Op::Wake { task, .. } if task.0 as usize >= self.scene.tasks.len() => {
+                    Op::Wake { task, .. } if task.0 as usize >= self.sched.tasks.len() => {
                         let fact = format!("wakes task {}, and there is none", task.0);
                         return Err(ProgramError::new(code.at(step as u32), fact, "take what `spawn` gave"));
                     }
                     Op::Lock(of) => {
-                        let of = gate(of);
+                        let of = wait_queue(of);
                         if locks.iter().all(|(known, _)| *known != of) {
                             locks.push((of, step as u32));
                         }
                         Op::Lock(of)
                     }
-                    Op::Unlock(of) => Op::Unlock(gate(of)),
-                    Op::Suspend(of) => Op::Suspend(gate(of)),
-                    Op::Signal(of) => Op::Signal(gate(of)),
-                    Op::Broadcast(of) => Op::Broadcast(gate(of)),
+                    Op::Unlock(of) => Op::Unlock(wait_queue(of)),
+                    Op::Suspend(of) => Op::Suspend(wait_queue(of)),
+                    Op::Signal(of) => Op::Signal(wait_queue(of)),
+                    Op::Broadcast(of) => Op::Broadcast(wait_queue(of)),
                     Op::WaitOn { condition, lock } => {
-                        Op::WaitOn { condition: gate(condition), lock: gate(lock) }
+                        Op::WaitOn { condition: wait_queue(condition), lock: wait_queue(lock) }
                     }
-                    Op::Barrier { name: of, parties } => Op::Barrier { name: gate(of), parties },
+                    Op::Barrier { name: of, parties } => Op::Barrier { name: wait_queue(of), parties },
                     Op::Fork(child) => Op::Fork(code.children[child as usize]),
                     Op::Mark(of) => Op::Mark(*names.marks.entry(name(of)).or_insert_with(|| {
                         marks.push((name(of), 0));

@@ -11,8 +11,8 @@ fn drawn(llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").unwrap()
 }
 
-fn world(topology: &Topology) -> World<Kernel> {
-    World::new(topology, &Costs::of(topology), Settings::kernel(), Kernel::default(), 1)
+fn sim(topology: &Topology) -> Simulation<Kernel> {
+    Simulation::new(topology, &Costs::of(topology), Settings::kernel(), Kernel::default(), 1)
 }
 
 const END: Nanos = Nanos(10_000_000_000);
@@ -20,9 +20,9 @@ const END: Nanos = Nanos(10_000_000_000);
 #[test]
 fn a_task_alone_takes_what_it_runs_and_the_way_out_of_idle() {
     let topology = drawn(1, 1, 1);
-    let mut world = world(&topology);
-    world.spawn(&Program::new("a").run(1_000_000)).unwrap();
-    let report = world.run(END).unwrap();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("a").run(1_000_000)).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete());
     // Woken at 0: no idle time, so no state to leave; half a microsecond from the wake to the first instruction.
     assert_eq!(report.now.0, 500 + 1_000_000);
@@ -32,11 +32,11 @@ fn a_task_alone_takes_what_it_runs_and_the_way_out_of_idle() {
 #[test]
 fn two_threads_of_a_core_slow_each_other_while_both_run() {
     let topology = drawn(1, 1, 2);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     for (name, ns) in [("long", 2_000_000), ("short", 620_000)] {
-        world.spawn(&Program::new(name).run(ns)).unwrap();
+        sim.spawn(&Program::new(name).run(ns)).unwrap();
     }
-    let report = world.run(END).unwrap();
+    let report = sim.run(END).unwrap();
     // The short one takes 1 ms at 620 thousandths; by then the long one has done 620 µs, and runs the rest alone.
     assert_eq!(report.now.0, 500 + 1_000_000 + 1_380_000);
 }
@@ -44,11 +44,11 @@ fn two_threads_of_a_core_slow_each_other_while_both_run() {
 #[test]
 fn who_runs_longer_than_its_slice_is_interrupted_and_shares_are_fair() {
     let topology = drawn(1, 1, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     for name in ["a", "b", "c"] {
-        world.spawn(&Program::new(name).forever(|p| p.run(50_000_000))).unwrap();
+        sim.spawn(&Program::new(name).forever(|p| p.run(50_000_000))).unwrap();
     }
-    let report = world.run(Nanos(1_200_000_000)).unwrap();
+    let report = sim.run(Nanos(1_200_000_000)).unwrap();
     assert_eq!(report.outcome, Outcome::TimeIsUp);
     for task in &report.tasks {
         assert!(task.counts.run_ns.abs_diff(400_000_000) < 10_000_000, "{task:?}");
@@ -59,10 +59,10 @@ fn who_runs_longer_than_its_slice_is_interrupted_and_shares_are_fair() {
 #[test]
 fn a_sleeper_interrupts_who_has_run_much_more() {
     let topology = drawn(1, 1, 1);
-    let mut world = world(&topology);
-    world.spawn(&Program::new("hog").daemon().forever(|p| p.run(50_000_000))).unwrap();
-    world.spawn(&Program::new("light").repeat(20, |p| p.sleep(30_000_000).run(100_000))).unwrap();
-    let report = world.run(END).unwrap();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("hog").daemon().forever(|p| p.run(50_000_000))).unwrap();
+    sim.spawn(&Program::new("light").repeat(20, |p| p.sleep(30_000_000).run(100_000))).unwrap();
+    let report = sim.run(END).unwrap();
     let light = &report.tasks[1];
     // At its begin it has no credit, and waits for the slice's end.
     assert!(report.is_complete() && light.counts.wait_ns <= 4_100_000, "{light:?}");
@@ -71,19 +71,19 @@ fn a_sleeper_interrupts_who_has_run_much_more() {
 #[test]
 fn an_idle_machine_has_no_events() {
     let topology = Topology::from_machine(MACHINES, "spr_224cpu_2p").unwrap();
-    let mut world = world(&topology);
-    world.spawn(&Program::new("a").repeat(10, |p| p.sleep(1_000_000_000).run(1000))).unwrap();
-    let report = world.run(Nanos(60_000_000_000)).unwrap();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("a").repeat(10, |p| p.sleep(1_000_000_000).run(1000))).unwrap();
+    let report = sim.run(Nanos(60_000_000_000)).unwrap();
     assert!(report.is_complete() && report.events < 50, "{report:?}");
 }
 
 #[test]
 fn a_wake_that_comes_before_its_wait_is_kept() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
-    world.spawn(&Program::new("a").run(1_000_000).repeat(3, |p| p.wait().mark("woken"))).unwrap();
-    world.spawn(&Program::new("b").repeat(3, |p| p.wake("a"))).unwrap();
-    let report = world.run(END).unwrap();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("a").run(1_000_000).repeat(3, |p| p.wait().mark("woken"))).unwrap();
+    sim.spawn(&Program::new("b").repeat(3, |p| p.wake("a"))).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete());
     assert_eq!(report.mark("woken"), 3);
 }
@@ -91,34 +91,34 @@ fn a_wake_that_comes_before_its_wait_is_kept() {
 #[test]
 fn parents_wait_for_their_children_whose_places_are_used_again() {
     let topology = drawn(1, 4, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     let leaf = Program::new("leaf").run(10_000);
     let child = Program::new("child").fork(leaf.clone()).fork(leaf).run(1_000);
-    world.spawn(&Program::new("make").repeat(1000, |p| p.fork(child).join())).unwrap();
-    let report = world.run(END).unwrap();
+    sim.spawn(&Program::new("make").repeat(1000, |p| p.fork(child).join())).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete());
     let of = |name: &str| report.tasks.iter().find(|task| task.name == name).unwrap().tasks;
     assert_eq!((of("make"), of("child"), of("leaf")), (1, 1000, 2000));
-    assert!(world.scene.tasks.len() <= 12, "{}", world.scene.tasks.len());
+    assert!(sim.sched.tasks.len() <= 12, "{}", sim.sched.tasks.len());
 }
 
 #[test]
 fn a_lock_has_one_owner_at_a_time_and_goes_to_the_first_who_waits() {
     let topology = drawn(1, 4, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     for name in ["a", "b", "c", "d"] {
-        world.spawn(&Program::new(name).repeat(5, |p| p.lock("m").run(100_000).unlock("m"))).unwrap();
+        sim.spawn(&Program::new(name).repeat(5, |p| p.lock("m").run(100_000).unlock("m"))).unwrap();
     }
-    let report = world.run(END).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete() && report.now.0 >= 2_000_000, "{report:?}");
 }
 
 #[test]
 fn conditions_and_barriers_let_tasks_meet() {
     let topology = drawn(1, 4, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     let waits = Program::new("waits").lock("m").wait_on("c", "m").unlock("m").barrier("all", 2).mark("met");
-    world.spawn(&waits).unwrap();
+    sim.spawn(&waits).unwrap();
     let tells = Program::new("tells")
         .run(50_000)
         .lock("m")
@@ -127,8 +127,8 @@ fn conditions_and_barriers_let_tasks_meet() {
         .run(1_000)
         .barrier("all", 2)
         .mark("met");
-    world.spawn(&tells).unwrap();
-    let report = world.run(END).unwrap();
+    sim.spawn(&tells).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(report.mark("met"), 2);
 }
@@ -136,16 +136,16 @@ fn conditions_and_barriers_let_tasks_meet() {
 #[test]
 fn a_deadlock_says_who_waits_for_whom() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     let both = |name: &str, first: &str, second: &str| {
         Program::new(name).lock(first).run(10_000).lock(second).unlock(second).unlock(first)
     };
-    world.spawn(&both("philosopher", "fork", "knife")).unwrap();
-    world.spawn(&both("critic", "knife", "fork")).unwrap();
-    world.spawn(&Program::new("guest").wait().wake("host")).unwrap();
-    world.spawn(&Program::new("host").wait().wake("guest")).unwrap();
-    world.spawn(&Program::new("stranger").wait()).unwrap();
-    let text = world.run(END).unwrap().deadlock().unwrap();
+    sim.spawn(&both("philosopher", "fork", "knife")).unwrap();
+    sim.spawn(&both("critic", "knife", "fork")).unwrap();
+    sim.spawn(&Program::new("guest").wait().wake("host")).unwrap();
+    sim.spawn(&Program::new("host").wait().wake("guest")).unwrap();
+    sim.spawn(&Program::new("stranger").wait()).unwrap();
+    let text = sim.run(END).unwrap().deadlock().unwrap();
     for line in [
         "`philosopher` waits for the lock `knife`, which `critic` has (program `philosopher`, step 3)",
         "`critic` waits for the lock `fork`, which `philosopher` has (program `critic`, step 3)",
@@ -161,8 +161,8 @@ fn a_deadlock_says_who_waits_for_whom() {
 fn bad_programs_are_refused_and_the_place_is_named() {
     let topology = drawn(1, 2, 1);
     let wrong = |program: Program| {
-        let mut world = world(&topology);
-        let error = world.spawn(&program).and_then(|_| world.run(END)).unwrap_err();
+        let mut sim = sim(&topology);
+        let error = sim.spawn(&program).and_then(|_| sim.run(END)).unwrap_err();
         error.to_string()
     };
     let cases = [
@@ -195,17 +195,17 @@ fn bad_programs_are_refused_and_the_place_is_named() {
 fn ids_stay_with_their_cpus_and_are_the_crates_own() {
     let topology = drawn(1, 4, 1);
     let run = |policy: &'static dyn warmcore_cid::Policy| {
-        let mut world = world(&topology);
+        let mut sim = sim(&topology);
         let plan = process::Plan::new(policy).with_area(16 << 10, Pages::Touched);
-        let process = world.process(plan);
+        let process = sim.process(plan);
         for cpu in 0..4 {
             let of = Program::new(format!("t{cpu}")).in_process(process).on(Allowed::Cpu(CpuId(cpu)));
             let body = |p: Program| p.touch_cid(Access::Write).run(100_000).sleep(300_000_000);
-            world.spawn(&of.repeat(10, body)).unwrap();
+            sim.spawn(&of.repeat(10, body)).unwrap();
         }
-        let report = world.run(Nanos(20_000_000_000)).unwrap();
+        let report = sim.run(Nanos(20_000_000_000)).unwrap();
         assert!(report.is_complete(), "{report:?}");
-        let process = world.process_of(process);
+        let process = sim.process_of(process);
         (process.stats(), process.entries(), process.areas())
     };
     let (stats, entries, areas) = run(&warmcore_cid::CacheLocal);
@@ -218,20 +218,20 @@ fn ids_stay_with_their_cpus_and_are_the_crates_own() {
 #[test]
 fn budgets_refuse_what_does_not_fit() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
-    let root = world.account("root", None, 100_000);
-    let leaf = world.account("leaf", Some(root), u64::MAX);
-    world.spawn(&Program::new("a").repeat(1000, |p| p.charge(leaf, 200).run(100))).unwrap();
-    assert!(world.run(END).unwrap().is_complete());
-    world.drain(root);
-    assert_eq!(world.account_use(leaf), (100_000, 500));
+    let mut sim = sim(&topology);
+    let root = sim.account("root", None, 100_000);
+    let leaf = sim.account("leaf", Some(root), u64::MAX);
+    sim.spawn(&Program::new("a").repeat(1000, |p| p.charge(leaf, 200).run(100))).unwrap();
+    assert!(sim.run(END).unwrap().is_complete());
+    sim.drain(root);
+    assert_eq!(sim.account_use(leaf), (100_000, 500));
 }
 
 #[test]
 fn a_task_and_a_cpu_are_as_small_as_promised() {
     assert!(size_of::<task::Task>() <= 512, "{}", size_of::<task::Task>());
     let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
-    let (cpus, ..) = world(&topology).bytes();
+    let (cpus, ..) = sim(&topology).bytes();
     assert!(cpus / 384 <= 2048, "{}", cpus / 384);
 }
 
@@ -240,7 +240,7 @@ fn every_policy_finishes_the_same_work() {
     let topology = drawn(2, 4, 2);
     for policy in SimPolicyKind::all() {
         for settings in [Settings::default(), Settings::runtime()] {
-            let mut world = World::new(&topology, &Costs::of(&topology), settings, policy, 3);
+            let mut sim = Simulation::new(&topology, &Costs::of(&topology), settings, policy, 3);
             for i in 0..24 {
                 let of = Program::new(format!("c{i}")).repeat(50, |p| {
                     p.run(5_000..=20_000)
@@ -249,11 +249,11 @@ fn every_policy_finishes_the_same_work() {
                         .mark("trips")
                         .sleep(Length::Exponential(Nanos(30_000)))
                 });
-                world.spawn(&of).unwrap();
+                sim.spawn(&of).unwrap();
                 let of = Program::new(format!("s{i}")).daemon();
-                world.spawn(&of.forever(|p| p.wait().run(1_000..=9_000).wake(format!("c{i}")))).unwrap();
+                sim.spawn(&of.forever(|p| p.wait().run(1_000..=9_000).wake(format!("c{i}")))).unwrap();
             }
-            let report = world.run(END).unwrap();
+            let report = sim.run(END).unwrap();
             assert!(report.is_complete(), "{policy}: {:?}", report.deadlock());
             assert_eq!(report.mark("trips"), 24 * 50, "{policy}");
         }
@@ -266,13 +266,13 @@ fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
     use process::{Expiry, Plan};
     let topology = drawn(1, 2, 1);
     let kept = |expiry| {
-        let mut world = world(&topology);
-        let process = world.process(Plan::new(&warmcore_cid::KeptPerCpu).with_expiry(expiry));
+        let mut sim = sim(&topology);
+        let process = sim.process(Plan::new(&warmcore_cid::KeptPerCpu).with_expiry(expiry));
         let on = |name: &str, cpu| Program::new(name).in_process(process).on(Allowed::Cpu(CpuId(cpu)));
-        world.spawn(&on("runs", 0).run(900_000_000)).unwrap();
-        world.spawn(&on("pauses", 1).run(1_000).sleep(800_000_000).run(1_000)).unwrap();
-        world.run(Nanos(600_000_000)).unwrap();
-        world.process_of(process).at(CpuId(1))
+        sim.spawn(&on("runs", 0).run(900_000_000)).unwrap();
+        sim.spawn(&on("pauses", 1).run(1_000).sleep(800_000_000).run(1_000)).unwrap();
+        sim.run(Nanos(600_000_000)).unwrap();
+        sim.process_of(process).at(CpuId(1))
     };
     let unused = Nanos(100_000_000);
     assert_eq!((kept(Expiry::TwoScans), kept(Expiry::Age(unused))), (None, None));
@@ -282,16 +282,16 @@ fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
 }
 
 #[test]
-fn who_is_missing_may_be_spawned_and_the_world_goes_on() {
+fn who_is_missing_may_be_spawned_and_the_simulation_goes_on() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
-    world.spawn(&Program::new("a").lock("m").unlock("m").wake("b").lock("n").run(1_000).unlock("n")).unwrap();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("a").lock("m").unlock("m").wake("b").lock("n").run(1_000).unlock("n")).unwrap();
     let missing = "program `a`, step 3: wakes `b`, and no task is called so; spawn it first";
     for _ in 0..2 {
-        assert_eq!(world.run(END).unwrap_err().to_string(), missing);
+        assert_eq!(sim.run(END).unwrap_err().to_string(), missing);
     }
-    world.spawn(&Program::new("b").wait().lock("n").mark("woken").unlock("n")).unwrap();
-    let report = world.run(END).unwrap();
+    sim.spawn(&Program::new("b").wait().lock("n").mark("woken").unlock("n")).unwrap();
+    let report = sim.run(END).unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(report.mark("woken"), 1);
 }
@@ -299,21 +299,21 @@ fn who_is_missing_may_be_spawned_and_the_world_goes_on() {
 #[test]
 fn a_wake_of_no_task_is_an_error_and_one_of_a_later_task_is_not() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
-    world.spawn(&Program::new("a").run(1_000).wake(TaskId(1))).unwrap();
-    let error = world.run(END).unwrap_err().to_string();
+    let mut sim = sim(&topology);
+    sim.spawn(&Program::new("a").run(1_000).wake(TaskId(1))).unwrap();
+    let error = sim.run(END).unwrap_err().to_string();
     assert_eq!(error, "program `a`, step 2: wakes task 1, and there is none; take what `spawn` gave");
-    world.spawn(&Program::new("b").wait()).unwrap();
-    assert!(world.run(END).unwrap().is_complete());
+    sim.spawn(&Program::new("b").wait()).unwrap();
+    assert!(sim.run(END).unwrap().is_complete());
 }
 
 #[test]
 fn a_forked_task_begins_after_its_delay() {
     let topology = drawn(1, 2, 1);
     let ends = |child: Program| {
-        let mut world = world(&topology);
-        world.spawn(&Program::new("a").fork(child).join()).unwrap();
-        let report = world.run(END).unwrap();
+        let mut sim = sim(&topology);
+        sim.spawn(&Program::new("a").fork(child).join()).unwrap();
+        let report = sim.run(END).unwrap();
         assert!(report.is_complete(), "{report:?}");
         report.now.0
     };
@@ -326,31 +326,31 @@ fn a_forked_task_begins_after_its_delay() {
 #[test]
 fn what_an_account_refused_is_not_given_back() {
     let topology = drawn(1, 2, 1);
-    let mut world = world(&topology);
-    let root = world.account("root", None, 1000);
+    let mut sim = sim(&topology);
+    let root = sim.account("root", None, 1000);
     let both = |name: &str, ns| Program::new(name).charge(root, 1000).run(ns).uncharge(root, 1000).run(ns);
-    world.spawn(&both("a", 1_000_000)).unwrap();
+    sim.spawn(&both("a", 1_000_000)).unwrap();
     // It is refused, and comes to give back while the other one still has all.
-    world.spawn(&both("b", 100_000).after(100_000)).unwrap();
-    let report = world.run(Nanos(500_000)).unwrap();
+    sim.spawn(&both("b", 100_000).after(100_000)).unwrap();
+    let report = sim.run(Nanos(500_000)).unwrap();
     assert_eq!(report.outcome, Outcome::TimeIsUp);
-    assert_eq!(world.account_use(root), (1000, 1));
-    assert!(world.run(END).unwrap().is_complete());
-    world.drain(root);
-    assert_eq!(world.account_use(root), (0, 1));
-    assert!(world.codes.iter().all(|code| code.refused.is_empty()));
+    assert_eq!(sim.account_use(root), (1000, 1));
+    assert!(sim.run(END).unwrap().is_complete());
+    sim.drain(root);
+    assert_eq!(sim.account_use(root), (0, 1));
+    assert!(sim.codes.iter().all(|code| code.refused.is_empty()));
 }
 
 #[test]
 fn refusals_of_a_task_that_is_gone_are_not_the_next_ones() {
     let topology = drawn(1, 1, 1);
-    let mut world = world(&topology);
-    let root = world.account("root", None, 1000);
+    let mut sim = sim(&topology);
+    let root = sim.account("root", None, 1000);
     let child = Program::new("child").charge(root, 2000).run(1_000);
-    world.spawn(&Program::new("make").repeat(10, |p| p.fork(child).join())).unwrap();
-    assert!(world.run(END).unwrap().is_complete());
-    assert_eq!(world.account_use(root), (0, 10));
-    assert!(world.codes.iter().all(|code| code.refused.is_empty()));
+    sim.spawn(&Program::new("make").repeat(10, |p| p.fork(child).join())).unwrap();
+    assert!(sim.run(END).unwrap().is_complete());
+    assert_eq!(sim.account_use(root), (0, 10));
+    assert!(sim.codes.iter().all(|code| code.refused.is_empty()));
 }
 
 #[test]
@@ -359,11 +359,12 @@ fn lengths_as_long_as_may_be_add_up_without_an_overflow() {
     let most = crate::program::LENGTH_MAX;
     let settings = Settings { hz: 0, ..Settings::kernel() };
     let longest = |program: Program| {
-        let mut world = World::new(&topology, &Costs::of(&topology), settings.clone(), Kernel::default(), 1);
+        let mut sim =
+            Simulation::new(&topology, &Costs::of(&topology), settings.clone(), Kernel::default(), 1);
         for name in ["a", "b"] {
-            world.spawn(&program.clone().named(name)).unwrap();
+            sim.spawn(&program.clone().named(name)).unwrap();
         }
-        world.run(Nanos(u64::MAX))
+        sim.run(Nanos(u64::MAX))
     };
     let a = || Program::new("a");
     assert!(longest(a().run(most).run(most).run(1).run(most).after(most)).unwrap().is_complete());
@@ -381,32 +382,32 @@ fn lengths_as_long_as_may_be_add_up_without_an_overflow() {
 #[test]
 fn a_task_that_ends_with_a_lock_is_an_error_that_names_the_lock() {
     let topology = drawn(1, 1, 1);
-    let mut world = world(&topology);
+    let mut sim = sim(&topology);
     let dies = Program::new("dies").lock("other").unlock("other").lock("m").run(1_000);
     let other = Program::new("other").run(1_000).unlock("m");
-    world.spawn(&Program::new("make").fork(dies).join().fork(other).join()).unwrap();
-    let error = world.run(END).unwrap_err().to_string();
+    sim.spawn(&Program::new("make").fork(dies).join().fork(other).join()).unwrap();
+    let error = sim.run(END).unwrap_err().to_string();
     assert_eq!(
         error,
         "program `dies`, step 3: takes the lock `m`, and its task ends with it; unlock it before"
     );
 }
 
-/// A world in which nothing interrupts.
-fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> World<Kernel> {
-    World::new(topology, &Costs::of(topology), Settings { hz: 0, ..settings }, kernel, 1)
+/// A simulation in which nothing interrupts.
+fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> Simulation<Kernel> {
+    Simulation::new(topology, &Costs::of(topology), Settings { hz: 0, ..settings }, kernel, 1)
 }
 
 #[test]
 fn a_search_and_a_pull_take_the_time_of_the_lines_that_they_read() {
     let topology = drawn(1, 2, 1);
     let run = |settings: Settings| {
-        let mut world = still(&topology, settings, Kernel::default());
+        let mut sim = still(&topology, settings, Kernel::default());
         // Two CPUs: the third task waits behind one that runs for long.
         for (name, ns) in [("long", 9_000_000), ("short", 100_000), ("waits", 50_000)] {
-            world.spawn(&Program::new(name).run(ns)).unwrap();
+            sim.spawn(&Program::new(name).run(ns)).unwrap();
         }
-        let report = world.run(END).unwrap();
+        let report = sim.run(END).unwrap();
         assert!(report.is_complete());
         (report.tasks[2].counts.wait_ns, report.cpus.iter().map(|cpu| cpu.search_ns).collect::<Vec<_>>())
     };
@@ -423,29 +424,30 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
     // 2 × 64 CPUs: a search of them all takes 50 µs.
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 64\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
-    let mut world = still(&topology, Settings::kernel(), Kernel::default());
+    let mut sim = still(&topology, Settings::kernel(), Kernel::default());
     for i in 0..128 {
-        world.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
+        sim.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
     for i in 0..3 {
         let on = |name: &str, cpu| Program::new(format!("{name} {i}")).on(Allowed::Cpu(CpuId(cpu)));
-        world.spawn(&on("kept", 64 + i).daemon().forever(|p| p.run(9_000_000))).unwrap();
+        sim.spawn(&on("kept", 64 + i).daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
-    world.run(Nanos(1_000_000)).unwrap();
+    sim.run(Nanos(1_000_000)).unwrap();
     // CPU 0's own, and those of its LLC, are alone: it goes on to the other socket.
-    let (cpu, now) = (CpuId(0), world.scene.now);
-    let looks = |world: &mut World<Kernel>| {
-        world.scene.cpus[0].is_newly_idle = true;
-        world.ask_pull(0);
-        world.scene.cpus[0].parts
+    let (cpu, now) = (CpuId(0), sim.sched.now);
+    let looks = |sim: &mut Simulation<Kernel>| {
+        sim.sched.cpus[0].is_newly_idle = true;
+        sim.ask_steal(0);
+        sim.sched.cpus[0].parts
     };
-    let parts = looks(&mut world);
+    let parts = looks(&mut sim);
     assert_eq!((parts[2], parts[5]), (63 * 4 * 25, 64 * 4 * 195), "{parts:?}");
-    let at = &mut world.scene.cpus[0];
-    (at.since, at.ends_at, at.searches) = (now, now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(), true);
-    world.scene.now += 1_000;
-    world.cut_search(0);
-    assert_eq!(world.scene.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
+    let at = &mut sim.sched.cpus[0];
+    (at.since, at.ends_at, at.is_searching) =
+        (now, now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(), true);
+    sim.sched.now += 1_000;
+    sim.cut_search(0);
+    assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
 }
 
 /// CPU 0 searches its core, its LLC and then the other socket, which its sibling's begin or end does not change.
@@ -453,30 +455,30 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
 fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 32\nsmt = 2\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
-    let mut world = still(&topology, Settings::kernel(), Kernel::default());
+    let mut sim = still(&topology, Settings::kernel(), Kernel::default());
     for i in 0..128 {
-        world.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
+        sim.spawn(&Program::new(format!("hog {i}")).daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
     for (i, cpu) in topology.cpus.iter().filter(|cpu| cpu.socket.0 == 1).take(3).enumerate() {
         let kept = Program::new(format!("kept {i}")).on(Allowed::Cpu(cpu.id));
-        world.spawn(&kept.daemon().forever(|p| p.run(9_000_000))).unwrap();
+        sim.spawn(&kept.daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
-    world.run(Nanos(1_000_000)).unwrap();
-    let now = world.scene.now;
-    world.scene.cpus[0].is_newly_idle = true;
-    world.ask_pull(0);
-    let parts = world.scene.cpus[0].parts;
+    sim.run(Nanos(1_000_000)).unwrap();
+    let now = sim.sched.now;
+    sim.sched.cpus[0].is_newly_idle = true;
+    sim.ask_steal(0);
+    let parts = sim.sched.cpus[0].parts;
     assert!(parts[1] > 0 && parts[2] > 0 && parts[5] > 10_000, "{parts:?}");
     let ends = now + parts.iter().map(|part| u64::from(*part)).sum::<u64>();
-    let at = &mut world.scene.cpus[0];
-    (at.since, at.ends_at, at.searches) = (now, ends, true);
-    world.scene.now += 1_000;
+    let at = &mut sim.sched.cpus[0];
+    (at.since, at.ends_at, at.is_searching) = (now, ends, true);
+    sim.sched.now += 1_000;
     for speed in [1000, 620] {
-        world.change_speed(0, speed);
-        assert_eq!((world.scene.cpus[0].ends_at, world.scene.cpus[0].speed), (ends, speed));
+        sim.change_speed(0, speed);
+        assert_eq!((sim.sched.cpus[0].ends_at, sim.sched.cpus[0].speed), (ends, speed));
     }
-    world.cut_search(0);
-    assert_eq!(world.scene.cpus[0].ends_at, now + u64::from(parts[1]) + u64::from(parts[2]), "its LLC alone");
+    sim.cut_search(0);
+    assert_eq!(sim.sched.cpus[0].ends_at, now + u64::from(parts[1]) + u64::from(parts[2]), "its LLC alone");
 }
 
 #[test]
@@ -484,15 +486,15 @@ fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
     let topology = drawn(1, 3, 1);
     let run = |wake_queue| {
         let kernel = Kernel { wake_queue, ..Kernel::default() };
-        let mut world = still(&topology, Settings::kernel(), kernel);
+        let mut sim = still(&topology, Settings::kernel(), kernel);
         let pinned = Program::new("wakes").on(Allowed::Cpu(CpuId(0)));
         let both = |p: Program| p.run(1_000).wake("a").wait().run(1_000).wake("b").wait();
-        world.spawn(&pinned.repeat(100, both)).unwrap();
+        sim.spawn(&pinned.repeat(100, both)).unwrap();
         for name in ["a", "b"] {
             let of = Program::new(name).daemon();
-            world.spawn(&of.forever(|p| p.wait().run(1_000).wake("wakes"))).unwrap();
+            sim.spawn(&of.forever(|p| p.wait().run(1_000).wake("wakes"))).unwrap();
         }
-        let report = world.run(END).unwrap();
+        let report = sim.run(END).unwrap();
         assert!(report.is_complete());
         assert_eq!(report.tasks.iter().map(|task| task.counts.moves()).sum::<u64>(), 0);
         report.now.0
@@ -508,23 +510,26 @@ fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
 fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     let topology = drawn(1, 2, 1);
     let kernel = Kernel { wake_queue: true, ..Kernel::default() };
-    let mut world = still(&topology, Settings::kernel(), kernel);
+    let mut sim = still(&topology, Settings::kernel(), kernel);
     let pinned = Program::new("wakes").on(Allowed::Cpu(CpuId(0)));
-    world.spawn(&pinned.run(100_000).wake("sleeps").run(100_000)).unwrap();
-    world.spawn(&Program::new("sleeps").run(1_000).wait().run(50_000)).unwrap();
+    sim.spawn(&pinned.run(100_000).wake("sleeps").run(100_000)).unwrap();
+    sim.spawn(&Program::new("sleeps").run(1_000).wait().run(50_000)).unwrap();
     // From the wake to the first instruction 500 ns and more.
-    world.run(Nanos(500 + 100_000 + 100)).unwrap();
-    let task = &world.scene.tasks[1];
-    assert_eq!((task.queued_on, task.enters, task.shelf, world.scene.shelves[0].len), (1, 0, NONE, 0));
-    assert!(world.run(END).unwrap().is_complete());
-    assert_eq!((world.scene.tasks[1].enters, world.scene.shelves[0].len), (NONE, 0));
+    sim.run(Nanos(500 + 100_000 + 100)).unwrap();
+    let task = &sim.sched.tasks[1];
+    assert_eq!(
+        (task.queued_on, task.enters, task.inject_queue, sim.sched.inject_queues[0].len),
+        (1, 0, NONE, 0)
+    );
+    assert!(sim.run(END).unwrap().is_complete());
+    assert_eq!((sim.sched.tasks[1].enters, sim.sched.inject_queues[0].len), (NONE, 0));
 }
 
 /// Linux with a queue of v3, and how often each kind of enqueue was asked about.
 #[derive(Default)]
-struct Asked(Kernel, std::cell::RefCell<std::collections::BTreeMap<String, u64>>);
+struct CountedEnqueues(Kernel, std::cell::RefCell<std::collections::BTreeMap<String, u64>>);
 
-impl SimPolicy for Asked {
+impl SimPolicy for CountedEnqueues {
     fn wake(
         &self,
         machine: &Machine,
@@ -552,23 +557,21 @@ impl SimPolicy for Asked {
 fn every_enqueue_of_a_run_queue_asks_whether_the_task_enters_a_shared_queue() {
     let topology = drawn(1, 4, 1);
     let kernel = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..Kernel::default() };
-    let policy = Asked(kernel, Default::default());
-    let mut world = World::new(&topology, &Costs::of(&topology), Settings::kernel(), policy, 1);
+    let policy = CountedEnqueues(kernel, Default::default());
+    let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), policy, 1);
     for i in 0..9 {
         let (a, b) = (format!("a{i}"), format!("b{i}"));
-        world.spawn(&Program::new(&a).repeat(40, |p| p.run(20_000..=900_000).wake(&*b).wait())).unwrap();
-        world
-            .spawn(&Program::new(&b).daemon().forever(|p| p.wait().run(20_000..=900_000).wake(&*a)))
-            .unwrap();
+        sim.spawn(&Program::new(&a).repeat(40, |p| p.run(20_000..=900_000).wake(&*b).wait())).unwrap();
+        sim.spawn(&Program::new(&b).daemon().forever(|p| p.wait().run(20_000..=900_000).wake(&*a))).unwrap();
     }
     for i in 0..3 {
-        world.spawn(&Program::new(format!("long {i}")).run(30_000_000)).unwrap();
+        sim.spawn(&Program::new(format!("long {i}")).run(30_000_000)).unwrap();
     }
-    assert!(world.run(END).unwrap().is_complete());
-    let asked = world.policy.1.borrow();
+    assert!(sim.run(END).unwrap().is_complete());
+    let asked = sim.policy.1.borrow();
     let kinds = ["Moved", "New", "PutBack", "WokenAtHome", "WokenElsewhere"];
     assert!(kinds.iter().all(|kind| asked.get(*kind).is_some_and(|times| *times > 0)), "{asked:?}");
-    assert!(world.scene.shelves.iter().all(|queue| queue.len == 0), "all have run");
+    assert!(sim.sched.inject_queues.iter().all(|queue| queue.len == 0), "all have run");
 }
 
 /// A task that yields waits on its CPU again: in v3 in the shared queue besides, from which another CPU takes it.
@@ -577,12 +580,12 @@ fn a_task_that_is_put_back_is_in_the_queue_of_v3_and_not_of_v1() {
     let topology = drawn(1, 2, 1);
     let pulled = |queue_rule| {
         let kernel = Kernel { wake_queue: true, queue_rule, newidle: Newidle::Off, ..Kernel::default() };
-        let mut world = still(&topology, Settings::kernel(), kernel);
+        let mut sim = still(&topology, Settings::kernel(), kernel);
         let on = |name: &str, cpu| Program::new(name).on(Allowed::Cpu(CpuId(cpu)));
-        world.spawn(&on("yields", 0).run(100_000).allow(Allowed::Anywhere).yield_now().run(100_000)).unwrap();
-        world.spawn(&on("stays", 0).run(50_000_000)).unwrap();
-        world.spawn(&on("ends", 1).run(6_000_000)).unwrap();
-        let report = world.run(END).unwrap();
+        sim.spawn(&on("yields", 0).run(100_000).allow(Allowed::Anywhere).yield_now().run(100_000)).unwrap();
+        sim.spawn(&on("stays", 0).run(50_000_000)).unwrap();
+        sim.spawn(&on("ends", 1).run(6_000_000)).unwrap();
+        let report = sim.run(END).unwrap();
         assert!(report.is_complete());
         report.cpus.iter().map(|cpu| cpu.pulled).sum::<u64>()
     };
@@ -594,15 +597,14 @@ fn the_cost_of_a_migration_bounds_the_average_idle_time_of_a_cpu() {
     let topology = drawn(1, 2, 1);
     let average = |migration_cost| {
         let kernel = Kernel { migration_cost: Nanos(migration_cost), ..Kernel::default() };
-        let mut world = still(&topology, Settings::kernel(), kernel);
-        let begins = world.scene.cpus[0].average_idle.average().0;
-        world
-            .spawn(
-                &Program::new("a").on(Allowed::Cpu(CpuId(0))).repeat(20, |p| p.run(1_000).sleep(9_000_000)),
-            )
-            .unwrap();
-        assert!(world.run(END).unwrap().is_complete());
-        (begins, world.scene.cpus[0].average_idle.average().0)
+        let mut sim = still(&topology, Settings::kernel(), kernel);
+        let begins = sim.sched.cpus[0].average_idle.average().0;
+        sim.spawn(
+            &Program::new("a").on(Allowed::Cpu(CpuId(0))).repeat(20, |p| p.run(1_000).sleep(9_000_000)),
+        )
+        .unwrap();
+        assert!(sim.run(END).unwrap().is_complete());
+        (begins, sim.sched.cpus[0].average_idle.average().0)
     };
     assert_eq!(average(500_000), (1_000_000, 1_000_000));
     assert_eq!(average(50_000), (100_000, 100_000));
@@ -613,14 +615,14 @@ fn talks(pairs: u32, settings: Settings, newidle: Newidle) -> Report {
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 24\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
     let kernel = Kernel { newidle, ..Kernel::default() };
-    let mut world = World::new(&topology, &Costs::of(&topology), settings, kernel, 1);
+    let mut sim = Simulation::new(&topology, &Costs::of(&topology), settings, kernel, 1);
     for i in 0..pairs {
         let (a, b) = (format!("a{i}"), format!("b{i}"));
         let run = Length::Around(Nanos(8_000), 30);
-        world.spawn(&Program::new(&a).forever(|p| p.run(run).wake(&*b).wait())).unwrap();
-        world.spawn(&Program::new(&b).forever(|p| p.wait().run(run).wake(&*a))).unwrap();
+        sim.spawn(&Program::new(&a).forever(|p| p.run(run).wake(&*b).wait())).unwrap();
+        sim.spawn(&Program::new(&b).forever(|p| p.wait().run(run).wake(&*a))).unwrap();
     }
-    world.run(Nanos(20_000_000)).unwrap()
+    sim.run(Nanos(20_000_000)).unwrap()
 }
 
 #[test]
@@ -628,13 +630,13 @@ fn the_cost_of_a_migration_is_a_setting_and_decides_whether_a_task_that_just_ran
     let topology = drawn(1, 2, 1);
     let pulled = |migration_cost: u64| {
         let kernel = Kernel { migration_cost: Nanos(migration_cost), ..Kernel::default() };
-        let mut world = still(&topology, Settings::kernel(), kernel);
+        let mut sim = still(&topology, Settings::kernel(), kernel);
         // Two of three tasks share a CPU and take turns of 50 µs; the third one's CPU runs out of work.
         let turns = |name: &str| Program::new(name).repeat(20, |p| p.run(50_000).yield_now());
         for program in [turns("a"), Program::new("short").run(225_000), turns("b")] {
-            world.spawn(&program).unwrap();
+            sim.spawn(&program).unwrap();
         }
-        let report = world.run(END).unwrap();
+        let report = sim.run(END).unwrap();
         assert!(report.is_complete());
         report.cpus.iter().map(|cpu| cpu.pulled).sum::<u64>()
     };
@@ -663,7 +665,13 @@ struct Begun {
 }
 
 impl Observer for Begun {
-    fn switch(&mut self, _now: Nanos, cpu: CpuId, _prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+    fn switch(
+        &mut self,
+        _now: Nanos,
+        cpu: CpuId,
+        _prev: Option<(TaskId, SwitchReason)>,
+        next: Option<TaskId>,
+    ) {
         self.on.extend(next.map(|task| (cpu, task)));
     }
 }
@@ -675,7 +683,7 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
     for policy in [SimPolicyKind::Product(PolicyKind::SharedQueue), SimPolicyKind::WorkSteal] {
         let topology = drawn(1, 3, 1);
         let (costs, settings) = (Costs::of(&topology), Settings::runtime());
-        let mut world = World::watched(&topology, &costs, settings, policy, 1, Begun::default());
+        let mut sim = Simulation::watched(&topology, &costs, settings, policy, 1, Begun::default());
         let at_home = |name: &str, cpu| {
             let first = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).run(1_000);
             first.allow(Allowed::Anywhere).wait().run(100_000)
@@ -689,14 +697,14 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
         };
         let mut ids = Vec::new();
         for (name, cpu) in [("first", 0), ("third", 0), ("second", 1)] {
-            ids.push((world.spawn(&at_home(name, cpu)).unwrap(), name));
+            ids.push((sim.spawn(&at_home(name, cpu)).unwrap(), name));
         }
-        world.spawn(&wakes("waker", 0, &["first", "third"])).unwrap();
-        world.spawn(&wakes("other", 1, &["second"]).after(2_000_000)).unwrap();
+        sim.spawn(&wakes("waker", 0, &["first", "third"])).unwrap();
+        sim.spawn(&wakes("other", 1, &["second"]).after(2_000_000)).unwrap();
         let busy = Program::new("busy").on(Allowed::Cpu(CpuId(2))).run(10_000_000);
-        world.spawn(&busy).unwrap();
-        assert!(world.run(END).unwrap().is_complete());
-        let begun = world.observer.on.iter().filter(|(cpu, _)| *cpu == CpuId(2));
+        sim.spawn(&busy).unwrap();
+        assert!(sim.run(END).unwrap().is_complete());
+        let begun = sim.observer.on.iter().filter(|(cpu, _)| *cpu == CpuId(2));
         let order: Vec<&str> = begun
             .filter_map(|(_, task)| ids.iter().find(|(id, _)| id == task).map(|(_, name)| *name))
             .collect();
@@ -718,27 +726,26 @@ fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
     }
     let kernel = Kernel { wake_queue: true, newidle: Newidle::Always, ..Kernel::default() };
     let (costs, settings) = (Costs::of(&topology), Settings::kernel());
-    let mut world = World::new(&topology, &costs, settings, kernel, 1);
+    let mut sim = Simulation::new(&topology, &costs, settings, kernel, 1);
     let cpu = |cpu| Allowed::Cpu(CpuId(cpu));
     let ms = 1_000_000;
     // On cpu0 and cpu1, whose node the sleeper may not leave.
     let hog = |name: &str, at| Program::new(name).on(cpu(at)).run(40 * ms);
-    world.spawn(&hog("far", 1)).unwrap();
+    sim.spawn(&hog("far", 1)).unwrap();
     let near = Program::new("near").on(cpu(0)).after(100_000).run(ms).wake("kept").run(40 * ms);
-    world.spawn(&near).unwrap();
+    sim.spawn(&near).unwrap();
     let kept = Program::new("kept").on(cpu(0)).allow(Allowed::Node(NodeId(0))).wait().run(1_000);
-    world.spawn(&kept).unwrap();
+    sim.spawn(&kept).unwrap();
     // On cpu2 three, two of which may move; cpu3 is free after 2 ms, when the kept one has waited for long.
     for name in ["a", "b"] {
-        world
-            .spawn(
-                &Program::new(name).on(cpu(2)).run(1_000).allow(Allowed::Anywhere).yield_now().run(20 * ms),
-            )
-            .unwrap();
+        sim.spawn(
+            &Program::new(name).on(cpu(2)).run(1_000).allow(Allowed::Anywhere).yield_now().run(20 * ms),
+        )
+        .unwrap();
     }
-    world.spawn(&hog("c", 2)).unwrap();
-    world.spawn(&Program::new("ends").on(cpu(3)).run(2 * ms)).unwrap();
-    assert!(world.run(Nanos(3 * ms)).is_ok());
-    assert!(world.scene.shelves[0].len > 0, "the kept one waits in the shared queue");
-    assert!(world.scene.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
+    sim.spawn(&hog("c", 2)).unwrap();
+    sim.spawn(&Program::new("ends").on(cpu(3)).run(2 * ms)).unwrap();
+    assert!(sim.run(Nanos(3 * ms)).is_ok());
+    assert!(sim.sched.inject_queues[0].len > 0, "the kept one waits in the shared queue");
+    assert!(sim.sched.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
 }

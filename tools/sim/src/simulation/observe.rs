@@ -1,9 +1,9 @@
-//! Observe: what somebody who watches a world is told.
+//! Observe: what somebody who watches a simulation is told.
 //!
-//! Model.   A world is generic over its observer; `()` watches nothing and costs nothing. What is told is what a
+//! Model.   A simulation is generic over its observer; `()` watches nothing and costs nothing. What is told is what a
 //!          kernel's trace has: `sched_waking` and `sched_switch`.
 //! Number.  Off: no instruction.
-//! Writers. The world calls; an observer changes nothing in it.
+//! Writers. The simulation calls; an observer changes nothing in it.
 
 use crate::program::TaskId;
 use warmcore_sched::Waker;
@@ -11,13 +11,13 @@ use warmcore_types::{CpuId, Nanos};
 
 /// Why a task left its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum SwitchReason {
     /// It sleeps, or waits for somebody.
-    Sleeps,
+    Blocked,
     /// It waits for a CPU: interrupted, or it let others first.
-    Waits,
+    Runnable,
     /// It has ended.
-    Ended,
+    Exited,
 }
 
 /// Somebody who watches. CPUs are the host's: those of the topology, in its order.
@@ -33,12 +33,12 @@ pub trait Observer {
     }
 
     /// A CPU goes from one task to another. `None`: it had, or has, nothing to do.
-    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
         let _ = (now, cpu, prev, next);
     }
 
     /// A task came to be, with this name.
-    fn born(&mut self, now: Nanos, task: TaskId, name: &str) {
+    fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
         let _ = (now, task, name);
     }
 }

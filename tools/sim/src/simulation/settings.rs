@@ -57,7 +57,7 @@ pub struct Settings {
     pub charge: Nanos,
     /// A policy is asked for help when a task is put behind others and when who looked has found something, as its
     /// trait says; else at ticks alone, as the kernel does.
-    pub help_at_once: bool,
+    pub notify_at_once: bool,
     /// A CPU is kept for a sleeper only if that leaves it idle.
     pub keep_idle_only: bool,
     /// Cache lines that a search reads of each CPU's run queue that it looks at. 0: a search takes no time.
@@ -81,7 +81,7 @@ impl Default for Settings {
             smt_per_mille: None,
             compaction: Nanos(100_000_000),
             charge: Nanos(5),
-            help_at_once: true,
+            notify_at_once: true,
             keep_idle_only: false,
             look_lines: LOOK_LINES_RUNTIME,
             take_lines: TAKE_LINES_RUNTIME,
@@ -94,7 +94,7 @@ impl Settings {
     /// The kernel's own, for [`Kernel`](crate::policy::Kernel).
     pub fn kernel() -> Self {
         Self {
-            help_at_once: false,
+            notify_at_once: false,
             keep_idle_only: true,
             look_lines: LOOK_LINES_KERNEL,
             take_lines: TAKE_LINES_KERNEL,

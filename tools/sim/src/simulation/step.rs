@@ -4,11 +4,11 @@
 //!          over, at an event of its own. Passes over memory that follow each other count as begun one behind the
 //!          other, without an event between them.
 //! Number.  `run, wake, wait` is two events: the end of the run, and the end of what waking cost.
-//! Writers. The world.
+//! Writers. The simulation.
 
-use super::observe::{Left, Observer};
-use super::task::{For, Life, NONE};
-use super::{Target, World, kind};
+use super::observe::{Observer, SwitchReason};
+use super::task::{BlockedOn, NONE, TaskState};
+use super::{Simulation, Target, event_class};
 use crate::memory::ExtentId;
 use crate::policy::SimPolicy;
 use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
@@ -21,39 +21,39 @@ const CLOCK_MAX: u64 = 1 << 63;
 const TASKS_MAX: usize = 1 << 22;
 
 /// What comes of going on.
-pub(super) enum Goes {
+pub(super) enum StepOutcome {
     /// It runs for so long, at full speed.
-    Runs(u64),
+    Run(u64),
     /// It leaves the CPU.
-    Leaves(Left),
+    Switch(SwitchReason),
 }
 
-impl<P: SimPolicy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// The current task goes on. `overhead`: what the CPU does before.
-    pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> Goes {
-        let id = self.scene.cpus[cpu as usize].current;
-        let kernel = self.scene.cpus[cpu as usize].kernel;
-        if self.scene.now >= CLOCK_MAX {
-            self.stop(id, "the clock is at its end, 292 years", "let the world run for a shorter time");
+    pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
+        let id = self.sched.cpus[cpu as usize].current;
+        let kernel = self.sched.cpus[cpu as usize].kernel;
+        if self.sched.now >= CLOCK_MAX {
+            self.stop(id, "the clock is at its end, 292 years", "let the sim run for a shorter time");
             return self.fail(id);
         }
         // `pending`: time that goes by before the next step. `ran`, `worked`: of it some is a run, or any step.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
         for _ in 0..self.settings.steps_max {
             if pending >= LENGTH_MAX.0 {
-                return Goes::Runs(pending);
+                return StepOutcome::Run(pending);
             }
-            let task = &self.scene.tasks[id as usize];
+            let task = &self.sched.tasks[id as usize];
             let (code, step) = (task.code as usize, task.step);
-            let now = Nanos(self.scene.now.saturating_add(pending));
+            let now = Nanos(self.sched.now.saturating_add(pending));
             let Some(op) = self.op_at(code as u32, step) else {
                 if pending > 0 {
-                    return Goes::Runs(pending);
+                    return StepOutcome::Run(pending);
                 }
                 if !self.end(cpu, id) {
                     return self.fail(id);
                 }
-                return Goes::Leaves(Left::Ended);
+                return StepOutcome::Switch(SwitchReason::Exited);
             };
             match op {
                 Op::Run(length) => {
@@ -66,13 +66,13 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                 | Op::ReadLine(_)
                 | Op::WriteLine(_) => {
                     if ran {
-                        return Goes::Runs(pending);
+                        return StepOutcome::Run(pending);
                     }
                     pending += self.touch(cpu, kernel, id, op, now);
                     worked = true;
                 }
                 Op::Begin { times, end } => {
-                    let task = self.scene.task(id);
+                    let task = self.sched.task(id);
                     if times == 0 {
                         task.step = end;
                         continue;
@@ -82,9 +82,9 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                 }
                 Op::End(begin) => {
                     if worked && pending > 0 {
-                        return Goes::Runs(pending);
+                        return StepOutcome::Run(pending);
                     }
-                    let task = self.scene.task(id);
+                    let task = self.sched.task(id);
                     let left = &mut task.loops[usize::from(task.depth) - 1];
                     if *left == FOREVER || *left > 1 {
                         *left -= u32::from(*left != FOREVER);
@@ -95,35 +95,35 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                 }
                 Op::Mark(mark) => {
                     if worked && pending > 0 {
-                        return Goes::Runs(pending);
+                        return StepOutcome::Run(pending);
                     }
                     self.marks[mark as usize].1 += 1;
                 }
                 Op::Allow(place) => {
                     if ran {
-                        return Goes::Runs(pending);
+                        return StepOutcome::Run(pending);
                     }
                     self.allow(id, self.codes[code].affinities[place as usize]);
                 }
-                _ if pending > 0 => return Goes::Runs(pending),
+                _ if pending > 0 => return StepOutcome::Run(pending),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
-                Op::Fork(_) if self.free.is_empty() && self.scene.tasks.len() >= TASKS_MAX => {
+                Op::Fork(_) if self.free.is_empty() && self.sched.tasks.len() >= TASKS_MAX => {
                     let fact = format!("forks one task more, and there are {TASKS_MAX}");
                     self.stop(id, &fact, "let it join those before");
                     return self.fail(id);
                 }
                 Op::Fork(child) => pending += self.fork(cpu, id, child),
-                Op::Signal(gate) => {
-                    if let Some(waiter) = self.gates[gate as usize].pop(&self.scene.tasks) {
+                Op::Signal(wait_queue) => {
+                    if let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) {
                         pending += self.wake_by(waiter, cpu, false);
                     }
                 }
-                Op::Broadcast(gate) => {
-                    while let Some(waiter) = self.gates[gate as usize].pop(&self.scene.tasks) {
+                Op::Broadcast(wait_queue) => {
+                    while let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) {
                         pending += self.wake_by(waiter, cpu, false);
                     }
                 }
-                Op::Unlock(gate) => match self.unlock(cpu, id, gate) {
+                Op::Unlock(wait_queue) => match self.unlock(cpu, id, wait_queue) {
                     Some(cost) => pending += cost,
                     None => return self.fail(id),
                 },
@@ -145,16 +145,16 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                         pending += self.settings.charge.0;
                     }
                 }
-                _ => match self.ask(cpu, id, op) {
-                    Asked::GoesOn(cost) => pending += cost,
-                    Asked::Leaves(left) => {
-                        self.scene.task(id).step += 1;
-                        return Goes::Leaves(left);
+                _ => match self.run_blocking_op(cpu, id, op) {
+                    OpOutcome::Continue(cost) => pending += cost,
+                    OpOutcome::Switch(reason) => {
+                        self.sched.task(id).step += 1;
+                        return StepOutcome::Switch(reason);
                     }
-                    Asked::Fails => return self.fail(id),
+                    OpOutcome::Failed => return self.fail(id),
                 },
             }
-            self.scene.task(id).step += 1;
+            self.sched.task(id).step += 1;
         }
         let fact = format!("{} steps, and no time has passed", self.settings.steps_max);
         self.stop(id, &fact, "let it run, sleep or wait in its loop");
@@ -162,93 +162,93 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
     }
 
     /// A step that may have the task wait.
-    fn ask(&mut self, cpu: u32, id: u32, op: Op) -> Asked {
-        let now = self.scene.now;
-        let life = match op {
+    fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> OpOutcome {
+        let now = self.sched.now;
+        let state = match op {
             Op::Wait => {
-                let task = self.scene.task(id);
+                let task = self.sched.task(id);
                 if task.permits > 0 {
                     task.permits -= 1;
-                    return Asked::GoesOn(0);
+                    return OpOutcome::Continue(0);
                 }
-                Life::Waiting(For::Wake)
+                TaskState::Blocked(BlockedOn::Wake)
             }
             Op::Sleep(length) => match self.draw(id, length) {
-                0 => return Asked::GoesOn(0),
+                0 => return OpOutcome::Continue(0),
                 ns => self.sleep_until(id, now.saturating_add(ns)),
             },
             Op::Timer { period, is_absolute, slot } => {
-                let last = &mut self.scene.task(id).timers[usize::from(slot)];
+                let last = &mut self.sched.task(id).timers[usize::from(slot)];
                 let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
                 *last = if due > now || is_absolute { due } else { now };
                 if due <= now {
-                    return Asked::GoesOn(0);
+                    return OpOutcome::Continue(0);
                 }
                 self.sleep_until(id, due)
             }
             Op::Yield => {
                 // Behind whoever waits.
-                let behind = self.scene.cpus[cpu as usize].queue.least_v(&self.scene.tasks);
-                let task = self.scene.task(id);
-                task.v = behind.map_or(task.v, |v| task.v.max(v + 1));
-                task.left = self.times.voluntary;
-                return Asked::Leaves(Left::Waits);
+                let behind = self.sched.cpus[cpu as usize].queue.least_vruntime(&self.sched.tasks);
+                let task = self.sched.task(id);
+                task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
+                task.remaining_ns = self.times.voluntary;
+                return OpOutcome::Switch(SwitchReason::Runnable);
             }
-            Op::Join => match self.scene.tasks[id as usize].children {
-                0 => return Asked::GoesOn(0),
-                _ => Life::Waiting(For::Children),
+            Op::Join => match self.sched.tasks[id as usize].children {
+                0 => return OpOutcome::Continue(0),
+                _ => TaskState::Blocked(BlockedOn::Children),
             },
-            Op::Lock(gate) => {
-                let at = &mut self.gates[gate as usize];
+            Op::Lock(wait_queue) => {
+                let at = &mut self.wait_queues[wait_queue as usize];
                 if at.owner == NONE {
                     at.owner = id;
-                    return Asked::GoesOn(0);
+                    return OpOutcome::Continue(0);
                 }
-                at.push(&mut self.scene.tasks, id);
-                Life::Waiting(For::Gate(gate))
+                at.push(&mut self.sched.tasks, id);
+                TaskState::Blocked(BlockedOn::WaitQueue(wait_queue))
             }
             Op::WaitOn { condition, lock } => {
                 if self.unlock(cpu, id, lock).is_none() {
-                    return Asked::Fails;
+                    return OpOutcome::Failed;
                 }
-                self.gates[condition as usize].push(&mut self.scene.tasks, id);
-                Life::Waiting(For::Gate(condition))
+                self.wait_queues[condition as usize].push(&mut self.sched.tasks, id);
+                TaskState::Blocked(BlockedOn::WaitQueue(condition))
             }
             Op::Suspend(condition) => {
-                self.gates[condition as usize].push(&mut self.scene.tasks, id);
-                Life::Waiting(For::Gate(condition))
+                self.wait_queues[condition as usize].push(&mut self.sched.tasks, id);
+                TaskState::Blocked(BlockedOn::WaitQueue(condition))
             }
             Op::Barrier { name, parties } => {
-                if self.gates[name as usize].waiting + 1 >= parties {
+                if self.wait_queues[name as usize].waiting + 1 >= parties {
                     let mut cost = 0;
-                    while let Some(waiter) = self.gates[name as usize].pop(&self.scene.tasks) {
+                    while let Some(waiter) = self.wait_queues[name as usize].pop(&self.sched.tasks) {
                         cost += self.wake_by(waiter, cpu, false);
                     }
-                    return Asked::GoesOn(cost);
+                    return OpOutcome::Continue(cost);
                 }
-                self.gates[name as usize].push(&mut self.scene.tasks, id);
-                Life::Waiting(For::Gate(name))
+                self.wait_queues[name as usize].push(&mut self.sched.tasks, id);
+                TaskState::Blocked(BlockedOn::WaitQueue(name))
             }
             other => unreachable!("{other:?} is linked"),
         };
-        self.scene.task(id).life = life;
-        Asked::Leaves(Left::Sleeps)
+        self.sched.task(id).state = state;
+        OpOutcome::Switch(SwitchReason::Blocked)
     }
 
-    fn sleep_until(&mut self, id: u32, at: u64) -> Life {
-        self.events.push(Nanos(at), kind::TIMER, Target { index: id, generation: 0 });
-        Life::Sleeping
+    fn sleep_until(&mut self, id: u32, at: u64) -> TaskState {
+        self.events.push(Nanos(at), event_class::TIMER, Target { index: id, generation: 0 });
+        TaskState::Sleeping
     }
 
     /// Gives a lock to the first who waits. What that costs; `None`: it was not this task's.
-    fn unlock(&mut self, cpu: u32, id: u32, gate: u32) -> Option<u64> {
-        let at = &mut self.gates[gate as usize];
+    fn unlock(&mut self, cpu: u32, id: u32, wait_queue: u32) -> Option<u64> {
+        let at = &mut self.wait_queues[wait_queue as usize];
         if at.owner != id {
             let fact = format!("gives back the lock `{}`, which it has not", at.name);
             self.stop(id, &fact, "lock it before");
             return None;
         }
-        let next = at.pop(&self.scene.tasks);
+        let next = at.pop(&self.sched.tasks);
         at.owner = next.unwrap_or(NONE);
         Some(next.map_or(0, |next| self.wake_by(next, cpu, false)))
     }
@@ -259,7 +259,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
             Op::TouchOwn { kib, pages, how } => {
                 // An extent for each size: what it has more than the next smaller one.
-                let task = &mut self.scene.tasks[id as usize];
+                let task = &mut self.sched.tasks[id as usize];
                 let sizes = &self.codes[task.code as usize].own_kib;
                 if task.own.is_none() {
                     let mut below = 0;
@@ -274,8 +274,8 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
                 Nanos(parts.map(|(_, part)| memory.touch(kernel, ExtentId(part), how, now).0).sum())
             }
             Op::TouchCid(how) => {
-                let task = &self.scene.tasks[id as usize];
-                debug_assert_eq!(task.home, cpu);
+                let task = &self.sched.tasks[id as usize];
+                debug_assert_eq!(task.prev_cpu, cpu);
                 self.processes[task.process as usize].touch(task.user, memory, kernel, how, now)
             }
             Op::ReadLine(line) => memory.read_line(kernel, line, now),
@@ -286,7 +286,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
     }
 
     fn fork(&mut self, cpu: u32, id: u32, child: u32) -> u64 {
-        let task = self.scene.task(id);
+        let task = self.sched.task(id);
         task.forks += 1;
         task.children += 1;
         let entity = self.random.child(task.entity, task.forks);
@@ -295,8 +295,8 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         match delay.map_or(0, |delay| self.draw(child, delay)) {
             0 => self.wake_by(child, cpu, false),
             delay => {
-                let at = Nanos(self.scene.now.saturating_add(delay));
-                self.events.push(at, kind::BEGIN, Target { index: child, generation: 0 });
+                let at = Nanos(self.sched.now.saturating_add(delay));
+                self.events.push(at, event_class::BEGIN, Target { index: child, generation: 0 });
                 0
             }
         }
@@ -304,7 +304,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// How many of the units that a task is to give back it never got.
     fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
-        let refused = &mut self.codes[self.scene.tasks[id as usize].code as usize].refused;
+        let refused = &mut self.codes[self.sched.tasks[id as usize].code as usize].refused;
         let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
         let taken = units.min(*left);
         *left -= taken;
@@ -316,53 +316,58 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// A task has done all its steps. False: it has a lock, which nobody could ever give back.
     fn end(&mut self, cpu: u32, id: u32) -> bool {
-        let code = &mut self.codes[self.scene.tasks[id as usize].code as usize];
-        if let Some((gate, step)) = code.locks.iter().find(|(gate, _)| self.gates[*gate as usize].owner == id)
+        let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
+        if let Some((wait_queue, step)) =
+            code.locks.iter().find(|(wait_queue, _)| self.wait_queues[*wait_queue as usize].owner == id)
         {
-            let fact =
-                format!("takes the lock `{}`, and its task ends with it", self.gates[*gate as usize].name);
-            self.stuck = Some(ProgramError::new(code.at(*step), fact, "unlock it before"));
+            let fact = format!(
+                "takes the lock `{}`, and its task ends with it",
+                self.wait_queues[*wait_queue as usize].name
+            );
+            self.error = Some(ProgramError::new(code.at(*step), fact, "unlock it before"));
             return false;
         }
         while let Some((key, _)) = code.refused.range((id, 0)..=(id, u32::MAX)).next() {
             let key = *key;
             code.refused.remove(&key);
         }
-        let task = self.scene.task(id);
-        task.life = Life::Gone;
+        let task = self.sched.task(id);
+        task.state = TaskState::Dead;
         let (parent, is_daemon) = (task.parent, task.is_daemon);
-        self.living -= u64::from(!is_daemon);
+        self.num_alive_tasks -= u64::from(!is_daemon);
         if parent == NONE {
             return true;
         }
-        let task = self.scene.task(parent);
+        let task = self.sched.task(parent);
         task.children -= 1;
-        match task.life {
-            Life::Waiting(For::Children) if task.children == 0 => _ = self.wake_by(parent, cpu, false),
+        match task.state {
+            TaskState::Blocked(BlockedOn::Children) if task.children == 0 => {
+                _ = self.wake_by(parent, cpu, false)
+            }
             // It kept its place for its children's sake.
-            Life::Gone if task.children == 0 && task.is_forked => self.free.push(parent),
+            TaskState::Dead if task.children == 0 && task.is_forked => self.free.push(parent),
             _ => {}
         }
         true
     }
 
     fn stop(&mut self, id: u32, fact: &str, next: &str) {
-        let task = &self.scene.tasks[id as usize];
+        let task = &self.sched.tasks[id as usize];
         let place = self.codes[task.code as usize].at(task.step);
-        self.stuck = Some(ProgramError::new(place, fact, next));
+        self.error = Some(ProgramError::new(place, fact, next));
     }
 
-    /// The world stops: the task just leaves.
-    fn fail(&mut self, id: u32) -> Goes {
-        self.scene.task(id).life = Life::Waiting(For::Wake);
-        Goes::Leaves(Left::Sleeps)
+    /// The simulation stops: the task just leaves.
+    fn fail(&mut self, id: u32) -> StepOutcome {
+        self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
+        StepOutcome::Switch(SwitchReason::Blocked)
     }
 }
 
 /// What comes of a step that may have the task wait.
-enum Asked {
+enum OpOutcome {
     /// What that costs.
-    GoesOn(u64),
-    Leaves(Left),
-    Fails,
+    Continue(u64),
+    Switch(SwitchReason),
+    Failed,
 }

@@ -1,7 +1,7 @@
-//! World: a machine on which tasks run, on a virtual clock.
+//! Simulation: a machine on which tasks run, on a virtual clock.
 //!
 //! Model.   An event happens, the state changes, policies of `place`, `cid` and `budget` are asked, and what they
-//!          answer is done. Between a task's steps nothing happens on its CPU. `scene` is what policies see; `step`
+//!          answer is done. Between a task's steps nothing happens on its CPU. `sched_state` is what policies see; `step`
 //!          runs programs; `switch` gives CPUs to tasks; `wake` puts tasks where they are to wait; `process`
 //!          has ids.
 //! Number.  Two programs that wake each other: two events for each wake.
@@ -13,16 +13,16 @@
 //! absence does to a cache within one step, active balancing.
 //!
 //! ```
-//! use warmcore_sim::{costs::Costs, policy::Kernel, program::Program, world::{Settings, World}};
+//! use warmcore_sim::{costs::Costs, policy::Kernel, program::Program, simulation::{Settings, Simulation}};
 //! use warmcore_types::Nanos;
 //! use warmcore_topo::{MACHINES, Topology};
 //!
 //! let topology = Topology::from_machine(MACHINES, "ryzen7950x")?;
 //! let costs = Costs::from_machine(MACHINES, "ryzen7950x")?;
-//! let mut world = World::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-//! world.spawn(&Program::new("client").repeat(100, |p| p.run(8_000).wake("server").wait().mark("trips")))?;
-//! world.spawn(&Program::new("server").daemon().forever(|p| p.wait().run(8_000).wake("client")))?;
-//! let report = world.run(Nanos(1_000_000_000))?;
+//! let mut simulation = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
+//! simulation.spawn(&Program::new("client").repeat(100, |p| p.run(8_000).wake("server").wait().mark("trips")))?;
+//! simulation.spawn(&Program::new("server").daemon().forever(|p| p.wait().run(8_000).wake("client")))?;
+//! let report = simulation.run(Nanos(1_000_000_000))?;
 //! assert!(report.is_complete());
 //! assert_eq!(report.mark("trips"), 100);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,22 +35,21 @@ use crate::policy::SimPolicy;
 use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
 use crate::random::Random;
 use code::{Code, Names};
-use gate::Gate;
-use scene::{Scene, State};
+use sched_state::{CpuState, SchedState};
 use settings::Times;
 use task::{NONE, Task};
+use wait_queue::WaitQueue;
 use warmcore_sched::{Machine, Waker};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
 mod code;
-mod gate;
 mod observe;
 pub mod process;
 mod queue;
 mod report;
-mod scene;
+mod sched_state;
 mod settings;
 mod step;
 mod switch;
@@ -58,23 +57,24 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod wait_queue;
 mod wake;
 
-pub use observe::{Left, Observer};
+pub use observe::{Observer, SwitchReason};
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
-pub use scene::CpuCounts;
+pub use sched_state::CpuCounts;
 pub use settings::{Order, Settings};
 pub use task::TaskCounts;
 
 /// What an event is: of two at the same time the lower one comes first.
-mod kind {
+mod event_class {
     pub(super) const STEP: u8 = 0;
-    pub(super) const ARRIVE: u8 = 1;
+    pub(super) const AWAKE: u8 = 1;
     pub(super) const TIMER: u8 = 2;
     pub(super) const BEGIN: u8 = 3;
     pub(super) const PREEMPT: u8 = 4;
     pub(super) const TICK: u8 = 5;
-    pub(super) const LOOK: u8 = 6;
+    pub(super) const SEARCH: u8 = 6;
 }
 
 /// Which CPU or task, and which of its events: an old one is stale.
@@ -85,8 +85,8 @@ struct Target {
 }
 
 /// A machine on which tasks run. `O` watches.
-pub struct World<P, O = ()> {
-    scene: Scene,
+pub struct Simulation<P, O = ()> {
+    sched: SchedState,
     policy: P,
     observer: O,
     settings: Settings,
@@ -101,7 +101,7 @@ pub struct World<P, O = ()> {
     steps: Vec<Op>,
     parts: Vec<(u32, u32)>,
     names: Names,
-    gates: Vec<Gate>,
+    wait_queues: Vec<WaitQueue>,
     marks: Vec<(String, u64)>,
     processes: Vec<process::Process>,
     accounts: account::Budgets,
@@ -109,25 +109,25 @@ pub struct World<P, O = ()> {
     /// Places of tasks that are gone.
     free: Vec<u32>,
     /// Tasks that have not ended, daemons aside.
-    living: u64,
+    num_alive_tasks: u64,
     spawned: u64,
-    /// There was one: the world ends with the last of them.
+    /// There was one: the simulation ends with the last of them.
     has_end: bool,
     handled: u64,
     stale: u64,
     hash: u64,
     /// A program that cannot go on.
-    stuck: Option<ProgramError>,
+    error: Option<ProgramError>,
 }
 
-impl<P: SimPolicy> World<P> {
+impl<P: SimPolicy> Simulation<P> {
     /// A machine at rest.
     pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
         Self::watched(topology, costs, settings, policy, seed, ())
     }
 }
 
-impl<P: SimPolicy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// The same, watched.
     pub fn watched(
         topology: &Topology,
@@ -145,7 +145,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         let queues = policy.queues(&machine);
         let queue_lines = (0..queues).map(|_| memory.line()).collect();
         Self {
-            scene: Scene::new(machine, &core_of, &settings, queues, policy.migration_cost()),
+            sched: SchedState::new(machine, &core_of, &settings, queues, policy.migration_cost()),
             policy,
             observer,
             times: Times::new(costs, &settings),
@@ -158,30 +158,30 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             steps: Vec::new(),
             parts: Vec::new(),
             names: Names::default(),
-            gates: Vec::new(),
+            wait_queues: Vec::new(),
             marks: Vec::new(),
             processes: Vec::new(),
             accounts: account::Budgets::new(cpus),
             topology: topology.clone(),
             free: Vec::new(),
-            living: 0,
+            num_alive_tasks: 0,
             spawned: 0,
             has_end: false,
             handled: 0,
             stale: 0,
             hash: 0,
-            stuck: None,
+            error: None,
         }
     }
 
     /// The clock.
     pub fn now(&self) -> Nanos {
-        Nanos(self.scene.now)
+        Nanos(self.sched.now)
     }
 
     /// The machine, as policies see it: its CPUs are those of the topology, in its order.
     pub fn machine(&self) -> &Machine {
-        &self.scene.machine
+        &self.sched.machine
     }
 
     /// Its caches.
@@ -211,7 +211,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// A process without tasks.
     pub fn process(&mut self, plan: process::Plan) -> ProcessId {
-        self.processes.push(process::Process::new(self.scene.cpus.len() as u32, plan));
+        self.processes.push(process::Process::new(self.sched.cpus.len() as u32, plan));
         ProcessId(self.processes.len() as u32 - 1)
     }
 
@@ -235,10 +235,10 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         self.accounts.drain(account)
     }
 
-    /// A task that runs `program`. It is woken when the world goes on.
+    /// A task that runs `program`. It is woken when the simulation goes on.
     ///
     /// # Errors
-    /// A program that no world can run, or not on this machine.
+    /// A program that no simulation can run, or not on this machine.
     pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
         program.check()?;
         let code = self.load(program)?;
@@ -247,7 +247,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         let id = self.make(code, entity, NONE);
         self.names.tasks.insert(program.name.clone(), id);
         let at = program.delay.map_or(0, |delay| self.draw(id, delay));
-        self.events.push(Nanos(self.scene.now + at), kind::BEGIN, Target { index: id, generation: 0 });
+        self.events.push(Nanos(self.sched.now + at), event_class::BEGIN, Target { index: id, generation: 0 });
         Ok(TaskId(id))
     }
 
@@ -256,19 +256,19 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
         task.is_daemon = of.is_daemon;
-        let inherited = if parent == NONE { NONE } else { self.scene.tasks[parent as usize].process };
+        let inherited = if parent == NONE { NONE } else { self.sched.tasks[parent as usize].process };
         task.process = of.process.map_or(inherited, |process| process.0);
         task.parent = parent;
         task.is_forked = parent != NONE;
         if !task.is_daemon {
-            self.living += 1;
+            self.num_alive_tasks += 1;
             self.has_end = true;
         }
         if task.process != NONE {
             let allowed = self.cpus_of(of.starts_at);
             task.user = self.processes[task.process as usize].join(&allowed);
         }
-        let tasks = &mut self.scene.tasks;
+        let tasks = &mut self.sched.tasks;
         let id = self.free.pop().unwrap_or(tasks.len() as u32);
         if tasks.len() == tasks.capacity() {
             // By an eighth: tasks are large, and half of the room empty would be too much.
@@ -279,16 +279,16 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         } else {
             tasks[id as usize] = task
         }
-        self.observer.born(Nanos(self.scene.now), TaskId(id), &self.codes[code as usize].name);
+        self.observer.task_created(Nanos(self.sched.now), TaskId(id), &self.codes[code as usize].name);
         id
     }
 
     fn draw(&mut self, id: u32, length: Length) -> u64 {
-        let task = &mut self.scene.tasks[id as usize];
+        let task = &mut self.sched.tasks[id as usize];
         length.draw(self.random, task.entity, &mut task.draws).0
     }
 
-    /// Goes on until all tasks have ended, or until that time.
+    /// StepOutcome on until all tasks have ended, or until that time.
     ///
     /// # Errors
     /// Names that nobody has; a program that goes on without time passing, or gives back a lock that it has not.
@@ -299,23 +299,23 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             self.steps.extend(&code.ops);
             self.parts.push((begin, self.steps.len() as u32));
         }
-        while self.living > 0 || !self.has_end {
+        while self.num_alive_tasks > 0 || !self.has_end {
             let Some(due) = self.events.pop_until(until) else { break };
-            debug_assert!(due.at.0 >= self.scene.now, "time goes back");
-            self.scene.now = due.at.0;
+            debug_assert!(due.at.0 >= self.sched.now, "time goes back");
+            self.sched.now = due.at.0;
             let Target { index, generation } = due.what;
             let word = due.at.0 ^ u64::from(due.class) << 60 ^ u64::from(index) << 32 ^ u64::from(generation);
             self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let was_stale = self.happen(due.class, index, generation);
+            let was_stale = self.handle_event(due.class, index, generation);
             self.handled += u64::from(!was_stale);
             self.stale += u64::from(was_stale);
-            if let Some(stuck) = self.stuck.take() {
-                return Err(stuck);
+            if let Some(error) = self.error.take() {
+                return Err(error);
             }
         }
-        if (self.living > 0 || !self.has_end) && self.events.next_at().is_some() {
+        if (self.num_alive_tasks > 0 || !self.has_end) && self.events.next_at().is_some() {
             // It may have been run further before: time never goes back.
-            self.scene.now = self.scene.now.max(until.0);
+            self.sched.now = self.sched.now.max(until.0);
         }
         Ok(self.report())
     }
@@ -329,25 +329,25 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// Whether the event was stale.
     #[inline]
-    fn happen(&mut self, class: u8, index: u32, generation: u32) -> bool {
-        let is_current = |world: &Self| world.scene.cpus[index as usize].generation == generation;
+    fn handle_event(&mut self, class: u8, index: u32, generation: u32) -> bool {
+        let is_current = |sim: &Self| sim.sched.cpus[index as usize].generation == generation;
         match class {
-            kind::STEP | kind::ARRIVE | kind::LOOK if !is_current(self) => return true,
-            kind::STEP => return self.step_ends(index),
-            kind::ARRIVE => self.arrives(index),
-            kind::TIMER => self.timer(index),
-            kind::BEGIN => {
+            event_class::STEP | event_class::AWAKE | event_class::SEARCH if !is_current(self) => return true,
+            event_class::STEP => return self.finish_step(index),
+            event_class::AWAKE => self.finish_wakeup(index),
+            event_class::TIMER => self.timer(index),
+            event_class::BEGIN => {
                 let waker = Waker::Outside(None);
                 self.wake(index, waker, false, 0);
             }
-            kind::PREEMPT => return self.preempt_for(index, generation),
-            kind::TICK => return self.tick(index),
+            event_class::PREEMPT => return self.preempt_for(index, generation),
+            event_class::TICK => return self.tick(index),
             _ => self.kick(index, 0, false),
         }
         false
     }
 
     fn is_running(&self, cpu: u32) -> bool {
-        self.scene.cpus[cpu as usize].state == State::Running
+        self.sched.cpus[cpu as usize].state == CpuState::Running
     }
 }

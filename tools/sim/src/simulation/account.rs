@@ -1,9 +1,9 @@
-//! Account: budgets of this world, with stocks behind locks as they were published.
+//! Account: budgets of this simulation, with stocks behind locks as they were published.
 //!
 //! Model.   The crate's own accounts over its own reference kind of stock. The CPU is the one that the simulator
 //!          imagines. Nobody else is there, so no lock is ever held by another.
 //! Number.  A charge that a stock serves costs what `Settings::charge` says.
-//! Writers. The world.
+//! Writers. The simulation.
 
 use crate::program::AccountId;
 use warmcore_budget::stock::{Key, LockedStocks};
@@ -35,7 +35,7 @@ impl Budgets {
     fn node(&self, account: AccountId) -> (&Accounts<LockedStocks>, &Node) {
         let (key, _) = self.keys[account.0 as usize];
         let accounts = self.accounts.as_ref().expect("an id comes from `create`");
-        (accounts, accounts.node(key).expect("accounts of a world stay"))
+        (accounts, accounts.node(key).expect("accounts of a sim stay"))
     }
 
     /// False: refused.

@@ -15,8 +15,8 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::{Kernel, PrevCpu, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program, TaskId};
-use warmcore_sim::world::process::Plan;
-use warmcore_sim::world::{Left, Observer, Outcome, Report, Settings, World};
+use warmcore_sim::simulation::process::Plan;
+use warmcore_sim::simulation::{Observer, Outcome, Report, Settings, Simulation, SwitchReason};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, LlcId, Nanos};
 
@@ -63,10 +63,10 @@ impl Books {
 }
 
 impl Observer for Books {
-    fn born(&mut self, now: Nanos, task: TaskId, name: &str) {
+    fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
         self.at(now);
         let before = self.tasks.insert(task, Is::Asleep);
-        assert!(before.is_none_or(|is| is == Is::Gone), "{task:?} is born while it lives");
+        assert!(before.is_none_or(|is| is == Is::Gone), "{task:?} is task_created while it lives");
         if name.contains("kept") {
             self.kept.push(task);
         }
@@ -85,15 +85,15 @@ impl Observer for Books {
         assert!(matches!(self.tasks[&task], Is::Queued(_)));
     }
 
-    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, Left)>, next: Option<TaskId>) {
+    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
         self.at(now);
         assert_eq!(self.on.remove(&cpu), prev.map(|(task, _)| task), "{cpu} had somebody else");
         if let Some((task, left)) = prev {
             assert_eq!(self.tasks[&task], Is::On(cpu));
             let is = match left {
-                Left::Sleeps => Is::Asleep,
-                Left::Waits => Is::Queued(now),
-                Left::Ended => Is::Gone,
+                SwitchReason::Blocked => Is::Asleep,
+                SwitchReason::Runnable => Is::Queued(now),
+                SwitchReason::Exited => Is::Gone,
             };
             self.tasks.insert(task, is);
         }
@@ -203,9 +203,9 @@ fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
 }
 
 /// How many tasks a load has that were spawned, forked ones aside.
-fn spawn<P: SimPolicy>(world: &mut World<P, Books>, load: &Load) {
+fn spawn<P: SimPolicy>(sim: &mut Simulation<P, Books>, load: &Load) {
     let run = Length::Between(Nanos(1_000), Nanos(load.run_max));
-    let mut add = |program: Program| _ = world.spawn(&program).expect("it is right");
+    let mut add = |program: Program| _ = sim.spawn(&program).expect("it is right");
     for i in 0..load.pairs {
         let (a, b) = (format!("a{i}"), format!("b{i}"));
         add(Program::new(&a).repeat(40, |p| p.run(run).wake(&*b).wait().mark("trips")));
@@ -236,13 +236,13 @@ fn spawn<P: SimPolicy>(world: &mut World<P, Books>, load: &Load) {
     let rules: [CidRules; 4] =
         [(&CacheLocal).into(), (&KeptPerCpu).into(), (&Lowest).into(), CidRules::TaskOwned];
     let process =
-        world.process(Plan::new(rules[load.seed as usize % 4]).with_area(16 << 10, Pages::CopyOnWrite));
+        sim.process(Plan::new(rules[load.seed as usize % 4]).with_area(16 << 10, Pages::CopyOnWrite));
     for i in 0..load.cids {
         let of = Program::new(format!("cid{i}")).in_process(process);
         let body = |p: Program| {
             p.touch_cid(Access::Write).run(run).sleep(Length::Exponential(Nanos(40_000_000))).mark("touches")
         };
-        world.spawn(&of.repeat(8, body)).expect("it is right");
+        sim.spawn(&of.repeat(8, body)).expect("it is right");
     }
 }
 
@@ -254,11 +254,11 @@ fn run<P: SimPolicy>(
     policy: P,
     load: &Load,
 ) -> (Report, Books, Topology) {
-    let mut world =
-        World::watched(topology, &Costs::of(topology), settings, policy, load.seed, Books::default());
-    spawn(&mut world, load);
-    let report = world.run(END).expect("no program is wrong");
-    let books = world.into_observer();
+    let mut sim =
+        Simulation::watched(topology, &Costs::of(topology), settings, policy, load.seed, Books::default());
+    spawn(&mut sim, load);
+    let report = sim.run(END).expect("no program is wrong");
+    let books = sim.into_observer();
     (report, books, topology.clone())
 }
 
@@ -300,7 +300,7 @@ const CASES: u32 = 40;
 #[test]
 fn nothing_is_lost_nothing_runs_twice_and_time_goes_on() {
     let name = "nothing_is_lost_nothing_runs_twice_and_time_goes_on";
-    property("world", name, CASES, any_of_them(), |case| {
+    property("simulation", name, CASES, any_of_them(), |case| {
         let (topology, load) = (case.topology(), &case.load);
         for policy in SimPolicyKind::all() {
             check(&run(&topology, settings(case.kind), policy, load), load);
@@ -313,7 +313,7 @@ fn nothing_is_lost_nothing_runs_twice_and_time_goes_on() {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
-    property("world", "the_same_seed_gives_the_same_bytes", CASES, any_of_them(), |case| {
+    property("simulation", "the_same_seed_gives_the_same_bytes", CASES, any_of_them(), |case| {
         let once = || {
             let (report, ..) = run(&case.topology(), Settings::kernel(), Kernel::default(), &case.load);
             serde_json::to_string(&report).expect("it is a report")
@@ -323,8 +323,8 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn two_policies_see_the_same_world() {
-    property("world", "two_policies_see_the_same_world", CASES, any_of_them(), |case| {
+fn two_policies_see_the_same_simulation() {
+    property("simulation", "two_policies_see_the_same_simulation", CASES, any_of_them(), |case| {
         // What each task is to run is drawn for it, not for whoever comes by first. So without anything that a place
         // changes, all have the same work: as many naps of the same lengths.
         let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..case.load.clone() };
@@ -341,9 +341,10 @@ fn two_policies_see_the_same_world() {
             for line in ["l1_cycles", "llc_latency", "l2_cycles", "stream_resident_cycles_per_line"] {
                 costs = costs.with(line, 0).expect("it is there");
             }
-            let mut world = World::watched(&topology, &costs, settings, policy, load.seed, Books::default());
-            spawn(&mut world, &load);
-            let report = world.run(END).expect("no program is wrong");
+            let mut sim =
+                Simulation::watched(&topology, &costs, settings, policy, load.seed, Books::default());
+            spawn(&mut sim, &load);
+            let report = sim.run(END).expect("no program is wrong");
             report.tasks.iter().map(|task| task.counts.run_ns).collect::<Vec<_>>()
         };
         assert_eq!(ran(SimPolicyKind::Product(PolicyKind::Home)), ran(SimPolicyKind::GlobalFifo));
@@ -354,7 +355,7 @@ fn two_policies_see_the_same_world() {
 #[test]
 #[ignore = "fails on purpose"]
 fn a_property_that_does_not_hold() {
-    property("world", "a_property_that_does_not_hold", CASES, any_of_them(), |case| {
+    property("simulation", "a_property_that_does_not_hold", CASES, any_of_them(), |case| {
         let (report, ..) = run(&case.topology(), settings(case.kind), Kernel::default(), &case.load);
         assert!(report.mark("naps") < 60, "{} naps, hash {:016x}", report.mark("naps"), report.hash);
     });
@@ -390,7 +391,7 @@ fn a_failure_ends_with_the_command_that_replays_exactly_that_case() {
         .strip_prefix(&format!("{VARIABLE}='"))
         .and_then(|rest| rest.split_once('\''))
         .unwrap_or_else(|| panic!("no case: {last}"));
-    let command = " cargo test -p warmcore-sim --test world a_property_that_does_not_hold -- --exact";
+    let command = " cargo test -p warmcore-sim --test simulation a_property_that_does_not_hold -- --exact";
     assert_eq!(rest.get(..command.len()), Some(command));
     // Shrunk to as few timers as break it, and their run is the same event by event.
     assert!(case.contains("timers=2 "), "{case}");
@@ -456,7 +457,7 @@ fn work_is_conserved_as_the_policies_promise() {
 fn some_runs_are_known_event_by_event() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt");
     let load = Load { pairs: 6, timers: 4, forks: 2, locks: 3, kept: 2, cids: 4, run_max: 60_000, seed: 7 };
-    let mut now = String::from("# machine policy: events, hash, clock. Written by tests/world.rs.\n");
+    let mut now = String::from("# machine policy: events, hash, clock. Written by tests/simulation.rs.\n");
     for (name, topology) in [("2x2x4x2", drawn(2, 2, 4, 2)), ("1x1x2x1", drawn(1, 1, 2, 1))] {
         let mut add = |policy: &str, (report, ..): (Report, Books, Topology)| {
             now += &format!("{name} {policy}: {} {:016x} {}\n", report.events, report.hash, report.now.0);

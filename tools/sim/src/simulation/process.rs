@@ -4,7 +4,7 @@
 //!          tick meets a running task of the process, ids that nobody used are taken back, by the crate's own rule.
 //!          Each id has an area of data; a task touches that of the id under which it runs.
 //! Number.  16 bytes per CPU and process for pcpu_cids, 8 for when each was used last.
-//! Writers. The world; `expiry` before it runs.
+//! Writers. The simulation; `expiry` before it runs.
 //! Source.  Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: what is old is judged by the
 //!          clock of the CPU that keeps the id, which stands still while that CPU idles.
 

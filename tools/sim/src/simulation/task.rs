@@ -2,7 +2,7 @@
 //!
 //! Model.   Where it is in its program, what it waits for, where it ran last, and what placement remembers of it.
 //! Number.  At most 512 bytes, which a test holds.
-//! Writers. The world.
+//! Writers. The simulation.
 
 use crate::memory::ExtentId;
 use crate::policy::kernel::Flips;
@@ -15,7 +15,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Life {
+pub(crate) enum TaskState {
     /// Not begun.
     #[default]
     New,
@@ -26,17 +26,17 @@ pub(crate) enum Life {
     /// Until a time.
     Sleeping,
     /// Until somebody wakes it.
-    Waiting(For),
+    Blocked(BlockedOn),
     /// Its place may be another's.
-    Gone,
+    Dead,
 }
 
 /// What a task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum BlockedOn {
     Wake,
     Children,
-    Gate(u32),
+    WaitQueue(u32),
 }
 
 /// What came of a task so far.
@@ -86,20 +86,20 @@ impl TaskCounts {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Task {
-    pub(crate) life: Life,
+    pub(crate) state: TaskState,
     pub(crate) allowed: Allowed,
     /// Its neighbours in the lists that it is in: (before, behind).
     pub(crate) links: [(u32, u32); 2],
-    pub(crate) home: u32,
+    pub(crate) prev_cpu: u32,
     /// On which CPU it waits, and in which shard's queue.
     pub(crate) queued_on: u32,
-    pub(crate) shelf: u32,
+    pub(crate) inject_queue: u32,
     /// Which shared queue it enters once the CPU where it waits is awake.
     pub(crate) enters: u32,
     /// Where it was when it was woken the last time.
     pub(crate) was_on: u32,
     pub(crate) woken_from: u32,
-    pub(crate) v_of: u32,
+    pub(crate) vruntime_cpu: u32,
     pub(crate) process: u32,
     /// In which of its CPU's lists it is.
     pub(crate) list: u8,
@@ -109,12 +109,12 @@ pub(crate) struct Task {
 
     pub(crate) queued_at: u64,
     /// What it has run, as this CPU counts.
-    pub(crate) v: u64,
+    pub(crate) vruntime: u64,
     /// What is left of the step that it was interrupted in.
-    pub(crate) left: u64,
-    pub(crate) refill: Nanos,
+    pub(crate) remaining_ns: u64,
+    pub(crate) migration_cost: Nanos,
     pub(crate) sleeps: Sleeps,
-    pub(crate) debt: Nanos,
+    pub(crate) accrued_cost: Nanos,
     pub(crate) code: u32,
     pub(crate) step: u32,
 
@@ -135,7 +135,7 @@ pub(crate) struct Task {
     /// Wakes that it has not waited for yet.
     pub(crate) permits: u32,
     /// Of the queue of a lock or condition.
-    pub(crate) gate_next: u32,
+    pub(crate) wait_next: u32,
     pub(crate) user: u32,
     pub(crate) parent: u32,
     pub(crate) children: u32,
@@ -147,26 +147,26 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(code: u32, entity: u64, allowed: Allowed) -> Self {
         Self {
-            life: Life::New,
+            state: TaskState::New,
             allowed,
-            home: NONE,
+            prev_cpu: NONE,
             links: [(NONE, NONE); 2],
             list: 0,
             queued_on: NONE,
-            shelf: NONE,
+            inject_queue: NONE,
             enters: NONE,
             last_ran: 0,
             was_on: NONE,
             flips: Flips::default(),
             queued_at: 0,
-            v: 0,
-            v_of: NONE,
-            left: 0,
-            refill: Nanos(0),
+            vruntime: 0,
+            vruntime_cpu: NONE,
+            remaining_ns: 0,
+            migration_cost: Nanos(0),
             sleeps: Sleeps::default(),
             average_run: 0,
             burst: 0,
-            debt: Nanos(0),
+            accrued_cost: Nanos(0),
             woken_from: NONE,
             permits: 0,
             code,
@@ -174,7 +174,7 @@ impl Task {
             loops: [0; LOOPS_MAX],
             depth: 0,
             is_daemon: false,
-            gate_next: NONE,
+            wait_next: NONE,
             process: NONE,
             user: NONE,
             own: None,
@@ -189,8 +189,8 @@ impl Task {
         }
     }
 
-    pub(crate) fn home(&self) -> Option<CpuId> {
-        (self.home != NONE).then_some(CpuId(self.home))
+    pub(crate) fn prev_cpu(&self) -> Option<CpuId> {
+        (self.prev_cpu != NONE).then_some(CpuId(self.prev_cpu))
     }
 
     /// It may run on one CPU alone.

@@ -1,8 +1,8 @@
-//! How fast a world is: pairs that wake each other, on the published machine and on ones of 16 to 8192 CPUs.
+//! How fast a simulation is: pairs that wake each other, on the published machine and on ones of 16 to 8192 CPUs.
 //!
 //! Model.   As many pairs as CPUs; each end runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best
 //!          of some rounds, since all else is the machine's noise. Events are those that something came of.
-//!          `cargo bench --bench world -- profile` runs the first one only, for long; `profile-8192` the largest;
+//!          `cargo bench --bench simulation -- profile` runs the first one only, for long; `profile-8192` the largest;
 //!          `growth` those of 16 to 8192 only.
 
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use warmcore_sched::PolicyKind;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program};
-use warmcore_sim::world::{Report, Settings, World};
+use warmcore_sim::simulation::{Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
@@ -21,17 +21,17 @@ const CPU_NS: u64 = 6_000_000_000;
 /// Before: who was spawned has found its place.
 const SETTLED: Nanos = Nanos(3_000_000);
 
-fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> World<P> {
-    let mut world = World::new(topology, costs, settings, policy, 1);
+fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> Simulation<P> {
+    let mut sim = Simulation::new(topology, costs, settings, policy, 1);
     let run = Length::Around(Nanos(8_000), 10);
     for i in 0..topology.cpus.len() {
         let (client, server) = (format!("client {i}"), format!("server {i}"));
         let of = Program::new(&client).forever(|p| p.run(run).wake_sync(&*server).wait().mark("trips"));
-        world.spawn(&of).expect("it is right");
+        sim.spawn(&of).expect("it is right");
         let of = Program::new(&server).forever(|p| p.wait().run(run).wake_sync(&*client));
-        world.spawn(&of).expect("it is right");
+        sim.spawn(&of).expect("it is right");
     }
-    world
+    sim
 }
 
 /// What this process had of the CPU, where the kernel says so: others may have had it meanwhile. Else the clock.
@@ -53,15 +53,15 @@ fn measure<P: SimPolicy + Copy>(
     let until = CPU_NS / topology.cpus.len() as u64;
     let mut best: Option<(f64, Report, (usize, usize, usize))> = None;
     for _ in 0..rounds {
-        let mut world = pairs(topology, costs, settings.clone(), policy);
-        let before = world.run(SETTLED).expect("it is right");
+        let mut sim = pairs(topology, costs, settings.clone(), policy);
+        let before = sim.run(SETTLED).expect("it is right");
         let begin = cpu_seconds();
-        let mut report = world.run(Nanos(SETTLED.0 + until)).expect("it is right");
+        let mut report = sim.run(Nanos(SETTLED.0 + until)).expect("it is right");
         let took = cpu_seconds() - begin;
         report.events -= before.events;
         report.stale -= before.stale;
         if best.as_ref().is_none_or(|(least, ..)| took < *least) {
-            best = Some((took, report, world.bytes()));
+            best = Some((took, report, sim.bytes()));
         }
     }
     let (took, report, (cpus, tasks, pending)) = best.expect("a round");

@@ -4,7 +4,7 @@
 //!          by what each has run; most come at its end. Rounds: who comes during a round runs in the next one; the
 //!          policy says in which direction a round goes; and a slot for the one that the running task woke.
 //! Number.  56 bytes.
-//! Writers. The world.
+//! Writers. The simulation.
 //! Source.  Rounds: the runtime's queue, for one tenant. Which task is taken away: `place::Policy::whom`.
 
 use super::settings::Order;
@@ -58,8 +58,8 @@ impl<const LINK: usize> List<LINK> {
     /// In front of all who have run more.
     #[inline]
     fn push_sorted(&mut self, tasks: &mut [Task], id: u32) {
-        let (v, mut after) = (tasks[id as usize].v, self.last);
-        while after != NONE && tasks[after as usize].v > v {
+        let (v, mut after) = (tasks[id as usize].vruntime, self.last);
+        while after != NONE && tasks[after as usize].vruntime > v {
             after = tasks[after as usize].links[LINK].0;
         }
         self.insert(tasks, id, after);
@@ -93,66 +93,79 @@ impl<const LINK: usize> List<LINK> {
 
 /// `Task::list` in a queue: none, this round's, the next round's, the slot.
 const NOWHERE: u8 = 0;
-const NOW: u8 = 1;
-const LATER: u8 = 2;
-const NEXT: u8 = 3;
+const BATCH: u8 = 1;
+const NEXT_BATCH: u8 = 2;
+const LIFO_SLOT: u8 = 3;
 
 /// Who waits on a CPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunQueue {
     /// This round's, or all.
-    now: List<0>,
+    batch: List<0>,
     /// The next round's.
-    later: List<0>,
+    next_batch: List<0>,
     /// The one that the running task woke.
-    next: u32,
+    lifo_slot: u32,
     /// How often in a row that was served.
-    chain: u32,
-    turn: Turn,
+    lifo_polls: u32,
+    batch_order: Turn,
     /// Those that may run elsewhere, too.
-    pub(crate) movable: u32,
+    pub(crate) stealable: u32,
     /// Those of them that may not run everywhere.
     pub(crate) restricted: u32,
     /// Since when one of those has always been there.
-    pub(crate) since: u64,
+    pub(crate) backlog_since: u64,
 }
 
 impl Default for RunQueue {
     fn default() -> Self {
-        let (now, later) = (List::default(), List::default());
-        Self { now, later, next: NONE, chain: 0, turn: Turn::Forth, movable: 0, restricted: 0, since: 0 }
+        let (batch, next_batch) = (List::default(), List::default());
+        Self {
+            batch,
+            next_batch,
+            lifo_slot: NONE,
+            lifo_polls: 0,
+            batch_order: Turn::Forth,
+            stealable: 0,
+            restricted: 0,
+            backlog_since: 0,
+        }
     }
 }
 
 impl RunQueue {
     #[inline]
     pub(crate) fn len(&self) -> u32 {
-        self.now.len + self.later.len + u32::from(self.next != NONE)
+        self.batch.len + self.next_batch.len + u32::from(self.lifo_slot != NONE)
     }
 
     /// Who is next, if nobody else comes.
     pub(crate) fn peek(&self) -> Option<u32> {
-        if self.next != NONE { Some(self.next) } else { self.now.first().or(self.later.first()) }
+        if self.lifo_slot != NONE {
+            Some(self.lifo_slot)
+        } else {
+            self.batch.first().or(self.next_batch.first())
+        }
     }
 
     /// What he has run who is next in the fair order.
-    pub(crate) fn least_v(&self, tasks: &[Task]) -> Option<u64> {
-        self.now.first().map(|id| tasks[id as usize].v)
+    pub(crate) fn least_vruntime(&self, tasks: &[Task]) -> Option<u64> {
+        self.batch.first().map(|id| tasks[id as usize].vruntime)
     }
 
     #[inline]
     pub(crate) fn push(&mut self, tasks: &mut [Task], id: u32, order: Order) {
         match order {
-            Order::Fair => self.now.push_sorted(tasks, id),
-            Order::Rounds => self.later.push(tasks, id),
+            Order::Fair => self.batch.push_sorted(tasks, id),
+            Order::Rounds => self.next_batch.push(tasks, id),
         }
-        tasks[id as usize].list = if order == Order::Fair { NOW } else { LATER };
+        tasks[id as usize].list = if order == Order::Fair { BATCH } else { NEXT_BATCH };
     }
 
     /// To run next.
-    pub(crate) fn push_next(&mut self, tasks: &mut [Task], id: u32) {
-        let before = std::mem::replace(&mut self.next, id);
-        tasks[id as usize].list = NEXT;
+    pub(crate) fn push_lifo(&mut self, tasks: &mut [Task], id: u32) {
+        let before = std::mem::replace(&mut self.lifo_slot, id);
+        tasks[id as usize].list = LIFO_SLOT;
         if before != NONE {
             self.push(tasks, before, Order::Rounds);
         }
@@ -166,27 +179,27 @@ impl RunQueue {
         turn: impl Fn() -> Turn,
     ) -> Option<u32> {
         let mut behind = NONE;
-        if self.next != NONE {
-            let next = self.next;
-            if self.len() == 1 || self.chain < chain_max() {
-                self.chain = self.chain.saturating_add(1);
+        if self.lifo_slot != NONE {
+            let next = self.lifo_slot;
+            if self.len() == 1 || self.lifo_polls < chain_max() {
+                self.lifo_polls = self.lifo_polls.saturating_add(1);
                 return Some(next);
             }
-            behind = std::mem::replace(&mut self.next, NONE);
+            behind = std::mem::replace(&mut self.lifo_slot, NONE);
         }
-        self.chain = 0;
-        if self.now.len == 0 && self.later.len > 0 {
-            self.now = std::mem::take(&mut self.later);
-            self.now
+        self.lifo_polls = 0;
+        if self.batch.len == 0 && self.next_batch.len > 0 {
+            self.batch = std::mem::take(&mut self.next_batch);
+            self.batch
                 .walk(tasks, false)
                 .collect::<Vec<_>>()
                 .iter()
-                .for_each(|id| tasks[*id as usize].list = NOW);
-            self.turn = turn();
+                .for_each(|id| tasks[*id as usize].list = BATCH);
+            self.batch_order = turn();
         }
-        let chosen = match self.turn {
-            Turn::Forth => self.now.first(),
-            Turn::Back => self.now.last(),
+        let chosen = match self.batch_order {
+            Turn::Forth => self.batch.first(),
+            Turn::Back => self.batch.last(),
         };
         if behind != NONE {
             self.push(tasks, behind, Order::Rounds);
@@ -197,9 +210,9 @@ impl RunQueue {
     #[inline]
     pub(crate) fn remove(&mut self, tasks: &mut [Task], id: u32) {
         match std::mem::replace(&mut tasks[id as usize].list, NOWHERE) {
-            NOW => self.now.remove(tasks, id),
-            LATER => self.later.remove(tasks, id),
-            NEXT => self.next = NONE,
+            BATCH => self.batch.remove(tasks, id),
+            NEXT_BATCH => self.next_batch.remove(tasks, id),
+            LIFO_SLOT => self.lifo_slot = NONE,
             _ => panic!("task {id} is taken out of a queue in which it is not"),
         }
     }
@@ -214,18 +227,19 @@ impl RunQueue {
         may: impl Fn(&Task) -> bool,
     ) -> Option<u32> {
         let may = |id: &u32| may(&tasks[*id as usize]);
-        let next = || (self.next != NONE).then_some(self.next).filter(may);
+        let next = || (self.lifo_slot != NONE).then_some(self.lifo_slot).filter(may);
         match (whom, order) {
             (Whom::Oldest, _) => {
-                let waits = self.now.walk(tasks, false).chain(self.later.walk(tasks, false)).filter(may);
+                let waits =
+                    self.batch.walk(tasks, false).chain(self.next_batch.walk(tasks, false)).filter(may);
                 waits.min_by_key(|id| tasks[*id as usize].queued_at).or_else(next)
             }
             (Whom::Last, Order::Fair) => {
-                self.now.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].last_ran)
+                self.batch.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].last_ran)
             }
             (Whom::Last, Order::Rounds) => {
-                let is_back = self.turn == Turn::Forth;
-                let mut lists = self.later.walk(tasks, is_back).chain(self.now.walk(tasks, is_back));
+                let is_back = self.batch_order == Turn::Forth;
+                let mut lists = self.next_batch.walk(tasks, is_back).chain(self.batch.walk(tasks, is_back));
                 lists.find(may).or_else(next)
             }
         }
@@ -233,7 +247,7 @@ impl RunQueue {
 
     /// All who wait.
     pub(crate) fn all<'a>(&self, tasks: &'a [Task]) -> impl Iterator<Item = u32> + 'a {
-        let next = (self.next != NONE).then_some(self.next);
-        next.into_iter().chain(self.now.walk(tasks, false)).chain(self.later.walk(tasks, false))
+        let next = (self.lifo_slot != NONE).then_some(self.lifo_slot);
+        next.into_iter().chain(self.batch.walk(tasks, false)).chain(self.next_batch.walk(tasks, false))
     }
 }

@@ -1,9 +1,9 @@
-//! Scene: CPUs, tasks and queues as they are at this moment: what a policy is shown.
+//! Scheduler state: CPUs, tasks and queues as they are at this moment: what a policy is shown.
 //!
 //! Model.   What a policy asks for often is counted as it changes: who idles and who waits, per shard. So no event
 //!          looks at all CPUs unless the policy itself wants to.
 //! Number.  A CPU is at most 512 bytes here.
-//! Writers. The world.
+//! Writers. The simulation.
 
 use super::queue::{List, RunQueue};
 use super::settings::{Order, Settings};
@@ -17,7 +17,7 @@ use warmcore_types::{CpuId, Nanos};
 
 /// What a CPU does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum CpuState {
     /// Nothing, and it sleeps.
     Idle,
     /// It was woken, and is on its way out of an idle state; or it looks for work.
@@ -53,9 +53,9 @@ pub struct CpuCounts {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cpu {
-    pub(crate) state: State,
+    pub(crate) state: CpuState,
     /// Asleep, until a time at which it looks for work.
-    pub(crate) looks: bool,
+    pub(crate) has_search_timer: bool,
     pub(crate) ticks: bool,
     /// It has just run out of work.
     pub(crate) is_newly_idle: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Cpu {
     /// Who runs there sleeps right after the wake that is placed now.
     pub(crate) sleeps_next: bool,
     /// It searches until its arrival.
-    pub(crate) searches: bool,
+    pub(crate) is_searching: bool,
     /// Searches in a row that brought nothing.
     pub(crate) tries: u8,
     pub(crate) current: u32,
@@ -76,7 +76,7 @@ pub(crate) struct Cpu {
     /// In thousandths.
     pub(crate) speed: u32,
     /// Of the current step, at full speed, at `since`.
-    pub(crate) left: u64,
+    pub(crate) remaining_ns: u64,
     pub(crate) since: u64,
     /// When the step ends, and when its event is due: not later.
     pub(crate) ends_at: u64,
@@ -84,9 +84,9 @@ pub(crate) struct Cpu {
 
     /// Since when the current task is on.
     pub(crate) on_since: u64,
-    /// Up to when what it ran is in its `v`.
-    pub(crate) v_at: u64,
-    pub(crate) v_min: u64,
+    /// Up to when what it ran is in its `vruntime`.
+    pub(crate) vruntime_at: u64,
+    pub(crate) min_vruntime: u64,
     /// Running or idle since.
     pub(crate) state_since: u64,
     pub(crate) average_run: u64,
@@ -102,36 +102,36 @@ pub(crate) struct Cpu {
     pub(crate) parts: [u32; 6],
 
     pub(crate) counts: CpuCounts,
-    pub(crate) lopsided: u32,
+    pub(crate) imbalance_count: u32,
     /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last. The first is of
-    /// looking into the shared queues.
+    /// num_searching into the shared queues.
     pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
 }
 
 /// Where a fair clock begins, so that a credit does not lead below 0.
-const V_BEGIN: u64 = 1 << 40;
+const INITIAL_VRUNTIME: u64 = 1 << 40;
 
 impl Cpu {
     fn new(core: u32, shard: u32, kernel: CpuId, migration_cost: Nanos) -> Self {
         Self {
-            state: State::Idle,
-            looks: false,
+            state: CpuState::Idle,
+            has_search_timer: false,
             ticks: false,
             current: NONE,
             generation: 0,
             core,
             shard,
             kernel,
-            left: 0,
+            remaining_ns: 0,
             since: 0,
             speed: 1000,
             ends_at: 0,
             event_at: 0,
             on_since: 0,
-            v_at: 0,
-            v_min: V_BEGIN,
+            vruntime_at: 0,
+            min_vruntime: INITIAL_VRUNTIME,
             state_since: 0,
             hot_until: 0,
             average_run: 0,
@@ -142,38 +142,38 @@ impl Cpu {
             is_newly_idle: false,
             is_busy: false,
             sleeps_next: false,
-            searches: false,
+            is_searching: false,
             tries: 0,
             found: Pull::Nothing,
             had: NONE,
             parts: [0; 6],
             queue: RunQueue::default(),
-            lopsided: 0,
+            imbalance_count: 0,
             counts: CpuCounts::default(),
         }
     }
 }
 
-/// What is asked of many CPUs at a time, apart from all else: four CPUs on a line.
+/// What is queues_examined of many CPUs at a time, apart from all else: four CPUs on a line.
 #[derive(Debug, Clone)]
-struct Glance {
-    state: State,
+struct CpuSummary {
+    state: CpuState,
     /// The search that looked here last.
-    searched: Cell<u32>,
+    seen_by_search: Cell<u32>,
     /// Those that wait, and who runs.
     runs: u32,
     /// Those that wait and may run elsewhere, too.
-    movable: u32,
+    stealable: u32,
 }
 
 /// CPUs that share a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     pub(crate) idle: u32,
-    /// Movable tasks that wait on its CPUs, whether they are in its queue besides or not.
+    /// Stealable tasks that wait on its CPUs, whether they are in its queue besides or not.
     pub(crate) backlog: u32,
     /// Its CPUs that have more tasks than the one that runs or is about to.
-    pub(crate) crowded: u32,
+    pub(crate) overloaded: u32,
     /// Cores all of whose CPUs idle.
     pub(crate) idle_cores: u32,
     /// How much its CPUs have run lately.
@@ -183,7 +183,7 @@ pub(crate) struct Shard {
 /// Threads that share a core's units.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
-    /// Where its CPUs stand in `Scene::of_cores`.
+    /// Where its CPUs stand in `SchedState::of_cores`.
     pub(crate) cpus: (u32, u32),
     /// CPUs of it that run something.
     pub(crate) busy: u32,
@@ -194,45 +194,45 @@ pub(crate) struct Core {
 
 /// CPUs, tasks and queues as they are at this moment.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct SchedState {
     pub(crate) machine: Machine,
     pub(crate) now: u64,
     pub(crate) order: Order,
     pub(crate) long_run: Option<Nanos>,
     pub(crate) cpus: Vec<Cpu>,
     /// Of each of them.
-    glances: Vec<Glance>,
+    summaries: Vec<CpuSummary>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) shards: Vec<Shard>,
     /// The shared queues: tasks that belong to no CPU yet, or that any CPU of a cache may take. As many as the policy
     /// says, numbered by it.
-    pub(crate) shelves: Vec<List<1>>,
+    pub(crate) inject_queues: Vec<List<1>>,
     pub(crate) cores: Vec<Core>,
     /// The CPUs of the cores, one core's after the other's.
     of_cores: Vec<u32>,
     /// CPUs that idle.
     pub(crate) idle: u32,
     /// CPUs that look for work: on their way, or asleep until they look.
-    pub(crate) looking: u32,
-    /// Movable tasks that wait, wherever.
+    pub(crate) num_searching: u32,
+    /// Stealable tasks that wait, wherever.
     pub(crate) waiting: u32,
     /// CPUs that have more tasks than one, and tasks in the shards' queues.
-    pub(crate) crowded: u32,
-    pub(crate) shelved: u32,
+    pub(crate) overloaded: u32,
+    pub(crate) num_injected: u32,
     /// Looks at CPUs since this was reset.
-    pub(crate) looks: Cell<u32>,
+    pub(crate) cpus_examined: Cell<u32>,
     /// The CPU that searches. Of its search: which it is, how many CPUs it has looked at by how far they are, and the
     /// queues of which shards.
-    pub(crate) searches: Cell<Option<u32>>,
-    search: Cell<u32>,
-    pub(crate) looked: [Cell<u32>; 6],
-    pub(crate) asked: RefCell<Vec<u32>>,
+    pub(crate) searching_cpu: Cell<Option<u32>>,
+    search_seq: Cell<u32>,
+    pub(crate) examined_by_distance: [Cell<u32>; 6],
+    pub(crate) queues_examined: RefCell<Vec<u32>>,
     /// Of the wake that is placed now.
     pub(crate) wakee_was_on: Option<CpuId>,
     pub(crate) wakes_wide: bool,
 }
 
-impl Scene {
+impl SchedState {
     /// `queues`: how many shared queues there are.
     pub(crate) fn new(
         machine: Machine,
@@ -267,25 +267,30 @@ impl Scene {
             order: settings.order,
             long_run: settings.long_run,
             idle: cpus.len() as u32,
-            glances: vec![
-                Glance { state: State::Idle, searched: Cell::new(0), runs: 0, movable: 0 };
+            summaries: vec![
+                CpuSummary {
+                    state: CpuState::Idle,
+                    seen_by_search: Cell::new(0),
+                    runs: 0,
+                    stealable: 0
+                };
                 cpus.len()
             ],
             cpus,
             tasks: Vec::new(),
             shards,
-            shelves: vec![List::default(); queues],
+            inject_queues: vec![List::default(); queues],
             cores,
             of_cores,
-            looking: 0,
+            num_searching: 0,
             waiting: 0,
-            crowded: 0,
-            shelved: 0,
-            looks: Cell::new(0),
-            searches: Cell::new(None),
-            search: Cell::new(0),
-            looked: Default::default(),
-            asked: RefCell::new(Vec::new()),
+            overloaded: 0,
+            num_injected: 0,
+            cpus_examined: Cell::new(0),
+            searching_cpu: Cell::new(None),
+            search_seq: Cell::new(0),
+            examined_by_distance: Default::default(),
+            queues_examined: RefCell::new(Vec::new()),
             wakee_was_on: None,
             wakes_wide: false,
         }
@@ -299,7 +304,7 @@ impl Scene {
     /// Bytes that are allocated for CPUs.
     pub(crate) fn cpu_bytes(&self) -> usize {
         self.cpus.capacity() * size_of::<Cpu>()
-            + self.glances.capacity() * size_of::<Glance>()
+            + self.summaries.capacity() * size_of::<CpuSummary>()
             + self.shards.capacity() * size_of::<Shard>()
             + self.cores.capacity() * size_of::<Core>()
             + self.of_cores.capacity() * size_of::<u32>()
@@ -317,27 +322,27 @@ impl Scene {
         &self.of_cores[begin as usize..end as usize]
     }
 
-    /// A CPU's search begins: what it looks at is counted until [`Scene::end_search`].
+    /// A CPU's search begins: what it looks at is counted until [`SchedState::end_search`].
     pub(crate) fn begin_search(&self, cpu: u32) {
-        self.searches.set(Some(cpu));
-        self.search.set(self.search.get().wrapping_add(1));
-        self.looked.iter().for_each(|looked| looked.set(0));
-        self.asked.borrow_mut().clear();
+        self.searching_cpu.set(Some(cpu));
+        self.search_seq.set(self.search_seq.get().wrapping_add(1));
+        self.examined_by_distance.iter().for_each(|looked| looked.set(0));
+        self.queues_examined.borrow_mut().clear();
     }
 
     /// How many CPUs it has looked at, by how far they are.
     pub(crate) fn end_search(&self) -> [u32; 6] {
-        self.searches.set(None);
-        self.looked.each_ref().map(Cell::get)
+        self.searching_cpu.set(None);
+        self.examined_by_distance.each_ref().map(Cell::get)
     }
 
     /// Who searches looks at a CPU. What it has seen once in a search is in its own cache.
     #[inline]
-    fn look(&self, cpu: CpuId) {
-        let Some(me) = self.searches.get() else { return };
-        let glance = &self.glances[cpu.index()];
-        if glance.searched.replace(self.search.get()) != self.search.get() {
-            let looked = &self.looked[self.machine.distance(CpuId(me), cpu) as usize];
+    fn count_examined(&self, cpu: CpuId) {
+        let Some(me) = self.searching_cpu.get() else { return };
+        let summary = &self.summaries[cpu.index()];
+        if summary.seen_by_search.replace(self.search_seq.get()) != self.search_seq.get() {
+            let looked = &self.examined_by_distance[self.machine.distance(CpuId(me), cpu) as usize];
             looked.set(looked.get() + 1);
         }
     }
@@ -357,13 +362,13 @@ impl Scene {
     /// A task more is on a CPU, or one less.
     #[inline]
     fn count_runs(&mut self, cpu: u32, by: u32) {
-        let runs = &mut self.glances[cpu as usize].runs;
-        let was_crowded = *runs > 1;
+        let runs = &mut self.summaries[cpu as usize].runs;
+        let was_overloaded = *runs > 1;
         *runs = runs.wrapping_add(by);
-        if was_crowded != (*runs > 1) {
+        if was_overloaded != (*runs > 1) {
             let shard = &mut self.shards[self.cpus[cpu as usize].shard as usize];
-            shard.crowded = shard.crowded.wrapping_add(by);
-            self.crowded = self.crowded.wrapping_add(by);
+            shard.overloaded = shard.overloaded.wrapping_add(by);
+            self.overloaded = self.overloaded.wrapping_add(by);
         }
     }
 
@@ -372,7 +377,7 @@ impl Scene {
     #[inline]
     pub(crate) fn has_surplus(&self) -> bool {
         match self.order {
-            Order::Fair => self.crowded > 0 || self.shelved > 0,
+            Order::Fair => self.overloaded > 0 || self.num_injected > 0,
             Order::Rounds => self.waiting > 0,
         }
     }
@@ -385,13 +390,13 @@ impl Scene {
         if matches!(allowed, Allowed::Cpu(_)) {
             return;
         }
-        let glance = &mut self.glances[cpu as usize];
-        glance.movable = glance.movable.wrapping_add(by);
+        let summary = &mut self.summaries[cpu as usize];
+        summary.stealable = summary.stealable.wrapping_add(by);
         let at = &mut self.cpus[cpu as usize];
-        if comes && at.queue.movable == 0 {
-            at.queue.since = self.now;
+        if comes && at.queue.stealable == 0 {
+            at.queue.backlog_since = self.now;
         }
-        at.queue.movable = at.queue.movable.wrapping_add(by);
+        at.queue.stealable = at.queue.stealable.wrapping_add(by);
         if allowed != Allowed::Anywhere {
             at.queue.restricted = at.queue.restricted.wrapping_add(by);
         }
@@ -401,12 +406,12 @@ impl Scene {
     }
 
     /// A task waits on a CPU from now on, and in a shared queue besides if that is named.
-    pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_next: bool, enters: Option<usize>) {
+    pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_lifo: bool, enters: Option<usize>) {
         self.count_waiting(cpu, id, true);
         self.tasks[id as usize].queued_on = cpu;
         let queue = &mut self.cpus[cpu as usize].queue;
-        if is_next {
-            queue.push_next(&mut self.tasks, id);
+        if is_lifo {
+            queue.push_lifo(&mut self.tasks, id);
         } else {
             queue.push(&mut self.tasks, id, self.order);
         }
@@ -417,13 +422,13 @@ impl Scene {
 
     /// A task that waits on a CPU waits in a shared queue besides.
     pub(crate) fn enter(&mut self, id: u32, queue: usize) {
-        self.shelved += 1;
-        self.tasks[id as usize].shelf = queue as u32;
-        self.shelves[queue].push(&mut self.tasks, id);
+        self.num_injected += 1;
+        self.tasks[id as usize].inject_queue = queue as u32;
+        self.inject_queues[queue].push(&mut self.tasks, id);
     }
 
     /// A task waits on no CPU, but in a shared queue.
-    pub(crate) fn shelve(&mut self, queue: usize, id: u32) {
+    pub(crate) fn push_inject(&mut self, queue: usize, id: u32) {
         self.enter(id, queue);
         self.waiting += 1;
     }
@@ -442,11 +447,11 @@ impl Scene {
     pub(crate) fn unqueue(&mut self, id: u32) -> Option<usize> {
         let task = &mut self.tasks[id as usize];
         let cpu = std::mem::replace(&mut task.queued_on, NONE);
-        let shelf = std::mem::replace(&mut task.shelf, NONE);
+        let queue = std::mem::replace(&mut task.inject_queue, NONE);
         task.enters = NONE;
-        if shelf != NONE {
-            self.shelved -= 1;
-            self.shelves[shelf as usize].remove(&mut self.tasks, id);
+        if queue != NONE {
+            self.num_injected -= 1;
+            self.inject_queues[queue as usize].remove(&mut self.tasks, id);
         }
         if cpu == NONE {
             self.waiting -= 1;
@@ -454,7 +459,7 @@ impl Scene {
             self.cpus[cpu as usize].queue.remove(&mut self.tasks, id);
             self.count_waiting(cpu, id, false);
         }
-        (shelf != NONE).then_some(shelf as usize)
+        (queue != NONE).then_some(queue as usize)
     }
 
     /// The next one to run there, and the shared queue in which it was besides; it waits no longer.
@@ -471,7 +476,7 @@ impl Scene {
     }
 
     /// Takes one that may run on `me` from another CPU's queue, and from the shared queue that it was in besides: both.
-    pub(crate) fn take(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<(u32, Option<usize>)> {
+    pub(crate) fn steal(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<(u32, Option<usize>)> {
         let id = self.spare(me, from, whom)?;
         Some((id, self.unqueue(id)))
     }
@@ -482,7 +487,7 @@ impl Scene {
     }
 
     /// The first in a shared queue if it may run on `me`, off its CPU if it waits on one: which.
-    pub(crate) fn unshelve(&mut self, queue: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
+    pub(crate) fn pop_inject(&mut self, queue: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
         let id = self.first_for(queue, me)?;
         let on = self.tasks[id as usize].queued_on;
         self.unqueue(id);
@@ -490,33 +495,35 @@ impl Scene {
     }
 
     fn first_for(&self, queue: usize, me: CpuId) -> Option<u32> {
-        let first = self.shelves[queue].first();
+        let first = self.inject_queues[queue].first();
         first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
     }
 
     /// A task that has run on one CPU is to be compared with those of another.
-    pub(crate) fn carry_v(&mut self, id: u32, to: u32, credit: u64) {
-        let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].v_min);
-        match std::mem::replace(&mut task.v_of, to) {
-            NONE => task.v = min,
-            of if of != to => task.v = (task.v + min).saturating_sub(self.cpus[of as usize].v_min),
+    pub(crate) fn migrate_vruntime(&mut self, id: u32, to: u32, credit: u64) {
+        let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].min_vruntime);
+        match std::mem::replace(&mut task.vruntime_cpu, to) {
+            NONE => task.vruntime = min,
+            of if of != to => {
+                task.vruntime = (task.vruntime + min).saturating_sub(self.cpus[of as usize].min_vruntime)
+            }
             _ => {}
         }
-        task.v = task.v.max(min.saturating_sub(credit));
+        task.vruntime = task.vruntime.max(min.saturating_sub(credit));
     }
 
     /// What a CPU does from now on. Counts who idles and who looks.
-    pub(crate) fn turn(&mut self, cpu: u32, state: State, looks: bool) {
+    pub(crate) fn set_cpu_state(&mut self, cpu: u32, state: CpuState, has_search_timer: bool) {
         let at = &mut self.cpus[cpu as usize];
-        let (was_idle, is_idle) = (at.state == State::Idle, state == State::Idle);
-        let looked = at.looks || at.state == State::Coming;
-        let will_look = looks || state == State::Coming;
-        let (did_run, runs) = (at.state == State::Running, state == State::Running);
+        let (was_idle, is_idle) = (at.state == CpuState::Idle, state == CpuState::Idle);
+        let was_searching = at.has_search_timer || at.state == CpuState::Coming;
+        let will_search = has_search_timer || state == CpuState::Coming;
+        let (did_run, runs) = (at.state == CpuState::Running, state == CpuState::Running);
         if did_run != runs {
-            self.shards[at.shard as usize].usage.turn(self.now, runs);
+            self.shards[at.shard as usize].usage.set_running(self.now, runs);
         }
-        (at.state, at.looks) = (state, looks);
-        self.glances[cpu as usize].state = state;
+        (at.state, at.has_search_timer) = (state, has_search_timer);
+        self.summaries[cpu as usize].state = state;
         at.generation = at.generation.wrapping_add(1);
         if was_idle != is_idle {
             let by = if is_idle { 1u32 } else { u32::MAX };
@@ -533,33 +540,33 @@ impl Scene {
                 *whole = whole.wrapping_add(by);
             }
         }
-        if looked != will_look {
-            self.looking = self.looking.wrapping_add(if will_look { 1 } else { u32::MAX });
+        if was_searching != will_search {
+            self.num_searching = self.num_searching.wrapping_add(if will_search { 1 } else { u32::MAX });
         }
     }
 }
 
-impl View for Scene {
+impl View for SchedState {
     #[inline]
     fn is_idle(&self, cpu: CpuId) -> bool {
-        self.looks.set(self.looks.get() + 1);
-        self.glances[cpu.index()].state == State::Idle
+        self.cpus_examined.set(self.cpus_examined.get() + 1);
+        self.summaries[cpu.index()].state == CpuState::Idle
     }
 
     fn is_stuck(&self, cpu: CpuId) -> bool {
         let at = self.cpu(cpu);
         let is_long = |long: Nanos| self.now - at.on_since >= long.0;
-        at.state == State::Running && self.long_run.is_some_and(is_long)
+        at.state == CpuState::Running && self.long_run.is_some_and(is_long)
     }
 
     #[inline]
     fn backlog(&self, cpu: CpuId) -> u32 {
-        self.look(cpu);
-        self.glances[cpu.index()].movable
+        self.count_examined(cpu);
+        self.summaries[cpu.index()].stealable
     }
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
-        Nanos(self.cpu(cpu).queue.since)
+        Nanos(self.cpu(cpu).queue.backlog_since)
     }
 
     fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
@@ -569,7 +576,7 @@ impl View for Scene {
 
     fn refill_there(&self, cpu: CpuId) -> Nanos {
         let at = self.cpu(cpu);
-        let of = |id: u32| self.tasks[id as usize].refill;
+        let of = |id: u32| self.tasks[id as usize].migration_cost;
         at.queue.peek().map_or(Nanos(0), of)
     }
 
@@ -580,10 +587,10 @@ impl View for Scene {
 
     #[inline]
     fn waiting_in(&self, queue: usize) -> u32 {
-        if self.searches.get().is_some() {
-            self.asked.borrow_mut().push(queue as u32);
+        if self.searching_cpu.get().is_some() {
+            self.queues_examined.borrow_mut().push(queue as u32);
         }
-        self.shelves[queue].len
+        self.inject_queues[queue].len
     }
 
     #[inline]
@@ -595,7 +602,7 @@ impl View for Scene {
     fn has_backlog_in(&self, shard: usize) -> bool {
         let shard = &self.shards[shard];
         match self.order {
-            Order::Fair => shard.crowded > 0,
+            Order::Fair => shard.overloaded > 0,
             Order::Rounds => shard.backlog > 0,
         }
     }
@@ -603,11 +610,11 @@ impl View for Scene {
     fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
         let queue = &self.cpu(cpu).queue;
         let may = |id: u32| self.machine.allows(self.tasks[id as usize].allowed, me);
-        queue.movable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
+        queue.stealable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
     }
 }
 
-impl KernelView for Scene {
+impl KernelView for SchedState {
     fn may_take_in(&self, me: CpuId, queue: usize) -> bool {
         self.first_for(queue, me).is_some()
     }
@@ -618,8 +625,8 @@ impl KernelView for Scene {
 
     #[inline]
     fn runs(&self, cpu: CpuId) -> u32 {
-        self.look(cpu);
-        self.glances[cpu.index()].runs
+        self.count_examined(cpu);
+        self.summaries[cpu.index()].runs
     }
 
     fn wakee_was_on(&self) -> Option<CpuId> {
@@ -652,7 +659,7 @@ impl KernelView for Scene {
     }
 
     fn last_ran(&self, cpu: CpuId) -> Nanos {
-        let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.home == cpu.0);
+        let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.prev_cpu == cpu.0);
         let spare = queue.spare(&self.tasks, self.order, Whom::Last, |task| !task.is_pinned());
         let task = spare.map(|id| &self.tasks[id as usize]).filter(|task| is_there(task));
         Nanos(task.map_or(0, |task| task.last_ran))

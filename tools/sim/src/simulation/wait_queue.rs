@@ -1,14 +1,14 @@
-//! Gate: where tasks wait for each other: locks, conditions, barriers.
+//! WaitQueue: where tasks wait for each other: locks, conditions, barriers.
 //!
 //! Model.   A name and who waits there, first come, first served, in a list threaded through the tasks. A lock that
 //!          is given back goes to the first who waits.
-//! Number.  56 bytes a gate.
-//! Writers. The world.
+//! Number.  56 bytes a queue.
+//! Writers. The simulation.
 
 use super::task::{NONE, Task};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Gate {
+pub(crate) struct WaitQueue {
     pub(crate) name: String,
     first: u32,
     last: u32,
@@ -17,17 +17,17 @@ pub(crate) struct Gate {
     pub(crate) owner: u32,
 }
 
-impl Gate {
+impl WaitQueue {
     pub(crate) fn new(name: String) -> Self {
         Self { name, first: NONE, last: NONE, waiting: 0, owner: NONE }
     }
 
     pub(crate) fn push(&mut self, tasks: &mut [Task], id: u32) {
-        tasks[id as usize].gate_next = NONE;
+        tasks[id as usize].wait_next = NONE;
         if self.last == NONE {
             self.first = id
         } else {
-            tasks[self.last as usize].gate_next = id
+            tasks[self.last as usize].wait_next = id
         }
         self.last = id;
         self.waiting += 1;
@@ -35,7 +35,7 @@ impl Gate {
 
     pub(crate) fn pop(&mut self, tasks: &[Task]) -> Option<u32> {
         let id = (self.first != NONE).then_some(self.first)?;
-        self.first = tasks[id as usize].gate_next;
+        self.first = tasks[id as usize].wait_next;
         if self.first == NONE {
             self.last = NONE;
         }

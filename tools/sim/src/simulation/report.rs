@@ -1,14 +1,14 @@
-//! Report: what came of a world so far.
+//! Report: what came of a simulation so far.
 //!
-//! Model.   Counts per task and per CPU, marks, how often what happened; and if nothing can happen any more while tasks
+//! Model.   Counts per task and per CPU, marks, how often what happened; and if nothing can handle_event any more while tasks
 //!          wait, who waits for whom. Tasks that were forked and are gone are summed by their program.
 //! Number.  The hash changes with every event, in order and time.
 //! Writers. None.
 
-use super::World;
+use super::Simulation;
 use super::observe::Observer;
-use super::scene::CpuCounts;
-use super::task::{For, Life, NONE, TaskCounts};
+use super::sched_state::CpuCounts;
+use super::task::{BlockedOn, NONE, TaskCounts, TaskState};
 use crate::memory;
 use crate::policy::SimPolicy;
 use crate::program::Op;
@@ -74,7 +74,7 @@ pub enum Outcome {
     Ended,
     /// The time is over.
     TimeIsUp,
-    /// Nothing will happen any more, and these wait.
+    /// Nothing will handle_event any more, and these wait.
     Deadlock(Vec<Waiting>),
 }
 
@@ -90,7 +90,7 @@ pub struct TaskReport {
     pub counts: TaskCounts,
 }
 
-/// What came of a world so far.
+/// What came of a simulation so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// How it ended.
@@ -165,21 +165,22 @@ const LINES_MAX: usize = 12;
 /// So many are named who might end a wait.
 const WHOM_MAX: usize = 8;
 
-impl<P: SimPolicy, O: Observer> World<P, O> {
+impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// What came of it so far.
     pub(super) fn report(&mut self) -> Report {
-        let now = self.scene.now;
+        let now = self.sched.now;
         let outcome = match () {
-            () if self.living == 0 && self.has_end => Outcome::Ended,
+            () if self.num_alive_tasks == 0 && self.has_end => Outcome::Ended,
             () if self.events.next_at().is_some() => Outcome::TimeIsUp,
             () => Outcome::Deadlock(self.waiting()),
         };
         let mut tasks: Vec<TaskReport> = Vec::new();
-        for task in self.scene.tasks.iter().filter(|task| !(task.is_forked && task.life == Life::Gone)) {
+        for task in self.sched.tasks.iter().filter(|task| !(task.is_forked && task.state == TaskState::Dead))
+        {
             let mut counts = task.counts;
-            match task.life {
-                Life::Running => counts.run_ns += now - self.scene.cpus[task.home as usize].on_since,
-                Life::Queued => {
+            match task.state {
+                TaskState::Running => counts.run_ns += now - self.sched.cpus[task.prev_cpu as usize].on_since,
+                TaskState::Queued => {
                     let waited = now - task.queued_at;
                     counts.wait_ns += waited;
                     counts.wait_ns_max = counts.wait_ns_max.max(waited);
@@ -198,10 +199,10 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             tasks[at].tasks += code.past_tasks;
             tasks[at].counts.add(&code.past);
         }
-        let cpu = |cpu: &super::scene::Cpu| CpuCounts {
+        let cpu = |cpu: &super::sched_state::Cpu| CpuCounts {
             busy_ns: cpu.counts.busy_ns
-                + if cpu.is_busy && !cpu.searches { now - cpu.state_since } else { 0 },
-            search_ns: cpu.counts.search_ns + if cpu.searches { now - cpu.state_since } else { 0 },
+                + if cpu.is_busy && !cpu.is_searching { now - cpu.state_since } else { 0 },
+            search_ns: cpu.counts.search_ns + if cpu.is_searching { now - cpu.state_since } else { 0 },
             ..cpu.counts
         };
         Report {
@@ -212,7 +213,7 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
             hash: self.hash,
             marks: self.marks.clone(),
             tasks,
-            cpus: self.scene.cpus.iter().map(cpu).collect(),
+            cpus: self.sched.cpus.iter().map(cpu).collect(),
             memory: self.memory.counts(),
         }
     }
@@ -222,8 +223,8 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
     }
 
     fn waiting(&self) -> Vec<Waiting> {
-        let tasks = &self.scene.tasks;
-        let alive = || (0..tasks.len() as u32).filter(|id| tasks[*id as usize].life != Life::Gone);
+        let tasks = &self.sched.tasks;
+        let alive = || (0..tasks.len() as u32).filter(|id| tasks[*id as usize].state != TaskState::Dead);
         let name = |id: u32| self.name_of(tasks[id as usize].code);
         let ops = |id: u32| self.codes[tasks[id as usize].code as usize].ops.iter();
         let named = |would: &dyn Fn(u32) -> bool| -> Vec<String> {
@@ -231,18 +232,20 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
         };
         let mut all = Vec::new();
         for id in alive() {
-            let Life::Waiting(what) = tasks[id as usize].life else { continue };
+            let TaskState::Blocked(what) = tasks[id as usize].state else { continue };
             let (for_what, whom) = match what {
-                For::Wake => {
+                BlockedOn::Wake => {
                     let wakes = |op: &Op| matches!(op, Op::Wake { task, .. } if task.0 == id);
                     (WaitsFor::Wake, named(&|other| ops(other).any(wakes)))
                 }
-                For::Children => (WaitsFor::Children, named(&|other| tasks[other as usize].parent == id)),
-                For::Gate(gate) => {
-                    let at = &self.gates[gate as usize];
+                BlockedOn::Children => {
+                    (WaitsFor::Children, named(&|other| tasks[other as usize].parent == id))
+                }
+                BlockedOn::WaitQueue(wait_queue) => {
+                    let at = &self.wait_queues[wait_queue as usize];
                     let tells = |op: &Op| match op {
-                        Op::Signal(of) | Op::Broadcast(of) => *of == gate,
-                        Op::Barrier { name, .. } => *name == gate,
+                        Op::Signal(of) | Op::Broadcast(of) => *of == wait_queue,
+                        Op::Barrier { name, .. } => *name == wait_queue,
                         _ => false,
                     };
                     let whom = match at.owner {
@@ -267,19 +270,19 @@ impl<P: SimPolicy, O: Observer> World<P, O> {
 
     /// The step at which a task waits: it stands behind it.
     fn step_of(&self, id: u32) -> Option<&Op> {
-        let task = &self.scene.tasks[id as usize];
+        let task = &self.sched.tasks[id as usize];
         self.codes[task.code as usize].ops.get((task.step as usize).checked_sub(1)?)
     }
 
-    /// Bytes that the world has allocated for CPUs, for tasks, and for what is pending; the memory's model aside.
+    /// Bytes that the simulation has allocated for CPUs, for tasks, and for what is pending; the memory's model aside.
     pub fn bytes(&self) -> (usize, usize, usize) {
-        let scene = &self.scene;
-        let cpus = scene.cpu_bytes();
-        let tasks = scene.tasks.capacity() * size_of::<super::task::Task>();
+        let sched = &self.sched;
+        let cpus = sched.cpu_bytes();
+        let tasks = sched.tasks.capacity() * size_of::<super::task::Task>();
         (cpus, tasks, self.events.bytes())
     }
 
-    /// The time that a wait for this world's clock may be in: for whoever runs it in parts.
+    /// The time that a wait for this simulation's clock may be in: for whoever runs it in parts.
     pub fn next_at(&mut self) -> Option<Nanos> {
         self.events.next_at()
     }

@@ -3,7 +3,7 @@
 //! Model.   The time that its CPUs ran something, per window of a millisecond, folded into an average that forgets half
 //!          in 32 of them. A CPU on its way out of an idle state runs nothing yet.
 //! Number.  Four CPUs that always run: 4096. One that begins to: 512 after 32 ms.
-//! Writers. The world, when a CPU begins to run or ends to.
+//! Writers. The simulation, when a CPU begins to run or ends to.
 //! Source.  Linux `util_avg`: a window of 1024 µs, y³² = 1/2, and 1024 for a CPU that always runs.
 
 /// A window.
@@ -30,7 +30,7 @@ pub(crate) struct Usage {
 
 impl Usage {
     /// A CPU more, or less, runs something from now on.
-    pub(crate) fn turn(&mut self, now: u64, runs: bool) {
+    pub(crate) fn set_running(&mut self, now: u64, runs: bool) {
         self.count(now);
         self.running = if runs { self.running + 1 } else { self.running - 1 };
     }
