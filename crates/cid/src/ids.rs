@@ -21,7 +21,7 @@
 
 use crate::bits::{Bits, SharedBits};
 use crate::pcpu_cid::{CID_END, CidWord, PcpuCid, PcpuCids, State, Token};
-use crate::policy::{Owner, Pick, Policy, Used};
+use crate::policy::{Pick, Policy, Used};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::{Line, Padded};
 use warmcore_types::{Cid, CpuId, CpuSet, ignore_poison};
@@ -38,13 +38,8 @@ pub use look::Stats;
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose pcpu_cid it took last; `NOWHERE` before, after an overflow, and if its pcpu_cid is its
-    /// own.
+    /// The CPU whose pcpu_cid it took last; `NOWHERE` before, and after an overflow.
     cpu: u32,
-    /// The CPU on which it took a pcpu_cid of its own last.
-    own_cpu: u32,
-    /// The pcpu_cid that it took last.
-    pcpu_cid: u32,
     /// What stood in that pcpu_cid.
     cid_word: CidWord,
     /// On how many CPUs it may run itself.
@@ -57,8 +52,6 @@ pub struct User {
     unguarded: u32,
     /// The overflow id that it holds.
     overflow: Option<Cid>,
-    /// Its number among the users whose ids are their own.
-    task: Option<u32>,
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -135,9 +128,6 @@ struct Shared {
     allowed: Bits,
     /// How often users were told that a mask changed.
     mask_changes: u32,
-    /// Numbers of users whose ids are their own.
-    tasks: Bits,
-    owner: Owner,
     counts: Stats,
 }
 
@@ -148,27 +138,20 @@ impl<S: PcpuCids> Ids<S> {
         let cpus = pcpu_cids.cpus();
         let ids = cpus.saturating_add(overflow);
         assert!(cpus > 0 && ids < CID_END, "{cpus} CPUs and {overflow} overflow ids; an id has 24 bits");
-        let tasks = if policy.has_task_cids() { cpus } else { 0 };
         let shared = Shared {
             overflow: Bits::new(overflow),
             allowed: Bits::new(cpus),
             mask_changes: 0,
-            tasks: Bits::new(tasks),
-            owner: Owner::Cpu,
             counts: Stats::default(),
         };
-        let ids = Self {
+        Self {
             pcpu_cids,
             policy,
             used: SharedBits::new(cpus),
-            occupied: SharedBits::new(cpus + tasks),
+            occupied: SharedBits::new(cpus),
             shared: Padded::new(Mutex::new(shared)),
             seen: Seen::default(),
-        };
-        let mut shared = ignore_poison(ids.shared.lock());
-        shared.owner = policy.owner(&ids.facts(&shared), None);
-        drop(shared);
-        ids
+        }
     }
 
     /// The policy.
@@ -183,37 +166,32 @@ impl<S: PcpuCids> Ids<S> {
         let mut shared = ignore_poison(self.shared.lock());
         shared.counts.users += 1;
         let nr_cpus_allowed = self.allow_more(&mut shared, allowed);
-        self.update_owner(&mut shared);
+        self.update_retake_end(&shared);
         User {
             token,
             cpu: NOWHERE,
-            own_cpu: NOWHERE,
-            pcpu_cid: NOWHERE,
             cid_word: CidWord::default(),
             nr_cpus_allowed,
             mask_changes: shared.mask_changes,
             nested: 0,
             unguarded: 0,
             overflow: None,
-            task: None,
         }
     }
 
-    /// Counts it out. An id that it left on a CPU stays there until a compaction; one of its own
-    /// is free. Panics if it still holds one.
-    pub fn remove_user(&self, mut user: User) {
+    /// Counts it out. An id that it left on a CPU stays there until a compaction. Panics if it still holds one.
+    pub fn remove_user(&self, user: User) {
         let mut shared = ignore_poison(self.shared.lock());
         assert!(!self.holds(&user), "a user is counted out that still holds an id: {user:?}");
         shared.counts.users -= 1;
-        self.free_own(&mut shared, &mut user);
-        self.update_owner(&mut shared);
+        self.update_retake_end(&shared);
     }
 
     /// Adds CPUs that a user may use from now on. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
         let mut shared = ignore_poison(self.shared.lock());
         self.allow_more(&mut shared, cpus);
-        self.update_owner(&mut shared);
+        self.update_retake_end(&shared);
     }
 
     /// Replaces the CPUs that a user may use: what it may use from now on counts for itself, and the tenant's set gets
@@ -221,7 +199,7 @@ impl<S: PcpuCids> Ids<S> {
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
         let mut shared = ignore_poison(self.shared.lock());
         user.nr_cpus_allowed = self.allow_more(&mut shared, cpus);
-        self.update_owner(&mut shared);
+        self.update_retake_end(&shared);
     }
 
     /// Has each user that moves from now on read its mask again, once: [`is_beyond_masks`](Ids::is_beyond_masks) is true
@@ -238,7 +216,7 @@ impl<S: PcpuCids> Ids<S> {
     ///
     /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as the entry does then.
     pub fn is_beyond_masks(&self, cpu: CpuId, user: &mut User) -> bool {
-        if user.cpu == cpu.0 || user.own_cpu == cpu.0 {
+        if user.cpu == cpu.0 {
             return false;
         }
         let shared = ignore_poison(self.shared.lock());
@@ -250,6 +228,16 @@ impl<S: PcpuCids> Ids<S> {
     #[cfg(all(test, not(loom)))]
     fn is_allowed(&self, cpu: CpuId) -> bool {
         ignore_poison(self.shared.lock()).allowed.contains(cpu.0)
+    }
+
+    /// Moves the id of a user that moved to another CPU, before it enters there, as `enter` does by itself.
+    #[cfg(test)]
+    fn migrate(&self, user: &User, to: CpuId) {
+        let shared = &mut *ignore_poison(self.shared.lock());
+        self.arrive(shared, to);
+        if user.cpu != NOWHERE && user.cpu != to.0 && !self.holds(user) {
+            self.release_previous(shared, user, to);
+        }
     }
 
     /// An id for `user`, which runs on `cpu`. None: so many hold an overflow id that there is none
@@ -270,12 +258,12 @@ impl<S: PcpuCids> Ids<S> {
         if user.cpu != cpu.0 {
             return None;
         }
-        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu.0);
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         if !pcpu_cid.enter(user.token) {
             return None;
         }
         if pcpu_cid.cid_word() != user.cid_word {
-            return self.revalidate(cpu, cpu.0, user);
+            return self.revalidate(cpu, user);
         }
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
@@ -316,14 +304,14 @@ impl<S: PcpuCids> Ids<S> {
             return self.free_overflow(shared, held.cid());
         };
         let is_users =
-            user.pcpu_cid != NOWHERE && std::ptr::eq(pcpu_cid, self.pcpu_cids.pcpu_cid(user.pcpu_cid));
+            user.cpu != NOWHERE && std::ptr::eq(pcpu_cid, self.pcpu_cids.pcpu_cid(CpuId(user.cpu)));
         assert!(is_users, "{} is left by who does not hold it: {user:?}", held.cid());
         if user.nested > 0 {
             user.nested -= 1;
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(user.nested > 0));
         } else if pcpu_cid.cid_word().is_asked() {
             pcpu_cid.vacate();
-            self.free(user.pcpu_cid, pcpu_cid.cid_word().recent());
+            self.free(CpuId(user.cpu), pcpu_cid.cid_word().recent());
         } else {
             // Set by `make_leave_slow`; the next holder finds the pcpu_cid as any other.
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(false));
@@ -357,20 +345,20 @@ impl<S: PcpuCids> Ids<S> {
         if let Some(cid) = user.overflow {
             return Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) });
         }
-        let pcpu_cid = (user.pcpu_cid != NOWHERE).then(|| self.pcpu_cids.pcpu_cid(user.pcpu_cid))?;
+        let pcpu_cid = (user.cpu != NOWHERE).then(|| self.pcpu_cids.pcpu_cid(CpuId(user.cpu)))?;
         (pcpu_cid.state() == State::InUse(user.token))
             .then_some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
     /// The pcpu_cid was kept and is held now, but it is not what this user left there.
     #[cold]
-    fn revalidate(&self, cpu: CpuId, number: u32, user: &mut User) -> Option<HeldCid<'_>> {
-        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
+    fn revalidate(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         let cid_word = pcpu_cid.cid_word();
         if cid_word.is_asked() {
             let shared = &mut *ignore_poison(self.shared.lock());
             pcpu_cid.vacate();
-            self.free(number, pcpu_cid.cid_word().recent());
+            self.free(cpu, pcpu_cid.cid_word().recent());
             return self.enter_locked(shared, cpu, user);
         }
         // Another id: this CPU got one while we were away.
@@ -381,16 +369,16 @@ impl<S: PcpuCids> Ids<S> {
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
-        // No lock for who comes back after a while, or takes its own id along.
-        if user.cpu == cpu.0 || user.own_cpu == cpu.0 {
-            let pcpu_cid = self.pcpu_cids.pcpu_cid(user.pcpu_cid);
+        // No lock for who comes back after a while.
+        if user.cpu == cpu.0 {
+            let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if pcpu_cid.enter(user.token) || pcpu_cid.enter_stale(user.token) {
                 return match pcpu_cid.cid_word() == user.cid_word {
                     true => Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word }),
-                    false => self.revalidate(cpu, user.pcpu_cid, user),
+                    false => self.revalidate(cpu, user),
                 };
             }
-            if let Some(held) = self.retake(user) {
+            if let Some(held) = self.retake(cpu, user) {
                 return Some(held);
             }
         }
@@ -400,8 +388,8 @@ impl<S: PcpuCids> Ids<S> {
     /// The id that this user left here, which is nobody's by now, if the policy has no say in it.
     ///
     /// Two that pause alike come back at the same moment: under the lock one would wait for the other.
-    fn retake(&self, user: &User) -> Option<HeldCid<'_>> {
-        let (pcpu_cid, cid) = (self.pcpu_cids.pcpu_cid(user.pcpu_cid), user.cid_word.cid()?);
+    fn retake(&self, cpu: CpuId, user: &User) -> Option<HeldCid<'_>> {
+        let (pcpu_cid, cid) = (self.pcpu_cids.pcpu_cid(cpu), user.cid_word.cid()?);
         // ORDERING: Relaxed, here and below; a bound that falls now has us asked by the next compaction.
         let bound = self.seen.retake_end.load(Relaxed);
         if cid.0 >= bound || pcpu_cid.cid_word() != user.cid_word {
@@ -422,7 +410,7 @@ impl<S: PcpuCids> Ids<S> {
             pcpu_cid.vacate();
             return None;
         }
-        self.occupied.insert(user.pcpu_cid);
+        self.occupied.insert(cpu.0);
         self.seen.retaken.fetch_add(1, Relaxed);
         // As `pick` does. Mostly it is not above, and then its line is not written.
         if self.seen.max_nr_cid.load(Relaxed) > bound {
@@ -440,64 +428,33 @@ impl<S: PcpuCids> Ids<S> {
             return Some(held);
         }
         self.arrive(shared, cpu);
-        let number = match shared.owner {
-            Owner::Task => self.task_pcpu_cid(shared, user),
-            Owner::Cpu => {
-                if user.task.is_some() {
-                    self.free_own(shared, user);
-                } else if user.cpu != NOWHERE && user.cpu != cpu.0 {
-                    self.release_previous(shared, user, cpu);
-                }
-                Some(cpu.0)
-            }
-        };
-        let Some(cid_word) = number.and_then(|number| self.acquire(shared, number, user.token)) else {
+        if user.cpu != NOWHERE && user.cpu != cpu.0 {
+            self.release_previous(shared, user, cpu);
+        }
+        let Some(cid_word) = self.acquire(shared, cpu, user.token) else {
             return self.overflow(shared, user);
         };
-        let number = number?;
-        let is_cpus = number == cpu.0;
-        (user.cpu, user.own_cpu) = if is_cpus { (cpu.0, NOWHERE) } else { (NOWHERE, cpu.0) };
-        (user.pcpu_cid, user.cid_word) = (number, cid_word);
-        Some(HeldCid { pcpu_cid: Some(self.pcpu_cids.pcpu_cid(number)), cid_word })
+        (user.cpu, user.cid_word) = (cpu.0, cid_word);
+        Some(HeldCid { pcpu_cid: Some(self.pcpu_cids.pcpu_cid(cpu)), cid_word })
     }
 
     /// Counts a CPU in that somebody came to. Panics if there is none with that number.
     fn arrive(&self, shared: &mut Shared, cpu: CpuId) {
         assert!(cpu.0 < self.pcpu_cids.cpus(), "{cpu}, and there are {} CPU numbers", self.pcpu_cids.cpus());
         if shared.allowed.insert(cpu.0) {
-            self.update_owner(shared);
-        }
-    }
-
-    /// The pcpu_cid of a user whose ids are its own.
-    fn task_pcpu_cid(&self, shared: &mut Shared, user: &mut User) -> Option<u32> {
-        if user.task.is_none() {
-            user.task = shared.tasks.lowest_gap(shared.tasks.width());
-            user.task.map(|task| shared.tasks.insert(task));
-        }
-        Some(self.pcpu_cids.cpus() + user.task?)
-    }
-
-    /// A user that has a pcpu_cid of its own has none any more.
-    fn free_own(&self, shared: &mut Shared, user: &mut User) {
-        let Some(task) = user.task.take() else { return };
-        shared.tasks.remove(task);
-        let number = self.pcpu_cids.cpus() + task;
-        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
-        if pcpu_cid.take() {
-            self.free(number, pcpu_cid.cid_word().recent());
+            self.update_retake_end(shared);
         }
     }
 
     /// Holds a pcpu_cid, and says with which id. None if somebody else holds it, or there is no id.
-    fn acquire(&self, shared: &mut Shared, number: u32, token: Token) -> Option<CidWord> {
-        let pcpu_cid = self.pcpu_cids.pcpu_cid(number);
+    fn acquire(&self, shared: &mut Shared, cpu: CpuId, token: Token) -> Option<CidWord> {
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         loop {
             match pcpu_cid.state() {
                 State::InUse(_) => return None,
                 State::Cached | State::Stale if pcpu_cid.cid_word().is_asked() => {
                     if pcpu_cid.take() {
-                        self.free(number, pcpu_cid.cid_word().recent());
+                        self.free(cpu, pcpu_cid.cid_word().recent());
                     }
                 }
                 State::Cached | State::Stale => {
@@ -515,7 +472,7 @@ impl<S: PcpuCids> Ids<S> {
                         let cid_word = CidWord::of(cid);
                         // Who may not keep it is asked for it from the start.
                         pcpu_cid.set_cid_word(if self.policy.keeps() { cid_word } else { cid_word.asked() });
-                        self.occupied.insert(number);
+                        self.occupied.insert(cpu.0);
                         return Some(cid_word);
                     }
                 }
@@ -549,7 +506,7 @@ impl<S: PcpuCids> Ids<S> {
 
     fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<HeldCid<'_>> {
         // Wherever it was, it is not there now: the next entry looks at what it holds first.
-        (user.cpu, user.own_cpu, user.pcpu_cid) = (NOWHERE, NOWHERE, NOWHERE);
+        user.cpu = NOWHERE;
         user.overflow = Some(self.take_overflow(shared)?);
         self.held(user)
     }

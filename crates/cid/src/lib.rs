@@ -8,4 +8,4 @@ mod sync;
 
 pub use ids::{HeldCid, Ids, Stats, User};
 pub use pcpu_cid::{PcpuCid, PcpuCids, pcpu_cids};
-pub use policy::{CacheLocal, KeptPerCpu, Lowest, Policy, TaskOwned};
+pub use policy::{CacheLocal, KeptPerCpu, Lowest, Policy};

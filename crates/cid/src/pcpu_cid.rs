@@ -11,7 +11,7 @@
 //!          empty; the lock's holder, by CAS. `cid_word`: the lock's holder.
 
 use crate::sync::{AtomicU32, Ordering::*};
-use warmcore_types::Cid;
+use warmcore_types::{Cid, CpuId};
 
 /// One CPU's share of one tenant's state. All zeros is the pcpu_cid of a CPU that the tenant never
 /// ran on.
@@ -190,28 +190,28 @@ impl PcpuCid {
     }
 }
 
-/// Where a tenant's pcpu_cids are. The CPUs' come first, one per number; as many follow for tasks.
+/// Where a tenant's pcpu_cids are: one per CPU number.
 pub trait PcpuCids {
     /// How many CPU numbers there are: at most 8192 on Linux.
     fn cpus(&self) -> u32;
 
-    /// The pcpu_cid with this number, which is below `2 * cpus()`. Panics beyond.
-    fn pcpu_cid(&self, number: u32) -> &PcpuCid;
+    /// The pcpu_cid of this CPU. Panics if its number is not below `cpus()`.
+    fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid;
 }
 
 /// PcpuCids side by side, for hosts with one thread and for tests: CPUs share lines.
 impl PcpuCids for Box<[PcpuCid]> {
     fn cpus(&self) -> u32 {
-        self.len() as u32 / 2
+        self.len() as u32
     }
 
     #[inline]
-    fn pcpu_cid(&self, number: u32) -> &PcpuCid {
-        &self[number as usize]
+    fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid {
+        &self[cpu.index()]
     }
 }
 
 /// PcpuCids for `cpus` CPU numbers, in one piece.
 pub fn pcpu_cids(cpus: u32) -> Box<[PcpuCid]> {
-    (0..2 * cpus).map(|_| PcpuCid::default()).collect()
+    (0..cpus).map(|_| PcpuCid::default()).collect()
 }

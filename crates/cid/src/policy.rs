@@ -3,7 +3,7 @@
 //! Model.   Facts in, a choice out. A policy sees the tenant's numbers and which ids are free; it
 //!          changes nothing. What all of them share (a kept id is used again, an id belongs to
 //!          one pcpu_cid, compaction takes nothing in use) is in `ids`, not here.
-//! Number.  Four policies: what Linux did in 6.3, in 6.4, in 6.13 with the bound that came in 6.14, and in 6.19.
+//! Number.  Three policies: what Linux did in 6.3, in 6.4, and in 6.13 with the bound that came in 6.14.
 //! Source.  Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions.
 //!          Before 6.13 a process has no set of allowed CPUs: what is below `nr_cpu_ids` may be picked there, and a move
 //!          looks at the mask of the task that moves.
@@ -11,13 +11,11 @@
 mod cache_local;
 mod kept_per_cpu;
 mod lowest;
-mod task_owned;
 mod without;
 
 pub use cache_local::CacheLocal;
 pub use kept_per_cpu::KeptPerCpu;
 pub use lowest::Lowest;
-pub use task_owned::TaskOwned;
 pub use without::{Rule, Without};
 
 use crate::bits::SharedBits;
@@ -79,15 +77,6 @@ impl Pick {
         let (Pick::Recent(cid) | Pick::New(cid) | Pick::Lowest(cid)) = self;
         cid
     }
-}
-
-/// Whose the ids are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// An id stays with the CPU.
-    Cpu,
-    /// An id goes where its task goes.
-    Task,
 }
 
 /// What a task finds on the CPU that it moved to.
@@ -154,17 +143,6 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         false
     }
 
-    /// Whose the ids are, after a change of users or CPUs; `now` is None before the first.
-    fn owner(&self, facts: &Facts, now: Option<Owner>) -> Owner {
-        let _ = (facts, now);
-        Owner::Cpu
-    }
-
-    /// Whether [`owner`](Policy::owner) ever says `Task`: pcpu_cids for tasks are kept only then.
-    fn has_task_cids(&self) -> bool {
-        false
-    }
-
     /// Every id that it picks is below this, if there is one to be had. No pcpu_cid without an id finds them all in use:
     /// every CPU that has one counts as allowed. So it matters only while an id is in no pcpu_cid yet.
     fn end(&self, facts: &Facts) -> u32 {
@@ -191,9 +169,8 @@ pub(crate) mod sealed {
     impl Sealed for super::Lowest {}
     impl Sealed for super::KeptPerCpu {}
     impl Sealed for super::CacheLocal {}
-    impl Sealed for super::TaskOwned {}
     impl Sealed for super::Without {}
 }
 
 /// All policies, in the order in which Linux had them.
-pub const ALL: [&dyn Policy; 4] = [&Lowest, &KeptPerCpu, &CacheLocal, &TaskOwned];
+pub const ALL: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];

@@ -9,4 +9,4 @@ mod thread;
 pub use guard::Guard;
 pub use registry::COMPACTION_PERIOD;
 pub use tenant::{Builder, Tenant};
-pub use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, Stats, TaskOwned};
+pub use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, Stats};

@@ -8,7 +8,7 @@
 
 use std::sync::Mutex;
 use warmcore_budget::process::unaccounted;
-use warmcore_cid::{PcpuCid, PcpuCids, Policy};
+use warmcore_cid::{PcpuCid, PcpuCids};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_types::{CpuId, ignore_poison};
 
@@ -23,8 +23,6 @@ pub(crate) const CPUS_MAX: u32 = 1 << 16;
 pub(crate) struct Space {
     cpus: u32,
     pcpu_cids: Pool,
-    /// Of tasks, which any CPU writes: apart from those of CPUs.
-    tasks: Pool,
     /// A slot for every id: the CPUs', then the overflow's.
     pub(crate) data: Pool,
 }
@@ -44,48 +42,29 @@ impl Space {
             return space;
         }
         let data = Pool::with_slots((cpus + OVERFLOW_IDS) as usize);
-        let pcpu_cids = || Pool::with_slots(cpus as usize);
-        let space = Box::leak(Box::new(Self { cpus, pcpu_cids: pcpu_cids(), tasks: pcpu_cids(), data }));
+        let pcpu_cids = Pool::with_slots(cpus as usize);
+        let space = Box::leak(Box::new(Self { cpus, pcpu_cids, data }));
         spaces.push(space);
         space
     }
 
-    pub(crate) fn pcpu_cids(&self, policy: &dyn Policy) -> PooledPcpuCids {
+    pub(crate) fn pcpu_cids(&self) -> PooledPcpuCids {
         // The pages of pcpu_cids are shared with other tenants, and so is the list of them.
-        unaccounted(|| PooledPcpuCids {
-            cpus: PerCpu::in_pool(&self.pcpu_cids),
-            tasks: policy.has_task_cids().then(|| PerCpu::in_pool(&self.tasks)),
-        })
+        PooledPcpuCids(unaccounted(|| PerCpu::in_pool(&self.pcpu_cids)))
     }
 }
 
 /// The pcpu_cids of one tenant.
 #[derive(Debug)]
-pub(crate) struct PooledPcpuCids {
-    cpus: PerCpu<PcpuCid>,
-    /// Task `n`'s pcpu_cid lies where CPU `n`'s would.
-    tasks: Option<PerCpu<PcpuCid>>,
-}
+pub(crate) struct PooledPcpuCids(PerCpu<PcpuCid>);
 
 impl PcpuCids for PooledPcpuCids {
     fn cpus(&self) -> u32 {
-        self.cpus.slots() as u32
+        self.0.slots() as u32
     }
 
     #[inline(always)]
-    fn pcpu_cid(&self, number: u32) -> &PcpuCid {
-        match self.cpus.get(CpuId(number)) {
-            Some(pcpu_cid) => pcpu_cid,
-            None => self.of_task(number),
-        }
-    }
-}
-
-impl PooledPcpuCids {
-    #[cold]
-    fn of_task(&self, number: u32) -> &PcpuCid {
-        let task = number.checked_sub(self.cpus()).map(CpuId);
-        let pcpu_cid = self.tasks.as_ref().zip(task).and_then(|(tasks, task)| tasks.get(task));
-        pcpu_cid.unwrap_or_else(|| panic!("pcpu_cid {number}, and there are {} CPU numbers", self.cpus()))
+    fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid {
+        self.0.get(cpu).unwrap_or_else(|| panic!("{cpu}, and there are {} CPU numbers", self.cpus()))
     }
 }

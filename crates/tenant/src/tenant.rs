@@ -114,7 +114,7 @@ impl Builder {
             weight,
             space,
             account: self.account,
-            ids: Ids::new(space.pcpu_cids(self.policy), OVERFLOW_IDS, self.policy),
+            ids: Ids::new(space.pcpu_cids(), OVERFLOW_IDS, self.policy),
             threads: Mutex::new(BTreeMap::new()),
             is_busy,
         });

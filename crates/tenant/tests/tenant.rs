@@ -8,10 +8,10 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_sys::affinity;
-use warmcore_tenant::{CacheLocal, Guard, KeptPerCpu, Lowest, Policy, TaskOwned, Tenant};
+use warmcore_tenant::{CacheLocal, Guard, KeptPerCpu, Lowest, Policy, Tenant};
 use warmcore_types::{Cid, CpuId, CpuSet};
 
-const POLICIES: [&dyn Policy; 4] = [&Lowest, &KeptPerCpu, &CacheLocal, &TaskOwned];
+const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
 /// Long enough for anything that the compactor does in a tenth of a second, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -411,10 +411,10 @@ fn a_thread_with_an_overflow_id_keeps_it_wherever_it_goes() {
 
 #[test]
 fn a_tenant_says_who_it_is() {
-    let tenant = Tenant::builder().name("orders").policy(&TaskOwned).build();
-    assert_eq!((tenant.name(), tenant.policy().name()), ("orders", "task-owned"));
+    let tenant = Tenant::builder().name("orders").policy(&KeptPerCpu).build();
+    assert_eq!((tenant.name(), tenant.policy().name()), ("orders", "kept-per-cpu"));
     assert!(
-        format!("{tenant:?}").starts_with("Tenant { name: \"orders\", policy: TaskOwned, stats: Stats {")
+        format!("{tenant:?}").starts_with("Tenant { name: \"orders\", policy: KeptPerCpu, stats: Stats {")
     );
 }
 

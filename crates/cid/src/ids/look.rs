@@ -17,7 +17,7 @@ pub struct Stats {
     pub users: u32,
     /// CPUs that any user was ever allowed on.
     pub nr_cpus_allowed: u32,
-    /// Ids that CPUs (or tasks) have now, whether somebody runs on them or not.
+    /// Ids that CPUs have now, whether somebody runs on them or not.
     pub in_use: u32,
     /// Overflow ids held now.
     pub overflow_in_use: u32,
@@ -57,7 +57,7 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// How many ids CPUs, or tasks, have now.
+    /// How many ids CPUs have now.
     ///
     /// Who stores something SeqCst before it asks, and is told 0, knows that whoever gets an id
     /// from now on will see what was stored, if he looks SeqCst after his entry.
@@ -75,7 +75,7 @@ impl<S: PcpuCids> Ids<S> {
     /// The id that a CPU has now, and whether somebody runs on it. For pictures and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         let _no_move_meanwhile = ignore_poison(self.shared.lock());
-        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu.0);
+        let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         let cid = pcpu_cid.cid_word().cid()?;
         match pcpu_cid.state() {
             State::Empty => None,

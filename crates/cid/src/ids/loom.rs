@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::pcpu_cid::{PcpuCid, pcpu_cids};
-use crate::policy::{CacheLocal, Destination, Facts, KeptPerCpu, LeftBehind, Lowest, TaskOwned};
+use crate::policy::{CacheLocal, Destination, Facts, KeptPerCpu, LeftBehind, Lowest};
 use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
 use std::sync::atomic as real;
 
@@ -66,9 +66,8 @@ impl Tenant {
     fn end<const N: usize>(&self, users: [User; N]) {
         let mut cids = Vec::new();
         let (cpus, occupied) = (self.ids.pcpu_cids.cpus(), &self.ids.occupied);
-        let pcpu_cids = if self.ids.policy.has_task_cids() { 2 * cpus } else { cpus };
-        for number in 0..pcpu_cids {
-            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(number);
+        for number in 0..cpus {
+            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(CpuId(number));
             assert_eq!(occupied.contains(number), pcpu_cid.state() != State::Empty, "{pcpu_cid:?}");
             if pcpu_cid.state() != State::Empty {
                 cids.push(pcpu_cid.cid_word().assigned_cid().0);
@@ -430,64 +429,6 @@ fn last_leave_against_drop() {
         });
         tenant.visit(0, &mut a);
         tenant.ids.remove_user(a);
-    });
-}
-
-/// A third user turns ids of tasks into ids of CPUs, while A leaves its own and enters elsewhere.
-#[test]
-fn a_new_owner_against_a_leaving_holder() {
-    model(|| {
-        let tenant = Tenant::new(2, 2, &TaskOwned);
-        let (mut a, mut b) = (tenant.user(0), tenant.user(1));
-        assert_eq!(tenant.visit(0, &mut a), Cid(0));
-        assert_eq!(tenant.visit(1, &mut b), Cid(1));
-        let a = go(&tenant, a, |tenant, a| {
-            tenant.visit(0, a);
-            tenant.visit(1, a);
-        });
-        let mut c = tenant.user(2);
-        tenant.visit(0, &mut c);
-        let mut a = a.join().unwrap();
-        let cid = tenant.visit(1, &mut a);
-        assert_eq!(tenant.ids.at(CpuId(1)), Some((cid, false)), "A's id is its CPU's");
-        tenant.end([a, b, c]);
-    });
-}
-
-/// Where A was with its own id it gives that back on entering, whether or not its leave saw the ask.
-#[test]
-fn an_entry_after_a_new_owner() {
-    model(|| {
-        let tenant = Tenant::new(2, 0, &TaskOwned);
-        let (mut a, b) = (tenant.user(0), tenant.user(1));
-        tenant.visit(0, &mut a);
-        let a = go(&tenant, a, |tenant, a| _ = tenant.visit(0, a));
-        let c = tenant.user(2);
-        let mut a = a.join().unwrap();
-        let cid = tenant.visit(0, &mut a);
-        assert_eq!(tenant.ids.at(CpuId(0)), Some((cid, false)), "A's id is its CPU's");
-        assert_eq!(tenant.ids.in_use(), 1);
-        tenant.end([a, b, c]);
-    });
-}
-
-/// And back, when there are few again.
-#[test]
-fn the_old_owner_against_a_leaving_holder() {
-    model(|| {
-        let tenant = Tenant::new(4, 2, &TaskOwned);
-        let (mut a, mut b, c) = (tenant.user_of(0, 2), tenant.user_of(1, 2), tenant.user_of(2, 2));
-        tenant.visit(0, &mut a);
-        tenant.visit(0, &mut b);
-        tenant.ids.remove_user(c);
-        let a = go(&tenant, a, |tenant, a| {
-            tenant.visit(0, a);
-            tenant.visit(0, a);
-        });
-        tenant.ids.remove_user(b);
-        let mut d = tenant.user_of(3, 2);
-        tenant.visit(0, &mut d);
-        tenant.end([a.join().unwrap(), d]);
     });
 }
 

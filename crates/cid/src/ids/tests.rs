@@ -1,27 +1,25 @@
 //! Tests of the ids: against a plain model, and claims one by one.
 //!
 //! Model.   `model` has the rules a second time, `drive` does the same on both sides and compares;
-//!          `few`, `kept`, `held` and `owned` have a history for each claim.
+//!          `few`, `kept` and `held` have a history for each claim.
 
 mod drive;
 mod few;
 mod held;
 mod kept;
 mod model;
-mod owned;
 mod without;
 
 use super::*;
 use crate::pcpu_cid::pcpu_cids;
-use crate::policy::{CacheLocal, KeptPerCpu, Lowest, TaskOwned};
+use crate::policy::{CacheLocal, KeptPerCpu, Lowest};
 use drive::{Op, Pair, run};
 use model::Rules;
 use proptest::prelude::*;
 
 type Plain = Ids<Box<[PcpuCid]>>;
 
-const CPU_OWNED: [Rules; 3] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal];
-const ALL: [Rules; 4] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal, Rules::TaskOwned];
+const ALL: [Rules; 3] = [Rules::Lowest, Rules::KeptPerCpu, Rules::CacheLocal];
 
 fn set(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
     cpus.into_iter().map(CpuId).collect()
@@ -77,11 +75,6 @@ fn kept_per_cpu_does_what_its_model_does() {
 #[test]
 fn cache_local_does_what_its_model_does() {
     agrees(Rules::CacheLocal);
-}
-
-#[test]
-fn task_owned_does_what_its_model_does() {
-    agrees(Rules::TaskOwned);
 }
 
 fn op(cpus: u32) -> impl Strategy<Value = Op> {

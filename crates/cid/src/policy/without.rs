@@ -92,14 +92,6 @@ impl Policy for Without {
         !self.lacks(Rule::Recent) && self.keeps() && self.policy.retakes()
     }
 
-    fn owner(&self, facts: &Facts, now: Option<Owner>) -> Owner {
-        self.policy.owner(facts, now)
-    }
-
-    fn has_task_cids(&self) -> bool {
-        self.policy.has_task_cids()
-    }
-
     fn end(&self, facts: &Facts) -> u32 {
         self.policy.end(facts)
     }

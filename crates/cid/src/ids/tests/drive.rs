@@ -5,7 +5,7 @@
 //!          touched; [`Pair::look_everywhere`] looks at all CPUs and users. On large machines that
 //!          is not done after every step: what differs once stays so until somebody enters there.
 
-use super::model::{Got, Model, Place, Rules};
+use super::model::{Got, Model, Rules};
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,6 @@ pub(super) fn ids(rules: Rules, cpus: u32, overflow: u32) -> Plain {
         Rules::Lowest => &Lowest,
         Rules::KeptPerCpu => &KeptPerCpu,
         Rules::CacheLocal => &CacheLocal,
-        Rules::TaskOwned => &TaskOwned,
     };
     Ids::new(pcpu_cids(cpus), overflow, policy)
 }
@@ -188,10 +187,6 @@ impl<'a> Pair<'a> {
 
     fn enter(&mut self, who: usize, cpu: Option<u32>) {
         let cpu = cpu.unwrap_or(self.members[who].cpu);
-        if self.rules == Rules::TaskOwned && !self.ids.is_allowed(CpuId(cpu)) {
-            // Who comes with an id of its own may pass by the lock, where CPUs are counted in.
-            self.allow(cpu);
-        }
         let member = &mut self.members[who];
         let (before, there) = (self.ids.stats(), self.ids.at(CpuId(cpu)));
         let held = self.ids.enter(CpuId(cpu), &mut member.user);
@@ -212,15 +207,13 @@ impl<'a> Pair<'a> {
         }
         assert_eq!(held.is_overflow(), cid >= self.cpus);
         let is_nested = !member.guards.is_empty();
-        if held.is_overflow() && !is_nested && self.rules != Rules::TaskOwned {
+        if held.is_overflow() && !is_nested {
             assert!(there.is_some_and(|(_, held)| held), "an overflow id, and nobody was on cpu {cpu}");
         }
         let after = self.ids.stats();
         let picks = |stats: &Stats| stats.recent_hits + stats.expansions + stats.lowest;
         if picks(&after) > picks(&before) {
-            // Ids of tasks and CPUs that keep theirs for good may be all that there are below.
-            let is_by_task = self.rules == Rules::TaskOwned;
-            let end = if is_by_task { self.cpus } else { after.nr_cpus_allowed };
+            let end = after.nr_cpus_allowed;
             assert!(cid < end, "picked {cid}, and the end is {end}");
         }
         member.guards.push(held);
@@ -297,22 +290,21 @@ impl<'a> Pair<'a> {
         }
         assert_eq!(held, self.held.len());
         let (mut found, mut held) = (BTreeSet::new(), 0);
-        for number in 0..2 * self.cpus {
-            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(number);
+        for cpu in 0..self.cpus {
+            let pcpu_cid = self.ids.pcpu_cids.pcpu_cid(CpuId(cpu));
             let cid = match pcpu_cid.state() {
                 State::Empty => continue,
                 State::InUse(token) => {
                     held += 1;
                     let cid = pcpu_cid.cid_word().assigned_cid().0;
                     let holder = self.held.get(&cid).map(|token| Token::new(*token));
-                    assert_eq!(holder, Some(token), "who holds id {cid} of pcpu_cid {number}");
+                    assert_eq!(holder, Some(token), "who holds id {cid} of cpu {cpu}");
                     cid
                 }
                 State::Cached | State::Stale => pcpu_cid.cid_word().assigned_cid().0,
             };
-            assert!(found.insert(cid), "id {cid} is in two pcpu_cids, one of them {number}");
-            let place = if number < self.cpus { Place::Cpu(number) } else { Place::Task(number - self.cpus) };
-            assert_eq!(self.model.has(place), Some(cid), "what pcpu_cid {number} has");
+            assert!(found.insert(cid), "id {cid} is in two pcpu_cids, one of them of cpu {cpu}");
+            assert_eq!(self.model.has(cpu), Some(cid), "what cpu {cpu} has");
         }
         let stats = self.ids.stats();
         assert_eq!(found.len() as u32, stats.in_use, "ids in pcpu_cids, and ids in use");
