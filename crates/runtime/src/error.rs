@@ -6,6 +6,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::Mutex;
+use warmcore_types::ignore_poison;
 
 /// Why a task returned nothing.
 pub struct JoinError {
@@ -50,7 +51,7 @@ impl JoinError {
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
         let mut this = self;
         match this.inner.panic.take() {
-            Some(panic) => Ok(panic.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
+            Some(panic) => Ok(ignore_poison(panic.into_inner())),
             None => Err(this),
         }
     }
@@ -70,7 +71,7 @@ impl fmt::Display for JoinError {
         match &self.inner.panic {
             None => write!(f, "was cancelled"),
             Some(panic) => {
-                let panic = panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let panic = ignore_poison(panic.lock());
                 match crate::header::panic_text(&**panic) {
                     Some(text) => {
                         write!(f, "panicked: {text}")?;

@@ -16,13 +16,13 @@
 use crate::header::JoinHandle;
 use crate::metrics::{RuntimeMetrics, WorkerMetrics};
 use crate::runtime::Handle;
-use crate::sync::lock;
 use crate::tenant_stats::TenantMetrics;
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 use warmcore_tenant::Tenant;
+use warmcore_types::ignore_poison;
 
 macro_rules! names {
     ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $unit:ident = $text:literal,)*) => {
@@ -117,7 +117,7 @@ pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallibl
 /// living tasks, is told so once, and not again until there is one of that name.
 pub fn record_now(handle: &Handle) {
     // Held until all is said: who looked earlier and speaks later would bring back tenants that are gone.
-    let mut exported = lock(&handle.shared.exported);
+    let mut exported = ignore_poison(handle.shared.exported.lock());
     let now = handle.metrics();
     record(&handle.shared.name, &now, &exported.by_name(&now.tenants));
 }

@@ -12,8 +12,8 @@
 //! as drivers run them. In polls nothing.
 
 use crate::shared::Shared;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
-use warmcore_types::{CpuId, Nanos};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
+use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// Between two looks.
 const CHECK_INTERVAL: Nanos = Nanos(100_000_000);
@@ -109,7 +109,7 @@ impl Foreign {
         if self.check_at(me).is_none_or(|at| now < at) {
             return;
         }
-        let mut points = lock(&self.points);
+        let mut points = ignore_poison(self.points.lock());
         for (i, remote) in shared.remotes.iter().enumerate().filter(|(i, _)| *i != me.index()) {
             let runs = remote.driver.run_seq() % 2 == 1 && remote.status.poll_seq.load(Relaxed) % 2 == 0;
             points[i] = update_points(points[i], runs && remote.driver.foreign_tasks() > 0);

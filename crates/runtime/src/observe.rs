@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use warmcore_sys::{local, signals};
-use warmcore_types::Nanos;
+use warmcore_types::{Nanos, ignore_poison};
 
 /// The version of what is said. It grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 3;
@@ -188,7 +188,7 @@ fn left(until: Instant) -> io::Result<Duration> {
 fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
     // Two runtimes that are made at the same time must not both find a name left behind.
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _lock = ignore_poison(LOCK.lock());
     for runtime in 1..=RUNTIMES_MAX {
         let path = folder.join(name(std::process::id(), runtime));
         // A name that is there and listens is another runtime's of this process; one that doesn't is what a process

@@ -6,11 +6,12 @@
 //! Writers. Under its lock: who spawns, who ends a task, who shuts down.
 
 use crate::header::Header;
-use crate::sync::{AtomicU32, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering::*};
 use std::ptr::NonNull;
 use std::task::Waker;
 use warmcore_budget::process::unaccounted;
 use warmcore_line::Line;
+use warmcore_types::ignore_poison;
 
 const END: u32 = u32::MAX;
 
@@ -49,7 +50,7 @@ impl OwnedTasks {
 
     /// `None`: closed.
     pub(crate) fn insert(&self, waker: Waker, header: NonNull<Header>) -> Option<u32> {
-        let mut list = lock(&self.list);
+        let mut list = ignore_poison(self.list.lock());
         if list.is_closed {
             return None;
         }
@@ -72,7 +73,7 @@ impl OwnedTasks {
         if at == END {
             return;
         }
-        let mut list = lock(&self.list);
+        let mut list = ignore_poison(self.list.lock());
         let free = Slot::Free(list.free);
         let slot = std::mem::replace(&mut list.slots[at as usize], free);
         list.free = at;
@@ -84,7 +85,7 @@ impl OwnedTasks {
 
     /// The waker of a task that is still there.
     pub(crate) fn waker(&self, at: u32, header: *const Header) -> Option<Waker> {
-        let list = lock(&self.list);
+        let list = ignore_poison(self.list.lock());
         match list.slots.get(at as usize) {
             Some(Slot::Task(waker, of)) if of.as_ptr().cast_const() == header => Some(waker.clone()),
             _ => None,
@@ -98,7 +99,7 @@ impl OwnedTasks {
 
     /// Nobody enters any more; all that are there are to end. Says how many.
     pub(crate) fn close(&self) -> u32 {
-        let mut list = lock(&self.list);
+        let mut list = ignore_poison(self.list.lock());
         list.is_closed = true;
         let mut wakers = Vec::new();
         for slot in &list.slots {

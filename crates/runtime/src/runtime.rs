@@ -20,7 +20,7 @@ use crate::run_queue::RunQueue;
 use crate::shared::{InjectQueue, Remote, Shared, WorkerStatus};
 use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::tenant_stats::TenantStats;
 use crate::tokio_driver::TokioDriver;
 use crate::virtual_time::VirtualTimes;
@@ -35,7 +35,7 @@ use warmcore_sched::{Machine, Policy, PolicyKind, View, Whom};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
-use warmcore_types::{CpuId, CpuSet, Nanos};
+use warmcore_types::{CpuId, CpuSet, Nanos, ignore_poison};
 
 #[cfg(all(test, shuttle))]
 mod shuttle;
@@ -395,7 +395,7 @@ impl Runtime {
         let mut all_ended = true;
         // A task that blocks in place at its very end may start another thread meanwhile.
         loop {
-            let threads = std::mem::take(&mut *lock(&shared.worker_threads.threads));
+            let threads = std::mem::take(&mut *ignore_poison(shared.worker_threads.threads.lock()));
             if threads.is_empty() {
                 break;
             }

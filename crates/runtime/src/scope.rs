@@ -16,8 +16,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::Thread;
+use warmcore_types::ignore_poison;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -35,15 +36,11 @@ struct Inner {
     caller: Thread,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Inner {
     /// Runs some of the jobs that wait. False: none did.
     fn run_some(&self) -> bool {
         let mut taken: Vec<Job> = {
-            let mut jobs = locked(&self.jobs);
+            let mut jobs = ignore_poison(self.jobs.lock());
             let share = jobs.len() / (2 * self.shared.remotes.len());
             let handful = share.clamp(1, HANDFUL_MAX).min(jobs.len());
             jobs.drain(..handful).collect()
@@ -63,7 +60,7 @@ impl Inner {
 
     /// The first panic is the scope's. The others end here, also those that panic when they are dropped.
     fn keep(&self, panic: Box<dyn Any + Send>) {
-        let mut first = locked(&self.panic);
+        let mut first = ignore_poison(self.panic.lock());
         if first.is_none() {
             *first = Some(panic);
             return;
@@ -95,7 +92,7 @@ impl<'scope> Scope<'scope, '_> {
         let job: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Job>(job) };
         let inner = &self.inner;
         inner.pending.fetch_add(1, Relaxed);
-        locked(&inner.jobs).push_back(job);
+        ignore_poison(inner.jobs.lock()).push_back(job);
         // A job may start others while the caller waits for it, and the runtime may be at its end.
         inner.caller.unpark();
         let runners = inner.runners.load(Relaxed);
@@ -159,7 +156,7 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
                 std::thread::park();
             }
         }
-        let panic = locked(&inner.panic).take();
+        let panic = ignore_poison(inner.panic.lock()).take();
         match (result, panic) {
             (Err(first), second) => {
                 // Not while the first unwinds: a panic in its drop would be the second at a time.

@@ -11,13 +11,13 @@ use crate::inbox::Inbox;
 use crate::metrics::Stats;
 use crate::owned_tasks::OwnedTasks;
 use crate::run_queue::{Entry, RunQueue};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
 use warmcore_sched::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
 /// references writes no line that all share.
@@ -409,7 +409,7 @@ impl Shared {
     /// Puts tasks into the caller's own queue.
     fn push_own_queue(&self, me: CpuId, tasks: impl IntoIterator<Item = QueuedTask>, now: Nanos) {
         let remote = self.remote(me);
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         tasks.into_iter().for_each(|waiting| queue.push(waiting));
         self.publish_status(remote, &mut queue, now);
     }
@@ -421,7 +421,7 @@ impl Shared {
         let whom = self.policy.whom();
         let may = |runnable: &RunnableTask| self.machine.allows(runnable.metadata().allowed, me);
         let mut taken = Vec::new();
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         while taken.len() < at_most as usize
             && let Some(waiting) = queue.steal(whom, |waiting| may(&waiting.runnable))
         {
@@ -461,7 +461,7 @@ impl Shared {
     ) -> (u32, u32) {
         let remote = self.remote(from);
         let may = |waiting: &QueuedTask| self.machine.allows(waiting.runnable.metadata().allowed, me);
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         let taken: Vec<QueuedTask> = (0..at_most).map_while(|_| queue.steal_random(random(), may)).collect();
         self.publish_status(remote, &mut queue, Nanos(remote.status.backlog_since.load(Relaxed)));
         drop(queue);
@@ -477,7 +477,7 @@ impl Shared {
     /// whether one came.
     pub(crate) fn migrate_lagging(&self, me: CpuId, from: CpuId, below: u64, now: Nanos) -> bool {
         let remote = self.remote(from);
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         let lagging = queue.lagging(below);
         if lagging.is_empty() {
             return false;
@@ -532,7 +532,7 @@ impl InjectQueue {
 
     /// `Err`: closed.
     fn push(&self, runnable: RunnableTask) -> Result<(), RunnableTask> {
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = ignore_poison(self.tasks.lock());
         let Some(tasks) = tasks.as_mut() else { return Err(runnable) };
         if tasks.len() == tasks.capacity() {
             // As in a worker's queue: it is nobody's, whoever spawns.
@@ -545,7 +545,7 @@ impl InjectQueue {
 
     /// Nothing comes in any more; what was there is handed out.
     pub(crate) fn close(&self) -> VecDeque<RunnableTask> {
-        let tasks = lock(&self.tasks).take();
+        let tasks = ignore_poison(self.tasks.lock()).take();
         self.len.store(0, Relaxed);
         tasks.unwrap_or_default()
     }
@@ -555,7 +555,7 @@ impl InjectQueue {
         if self.len.load(Relaxed) == 0 {
             return Vec::new();
         }
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = ignore_poison(self.tasks.lock());
         let Some(tasks) = tasks.as_mut() else { return Vec::new() };
         let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX);
         let popped = tasks.drain(..share).collect();

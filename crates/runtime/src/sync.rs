@@ -5,17 +5,17 @@
 
 #[cfg(warmcore_loom)]
 pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
+    Mutex,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard,
+    Mutex,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(any(warmcore_loom, shuttle)))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
+    Mutex,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
@@ -83,9 +83,4 @@ pub(crate) mod threads {
             }
         }
     }
-}
-
-/// Locks, also after a panic elsewhere: what is under a lock is whole between any two steps that could panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

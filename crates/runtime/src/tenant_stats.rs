@@ -12,7 +12,7 @@
 //!          and 24 on each CPU that it was counted on; there are as many as tenants ever lived at the same time.
 //! Writers. `Counts`: whoever polls, begins or ends a task of the tenant. The rest: under the slot's lock.
 
-use crate::sync::{AtomicU64, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering::*};
 use bytemuck::Zeroable;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -20,6 +20,7 @@ use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
 use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
+use warmcore_types::ignore_poison;
 
 /// Seats are allocated so many at a time at first, and twice as many each time after that.
 const FIRST: usize = 64;
@@ -82,7 +83,7 @@ impl TenantSlot {
         if self.serial.load(Acquire) == serial {
             return;
         }
-        let mut base = lock(&self.base);
+        let mut base = ignore_poison(self.base.lock());
         if self.serial.load(Relaxed) != serial {
             *base = self.totals();
             self.serial.store(serial, Release);
@@ -100,7 +101,7 @@ impl TenantSlot {
     fn read(&self) -> Option<TenantMetrics> {
         // Found, it stays as long as the handle does; so does its slot.
         let tenant = Tenant::by_serial(self.serial.load(Acquire))?;
-        let base = lock(&self.base);
+        let base = ignore_poison(self.base.lock());
         let now = self.totals();
         Some(TenantMetrics {
             name: tenant.name().to_owned(),

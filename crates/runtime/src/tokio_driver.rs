@@ -19,7 +19,7 @@ use crate::driver::{Driver, Used};
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -28,7 +28,7 @@ use warmcore_line::{Line, Padded};
 use warmcore_sys::affinity;
 use warmcore_sys::clock::ThreadCpu;
 use warmcore_sys::timer::Timer;
-use warmcore_types::Nanos;
+use warmcore_types::{Nanos, ignore_poison};
 
 #[derive(Line)]
 #[line(pair)]
@@ -118,10 +118,6 @@ impl Drop for TokioDriver {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
 fn leave_the_workers_cpu() {
     // Where that is refused the thread stays where it was started.
@@ -194,14 +190,14 @@ impl TokioDriver {
 
     /// Of this thread, if it is the worker's: another one may serve its driver meanwhile.
     fn own_clock(&self) -> Option<u64> {
-        let used = locked(&self.used);
+        let used = ignore_poison(self.used.lock());
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
     }
 
     /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
     /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
     fn set_timer(&self, timer: &Timer, at: Nanos) -> bool {
-        let mut wake_at_ns = locked(&self.wake_at_ns);
+        let mut wake_at_ns = ignore_poison(self.wake_at_ns.lock());
         let now = self.now();
         if *wake_at_ns > now && *wake_at_ns <= at {
             return true;
@@ -214,7 +210,7 @@ impl TokioDriver {
     }
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let runtime = self.runtime.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let runtime = ignore_poison(self.runtime.read());
         // Noted when it was left, whether or not it is still counted now.
         if self.left_ns.load(Relaxed) > 0
             && let Some(now) = self.own_clock()
@@ -245,7 +241,7 @@ impl Driver for TokioDriver {
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
-        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let timer = ignore_poison(self.timer.read());
         if let Some((timer, until)) = timer.as_ref().zip(until)
             && !self.set_timer(timer.get_ref(), until)
         {
@@ -253,7 +249,7 @@ impl Driver for TokioDriver {
         }
         self.drive(poll_fn(|cx| {
             if !cx.waker().will_wake(&self.waker) {
-                *locked(&self.beside) = Some(cx.waker().clone());
+                *ignore_poison(self.beside.lock()) = Some(cx.waker().clone());
                 self.is_beside.store(true, Relaxed);
                 // ORDERING: SeqCst; the waker is there before we look whether we are awake. Who wakes us says so
                 // first, and then looks for the waker: `unpark`.
@@ -270,7 +266,7 @@ impl Driver for TokioDriver {
                         rang.clear_ready();
                     }
                     // The kernel's clock and ours may differ by a little: it is not set any more, whatever ours says.
-                    *locked(&self.wake_at_ns) = Nanos(0);
+                    *ignore_poison(self.wake_at_ns.lock()) = Nanos(0);
                     Poll::Ready(())
                 }
             }
@@ -293,7 +289,7 @@ impl Driver for TokioDriver {
         // ORDERING: SeqCst; see `park`.
         fence(SeqCst);
         if self.is_beside.load(Relaxed)
-            && let Some(waker) = locked(&self.beside).take()
+            && let Some(waker) = ignore_poison(self.beside.lock()).take()
         {
             self.is_beside.store(false, Relaxed);
             waker.wake();
@@ -301,7 +297,7 @@ impl Driver for TokioDriver {
     }
 
     fn wake_at(&self, at: Nanos) {
-        let timer = self.timer.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let timer = ignore_poison(self.timer.read());
         if let Some(timer) = timer.as_ref()
             && !self.set_timer(timer.get_ref(), at)
         {
@@ -314,11 +310,11 @@ impl Driver for TokioDriver {
     }
 
     fn begin(&self) {
-        self.change_thread(&mut locked(&self.used), Some(ThreadCpu::current()));
+        self.change_thread(&mut *ignore_poison(self.used.lock()), Some(ThreadCpu::current()));
     }
 
     fn end(&self) {
-        let mut used = locked(&self.used);
+        let mut used = ignore_poison(self.used.lock());
         if used.now.is_some_and(|(clock, _)| clock == ThreadCpu::current()) {
             self.change_thread(&mut used, None);
         }
@@ -338,7 +334,7 @@ impl Driver for TokioDriver {
     }
 
     fn used(&self) -> Used {
-        let used = locked(&self.used);
+        let used = ignore_poison(self.used.lock());
         loop {
             let own = self.own_ns.load(Relaxed);
             let now = used.read().map(|(_, now)| now);
@@ -356,8 +352,8 @@ impl Driver for TokioDriver {
     }
 
     fn close(&self) {
-        self.timer.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        let runtime = self.runtime.write().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        ignore_poison(self.timer.write()).take();
+        let runtime = ignore_poison(self.runtime.write()).take();
         if let Some(runtime) = runtime {
             runtime.shutdown_background();
         }

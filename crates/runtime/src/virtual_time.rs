@@ -12,11 +12,12 @@
 //! Writers. Said at the fields.
 //! Source.  SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_budget::process::unaccounted;
 use warmcore_line::Padded;
+use warmcore_types::ignore_poison;
 
 /// Virtual time: nanoseconds × this / weight.
 const WEIGHT_UNIT: u64 = 100;
@@ -60,7 +61,7 @@ impl VirtualTimes {
 
     /// A tenant's vtime.
     pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
-        let mut all = lock(&self.all);
+        let mut all = ignore_poison(self.all.lock());
         if let Some(vtime) = all.get(&tenant) {
             return vtime.clone();
         }

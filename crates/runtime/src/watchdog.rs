@@ -11,9 +11,9 @@
 //! Writers. `watcher`: workers that fall asleep or wake. `seen`: the watcher.
 
 use crate::shared::Shared;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use warmcore_line::Line;
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// Between two looks where polls were long lately.
 const SHORT_INTERVAL: Nanos = Nanos(250_000);
@@ -106,7 +106,7 @@ impl Watchdog {
 
     /// Looks at all others. Serves the drivers of those that are stuck.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        let mut seen = lock(&self.seen);
+        let mut seen = ignore_poison(self.seen.lock());
         for (i, remote) in shared.remotes.iter().enumerate() {
             if i == me.index() {
                 continue;

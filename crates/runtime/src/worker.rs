@@ -12,7 +12,7 @@ use crate::header::{Header, QueuedTask, RunnableTask};
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared, StealOutcome};
-use crate::sync::{Ordering::*, fence, lock};
+use crate::sync::{Ordering::*, fence};
 use crate::virtual_time::{LAG_MIN, VirtualTimes};
 use crate::worker_threads::WorkerThreads;
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_sched::shares::NEIGHBOURS;
 use warmcore_sched::{Distance, Policy, Shares, To, Waker};
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
 const EVENT_INTERVAL: Nanos = Nanos(200_000);
@@ -112,7 +112,7 @@ impl Worker {
         let now = shared.remote(me).driver.now();
         let polls = shared.remote(me).status.poll_seq.load(Relaxed);
         let max_lifo_polls = Cell::new(shared.policy.chain_max(Nanos(0)));
-        let virtual_times = lock(&shared.remote(me).run_queue).virtual_times().clone();
+        let virtual_times = ignore_poison(shared.remote(me).run_queue.lock()).virtual_times().clone();
         let inject_queue = NonNull::from(&shared.inject_queues[shared.machine.shard_of(me)]);
         Self {
             remote: NonNull::from(shared.remote(me)),
@@ -222,7 +222,7 @@ impl Worker {
     fn schedule_local(&self, runnable: RunnableTask, is_yield: bool) {
         let remote = self.remote();
         let waiting = QueuedTask { runnable, since: self.now() };
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         if is_yield || self.in_driver.get() || self.max_lifo_polls.get() == 0 {
             queue.push(waiting)
         } else {
@@ -375,7 +375,7 @@ impl Worker {
 
     fn drain_inbox(&self) {
         let remote = self.remote();
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         remote.inbox.take().for_each(|runnable| queue.push(QueuedTask { runnable, since: self.now() }));
         self.shared.publish_status(remote, &mut queue, self.now());
         let waiting = queue.len();
@@ -389,7 +389,7 @@ impl Worker {
     #[inline]
     fn next_task(&self) -> Option<(QueuedTask, bool)> {
         let remote = self.remote();
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         let is_shared = self.virtual_times.has_several_tenants();
         let waiting = queue.pop(self.max_lifo_polls.get(), || self.shared.queue_order(remote))?;
         self.shared.publish_status(remote, &mut queue, self.now());
@@ -425,7 +425,7 @@ impl Worker {
             if ran >= LONG_CHARGE.0 {
                 ran = ran.saturating_sub(self.lost_since()).max(1);
             }
-            lock(&remote.run_queue).charge(share, ran);
+            ignore_poison(remote.run_queue.lock()).charge(share, ran);
         }
         let left = self.ticks_left.get() - 1;
         self.ticks_left.set(left);
@@ -504,7 +504,7 @@ impl Worker {
         if popped.is_empty() {
             return;
         }
-        let mut queue = lock(&remote.run_queue);
+        let mut queue = ignore_poison(remote.run_queue.lock());
         popped.into_iter().for_each(|runnable| queue.push(QueuedTask { runnable, since: self.now() }));
         self.shared.publish_status(remote, &mut queue, self.now());
         drop(queue);
@@ -541,7 +541,7 @@ impl Worker {
         if near == 0 || !shared.policy.shares() {
             return;
         }
-        remote.status.pinned.store(lock(&remote.run_queue).pinned(), Relaxed);
+        remote.status.pinned.store(ignore_poison(remote.run_queue.lock()).pinned(), Relaxed);
         let which = self.next_rand() as usize % near;
         let Some(other) = shared.machine.others(self.me).nth(which) else { return };
         let distance = shared.machine.distance(self.me, other);
@@ -563,7 +563,7 @@ impl Worker {
         if near == 0 || !shared.policy.shares() {
             return;
         }
-        let least = lock(&remote.run_queue).min_vtime();
+        let least = ignore_poison(remote.run_queue.lock()).min_vtime();
         // A worker where no task waits takes one by itself before it sleeps.
         let Some(below) = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX) else { return };
         let which = self.next_rand() as usize % near;
@@ -721,7 +721,8 @@ impl Worker {
 
     /// Whatever is left.
     fn pop_any(&self) -> Option<RunnableTask> {
-        let waiting = lock(&self.remote().run_queue).pop(u32::MAX, || warmcore_sched::Turn::Forth);
+        let waiting =
+            ignore_poison(self.remote().run_queue.lock()).pop(u32::MAX, || warmcore_sched::Turn::Forth);
         waiting.map(|waiting| waiting.runnable)
     }
 

@@ -6,14 +6,14 @@
 //! Writers. Under the lock.
 
 use crate::shared::Shared;
+use crate::sync;
 use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
-use crate::sync::{self, lock};
 use crate::worker;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use warmcore_line::Line;
-use warmcore_types::CpuId;
+use warmcore_types::{CpuId, ignore_poison};
 
 /// See the head of this file.
 #[derive(Line)]
@@ -39,7 +39,7 @@ impl WorkerThreads {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        ignore_poison(self.state.lock())
     }
 
     /// A thread for this worker: a spare one, or a new one.
@@ -55,7 +55,7 @@ impl WorkerThreads {
         let name = format!("{}-{}", shared.name, cpu.0);
         let of = shared.clone();
         let thread = Builder::new().name(name).spawn(move || worker::run_thread(of, cpu))?;
-        lock(&threads.threads).push(thread);
+        ignore_poison(threads.threads.lock()).push(thread);
         Ok(())
     }
 
@@ -72,14 +72,14 @@ impl WorkerThreads {
                 state.waiting -= 1;
                 return None;
             }
-            state = self.condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = ignore_poison(self.condvar.wait(state));
         }
     }
 
     /// Whether the current thread is one of them.
     pub(crate) fn is_mine(&self) -> bool {
         let me = current().id();
-        lock(&self.threads).iter().any(|thread| thread.thread().id() == me)
+        ignore_poison(self.threads.lock()).iter().any(|thread| thread.thread().id() == me)
     }
 
     /// All who wait go home.

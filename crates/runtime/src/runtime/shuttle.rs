@@ -52,12 +52,12 @@ struct Sleep {
 impl Bed {
     /// Sockets of this host have something for who waits for them.
     fn events(&self, wakers: impl IntoIterator<Item = Waker>) {
-        lock(&self.state).ready.extend(wakers);
+        ignore_poison(self.state.lock()).ready.extend(wakers);
         self.bell.notify_one();
     }
 
     fn serve(&self) {
-        let ready = std::mem::take(&mut lock(&self.state).ready);
+        let ready = std::mem::take(&mut *ignore_poison(self.state.lock()).ready);
         ready.into_iter().for_each(Waker::wake);
     }
 }
@@ -75,7 +75,7 @@ impl Driver for Arc<Bed> {
         }
         loop {
             self.serve();
-            let mut state = lock(&self.state);
+            let mut state = ignore_poison(self.state.lock());
             if is_awake() || rings.is_some() {
                 return;
             }
@@ -91,7 +91,7 @@ impl Driver for Arc<Bed> {
     }
 
     fn unpark(&self) {
-        lock(&self.state).is_kicked = true;
+        ignore_poison(self.state.lock()).is_kicked = true;
         self.bell.notify_one();
     }
 
@@ -216,7 +216,7 @@ struct Door(Mutex<(bool, Vec<Waker>)>);
 impl Door {
     fn open(&self) {
         let wakers = {
-            let mut state = lock(&self.0);
+            let mut state = ignore_poison(self.0.lock());
             state.0 = true;
             std::mem::take(&mut state.1)
         };
@@ -226,7 +226,7 @@ impl Door {
     /// Opened by an event of a worker's driver.
     fn open_by(&self, bed: &Bed) {
         let wakers = {
-            let mut state = lock(&self.0);
+            let mut state = ignore_poison(self.0.lock());
             state.0 = true;
             std::mem::take(&mut state.1)
         };
@@ -235,7 +235,7 @@ impl Door {
 
     async fn pass(&self) {
         poll_fn(|cx| {
-            let mut state = lock(&self.0);
+            let mut state = ignore_poison(self.0.lock());
             if state.0 {
                 return Poll::Ready(());
             }
@@ -357,7 +357,7 @@ fn who_is_woken_by_a_driver_waits_since_then() {
                 });
             })
         });
-        while lock(&door.0).1.len() < 2 || !model.runtime.shared.remotes[0].inbox.is_parked() {
+        while ignore_poison(door.0.lock()).1.len() < 2 || !model.runtime.shared.remotes[0].inbox.is_parked() {
             thread::yield_now();
         }
         let slept = clock.fetch_add(1_000_000_000, std::sync::atomic::Ordering::SeqCst);

@@ -81,7 +81,7 @@ impl TokioDriver {
         let used = Mutex::new(Used::default());
         self.park(None, &|| {
             act();
-            *locked(&used) = self.used();
+            *ignore_poison(used.lock()) = self.used();
             true
         });
         used.into_inner().unwrap()

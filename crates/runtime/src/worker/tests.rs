@@ -76,7 +76,7 @@ impl World {
         let rung = bell.clone();
         let sleeps = poll_fn(move |cx| {
             script.clock.fetch_add(ns, Relaxed);
-            *lock(&rung) = Some(cx.waker().clone());
+            *ignore_poison(rung.lock()) = Some(cx.waker().clone());
             Poll::Pending
         });
         (TaskBuilder::of(&self.worker.shared).spawn(sleeps), bell)
@@ -97,7 +97,7 @@ impl World {
 }
 
 fn ring(bell: &Bell) {
-    let waker = lock(bell).take();
+    let waker = ignore_poison(bell.lock()).take();
     waker.expect("it sleeps").wake();
 }
 
@@ -174,7 +174,7 @@ fn a_window_opens_when_the_worker_goes_idle() {
     let rung = bell.clone();
     let task = TaskBuilder::of(&world.worker.shared).spawn(poll_fn(move |cx| {
         script.clock.fetch_add(5 * US, Relaxed);
-        *lock(&rung) = Some(cx.waker().clone());
+        *ignore_poison(rung.lock()) = Some(cx.waker().clone());
         if wakes.load(Relaxed) {
             cx.waker().wake_by_ref();
         }
@@ -206,7 +206,7 @@ impl Hear for Told {
     }
 
     fn event(&self, text: String) {
-        lock(&self.0).push(text);
+        ignore_poison(self.0.lock()).push(text);
     }
 }
 
@@ -228,7 +228,7 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
         }
     });
     assert_eq!(world.worker.remote().stats.read().long_polls, 900);
-    let told = lock(&told.0).clone();
+    let told = ignore_poison(told.0.lock()).clone();
     // The first one, and each one that is the first after a second.
     assert_eq!(told.len(), 2, "{told:?}");
     for (told, unreported) in told.iter().zip([0, 499]) {
@@ -262,7 +262,7 @@ fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() 
             world.worker = Worker::new(world.worker.shared.clone(), CpuId(0), Rc::new(OpBudget::new()));
         }
     });
-    let told = lock(&told.0).clone();
+    let told = ignore_poison(told.0.lock()).clone();
     assert_eq!(told.len(), 2, "{told:?}");
     for (told, unreported) in told.iter().zip([0, 499]) {
         assert!(told.ends_with(&format!(" unreported={unreported}")), "{told}");
