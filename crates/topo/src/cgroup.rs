@@ -8,13 +8,14 @@
 //! Source.  Linux Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst; cgroups(7)
 //!          for /proc/self/cgroup; proc_pid_mountinfo(5).
 
-use crate::{Quota, TopoError, files};
+use crate::files::Files;
+use crate::{Quota, TopoError};
 use std::path::{Component, Path, PathBuf};
 
 #[cfg(test)]
 mod tests;
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Version {
     V1,
     V2,
@@ -27,10 +28,34 @@ struct Mount {
 }
 
 /// The smallest quota on the way from this process's cgroup up, below `root` (`/` or a copy).
-pub(crate) fn quota(root: &Path, notes: &mut Vec<String>) -> Result<Option<Quota>, TopoError> {
-    let file = root.join("proc/self/cgroup");
-    let Some(text) = files::read(&file)? else { return Ok(None) };
+pub(crate) fn quota(files: &Files, root: &Path, notes: &mut Vec<String>) -> Result<Option<Quota>, TopoError> {
     let mut least: Option<Quota> = None;
+    for (dir, version) in ancestors(files, root, notes)? {
+        let Some(found) = limit(files, &dir, version)? else { continue };
+        if least.as_ref().is_none_or(|l| found.cpus < l.cpus) {
+            least = Some(found);
+        }
+    }
+    Ok(least)
+}
+
+/// The directories of this process's cgroups and of their ancestors.
+pub(crate) fn folders(
+    files: &Files,
+    root: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<PathBuf>, TopoError> {
+    Ok(ancestors(files, root, notes)?.into_iter().map(|(dir, _)| dir).collect())
+}
+
+fn ancestors(
+    files: &Files,
+    root: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(PathBuf, Version)>, TopoError> {
+    let file = root.join("proc/self/cgroup");
+    let Some(text) = files.read(&file)? else { return Ok(Vec::new()) };
+    let mut ancestors = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
@@ -42,27 +67,22 @@ pub(crate) fn quota(root: &Path, notes: &mut Vec<String>) -> Result<Option<Quota
             _ if controllers.split(',').any(|c| c == "cpu") => Version::V1,
             _ => continue,
         };
-        let Some(mount) = mount(root, version, controllers)? else { continue };
-        for dir in mount.way_up(path, notes) {
-            let Some(found) = limit(&dir, version)? else { continue };
-            if least.as_ref().is_none_or(|l| found.cpus < l.cpus) {
-                least = Some(found);
-            }
-        }
+        let Some(mount) = mount(files, root, version, controllers)? else { continue };
+        ancestors.extend(mount.way_up(files, path, notes).into_iter().map(|dir| (dir, version)));
     }
-    Ok(least)
+    Ok(ancestors)
 }
 
 impl Mount {
     /// The directories of a cgroup and its ancestors, as far up as they are mounted.
-    fn way_up(&self, path: &str, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    fn way_up(&self, files: &Files, path: &str, notes: &mut Vec<String>) -> Vec<PathBuf> {
         // In a container without a cgroup namespace the path is the host's, and what is mounted
         // here begins further down. A path with `..` lies outside of the namespace.
         let path = Path::new(path);
         let below = path.strip_prefix(&self.top).or(path.strip_prefix("/")).unwrap_or(path);
         let plain = below.components().all(|c| matches!(c, Component::Normal(_)));
         let mut dir = self.at.join(if plain { below } else { Path::new("") });
-        if !plain || !dir.is_dir() {
+        if !plain || !files.is_dir(&dir) {
             notes.push(format!(
                 "cgroup {} is not to be seen below {}; only what is there counts for the quota",
                 path.display(),
@@ -75,9 +95,14 @@ impl Mount {
 }
 
 /// Where the hierarchy is mounted: as mountinfo says, or where everybody mounts it.
-fn mount(root: &Path, version: Version, controllers: &str) -> Result<Option<Mount>, TopoError> {
+fn mount(
+    files: &Files,
+    root: &Path,
+    version: Version,
+    controllers: &str,
+) -> Result<Option<Mount>, TopoError> {
     let here = |path: &str| root.join(path.trim_start_matches('/'));
-    if let Some(text) = files::read(&root.join("proc/self/mountinfo"))? {
+    if let Some(text) = files.read(&root.join("proc/self/mountinfo"))? {
         return Ok(text.lines().find_map(|line| {
             // 36 35 98:0 /root /mount/point options ... - type source super,options
             let (mount, filesystem) = line.split_once(" - ")?;
@@ -96,16 +121,16 @@ fn mount(root: &Path, version: Version, controllers: &str) -> Result<Option<Moun
         Version::V2 => vec!["sys/fs/cgroup/unified".to_owned(), "sys/fs/cgroup".to_owned()],
         Version::V1 => vec![format!("sys/fs/cgroup/{controllers}"), "sys/fs/cgroup/cpu".to_owned()],
     };
-    let at = usual.iter().map(|p| here(p)).find(|p| p.is_dir());
+    let at = usual.iter().map(|p| here(p)).find(|p| files.is_dir(p));
     Ok(at.map(|at| Mount { at, top: "/".into() }))
 }
 
 /// The limit that one cgroup sets, if it sets one.
-fn limit(dir: &Path, version: Version) -> Result<Option<Quota>, TopoError> {
+fn limit(files: &Files, dir: &Path, version: Version) -> Result<Option<Quota>, TopoError> {
     let (file, quota, period) = match version {
         Version::V2 => {
             let file = dir.join("cpu.max");
-            let Some(text) = files::read(&file)? else { return Ok(None) };
+            let Some(text) = files.read(&file)? else { return Ok(None) };
             match text.split_whitespace().collect::<Vec<_>>()[..] {
                 ["max"] | ["max", _] => return Ok(None),
                 [quota] => (file, quota.to_owned(), "100000".to_owned()),
@@ -118,8 +143,8 @@ fn limit(dir: &Path, version: Version) -> Result<Option<Quota>, TopoError> {
         }
         Version::V1 => {
             let file = dir.join("cpu.cfs_quota_us");
-            let Some(quota) = files::read(&file)?.filter(|q| q != "-1") else { return Ok(None) };
-            (file, quota, files::need(&dir.join("cpu.cfs_period_us"), "microseconds, like 100000")?)
+            let Some(quota) = files.read(&file)?.filter(|q| q != "-1") else { return Ok(None) };
+            (file, quota, files.need(&dir.join("cpu.cfs_period_us"), "microseconds, like 100000")?)
         }
     };
     match (quota.parse::<u64>(), period.parse::<u64>()) {

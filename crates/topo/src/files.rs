@@ -1,12 +1,16 @@
-//! Files: small text files and the sets written in them, read with errors that name the file.
+//! Small text files and the sets of CPUs written in them, read from a folder or from a capture.
 //!
-//! Model.   A file that is not there is `None`, since most of sysfs is optional; whoever needs it
-//!          says so. A file that is there and does not hold what it should is an error.
-//! Source.  Linux lib/bitmap-str.c: the list format `0-3,8` and the mask format of 32-bit words,
-//!          most significant first, `00000001,ffffffff`. hwloc writes masks with `0x` on each word
-//!          and leaves words of zero empty: `0xc0000000,,,0x0`.
+//! A missing file is `None`, since most of sysfs is optional; the reader of a file that every machine has returns
+//! the error. A file that does not hold what it should is an error that names the file. A file of a capture is named
+//! as if the capture was a folder: `machine.txt/devices/system/cpu/online`.
+//!
+//! # Source
+//! Linux lib/bitmap-str.c: the list format `0-3,8` and the mask format of 32-bit words, most significant first,
+//! `00000001,ffffffff`. hwloc writes masks with `0x` on each word and leaves words of zero empty: `0xc0000000,,,0x0`.
 
 use crate::TopoError;
+use crate::capture::{self, Entries};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -18,11 +22,111 @@ const MASK_WORDS_MAX: usize = 32_768;
 /// Files longer than this are none of ours: the largest, hwloc's, have a few MiB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A file's text without the line end, or `None` if there is no such file.
-///
-/// NUL bytes at the end go too: some kernels count a string's terminator as text. RHEL 7 shows an empty
-/// `nohz_full` as `\0\n`, and 5.15-rc1 ends `core_cpus_list` in a NUL.
-pub(crate) fn read(path: &Path) -> Result<Option<String>, TopoError> {
+/// Where files are read from.
+pub(crate) enum Files {
+    /// The file system.
+    Folder,
+    /// The capture of this path, with its entries.
+    Capture(PathBuf, Entries),
+}
+
+impl Files {
+    /// The files below `root`: a folder, or a text file that is a capture.
+    pub fn below(root: &Path) -> Result<Self, TopoError> {
+        if !root.is_file() {
+            return Ok(Self::Folder);
+        }
+        let bytes = bytes_on_disk(root)?.unwrap_or_default();
+        let text = std::str::from_utf8(&bytes).map_err(|_| TopoError::malformed(root, "is not text"))?;
+        Ok(Self::Capture(root.to_owned(), capture::parse(text, root)?))
+    }
+
+    /// A file's bytes, or `None` if there is no such file.
+    pub fn bytes(&self, path: &Path) -> Result<Option<Vec<u8>>, TopoError> {
+        let (root, entries) = match self {
+            Self::Folder => return bytes_on_disk(path),
+            Self::Capture(root, entries) => (root, entries),
+        };
+        let entry = path.strip_prefix(root).ok().and_then(|name| entries.get(name));
+        match entry {
+            Some(None) => Err(TopoError::unreadable(path, &ErrorKind::IsADirectory.into())),
+            Some(Some(bytes)) => Ok(Some(bytes.clone())),
+            None => Ok(None),
+        }
+    }
+
+    /// A file's text without the line end, or `None` if there is no such file.
+    ///
+    /// NUL bytes at the end go too: some kernels count a string's terminator as text. RHEL 7 shows an empty
+    /// `nohz_full` as `\0\n`, and 5.15-rc1 ends `core_cpus_list` in a NUL.
+    pub fn read(&self, path: &Path) -> Result<Option<String>, TopoError> {
+        let Some(bytes) = self.bytes(path)? else { return Ok(None) };
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Ok(Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())),
+            Err(_) => Err(TopoError::malformed(path, "is not text")),
+        }
+    }
+
+    /// A file's text; `expected` says what the file would hold.
+    pub fn need(&self, path: &Path, expected: &str) -> Result<String, TopoError> {
+        self.read(path)?.ok_or_else(|| TopoError::missing(path, format!("is not there; expected {expected}")))
+    }
+
+    /// Whether a directory is there.
+    pub fn is_dir(&self, path: &Path) -> bool {
+        match self {
+            Self::Folder => path.is_dir(),
+            Self::Capture(root, entries) => path.strip_prefix(root).is_ok_and(|name| {
+                let at = entries.range(name.to_owned()..).next();
+                at.is_some_and(|(below, bytes)| below.starts_with(name) && (below != name || bytes.is_none()))
+            }),
+        }
+    }
+
+    /// The set in the first of `names` that is in `dir`. A name that does not end in `list` is a mask.
+    pub fn set(&self, dir: &Path, names: &[&str]) -> Result<Option<SetText>, TopoError> {
+        for name in names {
+            let file = dir.join(name);
+            if let Some(text) = self.read(&file)? {
+                return Ok(Some(SetText { file, text, is_mask: !name.ends_with("list") }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The numbers N of the entries `<prefix>N` of a directory, ascending; `None` without a directory.
+    pub fn numbered(&self, dir: &Path, prefix: &str) -> Result<Option<Vec<u32>>, TopoError> {
+        let number = |name: &OsStr| name.to_str().and_then(|n| n.strip_prefix(prefix)?.parse::<u32>().ok());
+        let mut numbers = Vec::new();
+        match self {
+            Self::Folder => {
+                let entries = match fs::read_dir(dir) {
+                    Ok(entries) => entries,
+                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                    Err(e) => return Err(TopoError::unreadable(dir, &e)),
+                };
+                for entry in entries {
+                    let entry = entry.map_err(|e| TopoError::unreadable(dir, &e))?;
+                    numbers.extend(number(&entry.file_name()));
+                }
+            }
+            Self::Capture(root, entries) => {
+                if !self.is_dir(dir) {
+                    return Ok(None);
+                }
+                let home = dir.strip_prefix(root).unwrap_or(dir);
+                let below =
+                    entries.range(home.to_owned()..).map_while(|(path, _)| path.strip_prefix(home).ok());
+                numbers.extend(below.filter_map(|path| number(path.components().next()?.as_os_str())));
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(Some(numbers))
+    }
+}
+
+fn bytes_on_disk(path: &Path) -> Result<Option<Vec<u8>>, TopoError> {
     // `take` bounds what is read, and spares the fstat with which `fs::read` asks for the size:
     // one syscall in five, on tens of thousands of files.
     let mut bytes = Vec::with_capacity(256);
@@ -30,18 +134,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, TopoError> {
         Ok(_) if bytes.len() as u64 == BYTES_MAX => {
             Err(TopoError::malformed(path, "is longer than any file of its kind"))
         }
-        Ok(_) => match std::str::from_utf8(&bytes) {
-            Ok(text) => Ok(Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())),
-            Err(_) => Err(TopoError::malformed(path, "is not text")),
-        },
+        Ok(_) => Ok(Some(bytes)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(TopoError::unreadable(path, &e)),
     }
-}
-
-/// A file's text; `expected` says what the file would hold.
-pub(crate) fn need(path: &Path, expected: &str) -> Result<String, TopoError> {
-    read(path)?.ok_or_else(|| TopoError::missing(path, format!("is not there; expected {expected}")))
 }
 
 /// A set in the list format.
@@ -81,17 +177,6 @@ pub(crate) struct SetText {
 }
 
 impl SetText {
-    /// The first of `names` in `dir` that is there. A name that does not end in `list` is a mask.
-    pub fn find(dir: &Path, names: &[&str]) -> Result<Option<Self>, TopoError> {
-        for name in names {
-            let file = dir.join(name);
-            if let Some(text) = read(&file)? {
-                return Ok(Some(Self { file, text, is_mask: !name.ends_with("list") }));
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether it is the empty set in either format.
     pub fn says_nothing(&self) -> bool {
         self.text.is_empty() || self.is_mask && self.text.bytes().all(|b| b == b'0' || b == b',')
@@ -102,22 +187,6 @@ impl SetText {
         let read = if self.is_mask { mask } else { list };
         Ok(read(&self.file, &self.text)?.intersection(online))
     }
-}
-
-/// The numbers N of the entries `<prefix>N` of a directory, ascending; `None` without a directory.
-pub(crate) fn numbered(dir: &Path, prefix: &str) -> Result<Option<Vec<u32>>, TopoError> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(TopoError::unreadable(dir, &e)),
-    };
-    let mut numbers = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(|e| TopoError::unreadable(dir, &e))?.file_name();
-        numbers.extend(name.to_str().and_then(|n| n.strip_prefix(prefix)?.parse::<u32>().ok()));
-    }
-    numbers.sort_unstable();
-    Ok(Some(numbers))
 }
 
 /// `cpu3`, as sysfs names the directory.

@@ -14,7 +14,8 @@
 //!          lstopo 2.9.0; hwloc's NEWS for what 3.0 changed.
 
 use crate::assemble::{Parts, core, llc, place_left};
-use crate::{CPU_MAX, Node, TopoError, Topology, files};
+use crate::files::{self, Files};
+use crate::{CPU_MAX, Node, TopoError, Topology};
 use roxmltree::{Document, Node as Element, ParsingOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +33,7 @@ impl Topology {
     /// # Errors
     /// What cannot be read or is not such XML, version 1, and objects that exclude each other.
     pub fn from_hwloc(path: &Path) -> Result<Self, TopoError> {
-        Reader { path }.parts(&files::need(path, "hwloc XML")?)?.assemble()
+        Reader { path }.parts(&Files::Folder.need(path, "hwloc XML")?)?.assemble()
     }
 }
 

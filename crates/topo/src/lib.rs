@@ -25,6 +25,7 @@
 //! an error which names the file. No input makes a reader panic.
 
 mod assemble;
+mod capture;
 mod cgroup;
 mod error;
 mod files;

@@ -7,7 +7,8 @@
 //! Source.  proc_pid_status(5), `Cpus_allowed_list`; proc_cpuinfo(5).
 
 use crate::assemble::Parts;
-use crate::{TopoError, Topology, cgroup, files, sysfs};
+use crate::files::{self, Files};
+use crate::{TopoError, Topology, cgroup, sysfs};
 use std::path::Path;
 use warmcore_sys::affinity;
 use warmcore_types::CpuSet;
@@ -33,25 +34,39 @@ impl Topology {
     }
 
     /// As [`Topology::this_machine`], with a captured copy of `/` in its place: `sys/`, and what
-    /// there is of `proc/self/{status,cgroup,mountinfo}`, `proc/cpuinfo` and `sys/fs/cgroup`.
+    /// there is of `proc/self/{status,cgroup,mountinfo}`, `proc/cpuinfo` and `sys/fs/cgroup`. A text file that
+    /// [`Topology::capture`] wrote may hold these files, too.
     ///
     /// # Errors
     /// As [`Topology::from_sysfs`], and for files of `proc` or cgroups that hold something else.
     pub fn from_root(root: &Path) -> Result<Self, TopoError> {
-        let mut parts = sysfs::read(&root.join("sys"))?;
+        let files = &Files::below(root)?;
+        let mut parts = sysfs::read(files, &root.join("sys"))?;
         parts.source = root.display().to_string();
-        read_allowed(root, &mut parts)?;
-        parts.quota = cgroup::quota(root, &mut parts.notes)?;
-        parts.model = model(&root.join("proc/cpuinfo"))?;
+        read_allowed(files, root, &mut parts)?;
+        parts.quota = cgroup::quota(files, root, &mut parts.notes)?;
+        parts.model = model(files, &root.join("proc/cpuinfo"))?;
         parts.assemble()
+    }
+
+    /// As [`Topology::from_root`] if `root` holds `sys/` and `proc/`, else as [`Topology::from_sysfs`]: what
+    /// [`Topology::capture`] wrote, of `/` or of a /sys tree, or a folder with the same files.
+    ///
+    /// # Errors
+    /// As those two; a text file that is no capture.
+    pub fn from_captured(root: &Path) -> Result<Self, TopoError> {
+        let files = Files::below(root)?;
+        let has_process = ["sys", "proc"].iter().all(|dir| files.is_dir(&root.join(dir)));
+        if has_process { Self::from_root(root) } else { Self::from_sysfs(root) }
     }
 
     /// The machine below `root`, flat where it cannot be understood; the scheduler lets this process run on
     /// `allowed`.
     fn of_process(root: &Path, allowed: &CpuSet) -> Result<Self, TopoError> {
-        let whole = sysfs::read(&root.join("sys")).and_then(|mut parts| {
+        let files = &Files::below(root)?;
+        let whole = sysfs::read(files, &root.join("sys")).and_then(|mut parts| {
             parts.source = root.display().to_string();
-            read_allowed(root, &mut parts)?;
+            read_allowed(files, root, &mut parts)?;
             // The scheduler's mask holds CPUs that are online, and no others.
             let hidden = allowed.difference(&parts.online);
             if !hidden.is_empty() {
@@ -76,12 +91,12 @@ impl Topology {
             flat.assemble()
         })?;
         let mut notes = std::mem::take(&mut topology.notes);
-        topology.quota = cgroup::quota(root, &mut notes).unwrap_or_else(|error| {
+        topology.quota = cgroup::quota(files, root, &mut notes).unwrap_or_else(|error| {
             notes.push(format!("taken as without a CPU quota: {error}"));
             None
         });
         // Of no effect but a name in a picture.
-        topology.model = model(&root.join("proc/cpuinfo")).unwrap_or_default();
+        topology.model = model(files, &root.join("proc/cpuinfo")).unwrap_or_default();
         topology.notes = notes;
         Ok(topology)
     }
@@ -89,9 +104,9 @@ impl Topology {
 
 const NO_STATUS: &str = "proc/self/status is not there; all online CPUs are taken as allowed";
 
-fn read_allowed(root: &Path, parts: &mut Parts) -> Result<(), TopoError> {
+fn read_allowed(files: &Files, root: &Path, parts: &mut Parts) -> Result<(), TopoError> {
     let file = root.join("proc/self/status");
-    let Some(text) = files::read(&file)? else {
+    let Some(text) = files.read(&file)? else {
         parts.notes.push(NO_STATUS.into());
         return Ok(());
     };
@@ -109,8 +124,8 @@ fn read_allowed(root: &Path, parts: &mut Parts) -> Result<(), TopoError> {
 }
 
 /// The processor's name: x86 calls it `model name`, POWER `cpu`, Arm says none.
-fn model(file: &Path) -> Result<Option<String>, TopoError> {
-    let Some(text) = files::read(file)? else { return Ok(None) };
+fn model(files: &Files, file: &Path) -> Result<Option<String>, TopoError> {
+    let Some(text) = files.read(file)? else { return Ok(None) };
     let named = text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         matches!(key.trim(), "model name" | "cpu").then(|| value.trim().to_owned())

@@ -12,7 +12,7 @@
 //!          drivers/base/cacheinfo.c, drivers/base/node.c.
 
 use crate::assemble::{Parts, core, place_left};
-use crate::files::{self, SetText};
+use crate::files::{self, Files, SetText};
 use crate::{CPU_MAX, Node, TopoError, Topology};
 use caches::Caches;
 use std::collections::BTreeMap;
@@ -27,30 +27,31 @@ const CORE_FILES: [&str; 4] = ["core_cpus_list", "thread_siblings_list", "core_c
 const PACKAGE_FILES: [&str; 4] = ["package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings"];
 
 impl Topology {
-    /// Reads a /sys tree: the directory that holds `devices/system/cpu`, or one that holds `sys/`.
+    /// Reads a /sys tree: the directory that holds `devices/system/cpu`, or one that holds `sys/`; or a text file
+    /// with such a tree in it, as [`Topology::capture`] writes it.
     ///
     /// # Errors
     /// What every kernel writes and is not there, what cannot be read or understood, and lists
     /// that exclude each other. The error names the file.
     pub fn from_sysfs(root: &Path) -> Result<Self, TopoError> {
-        read(root)?.assemble()
+        read(&Files::below(root)?, root)?.assemble()
     }
 }
 
 /// Reads the tree; `allowed` and `quota` are not in it.
-pub(crate) fn read(root: &Path) -> Result<Parts, TopoError> {
+pub(crate) fn read(files: &Files, root: &Path) -> Result<Parts, TopoError> {
     let system = ["devices/system", "sys/devices/system"].map(|dir| root.join(dir));
-    let system = system.iter().find(|s| s.join("cpu").is_dir()).ok_or_else(|| {
+    let system = system.iter().find(|s| files.is_dir(&s.join("cpu"))).ok_or_else(|| {
         TopoError::missing(root.join("devices/system/cpu"), "is no directory here, nor below sys/")
             .or_else("give the directory of a /sys tree: the one that contains devices/")
     })?;
-    let mut tree = Tree { cpus: system.join("cpu"), online: CpuSet::new(), notes: Vec::new() };
+    let mut tree = Tree { files, cpus: system.join("cpu"), online: CpuSet::new(), notes: Vec::new() };
     let mut parts = Parts { source: root.display().to_string(), ..Parts::default() };
     tree.read_online(&mut parts)?;
     let cores = tree.read_cores()?;
     parts.sockets = tree.read_sockets(cores.len())?;
     parts.nodes = tree.read_nodes(&system.join("node"))?;
-    let caches = Caches::read(&tree.cpus, &tree.online)?;
+    let caches = Caches::read(files, &tree.cpus, &tree.online)?;
     parts.llcs = caches.llcs(&mut tree.notes)?;
     let of_level = |set: &CpuSet, level| set.first().and_then(|cpu| caches.size_kib(cpu, level));
     parts.cores = cores
@@ -70,17 +71,18 @@ pub(crate) fn read(root: &Path) -> Result<Parts, TopoError> {
 }
 
 /// What the steps share.
-struct Tree {
+struct Tree<'a> {
+    files: &'a Files,
     /// `devices/system/cpu`
     cpus: PathBuf,
     online: CpuSet,
     notes: Vec<String>,
 }
 
-impl Tree {
+impl Tree<'_> {
     fn read_online(&mut self, parts: &mut Parts) -> Result<(), TopoError> {
         let file = self.cpus.join("online");
-        self.online = match files::read(&file)? {
+        self.online = match self.files.read(&file)? {
             Some(text) => files::list(&file, &text)?,
             None => self.online_by_directory(&file)?,
         };
@@ -118,9 +120,9 @@ impl Tree {
     /// since CPU 0 stays online.
     fn online_by_directory(&mut self, file: &Path) -> Result<CpuSet, TopoError> {
         let mut online = CpuSet::new();
-        let numbers = files::numbered(&self.cpus, "cpu")?.unwrap_or_default();
+        let numbers = self.files.numbered(&self.cpus, "cpu")?.unwrap_or_default();
         for n in numbers.into_iter().filter(|&n| n < CPU_MAX) {
-            let says = files::read(&files::cpu_dir(&self.cpus, CpuId(n)).join("online"))?;
+            let says = self.files.read(&files::cpu_dir(&self.cpus, CpuId(n)).join("online"))?;
             if says.is_none_or(|text| text != "0") {
                 online.insert(CpuId(n));
             }
@@ -139,7 +141,7 @@ impl Tree {
     /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted
     /// from 0, and the container may be allowed any other. What the kernel wrote beside it is the machine.
     fn add_hidden(&mut self, possible: &CpuSet, offline: &CpuSet) {
-        let is_there = |cpu: &CpuId| files::cpu_dir(&self.cpus, *cpu).is_dir();
+        let is_there = |cpu: &CpuId| self.files.is_dir(&files::cpu_dir(&self.cpus, *cpu));
         let hidden = possible.difference(&offline.union(&self.online));
         let shown: CpuSet = hidden.iter().filter(is_there).collect();
         if !shown.is_empty() {
@@ -155,7 +157,7 @@ impl Tree {
     /// A list that older kernels do not have. Some print an unset mask as `(null)`.
     fn optional(&self, name: &str) -> Result<Option<CpuSet>, TopoError> {
         let file = self.cpus.join(name);
-        match files::read(&file)? {
+        match self.files.read(&file)? {
             Some(text) if text == "(null)" => Ok(None),
             Some(text) => files::list(&file, &text).map(Some),
             None => Ok(None),
@@ -187,7 +189,7 @@ impl Tree {
         let mut by_id = BTreeMap::<_, CpuSet>::new();
         for cpu in group.iter().filter(|_| group.len() > 1) {
             let file = files::cpu_dir(&self.cpus, cpu).join("topology/core_id");
-            let Some(id) = files::read(&file)? else { break };
+            let Some(id) = self.files.read(&file)? else { break };
             by_id.entry(id).or_default().insert(cpu);
         }
         let whole = by_id.values().map(CpuSet::len).sum::<usize>() == group.len();
@@ -223,7 +225,7 @@ impl Tree {
                 TopoError::malformed(&file, format!("`{text}` is no package number; expected one like 0"))
             })
         };
-        files::read(&file)?.map(number).transpose()
+        self.files.read(&file)?.map(number).transpose()
     }
 
     /// The groups that the CPUs list in the first of `names` that they have; `None` if none has any.
@@ -233,8 +235,8 @@ impl Tree {
         let mut without = None;
         for cpu in self.online.iter() {
             let dir = files::cpu_dir(&self.cpus, cpu);
-            let Some(own) = SetText::find(&dir.join("topology"), names)? else {
-                if !dir.is_dir() {
+            let Some(own) = self.files.set(&dir.join("topology"), names)? else {
+                if !self.files.is_dir(&dir) {
                     return Err(TopoError::missing(dir, "is not there, though `online` lists the CPU"));
                 }
                 without.get_or_insert(dir);
@@ -276,7 +278,7 @@ impl Tree {
     }
 
     fn read_nodes(&mut self, dir: &Path) -> Result<Vec<Node>, TopoError> {
-        let Some(numbers) = files::numbered(dir, "node")?.filter(|numbers| !numbers.is_empty()) else {
+        let Some(numbers) = self.files.numbered(dir, "node")?.filter(|numbers| !numbers.is_empty()) else {
             self.notes.push("no NUMA nodes are listed; taken as one node 0".into());
             return Ok(vec![Node { id: NodeId(0), cpus: self.online.clone(), distances: Vec::new() }]);
         };
@@ -284,7 +286,7 @@ impl Tree {
         let mut nodes = Vec::new();
         for &n in &numbers {
             let home = dir.join(format!("node{n}"));
-            let own = SetText::find(&home, &["cpulist", "cpumap"])?.ok_or_else(|| {
+            let own = self.files.set(&home, &["cpulist", "cpumap"])?.ok_or_else(|| {
                 TopoError::missing(home.join("cpulist"), "is not there; expected a list of CPUs like 0-7")
             })?;
             let listed = own.parse(&self.online)?;
@@ -300,11 +302,11 @@ impl Tree {
                     continue;
                 }
             }
-            nodes.push(Node { id: NodeId(n), cpus, distances: distances(&home, &numbers)? });
+            nodes.push(Node { id: NodeId(n), cpus, distances: distances(self.files, &home, &numbers)? });
         }
         let mut named = BTreeMap::new();
         for cpu in left.iter() {
-            let numbers = files::numbered(&files::cpu_dir(&self.cpus, cpu), "node")?;
+            let numbers = self.files.numbered(&files::cpu_dir(&self.cpus, cpu), "node")?;
             named.extend(numbers.and_then(|n| n.first().map(|&n| (cpu, NodeId(n)))));
         }
         place_left(&left, |cpu| named.get(&cpu).copied(), &mut nodes, &mut self.notes);
@@ -322,9 +324,9 @@ impl Tree {
 
 /// A node's distances to `numbers`, in that order; empty if it gives none, or another number of them: the
 /// kernel prints one for each node that is online, and the directory of one may be missing.
-fn distances(home: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
+fn distances(files: &Files, home: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
     let file = home.join("distance");
-    let Some(text) = files::read(&file)? else { return Ok(Vec::new()) };
+    let Some(text) = files.read(&file)? else { return Ok(Vec::new()) };
     let values = text.split_whitespace().map(|t| {
         t.parse::<u32>().map_err(|_| {
             TopoError::malformed(&file, format!("`{t}` is no distance; expected numbers like 10 32"))

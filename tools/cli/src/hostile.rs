@@ -62,28 +62,12 @@ pub fn hwloc(bytes: &[u8]) -> bool {
     sound(Topology::from_hwloc(&path))
 }
 
-/// A /sys tree: a line is `path=content`, below `devices/system`; `~` in a content is a NUL.
+/// A capture of a /sys tree.
 pub fn sysfs(bytes: &[u8]) -> bool {
     let folder = folder();
-    let system = folder.path().join("devices/system");
-    for line in bytes.split(|b| *b == b'\n').take(400) {
-        let Some(at) = line.iter().position(|b| *b == b'=') else { continue };
-        let Some(path) = text(&line[..at]) else { continue };
-        let is_name =
-            |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if path.len() > 100 || path.split('/').count() > 5 || !path.split('/').all(is_name) {
-            continue;
-        }
-        let content: Vec<u8> = line[at + 1..].iter().map(|b| if *b == b'~' { 0 } else { *b }).collect();
-        let file = system.join(path);
-        // A file where a directory is, or the other way round: then that is the tree.
-        let _ = file
-            .parent()
-            .map(std::fs::create_dir_all)
-            .transpose()
-            .and_then(|_| std::fs::write(&file, content));
-    }
-    sound(Topology::from_sysfs(folder.path()))
+    let path = folder.path().join("capture.txt");
+    std::fs::write(&path, bytes).expect("a temporary file");
+    sound(Topology::from_captured(&path))
 }
 
 /// A machine file: its machines and what their acts cost.

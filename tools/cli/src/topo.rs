@@ -8,7 +8,7 @@
 use anyhow::bail;
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_report::Probe;
@@ -30,8 +30,8 @@ pub use probe::probe;
 /// Arguments of `warmcore topo`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// Draw the machine of this /sys tree, or of a folder with sys/ and proc/ in it
-    #[arg(long, value_name = "DIR", group = "source")]
+    /// Draw the machine of this /sys tree, of a folder with sys/ and proc/ in it, or of a file of --save
+    #[arg(long, value_name = "PATH", group = "source")]
     sysfs: Option<PathBuf>,
     /// Draw the machine of this file of `lstopo --of xml` (hwloc 2 or 3)
     #[arg(long, value_name = "FILE", group = "source")]
@@ -45,6 +45,10 @@ pub struct Args {
     /// Also write all of it there, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the files that say what this machine is there, or those of the folder of --sysfs: a text that
+    /// --sysfs reads on any machine
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// Draw every last-level cache, also where many are alike
     #[arg(long)]
     all: bool,
@@ -78,6 +82,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    if let Some(path) = &args.save {
+        save(args, path)?;
+    }
     let (topology, whence) = read(args)?;
     let mut paper = Paper::of(args, out);
     paper.print(&draw::draw(&topology, &whence, paper.width, args.all));
@@ -115,6 +122,18 @@ impl<'a> Json<'a> {
     }
 }
 
+/// Writes a capture, also of a tree that contradicts itself: it shows what is wrong.
+fn save(args: &Args, path: &Path) -> anyhow::Result<()> {
+    let given = [("--hwloc", args.hwloc.is_some()), ("--machine", args.machine.is_some())];
+    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        bail!("--save keeps the files of a /sys tree, and {option} has none; leave one of them out");
+    }
+    let root = args.sysfs.as_deref().unwrap_or(Path::new("/"));
+    write_whole(path, Topology::capture(root)?.as_bytes())?;
+    eprintln!("written: {}", path.display());
+    Ok(())
+}
+
 /// The machine, and where it was read, in words.
 fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
     let elsewhere = [args.sysfs.is_some(), args.hwloc.is_some(), args.machine.is_some()];
@@ -123,8 +142,7 @@ fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
         bail!("--probe times the CPUs of this machine, and {option} names another; leave one of them out");
     }
     let topology = match (&args.sysfs, &args.hwloc, &args.machine) {
-        (Some(dir), ..) if dir.join("sys").is_dir() && dir.join("proc").is_dir() => Topology::from_root(dir)?,
-        (Some(dir), ..) => Topology::from_sysfs(dir)?,
+        (Some(path), ..) => Topology::from_captured(path)?,
         (_, Some(file), _) => Topology::from_hwloc(file)?,
         (.., Some(name)) => Topology::from_machine(MACHINES, name)?,
         _ => {

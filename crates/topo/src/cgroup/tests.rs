@@ -12,7 +12,7 @@ fn read(files: &[(&str, &str)]) -> (Result<Option<Quota>, TopoError>, Vec<String
         fs::write(path, text).unwrap();
     }
     let mut notes = Vec::new();
-    let found = quota(dir.path(), &mut notes);
+    let found = quota(&crate::files::Files::Folder, dir.path(), &mut notes);
     let below = |q: Quota| Quota { file: q.file.strip_prefix(dir.path()).unwrap().to_owned(), ..q };
     (found.map(|q| q.map(below)), notes)
 }

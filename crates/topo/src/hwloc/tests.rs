@@ -52,7 +52,7 @@ fn a_broken_file_is_an_error_of_its_kind() {
 #[test]
 fn hwloc_and_sysfs_see_the_same_machine() {
     let xml = fixture("zen4-vm-2cpu.xml").unwrap();
-    let sys = Topology::from_sysfs(&fixtures().join("../sysfs/zen4-vm-2cpu")).unwrap();
+    let sys = Topology::from_sysfs(&fixtures().join("../sysfs/zen4-vm-2cpu.txt")).unwrap();
     assert_eq!(
         (&xml.cpus, &xml.cores, &xml.llcs, &xml.sockets),
         (&sys.cpus, &sys.cores, &sys.llcs, &sys.sockets)

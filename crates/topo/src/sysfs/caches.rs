@@ -12,7 +12,7 @@
 use crate::Llc;
 use crate::TopoError;
 use crate::assemble::llc;
-use crate::files::{self, SetText};
+use crate::files::{self, Files, SetText};
 use std::collections::BTreeMap;
 use std::path::Path;
 use warmcore_types::{CpuId, CpuSet};
@@ -37,10 +37,10 @@ struct Cache {
 }
 
 impl Caches {
-    pub fn read(cpus: &Path, online: &CpuSet) -> Result<Self, TopoError> {
+    pub fn read(files: &Files, cpus: &Path, online: &CpuSet) -> Result<Self, TopoError> {
         let mut caches = Self::default();
         for cpu in online.iter() {
-            caches.read_cpu(&files::cpu_dir(cpus, cpu).join("cache"), cpu, online)?;
+            caches.read_cpu(files, &files::cpu_dir(cpus, cpu).join("cache"), cpu, online)?;
         }
         Ok(caches)
     }
@@ -54,21 +54,21 @@ impl Caches {
         self.of.get(&cpu)?.iter().map(|&k| &self.all[k]).find(|c| c.level == level)
     }
 
-    fn read_cpu(&mut self, dir: &Path, cpu: CpuId, online: &CpuSet) -> Result<(), TopoError> {
+    fn read_cpu(&mut self, files: &Files, dir: &Path, cpu: CpuId, online: &CpuSet) -> Result<(), TopoError> {
         // The caches that list this CPU, as their leaders say, and that it has not yet confirmed.
         let mut open = self.of.get(&cpu).cloned().unwrap_or_default();
-        for index in files::numbered(dir, "index")?.unwrap_or_default() {
+        for index in files.numbered(dir, "index")?.unwrap_or_default() {
             let home = dir.join(format!("index{index}"));
             let mut shared = None;
             if let Some(p) = open.iter().position(|&k| self.all[k].index == index) {
-                let own = shared_list(&home)?;
+                let own = shared_list(files, &home)?;
                 if own.text == self.all[open[p]].shared.text {
                     open.swap_remove(p);
                     continue;
                 }
                 shared = Some(own);
             }
-            let kind = files::need(&home.join("type"), "Data, Instruction or Unified")?;
+            let kind = files.need(&home.join("type"), "Data, Instruction or Unified")?;
             match kind.as_str() {
                 "Instruction" => continue,
                 "Data" | "Unified" => {}
@@ -77,8 +77,8 @@ impl Caches {
                     return Err(TopoError::malformed(home.join("type"), fact));
                 }
             }
-            let level = level(&home)?;
-            let shared = shared.map_or_else(|| shared_list(&home), Ok)?;
+            let level = level(files, &home)?;
+            let shared = shared.map_or_else(|| shared_list(files, &home), Ok)?;
             let mut set = shared.parse(online)?;
             let unknown = shared.says_nothing();
             if unknown {
@@ -108,12 +108,12 @@ impl Caches {
                 return Err(TopoError::contradiction(shared.file, fact));
             }
             if self.line_bytes.is_none() {
-                self.line_bytes = line_bytes(&home.join("coherency_line_size"))?;
+                self.line_bytes = line_bytes(files, &home.join("coherency_line_size"))?;
             }
             for c in set.iter() {
                 self.of.entry(c).or_default().push(self.all.len());
             }
-            let size_kib = size_kib(&home.join("size"))?;
+            let size_kib = size_kib(files, &home.join("size"))?;
             self.all.push(Cache { level, size_kib, cpus: set, unknown, index, shared });
         }
         match open.first().map(|&k| &self.all[k]) {
@@ -166,22 +166,22 @@ fn disagree(own: SetText, level: u8, other: &Cache) -> TopoError {
     TopoError::contradiction(own.file, fact)
 }
 
-fn shared_list(home: &Path) -> Result<SetText, TopoError> {
-    SetText::find(home, &["shared_cpu_list", "shared_cpu_map"])?.ok_or_else(|| {
+fn shared_list(files: &Files, home: &Path) -> Result<SetText, TopoError> {
+    files.set(home, &["shared_cpu_list", "shared_cpu_map"])?.ok_or_else(|| {
         TopoError::missing(home.join("shared_cpu_list"), "is not there; expected a list of CPUs like 0-7")
     })
 }
 
-fn level(home: &Path) -> Result<u8, TopoError> {
+fn level(files: &Files, home: &Path) -> Result<u8, TopoError> {
     let file = home.join("level");
-    let text = files::need(&file, "a cache level, 1 to 9")?;
+    let text = files.need(&file, "a cache level, 1 to 9")?;
     let level = text.parse().ok().filter(|l| (1..=9).contains(l));
     level.ok_or_else(|| TopoError::malformed(file, format!("says `{text}`; expected a cache level, 1 to 9")))
 }
 
 /// `32K`, `1M`; a virtual machine's `0K` is unknown.
-fn size_kib(file: &Path) -> Result<Option<u32>, TopoError> {
-    let Some(text) = files::read(file)? else { return Ok(None) };
+fn size_kib(files: &Files, file: &Path) -> Result<Option<u32>, TopoError> {
+    let Some(text) = files.read(file)? else { return Ok(None) };
     let (number, kib) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 1),
         Some(b'M') => (&text[..text.len() - 1], 1024),
@@ -193,8 +193,8 @@ fn size_kib(file: &Path) -> Result<Option<u32>, TopoError> {
     }
 }
 
-fn line_bytes(file: &Path) -> Result<Option<u32>, TopoError> {
-    let Some(text) = files::read(file)? else { return Ok(None) };
+fn line_bytes(files: &Files, file: &Path) -> Result<Option<u32>, TopoError> {
+    let Some(text) = files.read(file)? else { return Ok(None) };
     let bytes = text.parse().ok().filter(|b: &u32| b.is_power_of_two() && (8..=4096).contains(b));
     match bytes {
         Some(bytes) => Ok(Some(bytes)),

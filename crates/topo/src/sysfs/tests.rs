@@ -10,7 +10,7 @@ fn fixtures() -> PathBuf {
 }
 
 fn fixture(name: &str) -> Result<Topology, TopoError> {
-    Topology::from_sysfs(&fixtures().join(name))
+    Topology::from_sysfs(&fixtures().join(format!("{name}.txt")))
 }
 
 fn lists<'a>(sets: impl IntoIterator<Item = &'a CpuSet>) -> Vec<String> {
@@ -41,7 +41,7 @@ fn every_fixture_is_read_and_every_broken_one_refused_by_the_file_at_fault() {
     let mut seen = 0;
     for entry in fs::read_dir(fixtures()).unwrap() {
         let root = entry.unwrap().path();
-        if !root.is_dir() {
+        if root.extension().is_none_or(|end| end != "txt") {
             continue;
         }
         let name = root.file_name().unwrap().to_string_lossy().into_owned();
@@ -460,6 +460,11 @@ proptest! {
         let dir = room();
         write(&machine, dir.path(), style);
         let read = Topology::from_sysfs(dir.path()).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let text = Topology::capture(dir.path()).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let capture = dir.path().join("capture.txt");
+        fs::write(&capture, text).unwrap();
+        let captured = Topology::from_sysfs(&capture).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(facts(captured), facts(read.clone()));
         prop_assert_eq!(facts(read), facts(machine));
     }
 

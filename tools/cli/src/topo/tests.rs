@@ -42,10 +42,35 @@ fn a_wrong_source_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_folder_with_proc_says_what_its_process_was_allowed() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/sysfs/zen4-vm-2cpu");
-    let (topology, whence) = read(&parsed(&["--sysfs", folder]).unwrap()).unwrap();
-    assert!(topology.allowed.is_some() && whence == folder);
+fn a_capture_with_proc_says_what_its_process_was_allowed() {
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/sysfs/zen4-vm-2cpu.txt");
+    let (topology, whence) = read(&parsed(&["--sysfs", capture]).unwrap()).unwrap();
+    assert!(topology.allowed.is_some() && whence == capture);
+}
+
+#[test]
+fn a_saved_machine_is_the_same_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("machine.txt");
+    let saved = path.to_str().unwrap();
+    run_on(&parsed(&["--save", saved]).unwrap(), &mut Vec::new()).unwrap();
+    let (again, _) = read(&parsed(&["--sysfs", saved]).unwrap()).unwrap();
+    assert_eq!(again.cpus, Topology::this_machine().unwrap().cpus);
+    let error = run(&parsed(&["--machine", "ryzen7950x", "--save", saved]).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("--machine") && error.contains("has none"), "{error}");
+}
+
+#[test]
+fn a_folder_is_read_as_its_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let cpus = folder.path().join("sys/devices/system/cpu");
+    std::fs::create_dir_all(cpus.join("cpu0")).unwrap();
+    std::fs::write(cpus.join("online"), "0\n").unwrap();
+    let root = folder.path().to_str().unwrap();
+    assert_eq!(read(&parsed(&["--sysfs", root]).unwrap()).unwrap().0.allowed, None);
+    std::fs::create_dir_all(folder.path().join("proc/self")).unwrap();
+    std::fs::write(folder.path().join("proc/self/status"), "Cpus_allowed_list:\t0\n").unwrap();
+    assert!(read(&parsed(&["--sysfs", root]).unwrap()).unwrap().0.allowed.is_some());
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn siblings_are_as_warm_and_slow_each_other_down() {
 
 #[test]
 fn cpus_that_are_offline_get_no_worker_until_the_next_start() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sysfs/ids-to-8191-one-offline");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sysfs/ids-to-8191-one-offline.txt");
     let topology = Topology::from_sysfs(&root).unwrap();
     let all = topology.online().to_string();
     let (state, fact, advice) = told(offline(&facts(&topology, &all, topology.cpus.len())).unwrap());
