@@ -24,7 +24,7 @@ const REPLACED: [&str; 7] = [
     "crates/runtime/src/shared.rs",
     "crates/runtime/src/watchdog.rs",
     "crates/sched/src/policy/home.rs",
-    "tools/sim/src/world/queue.rs",
+    "tools/sim/src/simulation/queue.rs",
     "crates/sched/tests/common/model.rs",
 ];
 
