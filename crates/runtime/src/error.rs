@@ -27,7 +27,7 @@ impl JoinError {
 
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
-        if let Some(instead) = crate::header::panic_text(&*panic).and_then(instead) {
+        if let Some(instead) = panic_text(&*panic).and_then(instead) {
             // The handle of the task may have been dropped: then this is all that says it. What listens may panic; the
             // task's outcome is not lost by that.
             let name = name.as_deref();
@@ -72,7 +72,7 @@ impl fmt::Display for JoinError {
             None => write!(f, "was cancelled"),
             Some(panic) => {
                 let panic = ignore_poison(panic.lock());
-                match crate::header::panic_text(&**panic) {
+                match panic_text(&**panic) {
                     Some(text) => {
                         write!(f, "panicked: {text}")?;
                         instead(text).map_or(Ok(()), |instead| write!(f, "; {instead}"))
@@ -127,6 +127,12 @@ fn instead(panic: &str) -> Option<&'static str> {
         ),
     ];
     REFUSALS.iter().find(|(refusal, _)| panic.contains(refusal)).map(|(_, instead)| *instead)
+}
+
+/// What a panic said, if it said something.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 /// Why a runtime can't be made.

@@ -13,16 +13,19 @@
 //!          whoever looks; nothing is added to a poll.
 //! Writers. Whoever records; one at a time, `Exported`.
 
-use crate::header::JoinHandle;
-use crate::metrics::{RuntimeMetrics, WorkerMetrics};
+use crate::join::JoinHandle;
 use crate::runtime::Handle;
-use crate::tenant_stats::TenantMetrics;
+use crate::runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 use warmcore_tenant::Tenant;
 use warmcore_types::ignore_poison;
+
+pub(crate) mod exported;
+
+use exported::OfName;
 
 macro_rules! names {
     ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $unit:ident = $text:literal,)*) => {
@@ -158,50 +161,6 @@ fn record(runtime: &str, now: &RuntimeMetrics, names: &BTreeMap<String, OfName>)
     }
     gauge!(ALIVE_TASKS, "runtime" => runtime.clone()).set(now.num_alive_tasks as f64);
     counter!(REMOTE_SCHEDULES, "runtime" => runtime).absolute(now.remote_schedules);
-}
-
-/// What all tenants of one name have used.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct OfName {
-    polls: u64,
-    run_ns: u64,
-    num_alive_tasks: usize,
-}
-
-/// What was told of one runtime's tenants.
-#[derive(Debug, Default)]
-pub(crate) struct Exported {
-    /// By the last look, those that lived, the oldest first.
-    last: Vec<TenantMetrics>,
-    /// Polls and run time that were told of tenants that are gone, by name.
-    gone: BTreeMap<String, (u64, u64)>,
-}
-
-impl Exported {
-    /// What is to be told now: of each name that tenants have, and of each that they had at the last look.
-    fn by_name(&mut self, now: &[TenantMetrics]) -> BTreeMap<String, OfName> {
-        let mut names = BTreeMap::<String, OfName>::new();
-        for before in std::mem::replace(&mut self.last, now.to_vec()) {
-            if now.binary_search_by_key(&before.serial, |tenant| tenant.serial).is_err() {
-                let (polls, run_ns) = self.gone.entry(before.name.clone()).or_default();
-                *polls += before.polls;
-                *run_ns += before.run_ns;
-                names.entry(before.name).or_default();
-            }
-        }
-        for tenant in now {
-            let sum = names.entry(tenant.name.clone()).or_default();
-            sum.polls += tenant.polls;
-            sum.run_ns += tenant.run_ns;
-            sum.num_alive_tasks += tenant.num_alive_tasks;
-        }
-        for (name, sum) in &mut names {
-            let (polls, run_ns) = self.gone.get(name).copied().unwrap_or_default();
-            sum.polls += polls;
-            sum.run_ns += run_ns;
-        }
-        names
-    }
 }
 
 fn record_worker(runtime: &str, i: usize, worker: &WorkerMetrics) {

@@ -11,7 +11,6 @@
 //! one, of how many such tasks the driver has. Where they are, a worker that sleeps wakes ten times a second for as long
 //! as drivers run them. In polls nothing.
 
-use crate::shared::Shared;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
@@ -49,46 +48,6 @@ impl Foreign {
         Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), points }
     }
 
-    /// A worker's driver comes back from a wait, its `n`th, and runs what it was woken for.
-    #[inline]
-    pub(crate) fn begin(&self, shared: &Shared, me: CpuId, n: u64) {
-        match self.watcher.load(Relaxed) {
-            REPORTED => {}
-            watcher @ (NO_WORKER | WANTED) => self.assign(shared, me, watcher),
-            // Also the one that looks: if it never sleeps again it never looks, and another is to take its place.
-            watcher if n % VERIFY_EVERY < 2 => self.assign(shared, me, watcher),
-            _ => {}
-        }
-    }
-
-    #[cold]
-    fn assign(&self, shared: &Shared, me: CpuId, watcher: u32) {
-        let driver = &shared.remote(me).driver;
-        let is_set = ![NO_WORKER, WANTED].contains(&watcher);
-        // The time first: one that looks comes back from its waits to look, and asks its driver nothing.
-        if is_set && driver.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
-            return;
-        }
-        if driver.foreign_tasks() == 0 || shared.remotes.len() == 1 {
-            return;
-        }
-        let now = driver.now();
-        let is_idle = |cpu: &CpuId| {
-            let remote = shared.remote(*cpu);
-            remote.inbox.is_parked() && remote.driver.run_seq().is_multiple_of(2)
-        };
-        let Some(other) = shared.machine.others(me).find(is_idle) else {
-            let _ = self.watcher.compare_exchange(NO_WORKER, WANTED, Relaxed, Relaxed);
-            return;
-        };
-        if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
-            let at = Nanos(now.0 + CHECK_INTERVAL.0);
-            self.at.store(at.0, Relaxed);
-            // One that wakes meanwhile looks when it sleeps again.
-            shared.remote(other).driver.wake_at(at);
-        }
-    }
-
     /// A worker falls asleep: when it is to wake to look, if it is the one, or one is wanted.
     pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
         if self.watcher.load(Relaxed) == WANTED
@@ -103,46 +62,14 @@ impl Foreign {
     fn check_at(&self, me: CpuId) -> Option<Nanos> {
         (self.watcher.load(Relaxed) == me.0).then(|| Nanos(self.at.load(Relaxed)))
     }
-
-    /// A worker that slept until now looks at the others, if it is the one, and it is time.
-    pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        if self.check_at(me).is_none_or(|at| now < at) {
-            return;
-        }
-        let mut points = ignore_poison(self.points.lock());
-        for (i, remote) in shared.remotes.iter().enumerate().filter(|(i, _)| *i != me.index()) {
-            let runs = remote.driver.run_seq() % 2 == 1 && remote.status.poll_seq.load(Relaxed) % 2 == 0;
-            points[i] = update_points(points[i], runs && remote.driver.foreign_tasks() > 0);
-        }
-        let most = (0..points.len()).max_by_key(|i| points[*i]).filter(|i| points[*i] > 0);
-        let busiest = most.filter(|i| points[*i] >= POINTS);
-        drop(points);
-        let next = match (busiest, most) {
-            (Some(_), _) => REPORTED,
-            (None, Some(_)) => me.0,
-            (None, None) => NO_WORKER,
-        };
-        self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
-        // Another one may have been appointed in its place.
-        let is_mine = self.watcher.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();
-        if let Some(i) = busiest.filter(|_| is_mine) {
-            let tasks = shared.remotes[i].driver.foreign_tasks();
-            tracing::warn!(
-                runtime = %shared.name,
-                worker = i,
-                tasks,
-                "tasks of tokio::spawn keep one worker busy while another idles: they stay on the worker that spawned \
-                 them, and so do those of JoinSet and the connections of axum::serve; warmcore::runtime::spawn and http::serve \
-                 use all workers"
-            );
-        }
-    }
 }
 
 /// The points of a worker after one more look.
 fn update_points(points: u8, runs: bool) -> u8 {
     if runs { (points + 1).min(POINTS) } else { points.saturating_sub(2) }
 }
+
+mod check;
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {

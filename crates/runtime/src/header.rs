@@ -1,29 +1,20 @@
-//! Task: a future with its history, in one allocation.
+//! Header: what the runtime knows of a task beside its future.
 //!
-//! Model.   `async-task` keeps the states; the header beside them has what placement must know: where the task
-//!          ran last, what it runs for at a time, how it sleeps, whose it is. The future is polled inside
-//!          `TaskFuture`, which catches its panic, sees whether it was cancelled, and takes it off the list of owned
-//!          tasks when it is gone, however it goes.
-//! Number.  A header is 64 bytes, beside async-task's own 40. An idle task is that, its future and 24 bytes in the list of owned tasks.
-//! Writers. The header: whoever holds the `Runnable`, and there is only one, so Relaxed does; `state` also by who
-//!          aborts.
+//! `async-task` keeps a task's state, its header and its future in one allocation. The header has what placement must
+//! know: where the task ran last, how long its polls take, how it sleeps, and its tenant. It is 64 bytes; async-task's
+//! own part is 40.
+//!
+//! A task has one `Runnable` at most, and its holder alone writes the header, so Relaxed orderings do. `state` is also
+//! written by the thread that cancels the task.
 
-use crate::context;
-use crate::error::JoinError;
 use crate::inbox::Linked;
 use crate::run_queue::{Entry, Share};
 use crate::shared::SchedulerRef;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::tenant_stats::TenantRef;
-use async_task::{Runnable, Task};
-use std::any::Any;
-use std::fmt;
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use async_task::Runnable;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use warmcore_sched::{Allowed, Sleeps, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
@@ -231,6 +222,12 @@ impl Entry for QueuedTask {
     }
 }
 
+/// Cancels a task that no worker will run: drops its future here, and makes its handle ready.
+pub(crate) fn cancel(runnable: RunnableTask) {
+    runnable.metadata().cancel();
+    runnable.run();
+}
+
 // SAFETY: async-task's own pair; the header stays where it is.
 unsafe impl Linked for RunnableTask {
     fn into_raw(self) -> *mut () {
@@ -245,241 +242,4 @@ unsafe impl Linked for RunnableTask {
     fn link(&self) -> &AtomicPtr<()> {
         &self.metadata().link
     }
-}
-
-/// What a task ends with.
-pub(crate) type Outcome<T> = Result<T, JoinError>;
-
-/// An outcome that nobody may ever ask for: if its drop panics, that is the end of the panic.
-pub(crate) struct TaskOutput<T>(Option<Outcome<T>>);
-
-impl<T> Drop for TaskOutput<T> {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.0.take()
-            && std::mem::needs_drop::<T>() | outcome.is_err()
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
-        {
-            // Who panics in a panic's drop would again.
-            std::mem::forget(panic);
-        }
-    }
-}
-
-/// A future as it is polled.
-struct TaskFuture<F: Future> {
-    /// `None`: gone.
-    future: Option<F>,
-    header: NonNull<Header>,
-}
-
-// SAFETY: the header is `Sync` and lives as long as the task does that this is part of.
-unsafe impl<F: Future + Send> Send for TaskFuture<F> {}
-
-impl<F: Future> TaskFuture<F> {
-    #[inline]
-    fn header(&self) -> &Header {
-        // SAFETY: async-task frees the header after the future.
-        unsafe { self.header.as_ref() }
-    }
-
-    /// Drops the future; a panic meanwhile is the outcome.
-    fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
-        // SAFETY: the future is dropped where it stands; nothing is moved out.
-        let this = unsafe { self.get_unchecked_mut() };
-        let dropped = catch_unwind(AssertUnwindSafe(|| this.future = None));
-        match dropped {
-            Ok(()) => outcome,
-            Err(panic) => {
-                // The place is empty; what was in it will not be dropped twice.
-                Err(JoinError::panicked(this.header().name().cloned(), panic))
-            }
-        }
-    }
-}
-
-impl<F: Future> Future for TaskFuture<F> {
-    type Output = TaskOutput<F::Output>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.header().is_cancelled() {
-            let cancelled = Err(JoinError::cancelled(self.header().name().cloned()));
-            return Poll::Ready(TaskOutput(Some(self.end(cancelled))));
-        }
-        // SAFETY: structural pinning: `future` is never moved.
-        let this = unsafe { self.as_mut().get_unchecked_mut() };
-        let header = this.header;
-        let future = this.future.as_mut().expect("polled after its end");
-        // SAFETY: as above.
-        let future = unsafe { Pin::new_unchecked(future) };
-        // SAFETY: the header outlives the future.
-        let header = unsafe { header.as_ref() };
-        let polled = context::measured(header, || {
-            catch_unwind(AssertUnwindSafe(|| match header.attrs.as_deref() {
-                None => future.poll(cx),
-                Some(attrs) => {
-                    let _span = attrs.span.as_ref().map(|span| span.enter());
-                    let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
-                    future.poll(cx)
-                }
-            }))
-        });
-        match polled {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(TaskOutput(Some(self.end(Ok(output))))),
-            Err(panic) => {
-                let panicked = Err(JoinError::panicked(header.name().cloned(), panic));
-                Poll::Ready(TaskOutput(Some(self.end(panicked))))
-            }
-        }
-    }
-}
-
-impl<F: Future> Drop for TaskFuture<F> {
-    fn drop(&mut self) {
-        let header = self.header();
-        if let Some(tenant) = header.tenant() {
-            tenant.end();
-        }
-        header.scheduler.shared.owned_tasks(&header.scheduler).remove(header.owned_slot.load(Relaxed));
-    }
-}
-
-/// Makes a task, and puts it into the list of owned tasks. Not scheduled yet.
-///
-/// # Safety
-/// If `F` or its output borrows, the caller sees to it that the task is gone before what it borrows; if `F` is
-/// not `Send`, that it is polled and dropped by one thread.
-pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
-    let scheduler = header.scheduler.clone();
-    let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };
-    let schedule = async_task::WithInfo(context::schedule);
-    // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
-    let (runnable, task) =
-        unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
-    if let Some(tenant) = runnable.metadata().tenant() {
-        tenant.begin();
-    }
-    let waker = runnable.waker();
-    let owned_slot =
-        scheduler.shared.owned_tasks(&scheduler).insert(waker, NonNull::from(runnable.metadata()));
-    runnable.metadata().owned_slot.store(owned_slot.unwrap_or(u32::MAX), Relaxed);
-    if owned_slot.is_none() {
-        // The runtime shuts down: it ends before it begins.
-        runnable.metadata().cancel();
-    }
-    (runnable, JoinHandle { task: Some(task) })
-}
-
-/// Waits for a task's end. Dropping it leaves the task alone.
-///
-/// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
-pub struct JoinHandle<T> {
-    task: Option<Task<TaskOutput<T>, Header>>,
-}
-
-impl<T> JoinHandle<T> {
-    #[cfg(test)]
-    pub(crate) fn header(&self) -> &Header {
-        self.task().metadata()
-    }
-
-    fn task(&self) -> &Task<TaskOutput<T>, Header> {
-        self.task.as_ref().expect("taken only when dropped")
-    }
-
-    /// Ends the task where it waits next; if it runs, when it comes back. One that ended already stays ended.
-    pub fn abort(&self) {
-        if let Some(handle) = self.abort_handle_if_alive() {
-            handle.abort();
-        }
-    }
-
-    /// What can abort the task without the handle.
-    pub fn abort_handle(&self) -> AbortHandle {
-        self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
-    }
-
-    fn abort_handle_if_alive(&self) -> Option<AbortHandle> {
-        let header = self.task().metadata();
-        let waker = header
-            .scheduler
-            .shared
-            .owned_tasks(&header.scheduler)
-            .waker(header.owned_slot.load(Relaxed), header)?;
-        Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
-    }
-
-    /// Whether it ended.
-    pub fn is_finished(&self) -> bool {
-        self.task().is_finished()
-    }
-
-    /// As it was named.
-    pub fn name(&self) -> Option<&str> {
-        self.task().metadata().name().map(|name| &**name)
-    }
-}
-
-impl<T> Future for JoinHandle<T> {
-    type Output = Outcome<T>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
-        let task = self.task.as_mut().expect("taken only when dropped");
-        let mut output = std::task::ready!(Pin::new(task).poll(cx));
-        Poll::Ready(output.0.take().expect("an outcome is taken once"))
-    }
-}
-
-impl<T> Drop for JoinHandle<T> {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.detach();
-        }
-    }
-}
-
-impl<T> fmt::Debug for JoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle")
-            .field("name", &self.name())
-            .field("is_finished", &self.is_finished())
-            .finish()
-    }
-}
-
-/// Aborts a task; see [`JoinHandle::abort_handle`].
-#[derive(Clone)]
-pub struct AbortHandle {
-    /// The waker keeps the header alive. `None`: it had ended.
-    task: Option<(Waker, NonNull<Header>)>,
-}
-
-// SAFETY: the header is `Sync`.
-unsafe impl Send for AbortHandle {}
-// SAFETY: as above.
-unsafe impl Sync for AbortHandle {}
-
-impl AbortHandle {
-    /// As [`JoinHandle::abort`].
-    pub fn abort(&self) {
-        if let Some((waker, header)) = &self.task {
-            // SAFETY: the waker is a reference to the task; its header lives with it.
-            unsafe { header.as_ref() }.cancel();
-            waker.wake_by_ref();
-        }
-    }
-}
-
-impl fmt::Debug for AbortHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AbortHandle").finish_non_exhaustive()
-    }
-}
-
-/// What a panic said, if it said something.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
-    let text = panic.downcast_ref::<&'static str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }

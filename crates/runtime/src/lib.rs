@@ -16,16 +16,19 @@ mod header;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
+mod join;
 mod metrics;
 pub mod observe;
 mod op_budget;
 mod owned_tasks;
 mod run_queue;
 mod runtime;
+mod runtime_metrics;
 mod scope;
 mod shared;
 mod spawn;
 mod sync;
+mod task_future;
 mod tenant_stats;
 mod tokio_driver;
 mod virtual_time;
@@ -38,11 +41,12 @@ use counted as clock;
 #[cfg(not(feature = "counted-clock"))]
 use warmcore_sys::clock;
 
-pub use self::metrics::{RuntimeMetrics, WorkerMetrics, WorkerStats};
+pub use self::metrics::WorkerStats;
 pub use block::{EnterGuard, block_in_place};
 pub use error::{BuildError, JoinError};
-pub use header::{AbortHandle, JoinHandle};
+pub use join::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};
+pub use runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 pub use scope::{Scope, scope};
 pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, yield_now};
 pub use tenant_stats::TenantMetrics;

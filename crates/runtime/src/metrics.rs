@@ -6,7 +6,6 @@
 //! Writers. `polls` to `long_polls`: the worker. `unparks`, `stolen_tasks`, `hot_*`: whoever does it.
 
 use crate::sync::{AtomicU64, Ordering::*};
-use crate::tenant_stats::TenantMetrics;
 use warmcore_line::{Line, Padded};
 
 macro_rules! stats {
@@ -107,61 +106,5 @@ impl Stats {
     #[inline]
     pub(crate) fn add(number: &AtomicU64, n: u64) {
         number.store(number.load(Relaxed) + n, Relaxed);
-    }
-}
-
-/// What the workers of a runtime have done so far: [`Runtime::metrics`](crate::Runtime::metrics).
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct RuntimeMetrics {
-    /// By worker.
-    pub workers: Vec<WorkerMetrics>,
-    /// Tasks that are not gone yet.
-    pub num_alive_tasks: usize,
-    /// Tasks that wait for whoever is free first, by shard of a last-level cache.
-    pub injection_queue_depths: Vec<u32>,
-    /// Wakes by threads that are no workers.
-    pub remote_schedules: u64,
-    /// By tenant: those that live and had a task here, the oldest first.
-    pub tenants: Vec<TenantMetrics>,
-}
-
-/// One worker, at this moment.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct WorkerMetrics {
-    /// What it did so far.
-    pub stats: WorkerStats,
-    /// The kernel's number of its CPU.
-    pub cpu: u32,
-    /// Its last-level cache.
-    pub llc: u32,
-    /// Its NUMA node.
-    pub node: u32,
-    /// The shard of its last-level cache.
-    pub shard: usize,
-    /// It sleeps.
-    pub is_idle: bool,
-    /// It is in a long poll.
-    pub is_stuck: bool,
-    /// Tasks that wait in its queue.
-    pub local_queue_depth: u32,
-    /// What its tasks run for at a time.
-    pub mean_poll_ns: u32,
-    /// Tasks on its driver that were spawned by `tokio::spawn`, and don't move.
-    pub foreign_tasks: usize,
-    /// Nanoseconds of CPU time that its thread has used, tasks of `tokio::spawn` included.
-    pub busy_ns: u64,
-    /// Nanoseconds of these outside of its driver: its own tasks, and finding them. Counted only while `warmcore top`
-    /// looks; the rest went into sockets, timers and tasks of `tokio::spawn`.
-    pub own_ns: u64,
-}
-
-impl RuntimeMetrics {
-    /// All workers together.
-    pub fn total(&self) -> WorkerStats {
-        let mut total = WorkerStats::default();
-        self.workers.iter().for_each(|worker| total += worker.stats);
-        total
     }
 }

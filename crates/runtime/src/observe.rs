@@ -23,7 +23,8 @@
 
 use crate::clock;
 use crate::context;
-use crate::metrics::{RuntimeMetrics, WorkerMetrics, WorkerStats};
+use crate::metrics::WorkerStats;
+use crate::runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 use crate::shared::Shared;
 use crate::tenant_stats::TenantMetrics;
 use std::fmt::Write as _;
@@ -394,7 +395,7 @@ fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
     let RuntimeMetrics { workers, num_alive_tasks, injection_queue_depths, remote_schedules, tenants } =
-        crate::runtime::metrics(shared);
+        crate::runtime_metrics::read(shared);
     let process = quoted(&executable());
     let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
     let pid = std::process::id();

@@ -11,12 +11,14 @@ use crate::block::{self, EnterGuard};
 use crate::context;
 use crate::driver::Driver;
 use crate::error::BuildError;
-use crate::header::JoinHandle;
+use crate::header;
 use crate::inbox::Inbox;
-use crate::metrics::{RuntimeMetrics, Stats, WorkerMetrics};
+use crate::join::JoinHandle;
+use crate::metrics::Stats;
 use crate::observe;
 use crate::owned_tasks::OwnedTasks;
 use crate::run_queue::RunQueue;
+use crate::runtime_metrics::{self, RuntimeMetrics};
 use crate::shared::{InjectQueue, Remote, Shared, WorkerStatus};
 use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
@@ -31,7 +33,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use warmcore_line::Padded;
-use warmcore_sched::{Machine, Policy, PolicyKind, View, Whom};
+use warmcore_sched::{Machine, Policy, PolicyKind, Whom};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
@@ -197,7 +199,7 @@ impl Builder {
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // Those that run are ended with the runtime if this fails.
-            WorkerThreads::start_worker(&runtime.shared, CpuId(worker as u32))
+            worker::thread::start_worker(&runtime.shared, CpuId(worker as u32))
                 .map_err(io("can't start a thread"))?;
         }
         runtime.observer = observe::open(&runtime.shared, self.observe);
@@ -258,7 +260,6 @@ pub(crate) fn shared(
         policy,
         takes_oldest: policy.whom() == Whom::Oldest,
         worker_on: worker_on.into(),
-        is_closing: AtomicBool::new(false),
         is_shutdown: AtomicBool::new(false),
         worker_threads: Padded::new(WorkerThreads::new()),
         tenant_stats: TenantStats::new(),
@@ -331,7 +332,7 @@ impl Runtime {
     ///
     /// **Touches** nine lines a worker and a line per CPU for each tenant, for reading: 2 µs a tenant on two CPUs.
     pub fn metrics(&self) -> RuntimeMetrics {
-        metrics(&self.shared)
+        runtime_metrics::read(&self.shared)
     }
 
     /// Enters the runtime on this thread until the guard is dropped: [`spawn`](crate::spawn()) and tokio's sockets work.
@@ -363,8 +364,6 @@ impl Runtime {
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // A second time finds nobody.
-        shared.is_closing.store(true, Release);
         // ORDERING: SeqCst; with `Worker::park`, which says that it sleeps and then looks whether it is over.
         let give_notice = || {
             shared.is_shutdown.store(true, SeqCst);
@@ -373,7 +372,7 @@ impl Runtime {
             (0..shared.remotes.len()).for_each(|worker| _ = shared.try_unpark(CpuId(worker as u32)));
         };
         let close_inject_queues = || {
-            shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(worker::cancel)
+            shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(header::cancel)
         };
         // A task that drops its own runtime can't wait for itself. One that drops another runtime does not wait for it
         // either, without a deadline: a task over there may be dropping this task's runtime.
@@ -467,7 +466,7 @@ impl Handle {
 
     /// As [`Runtime::metrics`].
     pub fn metrics(&self) -> RuntimeMetrics {
-        metrics(&self.shared)
+        runtime_metrics::read(&self.shared)
     }
 
     /// As [`Runtime::block_on`].
@@ -490,41 +489,5 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("runtime", &self.shared.name).finish_non_exhaustive()
-    }
-}
-
-pub(crate) fn metrics(shared: &Shared) -> RuntimeMetrics {
-    let workers = shared.remotes.iter().enumerate().map(|(i, remote)| {
-        let cpu = CpuId(i as u32);
-        let mut stats = remote.stats.read();
-        stats.polls = remote.status.poll_seq.load(Relaxed) / 2;
-        let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first_polls;
-        stats.same_worker = stats.polls.saturating_sub(moved);
-        let asleep_since = remote.status.parked_since.load(Relaxed);
-        if asleep_since > 0 {
-            stats.parked_ns += remote.driver.now().0.saturating_sub(asleep_since);
-        }
-        let used = remote.driver.used();
-        WorkerMetrics {
-            stats,
-            cpu: shared.machine.kernel_cpu(cpu).0,
-            llc: shared.machine.llc_of(cpu).0,
-            node: shared.machine.node_of(cpu).0,
-            shard: shared.machine.shard_of(cpu),
-            is_idle: shared.is_idle(cpu),
-            is_stuck: shared.is_stuck(cpu),
-            local_queue_depth: remote.status.stealable.load(Relaxed),
-            mean_poll_ns: remote.status.mean_poll_ns.load(Relaxed),
-            foreign_tasks: remote.driver.foreign_tasks(),
-            busy_ns: used.all.0,
-            own_ns: used.own.0,
-        }
-    });
-    RuntimeMetrics {
-        workers: workers.collect(),
-        num_alive_tasks: shared.num_alive_tasks(),
-        injection_queue_depths: shared.inject_queues.iter().map(|inject_queue| inject_queue.len()).collect(),
-        remote_schedules: shared.remote_schedules.load(Relaxed),
-        tenants: shared.tenant_stats.read(),
     }
 }

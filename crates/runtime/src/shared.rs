@@ -6,7 +6,7 @@
 //! Writers. Of each field: said there.
 
 use crate::driver::Driver;
-use crate::header::{Header, QueuedTask, RunnableTask};
+use crate::header::{Header, QueuedTask, RunnableTask, cancel};
 use crate::inbox::Inbox;
 use crate::metrics::Stats;
 use crate::owned_tasks::OwnedTasks;
@@ -119,7 +119,6 @@ pub(crate) struct Shared {
     pub(crate) takes_oldest: bool,
     /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
     pub(crate) worker_on: Box<[u32]>,
-    pub(crate) is_closing: AtomicBool,
     /// Nobody waits for tasks any more.
     pub(crate) is_shutdown: AtomicBool,
     #[line(contended = "watchdog")]
@@ -131,7 +130,7 @@ pub(crate) struct Shared {
     pub(crate) tenant_stats: crate::tenant_stats::TenantStats,
     #[cfg(feature = "metrics")]
     #[line(contended = "exported")]
-    pub(crate) exported: Padded<Mutex<crate::export::Exported>>,
+    pub(crate) exported: Padded<Mutex<crate::export::exported::Exported>>,
     pub(crate) long_poll: Nanos,
     /// Which worker's list the next task from outside is on.
     #[line(contended = "outside")]
@@ -256,7 +255,7 @@ impl Shared {
             To::Cpu(cpu) => self.push_inbox(runnable, cpu),
             To::Shard(shard) => match self.inject_queues[shard].push(runnable) {
                 Ok(()) => self.notify_for_inject(shard, placed.kick),
-                Err(runnable) => crate::worker::cancel(runnable),
+                Err(runnable) => cancel(runnable),
             },
         }
     }
@@ -275,7 +274,7 @@ impl Shared {
     #[cold]
     fn push_any_inbox(&self, runnable: RunnableTask, cpu: CpuId) {
         if self.is_shutdown.load(Acquire) {
-            return crate::worker::cancel(runnable);
+            return cancel(runnable);
         }
         let mut runnable = runnable;
         for other in self.machine.others(cpu) {
@@ -289,7 +288,7 @@ impl Shared {
                 Err(back) => runnable = back,
             }
         }
-        crate::worker::cancel(runnable);
+        cancel(runnable);
     }
 
     /// Ends a worker's sleep. The caller has made its inbox say that it is awake.

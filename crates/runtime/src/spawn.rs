@@ -1,8 +1,10 @@
 //! Spawn: how a task begins, with a name, a tenant and a place.
 
 use crate::context;
-use crate::header::{Header, JoinHandle, TaskAttrs, make};
+use crate::header::{Header, TaskAttrs};
+use crate::join::JoinHandle;
 use crate::shared::{SchedulerRef, Shared};
+use crate::task_future::make;
 use crate::tenant_stats::TenantRef;
 use std::fmt;
 use std::future::poll_fn;

@@ -10,10 +10,11 @@
 //!          the alarm of one of them.
 //! Writers. `watcher`: workers that fall asleep or wake. `seen`: the watcher.
 
-use crate::shared::Shared;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;
-use warmcore_types::{CpuId, Nanos, ignore_poison};
+use warmcore_types::{CpuId, Nanos};
+
+mod check;
 
 /// Between two looks where polls were long lately.
 const SHORT_INTERVAL: Nanos = Nanos(250_000);
@@ -53,22 +54,6 @@ impl Watchdog {
         at
     }
 
-    /// A worker falls asleep: says when it is to wake to look, if it is the one.
-    pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
-        // One that was woken, and whose driver has not come back yet, counts as one that sleeps, and does not.
-        if shared.count_idle() >= shared.remotes.len()
-            && shared.remotes.iter().all(|remote| remote.inbox.is_parked())
-        {
-            self.end(me);
-            return None;
-        }
-        match self.watcher.compare_exchange(NO_WORKER, me.0, Relaxed, Relaxed) {
-            Ok(_) => Some(self.next_check(now)),
-            // Who wakes before its time and finds nothing to do does not put the look off.
-            Err(watcher) => (watcher == me.0).then(|| Nanos(self.at.load(Relaxed))),
-        }
-    }
-
     /// It has other things to do.
     pub(crate) fn end(&self, me: CpuId) {
         if self.watcher.load(Relaxed) == me.0 {
@@ -76,59 +61,8 @@ impl Watchdog {
         }
     }
 
-    /// A worker goes to work: if it was the one, or nobody is, one of those that sleep is to be. It is not woken
-    /// for it before its time.
-    pub(crate) fn assign(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        // ORDERING: SeqCst; that this one is awake was written before, who watches is read after. Below it is the
-        // other way round: one that wakes while it is appointed knows, or is known to be awake.
-        fence(SeqCst);
-        self.end(me);
-        if self.watcher.load(Relaxed) != NO_WORKER || shared.count_idle() == 0 {
-            return;
-        }
-        for other in shared.machine.others(me).filter(|cpu| shared.remote(*cpu).inbox.is_parked()) {
-            if self.watcher.compare_exchange(NO_WORKER, other.0, Relaxed, Relaxed).is_err() {
-                return;
-            }
-            shared.remote(other).driver.wake_at(self.next_check(now));
-            fence(SeqCst);
-            if shared.remote(other).inbox.is_parked() {
-                return;
-            }
-            self.end(other);
-        }
-    }
-
     /// Whether this worker is the one, and it is time.
     pub(crate) fn is_due(&self, me: CpuId, now: Nanos) -> bool {
         self.watcher.load(Relaxed) == me.0 && now.0 >= self.at.load(Relaxed)
-    }
-
-    /// Looks at all others. Serves the drivers of those that are stuck.
-    pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        let mut seen = ignore_poison(self.seen.lock());
-        for (i, remote) in shared.remotes.iter().enumerate() {
-            if i == me.index() {
-                continue;
-            }
-            let (polls, driven) = (remote.status.poll_seq.load(Relaxed), remote.driver.run_seq());
-            let both = polls.wrapping_mul(1 << 32) ^ driven;
-            let (before, since) = seen[i];
-            if both != before || (polls % 2 == 0 && driven % 2 == 0) {
-                seen[i] = (both, now);
-                continue;
-            }
-            // Another watcher may have looked since this one read the clock.
-            if now.0.saturating_sub(since.0) >= shared.long_poll.0.max(SHORT_INTERVAL.0 / 2) {
-                self.last_long_poll.store(now.0, Relaxed);
-                remote.is_stuck.store(true, Relaxed);
-            }
-        }
-        drop(seen);
-        // Who serves another's driver runs what was spawned there: somebody else is to watch meanwhile.
-        self.end(me);
-        for remote in shared.remotes.iter().filter(|remote| remote.is_stuck.load(Relaxed)) {
-            remote.driver.poll_events();
-        }
     }
 }

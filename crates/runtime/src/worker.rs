@@ -7,14 +7,12 @@
 //! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
 //! Writers. `Worker`: its thread.
 
-use crate::context;
-use crate::header::{Header, QueuedTask, RunnableTask};
+use crate::header::{Header, QueuedTask, RunnableTask, cancel};
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared, StealOutcome};
 use crate::sync::{Ordering::*, fence};
 use crate::virtual_time::{LAG_MIN, VirtualTimes};
-use crate::worker_threads::WorkerThreads;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -48,9 +46,6 @@ const UNUSUAL: u64 = 4;
 
 /// Between two looks at a neighbour whose tasks may get fewer polls.
 const BALANCE_EVERY: Nanos = Nanos(1_000_000);
-
-/// A worker that panics outside of tasks so often is broken.
-const UNWOUND_MAX: u32 = 1000;
 
 /// What is a worker's own.
 pub(crate) struct Worker {
@@ -725,26 +720,6 @@ impl Worker {
             ignore_poison(self.remote().run_queue.lock()).pop(u32::MAX, || warmcore_sched::Turn::Forth);
         waiting.map(|waiting| waiting.runnable)
     }
-
-    /// The thread is going to block: another goes on as this worker. False: there is none to be had.
-    pub(crate) fn hand_off(&self) -> bool {
-        if self.in_driver.get() {
-            // The driver is held by this thread, and so is the worker's sleep.
-            return false;
-        }
-        // Before the other begins: from then on the worker's numbers are that one's.
-        Stats::add(&self.remote().status.poll_seq, 1);
-        self.remote().is_stuck.store(false, Relaxed);
-        if WorkerThreads::start_worker(&self.shared, self.me).is_err() {
-            Stats::add(&self.remote().status.poll_seq, 1);
-            return false;
-        }
-        self.is_handed_off.set(true);
-        context::clear_current();
-        // For the rest of the poll the thread is in the runtime as any other that entered it: see `run_thread`.
-        std::mem::forget(context::enter(self.shared.clone()));
-        true
-    }
 }
 
 /// Whether one of so many polls, which took so long together, was longer than `limit`, where a poll takes `average` ns.
@@ -783,47 +758,7 @@ enum Idle {
     Shutdown,
 }
 
-/// Ends a task that nobody will run: its future is dropped here, and who waits for it hears that.
-pub(crate) fn cancel(runnable: RunnableTask) {
-    runnable.metadata().cancel();
-    runnable.run();
-}
-
-/// A worker's thread, from its first to its last moment.
-pub(crate) fn run_thread(shared: Arc<Shared>, first: CpuId) {
-    context::become_a_runtimes();
-    let mut next = Some(first);
-    let budget = Rc::new(OpBudget::new());
-    while let Some(cpu) = next {
-        shared.pin(cpu);
-        let worker = Worker::new(shared.clone(), cpu, budget.clone());
-        let driver = &shared.remote(cpu).driver;
-        driver.begin();
-        driver.with_context(&mut || {
-            let _being = context::set_current(&worker);
-            // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
-            let mut unwound = 0;
-            while catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                worker.in_driver.set(false);
-                unwound += 1;
-                if unwound > UNWOUND_MAX {
-                    eprintln!(
-                        "worker {cpu} of {}: {unwound} panics outside tasks; it can't go on",
-                        shared.name
-                    );
-                    std::process::abort();
-                }
-            }
-        });
-        driver.end();
-        if !worker.is_handed_off.get() {
-            return;
-        }
-        drop(worker);
-        context::exit_all();
-        next = shared.worker_threads.next_worker();
-    }
-}
+pub(crate) mod thread;
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests;

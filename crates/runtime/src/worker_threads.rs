@@ -5,13 +5,10 @@
 //! Number.  As many threads as ever blocked at the same time.
 //! Writers. Under the lock.
 
-use crate::shared::Shared;
 use crate::sync;
 use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
-use crate::worker;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use warmcore_line::Line;
 use warmcore_types::{CpuId, ignore_poison};
 
@@ -42,20 +39,21 @@ impl WorkerThreads {
         ignore_poison(self.state.lock())
     }
 
-    /// A thread for this worker: a spare one, or a new one.
-    pub(crate) fn start_worker(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
-        let threads = &shared.worker_threads;
-        let mut state = threads.state();
-        if state.waiting > state.workers.len() {
+    /// Has a waiting thread run this worker. False: no thread waits.
+    pub(crate) fn reuse_thread(&self, cpu: CpuId) -> bool {
+        let mut state = self.state();
+        let is_waiting = state.waiting > state.workers.len();
+        if is_waiting {
             state.workers.push_back(cpu);
-            threads.condvar.notify_one();
-            return Ok(());
+            self.condvar.notify_one();
         }
-        drop(state);
-        let name = format!("{}-{}", shared.name, cpu.0);
-        let of = shared.clone();
-        let thread = Builder::new().name(name).spawn(move || worker::run_thread(of, cpu))?;
-        ignore_poison(threads.threads.lock()).push(thread);
+        is_waiting
+    }
+
+    /// Starts a thread, to be joined at the end.
+    pub(crate) fn add_thread(&self, name: String, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = Builder::new().name(name).spawn(main)?;
+        ignore_poison(self.threads.lock()).push(thread);
         Ok(())
     }
 

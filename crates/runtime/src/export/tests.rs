@@ -1,5 +1,7 @@
+use super::exported::Exported;
 use super::*;
 use crate::Runtime;
+use crate::tenant_stats::TenantMetrics;
 use ::metrics::{Counter, CounterFn, Gauge, GaugeFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -135,7 +135,7 @@ impl Model {
         shared.worker_on = Box::new([]);
         let runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..workers {
-            WorkerThreads::start_worker(&runtime.shared, CpuId(worker as u32)).unwrap();
+            worker::thread::start_worker(&runtime.shared, CpuId(worker as u32)).unwrap();
         }
         Self { runtime, beds, futures: Arc::default() }
     }
@@ -168,7 +168,7 @@ impl Model {
             thread::yield_now();
         }
         let alive = shared.num_alive_tasks();
-        assert_eq!(alive, 0, "tasks that nobody ends: {:?}", metrics(shared));
+        assert_eq!(alive, 0, "tasks that nobody ends: {:?}", runtime_metrics::read(shared));
         drop(runtime);
     }
 }

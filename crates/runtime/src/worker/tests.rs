@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::common::{Hear, heard};
+use crate::context;
 use crate::driver::Driver;
-use crate::header::JoinHandle;
+use crate::join::JoinHandle;
 use crate::runtime::{remote, shared};
 use crate::spawn::TaskBuilder;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};

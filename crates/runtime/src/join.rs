@@ -1,0 +1,137 @@
+//! Join: the handle that waits for a task, and the handle that aborts it.
+
+use crate::error::JoinError;
+use crate::header::Header;
+use crate::sync::Ordering::*;
+use async_task::Task;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll, Waker};
+
+/// What a task ends with.
+pub(crate) type Outcome<T> = Result<T, JoinError>;
+
+/// An outcome that nobody may ever ask for: if its drop panics, that is the end of the panic.
+pub(crate) struct TaskOutput<T>(pub(crate) Option<Outcome<T>>);
+
+impl<T> Drop for TaskOutput<T> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.0.take()
+            && std::mem::needs_drop::<T>() | outcome.is_err()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
+        {
+            // Who panics in a panic's drop would again.
+            std::mem::forget(panic);
+        }
+    }
+}
+
+/// Waits for a task's end. Dropping it leaves the task alone.
+///
+/// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
+pub struct JoinHandle<T> {
+    pub(crate) task: Option<Task<TaskOutput<T>, Header>>,
+}
+
+impl<T> JoinHandle<T> {
+    #[cfg(test)]
+    pub(crate) fn header(&self) -> &Header {
+        self.task().metadata()
+    }
+
+    fn task(&self) -> &Task<TaskOutput<T>, Header> {
+        self.task.as_ref().expect("taken only when dropped")
+    }
+
+    /// Ends the task where it waits next; if it runs, when it comes back. One that ended already stays ended.
+    pub fn abort(&self) {
+        if let Some(handle) = self.abort_handle_if_alive() {
+            handle.abort();
+        }
+    }
+
+    /// What can abort the task without the handle.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
+    }
+
+    fn abort_handle_if_alive(&self) -> Option<AbortHandle> {
+        let header = self.task().metadata();
+        let waker = header
+            .scheduler
+            .shared
+            .owned_tasks(&header.scheduler)
+            .waker(header.owned_slot.load(Relaxed), header)?;
+        Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
+    }
+
+    /// Whether it ended.
+    pub fn is_finished(&self) -> bool {
+        self.task().is_finished()
+    }
+
+    /// As it was named.
+    pub fn name(&self) -> Option<&str> {
+        self.task().metadata().name().map(|name| &**name)
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Outcome<T>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
+        let task = self.task.as_mut().expect("taken only when dropped");
+        let mut output = std::task::ready!(Pin::new(task).poll(cx));
+        Poll::Ready(output.0.take().expect("an outcome is taken once"))
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach();
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("name", &self.name())
+            .field("is_finished", &self.is_finished())
+            .finish()
+    }
+}
+
+/// Aborts a task; see [`JoinHandle::abort_handle`].
+#[derive(Clone)]
+pub struct AbortHandle {
+    /// The waker keeps the header alive. `None`: it had ended.
+    task: Option<(Waker, NonNull<Header>)>,
+}
+
+// SAFETY: the header is `Sync`.
+unsafe impl Send for AbortHandle {}
+// SAFETY: as above.
+unsafe impl Sync for AbortHandle {}
+
+impl AbortHandle {
+    /// As [`JoinHandle::abort`].
+    pub fn abort(&self) {
+        if let Some((waker, header)) = &self.task {
+            // SAFETY: the waker is a reference to the task; its header lives with it.
+            unsafe { header.as_ref() }.cancel();
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! TaskFuture: a task's future as the worker polls it.
+//!
+//! `TaskFuture` catches a panic of the future, drops the future if the task was cancelled, enters its tenant and its
+//! span around each poll, and removes the task from the list of owned tasks when it is dropped. An idle task takes its
+//! header, its future and 24 bytes in that list.
+
+use crate::context;
+use crate::error::JoinError;
+use crate::header::{Header, RunnableTask};
+use crate::join::{JoinHandle, Outcome, TaskOutput};
+use crate::sync::Ordering::*;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+/// A future as it is polled.
+struct TaskFuture<F: Future> {
+    /// `None`: gone.
+    future: Option<F>,
+    header: NonNull<Header>,
+}
+
+// SAFETY: the header is `Sync` and lives as long as the task does that this is part of.
+unsafe impl<F: Future + Send> Send for TaskFuture<F> {}
+
+impl<F: Future> TaskFuture<F> {
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: async-task frees the header after the future.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Drops the future; a panic meanwhile is the outcome.
+    fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
+        // SAFETY: the future is dropped where it stands; nothing is moved out.
+        let this = unsafe { self.get_unchecked_mut() };
+        let dropped = catch_unwind(AssertUnwindSafe(|| this.future = None));
+        match dropped {
+            Ok(()) => outcome,
+            Err(panic) => {
+                // The place is empty; what was in it will not be dropped twice.
+                Err(JoinError::panicked(this.header().name().cloned(), panic))
+            }
+        }
+    }
+}
+
+impl<F: Future> Future for TaskFuture<F> {
+    type Output = TaskOutput<F::Output>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.header().is_cancelled() {
+            let cancelled = Err(JoinError::cancelled(self.header().name().cloned()));
+            return Poll::Ready(TaskOutput(Some(self.end(cancelled))));
+        }
+        // SAFETY: structural pinning: `future` is never moved.
+        let this = unsafe { self.as_mut().get_unchecked_mut() };
+        let header = this.header;
+        let future = this.future.as_mut().expect("polled after its end");
+        // SAFETY: as above.
+        let future = unsafe { Pin::new_unchecked(future) };
+        // SAFETY: the header outlives the future.
+        let header = unsafe { header.as_ref() };
+        let polled = context::measured(header, || {
+            catch_unwind(AssertUnwindSafe(|| match header.attrs.as_deref() {
+                None => future.poll(cx),
+                Some(attrs) => {
+                    let _span = attrs.span.as_ref().map(|span| span.enter());
+                    let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
+                    future.poll(cx)
+                }
+            }))
+        });
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(TaskOutput(Some(self.end(Ok(output))))),
+            Err(panic) => {
+                let panicked = Err(JoinError::panicked(header.name().cloned(), panic));
+                Poll::Ready(TaskOutput(Some(self.end(panicked))))
+            }
+        }
+    }
+}
+
+impl<F: Future> Drop for TaskFuture<F> {
+    fn drop(&mut self) {
+        let header = self.header();
+        if let Some(tenant) = header.tenant() {
+            tenant.end();
+        }
+        header.scheduler.shared.owned_tasks(&header.scheduler).remove(header.owned_slot.load(Relaxed));
+    }
+}
+
+/// Makes a task, and puts it into the list of owned tasks. Not scheduled yet.
+///
+/// # Safety
+/// If `F` or its output borrows, the caller sees to it that the task is gone before what it borrows; if `F` is
+/// not `Send`, that it is polled and dropped by one thread.
+pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
+    let scheduler = header.scheduler.clone();
+    let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };
+    let schedule = async_task::WithInfo(context::schedule);
+    // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
+    let (runnable, task) =
+        unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
+    if let Some(tenant) = runnable.metadata().tenant() {
+        tenant.begin();
+    }
+    let waker = runnable.waker();
+    let owned_slot =
+        scheduler.shared.owned_tasks(&scheduler).insert(waker, NonNull::from(runnable.metadata()));
+    runnable.metadata().owned_slot.store(owned_slot.unwrap_or(u32::MAX), Relaxed);
+    if owned_slot.is_none() {
+        // The runtime shuts down: it ends before it begins.
+        runnable.metadata().cancel();
+    }
+    (runnable, JoinHandle { task: Some(task) })
+}
