@@ -5,9 +5,10 @@
 //! Number.  12 bytes a type and 12 a member.
 //! Source.  Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
 
-use super::member::{self, Member, Shape, Type};
-use super::{Layout, LayoutError, similar_names};
+use crate::layout::{Layout, LayoutError};
+use crate::member::{self, Member, Shape, Type};
 use std::cell::Cell;
+use warmcore_sim::similar_names;
 
 const MAGIC: u16 = 0xeb9f;
 /// Types may name each other in a circle only through pointers; a file that says otherwise is damaged.

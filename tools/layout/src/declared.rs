@@ -3,7 +3,7 @@
 //! Model.   TOML or JSON: `name`, `size`, `align` if it is known, and `fields` with `name`, `offset`, `size` and
 //!          `align` if it is not what the size and the offset allow (at most 8).
 
-use super::{Field, Layout, LayoutError};
+use crate::layout::{Field, Layout, LayoutError, SIZE_MAX};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ pub(super) fn read(text: &str, location: &str) -> Result<Layout, LayoutError> {
         toml::from_str(text).map_err(|e| unreadable(location, e.to_string().trim()))?
     };
     let wrong = |fact: String, next: &str| Err(LayoutError::new(location, fact, next));
-    if file.size > super::SIZE_MAX {
+    if file.size > SIZE_MAX {
         return wrong(format!("a size of {} bytes", file.size), "mend `size`: 1 GiB is the most");
     }
     let mut fields: Vec<Field> = Vec::with_capacity(file.fields.len());
@@ -44,7 +44,7 @@ pub(super) fn read(text: &str, location: &str) -> Result<Layout, LayoutError> {
         let zeros = (offset | file.size).trailing_zeros().min(12);
         let natural = (1usize << size.trailing_zeros()).min(1 << zeros).min(8);
         let align = align.unwrap_or(natural);
-        if !align.is_power_of_two() || align > super::SIZE_MAX || !offset.is_multiple_of(align) {
+        if !align.is_power_of_two() || align > SIZE_MAX || !offset.is_multiple_of(align) {
             let fact = format!("field {name} at {offset} is not aligned to {align}");
             return wrong(fact, "an alignment is a power of two that divides the offset");
         }
@@ -64,7 +64,7 @@ pub(super) fn read(text: &str, location: &str) -> Result<Layout, LayoutError> {
         return wrong(fact, "mend an offset, or declare them as one field");
     }
     let align = file.align.unwrap_or(1).max(fields.iter().map(|f| f.align).max().unwrap_or(1));
-    if !align.is_power_of_two() || align > super::SIZE_MAX {
+    if !align.is_power_of_two() || align > SIZE_MAX {
         return wrong(format!("an alignment of {align} is no power of two"), "mend `align`");
     }
     if !file.size.is_multiple_of(align) {

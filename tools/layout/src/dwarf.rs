@@ -6,11 +6,12 @@
 //! Number.  An executable of 40 MB, most of it debug information: two seconds by a debug build of this crate.
 //! Source.  DWARF 5, sections 5.3 (arrays in 5.5), 5.7, 7.5.
 
-use super::member::{self, Member, Shape, Type};
-use super::{Layout, LayoutError, similar_names};
+use crate::layout::{Layout, LayoutError};
+use crate::member::{self, Member, Shape, Type};
 use gimli::{AttributeValue, EndianSlice, EntriesTreeNode, Operation, RunTimeEndian, UnitOffset};
 use object::{Object, ObjectKind, ObjectSection};
 use std::cell::Cell;
+use warmcore_sim::similar_names;
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -27,7 +28,7 @@ pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, L
     let file = object::File::parse(bytes).map_err(damaged)?;
     if file.section_by_name(".debug_info").is_none() {
         if let Some(btf) = file.section_by_name(".BTF") {
-            return super::btf::read(
+            return crate::btf::read(
                 btf.data().map_err(damaged)?,
                 name,
                 &format!("{location}, section .BTF"),

@@ -4,7 +4,7 @@
 //!          tree, and here it becomes fields.
 //! Number.  Places inside of fields are listed six levels deep, at most 4096 in a struct.
 
-use super::{Field, Inner, Layout, LayoutError};
+use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
 
 const DEPTH_MAX: usize = 6;
 const INNER_MAX: usize = 4096;
@@ -66,7 +66,7 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
         Shape::Struct(members) => members.as_slice(),
         _ => &[],
     };
-    if of.size > super::SIZE_MAX {
+    if of.size > SIZE_MAX {
         let fact = format!("{name} has {} bytes", of.size);
         return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
     }

@@ -4,7 +4,7 @@
 //!          their lines, so what was not meant to change does not. An array of no length stays the last.
 //! Number.  A line of its own in front adds exactly one line.
 
-use super::{Field, Layout};
+use crate::layout::{Field, Layout};
 use serde::Serialize;
 
 /// Bytes that no field has.
@@ -16,22 +16,23 @@ pub struct Hole {
     pub size: usize,
 }
 
-pub(super) fn holes(layout: &Layout) -> Vec<Hole> {
-    let mut holes = Vec::new();
-    let mut at = 0;
-    for field in &layout.fields {
-        if field.offset > at {
-            holes.push(Hole { offset: at, size: field.offset - at });
-        }
-        at = at.max(field.end());
-    }
-    if layout.size > at && layout.flexible().is_none() {
-        holes.push(Hole { offset: at, size: layout.size - at });
-    }
-    holes
-}
-
 impl Layout {
+    /// The bytes that no field has, the tail included, unless an array of no length goes on there.
+    pub fn holes(&self) -> Vec<Hole> {
+        let mut holes = Vec::new();
+        let mut at = 0;
+        for field in &self.fields {
+            if field.offset > at {
+                holes.push(Hole { offset: at, size: field.offset - at });
+            }
+            at = at.max(field.end());
+        }
+        if self.size > at && self.flexible().is_none() {
+            holes.push(Hole { offset: at, size: self.size - at });
+        }
+        holes
+    }
+
     /// The same, with these fields (numbers in [`Layout::fields`]) taken out and put to these offsets. `None`:
     /// something is there already, or it is not aligned. The struct grows if it must.
     pub fn with(&self, moved: &[(usize, usize)]) -> Option<Self> {

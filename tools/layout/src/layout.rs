@@ -1,0 +1,116 @@
+//! Layout: the fields of a struct by offset, and the bytes that a name stands for.
+
+use serde::Serialize;
+use warmcore_sim::similar_names;
+
+pub use warmcore_sim::Error as LayoutError;
+
+/// No struct is larger: a file that says otherwise is damaged.
+pub(crate) const SIZE_MAX: usize = 1 << 30;
+
+/// Where the fields of a struct are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Layout {
+    /// The struct's name.
+    pub name: String,
+    /// Where it was read.
+    pub source: String,
+    /// Bytes.
+    pub size: usize,
+    /// Its alignment, as far as it is known: at least that of its fields.
+    pub align: usize,
+    /// Its fields, by offset. No two overlap.
+    pub fields: Vec<Field>,
+}
+
+/// What can be moved as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Field {
+    /// Its name. Members that lie in each other's bytes are one field, `a|b`.
+    pub name: String,
+    /// Bytes from the start of the struct.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+    /// What its offset must be a multiple of.
+    pub align: usize,
+    /// What is inside.
+    pub inner: Vec<Inner>,
+}
+
+/// A named range of bytes inside of a field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inner {
+    /// Its name from the struct on: `mmap_lock.owner`.
+    pub path: String,
+    /// Bytes from the start of its field.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+}
+
+/// Bytes that a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The field that they are in: its number in [`Layout::fields`].
+    pub field: usize,
+    /// Bytes from the start of the struct.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+}
+
+impl ByteRange {
+    /// The lines, or pairs of them, that it is on. An array of no length is taken to be touched at its beginning.
+    pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
+        self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
+    }
+}
+
+impl Field {
+    /// The first byte after it.
+    pub fn end(&self) -> usize {
+        self.offset.saturating_add(self.size)
+    }
+}
+
+impl Layout {
+    /// The bytes that a name stands for: a field, or an [`Inner`] of one.
+    ///
+    /// # Errors
+    ///
+    /// No such name: the nearest ones, and all of them if they are few.
+    pub fn byte_range(&self, name: &str) -> Result<ByteRange, LayoutError> {
+        for (field, f) in self.fields.iter().enumerate() {
+            if f.name == name {
+                return Ok(ByteRange { field, offset: f.offset, size: f.size });
+            }
+        }
+        for (field, f) in self.fields.iter().enumerate() {
+            if let Some(inner) = f.inner.iter().find(|inner| inner.path == name) {
+                return Ok(ByteRange { field, offset: f.offset + inner.offset, size: inner.size });
+            }
+        }
+        let names = || self.fields.iter().map(|f| f.name.as_str());
+        let inner = || self.fields.iter().flat_map(|f| f.inner.iter().map(|inner| inner.path.as_str()));
+        let next = match similar_names(name, names().chain(inner())) {
+            Some(near) => format!("did you mean {near}?"),
+            None if self.fields.len() <= 60 => {
+                format!("its fields are {}", names().collect::<Vec<_>>().join(", "))
+            }
+            None => format!("it has {} fields; print its layout", self.fields.len()),
+        };
+        Err(LayoutError::new(
+            format!("struct {} ({})", self.name, self.source),
+            format!("has no field {name}"),
+            &next,
+        ))
+    }
+
+    /// The array of no length at its end, if there is one: what stands behind it is its elements.
+    pub fn flexible(&self) -> Option<usize> {
+        let (last, field) = self.fields.iter().enumerate().rfind(|(_, f)| f.size == 0)?;
+        let is_last = self.fields.iter().all(|f| f.end() <= field.offset);
+        (is_last && field.offset > 0).then_some(last)
+    }
+}
