@@ -1,11 +1,18 @@
-//! Backend: how this process runs on, and why.
+//! Backend: how this process updates per-CPU data.
 //!
-//! Model.   `rseq` where the kernel has it and its self-test passes; else `atomic`: the slot of
-//!          the CPU one probably runs on, changed by locked instructions; `plain` where there is
-//!          no CPU to ask for: one slot. Chosen once, at the first use or at [`try_backend`].
-//! Number.  The choice takes 5 to 50 ms, once: the self-test waits to be preempted.
-//! Source.  ClickHouse#117700: rseq "was never used in release binaries", and nobody saw it.
-//!          Hence a backend that everybody can ask for and print.
+//! The `rseq` backend runs restartable sections. It is used where the kernel supports them and the self-test
+//! passes. The `atomic` backend uses locked instructions on the slot of the CPU on which the thread probably
+//! runs. The `plain` backend has one slot; it is for systems that do not report a thread's CPU. The choice is
+//! made once per process, at the first use or in [`try_backend`].
+//!
+//! # Cost
+//!
+//! The choice takes 5 to 50 ms, because the self-test waits for a preemption.
+//!
+//! # Source
+//!
+//! ClickHouse#117700: rseq "was never used in release binaries" and no output showed it. Therefore a program
+//! can query the backend and print it.
 
 use crate::set_up::set_up;
 use std::fmt;
@@ -21,14 +28,14 @@ pub const VARIABLE: &str = "WARMCORE_PERCPU";
 pub enum Backend {
     /// Restartable sections on the kernel's ids.
     Rseq(rseq::Support),
-    /// Locked instructions on the slot of the current CPU, and why not better.
+    /// Locked instructions on the slot of the current CPU. The text says why sections are not used.
     Atomic(String),
-    /// Atomics on one slot, and why not better.
+    /// Atomics on one slot. The text says why sections are not used.
     Plain(String),
 }
 
 impl Backend {
-    /// `rseq`, `atomic` or `plain`.
+    /// Returns `rseq`, `atomic` or `plain`.
     pub fn name(&self) -> &'static str {
         match self {
             Backend::Rseq(_) => "rseq",
@@ -51,7 +58,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A forced backend that this system does not have, or that does not exist.
+/// `WARMCORE_PERCPU` forces a backend that this system lacks, or names none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendError {
     text: String,
@@ -59,12 +66,12 @@ pub struct BackendError {
 }
 
 impl BackendError {
-    /// The variable names no backend at all.
+    /// Whether the variable's value is not the name of a backend.
     pub fn is_unknown_name(&self) -> bool {
         self.unknown
     }
 
-    /// The backend exists, but not here.
+    /// Whether the named backend exists, but is not available on this system.
     pub fn is_unavailable(&self) -> bool {
         !self.unknown
     }
@@ -78,44 +85,46 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// The backend of this process; chooses it at the first call.
+/// Returns the backend of this process. The first call chooses it.
 ///
-/// An error only if `WARMCORE_PERCPU` forces what this system has not: a program that wants to
-/// say so in its own words asks here before it makes its first counter.
+/// It fails only if `WARMCORE_PERCPU` forces a backend that is not available. A program that reports this
+/// error itself calls `try_backend` before it uses per-CPU data, which panics in that case.
 pub fn try_backend() -> Result<&'static Backend, &'static BackendError> {
     static BACKEND: OnceLock<Result<Backend, BackendError>> = OnceLock::new();
     let chosen = || {
         let backend = choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref());
-        // ORDERING: Relaxed; data gets its slots after `BACKEND` was set, and a thread that finds slots synchronises with
-        // the one that gave them.
+        // ORDERING: Relaxed; data gets its slots after `BACKEND` was set, and a thread that sees slots synchronises with
+        // the thread that reserved them.
         LOCKS.store(!matches!(backend, Ok(Backend::Rseq(_))), Relaxed);
         backend
     };
     BACKEND.get().unwrap_or_else(|| set_up(|| BACKEND.get_or_init(chosen))).as_ref()
 }
 
-/// The backend of this process. Panics where [`try_backend`] is an error, with its text.
+/// Returns the backend of this process. Panics with the text of the error if [`try_backend`] fails.
 pub fn backend() -> &'static Backend {
     try_backend().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Whether this process runs on locked instructions: the `atomic` and `plain` backends. Means something
-/// for data that has slots: [`backend`] is chosen before the first slots are given. One load.
+/// Whether this process uses locked instructions: the `atomic` and `plain` backends. The result is valid
+/// only for data that has slots, since [`backend`] is chosen before the first slots are reserved. One load.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn locks() -> bool {
     LOCKS.load(Relaxed)
 }
 
-/// Whether this process has one slot for everybody: the `plain` backend. As [`locks`].
+/// Whether all threads share one slot: the `plain` backend. Valid under the same condition as [`locks`].
 #[cfg(not(loom))]
 pub(crate) fn one_slot() -> bool {
     matches!(backend(), Backend::Plain(_))
 }
 
-/// Gives this thread what restartable sections need, if it may have it and has not; says whether
-/// it has it now. Nobody has to call it: the first slow path does. On musl a thread that starts
-/// with a hot loop is faster from the beginning if it does.
+/// Registers an rseq area for this thread if it has none and sections are in use. Returns whether the
+/// thread has one now.
+///
+/// The first slow path of a thread calls this function, so calling it is optional. On musl, where threads
+/// start without an area, a thread that begins with a hot loop avoids the slow path by calling it first.
 pub fn register_thread() -> bool {
     matches!(backend(), Backend::Rseq(_)) && rseq::register_thread()
 }
@@ -124,7 +133,7 @@ pub fn register_thread() -> bool {
 static LOCKS: AtomicBool = AtomicBool::new(false);
 
 fn choose(forced: Option<&str>) -> Result<Backend, BackendError> {
-    // Also where no section will run: the areas tell the CPU faster than any call.
+    // Also without sections: the areas contain the CPU number, which is faster to read than a system call.
     let _ = rseq::support();
     match forced {
         None | Some("") => Ok(rseq_backend().unwrap_or_else(without_rseq)),
@@ -141,7 +150,8 @@ fn choose(forced: Option<&str>) -> Result<Backend, BackendError> {
     }
 }
 
-/// All that sections need: areas, fences, and a kernel that restarts. The reason if one lacks.
+/// Checks what sections need: areas, fences, and a kernel that restarts sections. The error names what is
+/// missing.
 fn rseq_backend() -> Result<Backend, String> {
     let support = rseq::support().map_err(|e| e.to_string())?;
     membarrier::register_rseq().map_err(|why| format!("no rseq: {why}"))?;
@@ -161,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forced_backend_is_taken_and_a_wrong_name_is_an_error() {
+    fn a_forced_backend_is_used_and_an_unknown_name_is_an_error() {
         assert_eq!(choose(Some("atomic")).unwrap().name(), "atomic");
         assert_eq!(choose(Some("plain")).unwrap().name(), "plain");
         let error = choose(Some("fast")).unwrap_err();

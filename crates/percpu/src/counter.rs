@@ -1,28 +1,40 @@
-//! Counter and gauge: the two faces of a per-CPU sum.
+//! Counter and gauge: the two public types over a per-CPU sum.
 //!
-//! Model.   A [`Counter`] only grows between drains; a [`Gauge`] goes up and down. Adding costs
-//!          the own slot's line; reading costs a line per slot that the
-//!          machine could use, touched or not.
-//! Number.  See `reports/`: an add costs about two stores, whoever else adds at the same time.
-//! Source.  tcmalloc and ClickHouse (PR 105056: 25 → 1.8 ns per increment) keep theirs so.
+//! A [`Counter`] only grows between drains. A [`Gauge`] goes up and down. An add touches one line of the
+//! current CPU's slot. A read touches one line per slot, including slots that were never used.
+//!
+//! # Cost
+//!
+//! An add costs about two stores, independent of how many other CPUs add at the same time (`reports/`).
+//!
+//! # Source
+//!
+//! tcmalloc and ClickHouse keep their counters in the same way (PR 105056: from 25 to 1.8 ns per increment).
 
 use crate::sum::Sum;
 use std::fmt;
 
-/// A counter that every CPU adds to on a line of its own.
+/// A counter with one slot per concurrency id: CPUs that add at the same time write different cache lines.
 ///
-/// Costs 16 bytes in each slot that was touched, and 256 for itself. Slots go by concurrency id,
-/// of which the kernel uses at most as many as the process has threads, or CPUs it may run on.
+/// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. The
+/// kernel uses at most as many ids as the process has threads, and at most as many as CPUs it may run on.
 ///
-/// The first add gives it its slots, under a lock, and chooses the process's [`backend`](crate::backend())
-/// if nothing has yet. A program that cannot afford these 5 to 50 ms there calls `backend` in `main`; so does one
-/// whose first add is in a hot loop, since that loop may stay on the slow path to its end.
-/// A global allocator may count in one: adds that come back while its slots are reserved are counted aside. But not
-/// while it holds a lock of its own that the first add's allocations need; call `backend` and add 0 before there is one.
+/// # First add
 ///
-/// After that an add is safe in signal handlers on the `rseq` backend, in threads that have an area
-/// (all of glibc ≥ 2.35's), and in a child of fork, which may also drain; a snapshot there may wait for
-/// ever if another thread of the parent was reading at that moment.
+/// The first add reserves the slots, under a lock, and chooses the process's
+/// [`backend`](crate::backend()) if it was not chosen before. The choice takes 5 to 50 ms. A program that needs
+/// a fast first add calls `backend` in `main`. So does a program whose first add is in a hot loop, since that
+/// loop may stay on the slow path to its end.
+///
+/// A global allocator may use a counter: adds that its own allocations cause while the slots are reserved go to
+/// a separate word. The allocator must not hold a lock during the first add that the allocations of this add
+/// need. To avoid this, call `backend` and add 0 before the allocator takes locks.
+///
+/// # Signal handlers and fork
+///
+/// After the first add, an add is safe in a signal handler if the backend is `rseq` and the thread has an rseq
+/// area (all threads with glibc ≥ 2.35 have one). Adds and drains are safe in a child of `fork`. A snapshot in
+/// the child may block forever if another thread of the parent was reading the counter during the fork.
 ///
 /// ```
 /// use warmcore_percpu::Counter;
@@ -41,56 +53,55 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter at zero. Costs nothing: the first add reserves its slots.
+    /// Creates a counter at zero without slots; the first add reserves them.
     pub const fn new() -> Self {
         Self { sum: Sum::new() }
     }
 
-    /// Adds `n`; wraps around at 2⁶⁴. The first add panics where [`backend`](crate::backend()) does, and
-    /// where no address space is left for its slots.
+    /// Adds `n`; wraps around at 2⁶⁴. The first add panics if [`backend`](crate::backend()) does, or if no
+    /// address space is left for the slots.
     ///
-    /// **Touches** the line of this CPU's slot, for writing; the counter's own first line, which
-    /// only the first add and snapshots write.
+    /// **Touches** one line of this CPU's slot, for writing, and the counter's first line, for reading. Only the
+    /// first add and snapshots write that line.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.sum.add(n);
     }
 
-    /// What has been added since the last drain, each slot read at a moment of its own: adds
-    /// that run meanwhile are in it or not, whatever their order.
+    /// Returns the sum of all adds since the last drain. It reads the slots one after the other, so adds that
+    /// run during the call are included or not in any combination.
     ///
-    /// **Touches** a line per slot that the machine could use, for reading; the first time on a
-    /// machine of 8192 CPUs that is 7 ms of page faults, later 30 µs. Disturbs nobody.
+    /// **Touches** one line per slot, for reading, and interrupts no thread. On a machine of 8192 CPUs the first
+    /// call takes 7 ms, for page faults, and later calls 30 µs.
     pub fn sum(&self) -> u64 {
         self.sum.sum()
     }
 
-    /// What has been added since the last drain, at one moment within this call: it contains
-    /// every add that returned before, none that begins after, and of those that run meanwhile
-    /// none without the ones before it.
+    /// Returns the sum of all adds since the last drain, at one moment within this call. It includes every add
+    /// that returned before the call and no add that begins after it. If it includes an add, it includes all
+    /// adds that happened before that one.
     ///
-    /// **Touches** a line per slot. One membarrier on the `rseq` backend: an interrupt for each CPU
-    /// that runs a thread of this process, 1 to 10 µs in all. On `atomic` and `plain`, adds that
-    /// begin meanwhile wait until it is done.
+    /// **Touches** one line per slot. On the `rseq` backend it costs one membarrier: an interrupt of each CPU that
+    /// runs a thread of this process, 1 to 10 µs in all. On `atomic` and `plain`, adds that begin during the call
+    /// block until it returns.
     pub fn snapshot(&self) -> u64 {
         self.sum.snapshot()
     }
 
-    /// Takes what was added since the last drain, from every slot. Over successive drains every
-    /// add appears exactly once: in the first that sees it. An add that runs at the same time may
-    /// be left for the next.
+    /// Returns the sum of all adds since the last drain and starts the next period. Each add appears in exactly
+    /// one drain. An add that runs at the same time may appear in the next one.
     ///
-    /// **Touches** what [`Counter::sum`] touches. Disturbs nobody: nothing is zeroed, what was
-    /// taken is remembered.
+    /// **Touches** the same lines as [`Counter::sum`] and interrupts no thread: the slots are not zeroed, the counter
+    /// remembers what was drained.
     pub fn drain_all(&self) -> u64 {
         self.sum.drain()
     }
 }
 
-/// A level that every CPU raises and lowers on a line of its own.
+/// A signed level with one slot per concurrency id.
 ///
-/// What one CPU raised another may lower: only the sum means something. Costs what a [`Counter`]
-/// costs.
+/// A unit that one CPU adds may be subtracted on another, so single slots have no meaning; only the sum has.
+/// Memory and time are those of a [`Counter`].
 ///
 /// ```
 /// use warmcore_percpu::Gauge;
@@ -106,38 +117,37 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// A gauge at zero. Costs nothing: the first change reserves its slots.
+    /// Creates a gauge at zero without slots; the first change reserves them.
     pub const fn new() -> Self {
         Self { sum: Sum::new() }
     }
 
-    /// Raises it by `n`, or lowers it if `n` is negative. Touches what [`Counter::add`] touches, and
-    /// panics where it does.
+    /// Adds `n`, which may be negative. Touches the same lines as [`Counter::add`] and panics in the same cases.
     #[inline(always)]
     pub fn add(&self, n: i64) {
         self.sum.add(n as u64);
     }
 
-    /// Lowers it by `n`.
+    /// Subtracts `n`.
     #[inline(always)]
     pub fn sub(&self, n: i64) {
         self.sum.add((n as u64).wrapping_neg());
     }
 
-    /// The level, each slot read at a moment of its own: while a unit passes from one CPU to
-    /// another it may be seen twice or not at all, so this can dip below zero. Touches and
-    /// disturbs as [`Counter::sum`].
+    /// Returns the level, reading the slots one after the other. A unit that is added on one CPU and subtracted on
+    /// another during the call may be counted twice or not at all, so the result can be below zero. The cost is
+    /// that of [`Counter::sum`].
     pub fn sum(&self) -> i64 {
         self.sum.sum() as i64
     }
 
-    /// The level at one moment within this call. Costs what [`Counter::snapshot`] costs.
+    /// Returns the level at one moment within this call. The cost is that of [`Counter::snapshot`].
     pub fn snapshot(&self) -> i64 {
         self.sum.snapshot() as i64
     }
 
-    /// Takes the level as [`Gauge::sum`] sees it, with its dips; over successive drains every
-    /// change appears exactly once. Costs what [`Counter::sum`] costs.
+    /// Returns the change since the last drain, read as [`Gauge::sum`] reads it. Each change appears in exactly
+    /// one drain. The cost is that of [`Counter::sum`].
     pub fn drain_all(&self) -> i64 {
         self.sum.drain() as i64
     }

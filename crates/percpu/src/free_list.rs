@@ -1,20 +1,29 @@
-//! Free list: objects at hand on every CPU, in batches from a shared depot.
+//! Free list: a stack of objects per slot, and a depot that all CPUs share.
 //!
-//! Model.   Every slot holds a stack of items; popping and pushing touch nothing else. A stack
-//!          that runs empty takes half its capacity from the depot, one that runs full puts half
-//!          there: a CPU that only frees feeds one that only allocates, with one lock per batch.
-//! Number.  62 items a slot (half a KiB) and batches of 31: the lock is taken for 1 operation in
-//!          31 where one CPU only pushes or only pops, for none where they balance; and by every
-//!          pop that finds nothing anywhere.
-//! Protocol. `active` is the address of slot 0's stack. A drain holds the depot's lock, sends
-//!          every verb to a stack of all zeros (empty to pop, full to push: `cap` is 0), fences
-//!          once, empties the real stacks, and sends the verbs back. Whoever meets the zeros
-//!          waits at the lock. A fresh slot is all zeros as well: its first push, under the
-//!          lock, gives it its capacity.
-//!          On locked instructions a stack has a lock of its own: see `stacks.rs`.
-//! Writers. A slot's words: its holder, in sections or under the slot's lock; a drain, once they
-//!          are moved away from and fenced, or under the slot's lock.
-//! Source.  tcmalloc's per-CPU caches and transfer cache; the layout is our own.
+//! A pop or a push touches the slot's stack only. An empty stack refills with half its capacity from the depot; a full
+//! one moves half its items there. So a CPU that only frees supplies a CPU that only allocates, at one lock per batch.
+//!
+//! # Protocol
+//!
+//! `active` is the address of slot 0's stack. A drain holds the depot's lock and points `active` to a stack of all
+//! zeros, which is empty for a pop and full for a push, since `cap` is 0. It issues one fence, empties the real stacks
+//! and restores `active`. An operation that finds the zeros takes the slow path and blocks at the depot's lock. An
+//! unused slot is all zeros too: its first push sets its capacity, under the lock.
+//!
+//! With locked instructions each stack has a lock of its own: see `stacks.rs`.
+//!
+//! # Cost
+//!
+//! With 62 items per slot (half a KiB) and batches of 31, the depot's lock is taken for 1 of 31 operations if a CPU
+//! only pushes or only pops, and for none if pushes and pops balance. A pop that finds the stack and the depot empty
+//! takes it too.
+//!
+//! # Source
+//!
+//! tcmalloc's per-CPU caches and transfer cache; the layout differs.
+//!
+//! Writers. A slot's words: its CPU, in sections or under the slot's lock; a drain, after the fence or under the slot's
+//! lock.
 
 #[cfg_attr(loom, allow(dead_code))]
 mod stacks;
@@ -22,8 +31,8 @@ mod stacks;
 #[cfg(not(loom))]
 pub use list::{FreeList, Item};
 
-/// A stack's words: how many items, the lock of the `atomic` backend or the capacity on `rseq`
-/// (0: never used), then the items. `sys::rseq::section` has the same layout.
+/// The words of a stack: the number of items; the capacity on the `rseq` backend (0: never used) or the lock on the
+/// others; the items. `sys::rseq::section` has the same layout.
 const LEN: usize = 0;
 const CAP_OR_LOCK: usize = 1;
 const ITEMS: usize = 2;

@@ -1,15 +1,17 @@
-//! PerCpu and PerCid: your own struct, one per slot.
+//! `PerCpu` and `PerCid`: one instance of a user's struct per slot.
 //!
-//! Model.   Slots start as zeros and exist when touched, so `T` must make sense as zeros and
-//!          nobody's `Drop` runs. Shared access is what one gets: [`PerCid::current`] is a hint,
-//!          since the thread may be moved the moment after; so fields are atomics, or [`LocalU64`]
-//!          numbers that are added to in a restartable section.
-//!          Ids come from the kernel, or from a host that hands out its own ([`IdSource`]: a
-//!          tenant); one uses the same `PerCid` with either.
-//! Number.  A struct of 64 counters in 3 slots is 3 × 512 bytes; as 64 arrays of padded atomics
-//!          it would be 3 × 8 KiB.
-//! Writers. `LocalU64` fields: sections of the slot's holder, or locked adds; with a host's ids, plain
-//!          adds of the id's holder. Others: the user.
+//! Slots start as zeros and get memory when they are touched. So all zeros must be a valid `T`, and `T` must not need
+//! `Drop`. Access is shared (`&T`): [`PerCid::current`] is only a hint, since the thread may migrate immediately
+//! after it. Therefore the fields are atomics, or [`LocalU64`] numbers, which a restartable section adds to.
+//!
+//! The ids of [`PerCid`] come from the kernel or from an [`IdSource`] that allocates its own, such as a tenant.
+//!
+//! # Cost
+//!
+//! A struct of 64 counters in 3 slots takes 3 × 512 bytes. 64 arrays of padded atomics would take 3 × 8 KiB.
+//!
+//! Writers. `LocalU64` fields: sections of the slot's CPU, or locked adds; with an [`IdSource`], plain adds of the
+//! id's holder. Other fields: the user.
 
 use crate::pool::{Block, Pool, SHARED_BYTES_MAX, SLOT_BYTES};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
@@ -23,54 +25,54 @@ use warmcore_line::PAIR;
 use warmcore_sys::rseq::{PercpuMode, RseqArea, section};
 use warmcore_types::{Cid, CpuId};
 
-/// A number in a slot, which [`PerCid::add`] adds to without a locked instruction.
+/// A number in a slot, to which [`PerCid::add`] adds without a locked instruction.
 #[repr(transparent)]
 #[derive(Zeroable)]
 pub struct LocalU64(AtomicU64);
 
 impl LocalU64 {
-    /// The value at some moment.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// An add by who alone writes it.
+    /// Adds with a plain load and store. The caller must be the only writer.
     #[inline(always)]
     fn add_alone(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 }
 
-/// Who hands out ids of its own: a tenant.
+/// An allocator of ids other than the kernel: a tenant.
 ///
 /// # Safety
-/// Every id that it gives is in [`allocated`](IdSource::allocated) from before on, and those ranges
-/// only grow: slots beyond are not cleared for the next owner of the memory.
+/// An id is in [`allocated`](IdSource::allocated) before a holder gets it, and these ranges only grow. Slots outside of
+/// them are not cleared for the next owner of the memory.
 pub unsafe trait IdSource: Send + Sync {
-    /// Runs `act` with an id that no other thread has meanwhile: that of the guard which this thread
-    /// holds, or one for this moment. What the id's last holder did happened before.
+    /// Calls `act` with an id that no other thread holds during the call: the id of the guard that this thread holds,
+    /// or else a temporary one. The accesses of the id's previous holder happened before.
     fn with_id(&self, act: &mut dyn FnMut(Cid));
 
-    /// All ids that were ever handed out, as two ranges. They only grow.
+    /// Returns all ids that were ever allocated, as two ranges. They only grow.
     fn allocated(&self) -> [Range<u32>; 2];
 }
 
-/// Whoever holds an id: a tenant's guard.
+/// The holder of an id: a tenant's guard.
 ///
 /// # Safety
-/// The id was handed out by `source`.
+/// The id was allocated by `source`, and no other thread holds it while the holder lives.
 pub unsafe trait CidHolder {
-    /// The id, which no other thread has as long as the holder lives.
+    /// Returns the id. No other thread holds it while the holder lives.
     fn cid(&self) -> Cid;
 
-    /// Who handed it out.
+    /// Returns the allocator of the id.
     fn source(&self) -> &dyn IdSource;
 }
 
-/// The slot of an id that one holds: nobody else adds to it. Made by [`PerCid::owned_slot`].
+/// The slot of an id that the caller holds, so no other thread adds to it. Returned by [`PerCid::owned_slot`].
 pub struct OwnedSlot<'a, T> {
     slot: &'a T,
-    /// A holder must not leave its thread, nor may this.
+    /// The holder of an id stays on its thread, so this must too.
     not_send: PhantomData<*const ()>,
 }
 
@@ -99,17 +101,17 @@ impl fmt::Debug for LocalU64 {
     }
 }
 
-/// Which [`LocalU64`] of a `T`; made by [`field!`](crate::field).
+/// Names a [`LocalU64`] field of a `T`. Made by [`field!`](crate::field).
 pub struct Field<T> {
     offset: usize,
     of: PhantomData<fn(T)>,
 }
 
 impl<T> Field<T> {
-    /// The `LocalU64` that stands `offset` bytes into every `T`. Use [`field!`](crate::field).
+    /// The `LocalU64` at byte `offset` of every `T`. Use [`field!`](crate::field).
     ///
     /// # Safety
-    /// There is one, in whatever state the `T` is.
+    /// There is a `LocalU64` at that offset in every valid `T`.
     #[doc(hidden)]
     pub const unsafe fn new(offset: usize, _: fn(&T) -> &LocalU64) -> Self {
         assert!(offset + size_of::<LocalU64>() <= size_of::<T>());
@@ -131,8 +133,8 @@ impl<T> Clone for Field<T> {
 
 impl<T> Copy for Field<T> {}
 
-/// The [`Field`] of a struct by its name: `field!(Stats, hits)`. Does not compile unless it is a
-/// [`LocalU64`] itself, not only something that derefs to one:
+/// Returns the [`Field`] of a struct by its name: `field!(Stats, hits)`. The field's type must be [`LocalU64`]; a type that
+/// derefs to it does not compile:
 ///
 /// ```compile_fail,E0308
 /// use warmcore_percpu::{LocalU64, PerCid, field};
@@ -147,8 +149,8 @@ impl<T> Copy for Field<T> {}
 macro_rules! field {
     ($type:ty, $field:ident) => {
         const {
-            // SAFETY: the raw borrow, which nothing coerces, has the type that the offset needs;
-            // the plain one refuses packed structs and unions.
+            // SAFETY: a raw borrow is not coerced, so the field has the type that `new` requires;
+            // the plain borrow rejects packed structs and unions.
             unsafe {
                 $crate::Field::<$type>::new(::core::mem::offset_of!($type, $field), |of| {
                     let _: *const $crate::LocalU64 = &raw const of.$field;
@@ -176,8 +178,8 @@ macro_rules! per {
         unsafe impl<T: Zeroable + Sync> Sync for $name<T> {}
 
         impl<T: Zeroable + Sync> $name<T> {
-            /// A zeroed `T` in every slot, without memory until it is touched. Panics where
-            /// [`backend`](crate::backend()) does, or without address space.
+            /// Creates a zeroed `T` per slot; a slot gets memory when it is touched. Panics if
+            /// [`backend`](crate::backend()) does, or if no address space is left.
             pub fn new() -> Self {
                 Self::on(Pool::of($mode))
             }
@@ -190,7 +192,7 @@ macro_rules! per {
                 Self { block: pool.block(size_of::<T>(), align_of::<T>()), source: None, of: PhantomData }
             }
 
-            /// A host's ids, if the ids are a host's. Known when compiled, where they never are.
+            /// Returns the allocator of the ids, or `None` for the kernel's ids. A constant for `PerCpu`.
             #[inline(always)]
             fn source(&self) -> Option<&Arc<dyn IdSource>> {
                 match $mode {
@@ -199,7 +201,7 @@ macro_rules! per {
                 }
             }
 
-            /// The slots that may have been written.
+            /// Returns the slots that may have been written.
             fn written(&self) -> [Range<usize>; 2] {
                 match self.source() {
                     None => [0..self.slots() + 1, 0..0],
@@ -209,38 +211,38 @@ macro_rules! per {
                 }
             }
 
-            /// As [`new`](Self::new), as on a machine of `slots` CPUs, to see what that costs.
-            /// Panics if this machine has more.
+            /// As [`new`](Self::new), with the slots of a machine of `slots` CPUs, to measure their cost. Panics if
+            /// this machine has more CPUs.
             pub fn with_slots(slots: usize) -> Self {
                 Self::on(&Pool::with_slots(slots))
             }
 
-            /// As [`new`](Self::new), in a pool that is shared with whom one likes, with one slot for
-            /// each of its ids. Panics if the kernel may give more.
+            /// As [`new`](Self::new), in a pool that other data may share, with the pool's number of slots. Panics if
+            /// the kernel may use more ids.
             pub fn in_pool(pool: &Pool) -> Self {
                 Self::on(pool)
             }
 
-            /// How many slots there are: one for every id that the kernel, or the host, may give.
+            /// Returns the number of slots: one for every id that the kernel, or the [`IdSource`], may use.
             pub fn slots(&self) -> usize {
                 self.block.slots()
             }
 
-            /// From one slot to the next, in bytes.
+            /// Returns the distance from one slot to the next, in bytes.
             #[inline(always)]
             pub fn stride(&self) -> usize {
-                // What shares pages with others has their stride: known when compiled.
+                // Data in shared pages has the stride of a page, which is a constant.
                 if size_of::<T>() <= SHARED_BYTES_MAX { SLOT_BYTES } else { self.block.stride() }
             }
 
-            /// How many bytes of memory the slots have now: pages of the touched ones, shared with
-            /// other data of the same slots if they are small. An error where the system can't say.
+            /// Returns the memory of all slots in bytes: the pages of the touched slots. Small data shares these pages
+            /// with other data of the same slots. Fails if the system cannot report it.
             pub fn resident_bytes(&self) -> std::io::Result<usize> {
                 self.block.resident_bytes()
             }
 
-            /// The slot of an id, if there is such a slot; with a host's ids, if that id was ever
-            /// handed out. Reading one that was never written costs no memory.
+            /// Returns the slot of an id, or `None` if there is no such slot or its [`IdSource`] never allocated that id.
+            /// Reading a slot that was never written takes no memory.
             #[inline]
             pub fn get(&self, id: $id) -> Option<&T> {
                 let exists = match self.source() {
@@ -250,14 +252,14 @@ macro_rules! per {
                 exists.then(|| self.copy(id.index()))
             }
 
-            /// A host's id, if there is a slot for it.
+            /// Returns the id of an [`IdSource`]. Panics if there is no slot for it.
             #[inline(always)]
             fn checked(&self, id: usize) -> usize {
-                assert!(id < self.slots(), "a host's id {id}, and a pool of {} slots", self.slots());
+                assert!(id < self.slots(), "id {id} of a source of ids, in a pool of {} slots", self.slots());
                 id
             }
 
-            /// A slot's `T`, the spare slot's as well.
+            /// Returns a slot's `T`, also the spare slot's.
             fn copy(&self, slot: usize) -> &T {
                 debug_assert!(slot <= self.slots());
                 // SAFETY: inside the block, aligned; zeroed or written through `&T` since.
@@ -269,8 +271,8 @@ macro_rules! per {
                 field.of(self.copy(slot))
             }
 
-            /// The slot that this thread probably runs on. A hint: it may run elsewhere by the
-            /// time it looks, and somebody else on the slot.
+            /// Returns the slot on which this thread probably runs. This is a hint: the thread may migrate before it uses the
+            /// slot, and another thread may use the slot at the same time.
             #[inline]
             pub fn current(&self) -> &T {
                 if let Some(source) = self.source() {
@@ -278,12 +280,13 @@ macro_rules! per {
                     source.with_id(&mut |cid| id = cid.index());
                     return self.copy(self.checked(id));
                 }
-                // Where sections run, their slot; else the one that locked adds would take.
+                // The slot of a section where sections run; otherwise the slot of a locked add.
                 let id = if locks() { None } else { RseqArea::lookup($mode).map(|area| area.index() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }
 
-            /// Every slot with its id; with a host's ids, those that were ever handed out.
+            /// Iterates over all slots with their ids; with an [`IdSource`], over the slots of all ids that it ever
+            /// allocated.
             pub fn iter(&self) -> impl Iterator<Item = ($id, &T)> {
                 let ids = self.written().into_iter().flatten();
                 ids.filter_map(|id| Some(($id(id as u32), self.get($id(id as u32))?)))
@@ -291,23 +294,23 @@ macro_rules! per {
 
             /// Adds `n` to one number of this thread's slot; wraps around at 2⁶⁴.
             ///
-            /// With a host's ids it takes one for the moment, if this thread holds none, and panics
-            /// where that would: [`PerCid::owned_slot`] is for who has one. And then it is not for signal
-            /// handlers, which may come between a load and a store.
+            /// With an [`IdSource`], a thread that holds no id takes one for the duration of the call and panics in the
+            /// same cases as taking one does. A thread that holds an id can use [`PerCid::owned_slot`]. Such an add is not
+            /// allowed in a signal handler, which may interrupt another add between its load and its store.
             ///
             /// **Touches** the line of that number, for writing.
             #[inline(always)]
             pub fn add(&self, field: Field<T>, n: u64) {
                 if let Some(source) = self.source() {
-                    // The id is this thread's alone meanwhile: load and store, nothing locked.
+                    // No other thread holds the id during the call: a plain load and store suffice.
                     return source.with_id(&mut |cid| {
                         self.local(self.checked(cid.index()), field).add_alone(n);
                     });
                 }
                 if let Some(area) = RseqArea::current($mode) {
                     let base = self.block.base().wrapping_add(field.offset);
-                    // SAFETY: a `LocalU64` inside every slot's T; only sections and, where no
-                    // section runs, locked adds write it, never both: see `add_slow`.
+                    // SAFETY: a `LocalU64` inside every slot's T. Only sections write it, or only locked adds on the
+                    // backends without sections: see `add_slow`.
                     if unsafe { section::add_strided(area, base, self.stride(), n) } {
                         return;
                     }
@@ -326,8 +329,8 @@ macro_rules! per {
                         }
                     }
                 }
-                // No section runs for this thread. A locked add to a slot that sections write
-                // would lose theirs or its own: on `rseq` it goes to the spare slot.
+                // This thread cannot run a section. A locked add to a slot that sections write could lose an
+                // update: on `rseq` it goes to the spare slot.
                 let slot = if !locks() {
                     self.slots()
                 } else if one_slot() {
@@ -338,7 +341,7 @@ macro_rules! per {
                 self.local(slot, field).0.fetch_add(n, Relaxed);
             }
 
-            /// The number's sum over all slots, each read at a moment of its own.
+            /// Returns the sum of the field over all slots, which are read one after the other.
             pub fn sum(&self, field: Field<T>) -> u64 {
                 let slots = self.written().into_iter().flatten();
                 slots.map(|slot| self.local(slot, field).get()).fold(0, u64::wrapping_add)
@@ -367,8 +370,8 @@ macro_rules! per {
 }
 
 per!(
-    /// One `T` per concurrency id: the kernel's, at most as many as there are threads, or a host's
-    /// own, at most as many as run at once.
+    /// One `T` per concurrency id. The ids are the kernel's, of which there are at most as many as threads, or those
+    /// of an [`IdSource`].
     ///
     /// ```
     /// use bytemuck::Zeroable;
@@ -391,17 +394,16 @@ per!(
 );
 
 impl<T: Zeroable + Sync> PerCid<T> {
-    /// A zeroed `T` for every id that `source` hands out, in a pool with a slot for each of them.
-    /// The slots of other owners in that pool are never on the same line.
+    /// Creates a zeroed `T` for every id of `source`, in a pool with a slot for each of them. Data of other owners in
+    /// that pool is never on the same cache line.
     pub fn of(pool: &Pool, source: Arc<dyn IdSource>) -> Self {
         const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
-        // Two owners run the same ids on different CPUs.
+        // Different owners use the same id on different CPUs at the same time, so they must not share a line.
         let block = pool.block(size_of::<T>().next_multiple_of(PAIR), PAIR.max(align_of::<T>()));
         Self { block, source: Some(source), of: PhantomData }
     }
 
-    /// The slot of the id that one holds. Panics if it was handed out by somebody else than these
-    /// slots belong to.
+    /// Returns the slot of the id that `holder` holds. Panics if that id is of another source than these slots.
     #[inline]
     pub fn owned_slot<'a>(&'a self, holder: &'a impl CidHolder) -> OwnedSlot<'a, T> {
         let theirs = std::ptr::from_ref(holder.source()).cast::<()>();
@@ -412,8 +414,8 @@ impl<T: Zeroable + Sync> PerCid<T> {
 }
 
 per!(
-    /// One `T` per CPU, by the kernel's numbers. Where ids need not mean a CPU, [`PerCid`]
-    /// touches fewer slots.
+    /// One `T` per CPU, indexed by the kernel's CPU number. [`PerCid`] touches fewer slots, for data that need not
+    /// belong to a certain CPU.
     PerCpu,
     CpuId,
     PercpuMode::Cpu

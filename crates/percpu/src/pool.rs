@@ -1,13 +1,19 @@
-//! Pool: memory with one copy per slot, which exists where a slot was touched.
+//! Pool: memory with one copy per slot, allocated when a slot is touched.
 //!
-//! Model.   A chunk is `slots × 4 KiB` of address space: each slot owns one page of it (a quarter
-//!          or a sixteenth where pages are larger), and a block is the same few bytes in every page. Many small blocks share the pages, so a
-//!          slot that runs pays one page for hundreds of counters, on its own node, and a slot
-//!          that never runs pays nothing. What is larger than half a page gets a region of its
-//!          own with a stride rounded up to a pair of lines, not to a power of two.
-//! Number.  8192 slots, 2 of them running: a chunk is 32 MiB of addresses and 8 KiB of memory.
-//! Writers. The chunk list: under its lock. The blocks' bytes: their users.
-//! Source.  Linux percpu allocator (`mm/percpu.c`): units of one page, holes filled first-fit.
+//! A chunk is `slots × 4 KiB` of address space. Each slot owns 4 KiB of it: one page, or a part of a page where pages
+//! are larger. A block is the same few bytes in every slot. Many small blocks share a chunk, so a slot in use takes one
+//! page for hundreds of counters, on its own NUMA node, and an unused slot takes no memory. A block larger than 2 KiB
+//! gets a region of its own, whose stride is a multiple of a pair of cache lines and not a power of two.
+//!
+//! # Cost
+//!
+//! With 8192 slots of which 2 are in use, a chunk takes 32 MiB of address space and 8 KiB of memory.
+//!
+//! # Source
+//!
+//! Linux's percpu allocator (`mm/percpu.c`): units of one page, holes filled first-fit.
+//!
+//! Writers. The list of chunks: under its lock. The bytes of a block: the block's users.
 
 use crate::set_up::set_up;
 use std::ops::Range;
@@ -25,57 +31,57 @@ use warmcore_types::ignore_poison;
 /// A slot's share of a chunk is `1 << SHIFT` bytes: a page on most machines.
 pub(crate) const SHIFT: u32 = 12;
 pub(crate) const SLOT_BYTES: usize = 1 << SHIFT;
-/// What a block's offset and size are counted in.
+/// The unit of a block's offset and size, in bytes.
 const GRAIN: usize = 8;
 const GRAINS: usize = SLOT_BYTES / GRAIN;
-/// Larger blocks get a region of their own.
+/// The largest block that shares a chunk, in bytes. Larger blocks get a region of their own.
 pub(crate) const SHARED_BYTES_MAX: usize = SLOT_BYTES / 2;
 
-/// One id space's memory: all slots of it, few of them touched. For hosts that hand out ids of
-/// their own and keep the data of many owners together; see [`PerCid::of`](crate::PerCid::of).
+/// The memory of one id space: all its slots, most of them untouched. For libraries that allocate ids of their own and
+/// keep the data of many owners together; see [`PerCid::of`](crate::PerCid::of).
 ///
-/// One more slot than ids stands at the end: what no section reaches, for who runs none.
+/// A spare slot follows the last one. No section writes it; threads that cannot run sections do.
 #[derive(Debug)]
 pub struct Pool {
     slots: usize,
     chunks: Mutex<Vec<Arc<Chunk>>>,
-    /// Never written: where verbs are sent while their real slots are collected. Reading it
-    /// maps the kernel's zero page and costs no memory.
+    /// Never written. A drain directs sections to it while it empties the real slots. Reading it maps the kernel's zero
+    /// page and takes no memory.
     nothing: OnceLock<Region>,
 }
 
 #[derive(Debug)]
 struct Chunk {
     region: Region,
-    /// Which grains are taken, a bit each. Writers: `Pool::block`, `Block::drop`.
+    /// A bit per grain: whether it is taken. Writers: `Pool::block`, `Block::drop`.
     taken: Mutex<[u64; GRAINS / 64]>,
-    /// How many are not: who wants more need not look. Written under the lock of `taken`.
+    /// The number of free grains, so that a search skips chunks with too few. Written under the lock of `taken`.
     free: AtomicUsize,
 }
 
-/// The same bytes in every slot, zeroed. Whoever holds it may give out its addresses.
+/// The same bytes in every slot, zeroed at first. They stay allocated as long as the block lives.
 #[derive(Debug)]
 pub(crate) struct Block {
     chunk: Arc<Chunk>,
-    /// Slot 0's copy: one load for who adds, where the chunk's region would be two.
+    /// Slot 0's copy. Stored here, so that an add needs one load and not a second one through `chunk`.
     base: NonNull<u8>,
-    /// Where that is in the region.
+    /// The offset of `base` in the region.
     offset: usize,
     bytes: usize,
     stride: usize,
     slots: usize,
-    /// Slots outside these were never written: nobody need look there when the block goes back.
+    /// Slots outside of these ranges were never written, so dropping the block does not read them.
     written: [Range<usize>; 2],
 }
 
-// SAFETY: a Block is bytes in a region that it keeps alive; who may touch them is its owner's
-// business, as with the region itself.
+// SAFETY: a Block is a part of a region that it keeps alive. Its owner decides which threads access the bytes, as with
+// the region itself.
 unsafe impl Send for Block {}
-// SAFETY: as above; `&Block` gives out an address and numbers.
+// SAFETY: as above; `&Block` returns an address and numbers only.
 unsafe impl Sync for Block {}
 
 impl Pool {
-    /// The pool of one of the kernel's id spaces.
+    /// Returns the pool of one of the kernel's id spaces.
     pub(crate) fn of(mode: PercpuMode) -> &'static Self {
         static POOLS: [OnceLock<Pool>; 2] = [const { OnceLock::new() }; 2];
         let pool = &POOLS[match mode {
@@ -85,22 +91,22 @@ impl Pool {
         pool.get().unwrap_or_else(|| set_up(|| pool.get_or_init(|| Self::with_slots(affinity::nr_cpu_ids()))))
     }
 
-    /// A pool of its own, for any number of slots. Costs nothing until something is in it.
+    /// Creates a pool with any number of slots. It takes no memory until the first block.
     pub fn with_slots(slots: usize) -> Self {
         Self { slots, chunks: Mutex::new(Vec::new()), nothing: OnceLock::new() }
     }
 
-    /// How many slots its blocks have, the spare one aside.
+    /// Returns the number of slots of each block, without the spare one.
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }
 
-    /// As many zero bytes as any block's slots, never written.
+    /// Returns the address of slots that are all zeros and never written.
     pub(crate) fn nothing(&self) -> *mut u8 {
         self.nothing.get_or_init(|| reserve(self.slots, SLOT_BYTES)).start().as_ptr()
     }
 
-    /// `bytes` per slot, aligned to `align`, at most a pair of lines. Panics without address space.
+    /// Allocates `bytes` per slot. `align` is at most a pair of cache lines. Panics if no address space is left.
     pub(crate) fn block(&self, bytes: usize, align: usize) -> Block {
         set_up(|| self.find_or_make(bytes, align))
     }
@@ -117,10 +123,10 @@ impl Pool {
             return Block::new(Arc::new(whole(stride)), 0, bytes, stride, self.slots);
         }
         let mut chunks = ignore_poison(self.chunks.lock());
-        // A chunk that only this list still knows has no block left: its memory goes back.
+        // A chunk that only this list refers to has no blocks: free its memory.
         chunks.retain(|chunk| Arc::strong_count(chunk) > 1);
         let block = |chunk: &Arc<Chunk>, at| Block::new(chunk.clone(), at, bytes, SLOT_BYTES, self.slots);
-        // The newest first: the older ones are mostly full.
+        // The newest chunk first: older chunks are mostly full.
         if let Some(found) = chunks.iter().rev().find_map(|c| Some(block(c, c.take(bytes, align)?))) {
             return found;
         }
@@ -147,7 +153,7 @@ fn reserve(slots: usize, stride: usize) -> Region {
 }
 
 impl Chunk {
-    /// The offset of `bytes` free in every slot, which are then taken.
+    /// Takes `bytes` that are free in every slot and returns their offset.
     fn take(&self, bytes: usize, align: usize) -> Option<usize> {
         let grains = grains(bytes);
         if self.free.load(Relaxed) < grains {
@@ -163,7 +169,7 @@ impl Chunk {
     }
 }
 
-/// What a block of so many bytes takes.
+/// Returns the number of grains of a block of `bytes`.
 fn grains(bytes: usize) -> usize {
     bytes.div_ceil(GRAIN).max(1)
 }
@@ -175,41 +181,41 @@ impl Block {
         Self { chunk, base, offset, bytes, stride, slots, written: [0..slots + 1, 0..0] }
     }
 
-    /// Slot 0's copy. Slot `n`'s is [`Block::stride`] × n further.
+    /// Returns the address of slot 0's copy. Slot `n`'s is `n` × [`Block::stride`] bytes further.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Says that only these slots were written, so that dropping reads no others.
+    /// Declares that only these slots were written, so that dropping the block reads no other slots.
     pub(crate) fn only_written(&mut self, slots: [Range<usize>; 2]) {
         self.written = slots;
     }
 
-    /// From one slot's copy to the next, in bytes.
+    /// Returns the distance from one slot's copy to the next, in bytes.
     #[inline]
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// How many ids have a slot; the spare one is beyond.
+    /// Returns the number of slots, without the spare one.
     #[inline]
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }
 
-    /// What the block's chunk has in memory, in all slots.
+    /// Returns the resident memory of the block's chunk, of all slots, in bytes.
     pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
         Ok(self.chunk.region.resident_pages()? * page_bytes())
     }
 }
 
 impl Drop for Block {
-    /// Zeroes its bytes where they are not, for the next block there: one read per slot that may
-    /// have been written. The last block of a chunk gives the chunk's memory back instead.
+    /// Zeroes the block's bytes for the next block at the same place; reads each slot that may have been written. If the
+    /// chunk has no other block, it frees the chunk's memory instead.
     fn drop(&mut self) {
         if self.stride != SLOT_BYTES || self.bytes > SHARED_BYTES_MAX {
-            return; // a region of its own goes with it
+            return; // the block has a region of its own, which is unmapped with it
         }
         let mut taken = ignore_poison(self.chunk.taken.lock());
         let (first, grains) = (self.offset / GRAIN, grains(self.bytes));
@@ -219,11 +225,11 @@ impl Drop for Block {
             return;
         }
         for slot in self.written.iter().flat_map(Range::clone) {
-            // SAFETY: this block's bytes in that slot, which nobody uses any more: every user
-            // of its addresses holds the block, and the next one waits for the lock of `taken`.
+            // SAFETY: this block's bytes in that slot. No thread uses them: each user of the addresses holds the block,
+            // and the next block at this place can only be made under the lock of `taken`, which is held here.
             let copy =
                 unsafe { std::slice::from_raw_parts_mut(self.base().add(slot * self.stride), self.bytes) };
-            // A page that was never written must not be written here either.
+            // Writing zeros to an untouched page would allocate it.
             if copy.iter().any(|byte| *byte != 0) {
                 copy.fill(0);
             }

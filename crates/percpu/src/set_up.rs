@@ -1,33 +1,36 @@
-//! Set up: what first uses allocate, so that it is no account's, and so that a global allocator may count in a counter.
+//! Set-up: the allocations of first uses.
 //!
-//! Model.   The first add of a counter chooses the backend and reserves slots, under locks. Both allocate. A global
-//!          allocator that adds to a counter comes back here in the midst of that, or in a thread that this one waits
-//!          for; a count of the process tells it so, and an add to a counter without slots takes no lock then. A host that
-//!          charges what threads allocate sets [`set_up_within`]: what is allocated here serves the whole process, not only
-//!          the account of the thread that is first.
-//! Writers. The count: threads in `set_up`. The host's function: the host, once.
+//! The first add of a counter chooses the backend and reserves slots, under locks. Both allocate memory. A global
+//! allocator that adds to a counter therefore re-enters this crate during a set-up, in the same thread or in a thread
+//! for which the set-up waits. A process-wide number of set-ups in progress shows this: while it is above 0, an add to
+//! a counter without slots takes no lock.
+//!
+//! The slots serve the whole process and not the thread that uses them first. A library that charges allocations to
+//! the current thread's account passes a function to [`set_up_within`] which suspends that.
+//!
+//! Writers. `SETTING_UP`: threads in `set_up`. `WITHIN`: `set_up_within`, once.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Calls what it is given, once.
+/// A function that calls its argument once.
 pub type Within = fn(&mut dyn FnMut());
 
 static WITHIN: OnceLock<Within> = OnceLock::new();
 
-/// Threads in `set_up`.
+/// The number of `set_up` calls in progress.
 static SETTING_UP: AtomicU32 = AtomicU32::new(0);
 
-/// From now on what counters and lists allocate for their slots is allocated within `within`, which calls what it is
-/// given, once. For a host that charges each thread's memory to an account; the first host's function stays.
+/// Runs all later allocations of slots inside `within`, which calls its argument once. For a library that charges each
+/// thread's memory to an account. Only the first call has an effect.
 pub fn set_up_within(within: Within) {
     let _ = WITHIN.set(within);
 }
 
-/// Whether a thread is in [`set_up`]: this one, perhaps, or one that waits for this one.
+/// Whether any thread is in [`set_up`]. That may be this thread, or a thread that waits for this one.
 #[cfg(not(loom))]
 pub(crate) fn is_setting_up() -> bool {
-    // ORDERING: Acquire; pairs with the Release in `set_up`: a thread that was begun in a set-up is told of it.
+    // ORDERING: Acquire; pairs with the Release in `set_up`: a thread that was started in a set-up sees it.
     SETTING_UP.load(Acquire) > 0
 }
 

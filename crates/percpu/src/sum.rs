@@ -1,24 +1,32 @@
-//! Sum: a number added to on every CPU and read as one.
+//! Sum: one number with a slot per concurrency id.
 //!
-//! Model.   Every slot holds two words, bank 0 and bank 1; `active` is the address of slot 0's
-//!          word of the bank in use, and adders load it in the same section that adds. To read
-//!          exactly, a reader moves `active` to the other bank and fences once: after that the
-//!          old bank is frozen, because sections under way began again and took the new address.
-//!          What cannot run sections adds to `direct` under the reader's lock.
-//!          A sum begins without slots, so that it can be a constant: `active` is null, and the
-//!          first add, under the lock, reserves the slots and stores their address.
-//! Number.  An add is 2 stores and 4 loads, all on lines of the own slot but the read-mostly
-//!          `active`; a snapshot is one fence and two loads per slot, a drain is the loads alone.
-//! Protocol. The cut of a snapshot is the store to `active`. An add that returned before it is
-//!          in the old bank, fenced and read. If add x happened before add y and x went to the
-//!          new bank, then so did y: both loaded one location, and loads of one location that
-//!          are ordered never see an older value. So the cut is consistent, and with the lock
-//!          on `direct` the snapshot is one moment inside the call.
-//!          On locked instructions there is no freezing a bank, as an adder may sleep between
-//!          loading `active` and adding. There `active` becomes null instead, late adders are
-//!          let be, and new ones wait at the lock; see `add_at`.
-//! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. Words: sections of the slot's holder, or locked
-//!          adds by anyone; they are never reset. `state`: under its lock.
+//! Every slot holds two words, bank 0 and bank 1. `active` is the address of slot 0's word of the bank in use; a
+//! section loads it and adds to its own slot of that bank. For an exact read, the reader switches `active` to the
+//! other bank and issues one fence. After it the old bank is frozen: sections that were in progress were aborted,
+//! and when they are tried again they load the new address. Threads that cannot run sections add to `direct`, under
+//! the lock of `state`.
+//!
+//! A sum starts without slots, so that it can be a constant: `active` is null. The first add, under the lock,
+//! reserves the slots and stores their address.
+//!
+//! # Protocol
+//!
+//! The store to `active` is the cut of a snapshot. An add that returned before the store is in the old bank, which
+//! is read after the fence. If add x happened before add y and x went to the new bank, then y did too: both loaded
+//! `active`, and of two ordered loads of one location the later one never returns the older value. So the cut is
+//! consistent. Together with the lock on `direct`, the snapshot is one moment inside the call.
+//!
+//! With locked instructions a bank cannot be frozen, because a thread may be preempted between its load of `active`
+//! and its add. There a snapshot sets `active` to null: new adds block at the lock, and late adds are harmless, as
+//! [`Sum::add_at`] explains.
+//!
+//! # Cost
+//!
+//! An add is 2 stores and 4 loads, all on lines of the CPU's own slot except for the read-mostly `active`. A
+//! snapshot is one fence and two loads per slot. A drain is the loads alone.
+//!
+//! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. Words:
+//! sections of the slot's CPU, or locked adds of any thread; they are never reset. `state`: under its lock.
 
 use crate::set_up::set_up;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, seq_cst};
@@ -41,8 +49,8 @@ use warmcore_sys::{
 };
 use warmcore_types::ignore_poison;
 
-/// How often an aborted section is tried again before it counts as hopeless (a debugger that
-/// single-steps aborts every one).
+/// How often an aborted section is tried before the slow path stops using sections. A debugger that single-steps
+/// aborts each of them.
 #[cfg(not(loom))]
 pub(crate) const RETRIES: u32 = 16;
 
@@ -53,15 +61,15 @@ const BANKS: usize = 2;
 #[line(pair)]
 #[repr(C, align(128))]
 pub(crate) struct Sum {
-    /// Slot 0's word of the bank in use. Null: the lock decides where an add goes. That is so before
-    /// the first add, and on the `atomic` and `plain` backends during a snapshot.
+    /// Slot 0's word of the bank in use. Null: an add must take the lock. It is null before the first add, and on the
+    /// `atomic` and `plain` backends during a snapshot.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
     /// Empty before the first add.
     #[line(read_mostly)]
     words: OnceLock<Words>,
-    /// Added before there were slots, while some counter was set up, by a global allocator perhaps: see `set_up`. Only
-    /// read after that.
+    /// The sum of adds that came before the slots, while a set-up was in progress; see `set_up`. A global allocator makes
+    /// such adds. Constant once there are slots.
     #[cfg(not(loom))]
     #[line(read_mostly)]
     early: AtomicU64,
@@ -69,12 +77,12 @@ pub(crate) struct Sum {
     state: Padded<Mutex<SumState>>,
 }
 
-/// What is known beside the slots.
+/// The part of a sum that is not in slots.
 #[derive(Debug, Default)]
 struct SumState {
-    /// Added without a slot.
+    /// The sum of adds without a slot.
     direct: u64,
-    /// Of all that was ever added, what drains have taken.
+    /// The part of all adds that drains have returned.
     drained: u64,
 }
 
@@ -91,12 +99,12 @@ impl Sum {
 
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
-        // Before any branch, so that the compiler may lift it out of a loop.
+        // Before any branch, so that the compiler may hoist it out of a loop.
         if let Some(area) = RseqArea::current(PercpuMode::Cid) {
             // Null before the first add: one branch, predicted after it. The section loads `active` again,
             // which on `rseq` never becomes null again.
             // SAFETY: `active` is slot 0's word of one bank, and the block has that word for
-            // every id that the kernel may give. Nobody writes a bank but sections.
+            // every id that the kernel may use. Only sections write a bank.
             if !self.active.load(Relaxed).is_null() && unsafe { section::add::<SHIFT>(area, &self.active, n) }
             {
                 return;
@@ -107,14 +115,14 @@ impl Sum {
         self.add_slow(n);
     }
 
-    /// Not inlined: with both ways in it, `add` would save registers before it knows which.
+    /// Not inlined: otherwise `add` would save registers for both paths.
     #[inline(never)]
     fn add_locked(&self, n: u64) {
         self.add_to(probable_slot, n);
     }
 
-    /// The first add; or on `rseq`, without a section: aborted, or no area yet. Or `add` read whether
-    /// this process locks before another thread's first add chose the backend.
+    /// The slow path of `add`: the first add, an aborted section, or a thread without an area. Or `add` called `locks`
+    /// just before another thread's first add chose the backend.
     #[cold]
     fn add_slow(&self, n: u64) {
         // ORDERING: Acquire; pairs with the Release in `bind`: the backend was chosen before it, so
@@ -135,16 +143,16 @@ impl Sum {
 
     /// Reserves the slots: a word of each bank for every id.
     fn words() -> Words {
-        // Before any slot exists: it says whether sections or locked instructions write it.
+        // Before any slot exists, because the backend decides whether sections or locked instructions write it.
         backend();
         Words::new(Pool::of(PercpuMode::Cid), BANKS)
     }
 
-    /// As `add_directly`, without slots while a thread sets something up: any lock of this crate may be held for as long as
-    /// this add takes. Says whether that is so.
+    /// Adds to `early` if the sum has no slots and a set-up is in progress, and returns whether it did. During a set-up this
+    /// add must not take a lock of this crate, since the set-up may hold it and wait for this add.
     ///
-    /// A reader that finds no slots reads this one word and `direct`, whose lock it has: one moment. A reader that finds
-    /// some reads all adds that returned before it began, as this word only grows.
+    /// A reader that finds no slots reads this word and `direct`, whose lock it holds: one moment. A reader that finds
+    /// slots includes all adds that returned before it began, because this word only grows.
     fn add_early(&self, n: u64) -> bool {
         let is_early = self.words.get().is_none() && is_setting_up();
         if is_early {
@@ -154,13 +162,13 @@ impl Sum {
         is_early
     }
 
-    /// What was added without a slot.
+    /// Returns the sum of all adds without a slot.
     fn direct(&self, state: &SumState) -> u64 {
-        // ORDERING: Acquire; pairs with the Release in `add_early`: what came before an add that is seen is seen.
+        // ORDERING: Acquire; pairs with the Release in `add_early`: adds that happened before an included add are included.
         state.direct.wrapping_add(self.early.load(Acquire))
     }
 
-    /// All that was ever added, at one moment between all adds.
+    /// Returns the sum of all adds ever made, at one moment.
     fn exact(&self, state: &SumState) -> u64 {
         let Some(words) = self.words.get() else { return self.direct(state) };
         if locks() {
@@ -169,12 +177,12 @@ impl Sum {
         let [first, second] = [words.base(), words.base().wrapping_add(8)];
         let active = self.active.load(Relaxed);
         let (frozen, live, other) = if active == first { (1, 0, second) } else { (0, 1, first) };
-        // Frozen since the last fence: read before it is in use again.
+        // This bank is frozen since the last fence. Read it before it is in use again.
         let settled = self.bank(frozen);
-        // ORDERING: Release; pairs with the load of `active` inside each section, whose address
-        // depends on it: our reads of `settled` come before every add to that bank from now on.
-        // Not in a model: loom has no sections. `sys::rseq::tests` holds the fence to its word
-        // (`a_fence_leaves_no_section_behind`), `section/aarch64/reactivate.litmus` the order.
+        // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
+        // depends: the reads of `settled` come before every later add to that bank.
+        // Model: none, since loom has no sections. `sys::rseq::tests::a_fence_leaves_no_section_behind` tests the
+        // fence, and `section/aarch64/reactivate.litmus` the ordering.
         self.active.store(other, Release);
         membarrier::fence_rseq();
         self.direct(state).wrapping_add(settled).wrapping_add(self.bank(live))
@@ -183,12 +191,12 @@ impl Sum {
 
 #[cfg(loom)]
 impl Sum {
-    /// Two slots are enough for a model.
+    /// A model uses two slots.
     fn words() -> Words {
         Words::for_model(2, BANKS)
     }
 
-    /// A model has no allocator.
+    /// A model has no allocator, so no add comes during a set-up.
     fn add_early(&self, _: u64) -> bool {
         false
     }
@@ -199,15 +207,15 @@ impl Sum {
 }
 
 impl Sum {
-    /// The add of the `atomic` and `plain` backends: SeqCst, so that a late one is harmless.
+    /// The add of the `atomic` and `plain` backends. It is SeqCst, so that a late add is harmless.
     ///
-    /// A reader stores null to `active`, then reads the words. Say x was late: it loaded `active`
-    /// before the null and added after its word was read, so this reader misses it. Whatever y
-    /// happens after x must be missed too. In the single order of SeqCst operations: null stored,
-    /// x's word read, x's add, and then y's load of `active`, which therefore sees null or what
-    /// came after the reader was done; y waits for the lock and adds after the call. With less
-    /// than SeqCst y might still load the old address.
-    /// Loom: `sum/loom.rs::a_snapshot_is_one_moment`.
+    /// A reader stores null to `active` and then reads the words. Assume that add x is late: it loaded `active` before
+    /// the null and added after the reader had read its word, so the reader misses x. Then the reader must also miss
+    /// every add y that happens after x. The single order of SeqCst operations has the store of null, the read of x's
+    /// word, x's add, and y's load of `active`, in this order. So y's load returns null or a value that was stored after
+    /// the reader had finished; y blocks at the lock and adds after the reader's call. With a weaker ordering y might
+    /// still load the old address.
+    /// Model: `sum/loom.rs::a_snapshot_is_one_moment`.
     #[inline(always)]
     fn add_at(&self, words: &Words, slot: usize, n: u64) {
         // ORDERING: SeqCst; pairs with the store of null in `exact_with_locked_adds`.
@@ -221,7 +229,7 @@ impl Sum {
         seq_cst();
     }
 
-    /// The add of the `atomic` and `plain` backends; `slot` says which of so many.
+    /// The add of the `atomic` and `plain` backends; `slot` chooses a slot, given their number.
     #[inline(always)]
     fn add_to(&self, slot: impl FnOnce(usize) -> usize, n: u64) {
         match self.words.get() {
@@ -230,7 +238,7 @@ impl Sum {
         }
     }
 
-    /// Under the lock. The first such add gives the sum its slots.
+    /// Adds to `direct` under the lock. The first such add reserves the slots.
     #[cold]
     fn add_directly(&self, n: u64) {
         if self.add_early(n) {
@@ -241,9 +249,9 @@ impl Sum {
         state.direct = state.direct.wrapping_add(n);
     }
 
-    /// Gives the sum its slots if it has none. The caller shows that it holds the lock: a reader that
-    /// found none has read all adds, which were in `direct`.
-    /// Loom: `sum/loom.rs::first_adds_are_counted_once`.
+    /// Reserves the slots if there are none. The argument proves that the caller holds the lock: a reader that holds it
+    /// and finds no slots finds all adds in `direct`.
+    /// Model: `sum/loom.rs::first_adds_are_counted_once`.
     fn bind(&self, _: &SumState) {
         if self.words.get().is_none() {
             let base = set_up(|| self.words.get_or_init(Self::words)).base();
@@ -252,7 +260,7 @@ impl Sum {
         }
     }
 
-    /// As `exact`, where adds are locked instructions.
+    /// As `exact`, for the backends whose adds are locked instructions.
     fn exact_with_locked_adds(&self, words: &Words, state: &SumState) -> u64 {
         let active = self.active.load(Relaxed);
         // ORDERING: SeqCst; pairs with the load in `add_at`.
@@ -261,12 +269,12 @@ impl Sum {
         // ORDERING: SeqCst; pairs with the add in `add_at`.
         let words = words.column(0).map(|word| word.load(SeqCst));
         let total = words.fold(self.direct(state), u64::wrapping_add);
-        // ORDERING: Release; pairs with the load in `add_at`: it only lets adders in again.
+        // ORDERING: Release; pairs with the load in `add_at`: adds may use the words again.
         self.active.store(active, Release);
         total
     }
 
-    /// All that was ever added, each word read at a moment of its own.
+    /// Returns the sum of all adds ever made, reading the words one after the other.
     fn rough(&self, state: &SumState) -> u64 {
         (0..BANKS).map(|bank| self.bank(bank)).fold(self.direct(state), u64::wrapping_add)
     }
@@ -276,18 +284,17 @@ impl Sum {
         words.column(bank).map(|word| word.load(Relaxed)).fold(0, u64::wrapping_add)
     }
 
-    /// What was added since the last drain: no fence, nobody disturbed, nothing exact.
+    /// Returns the sum of the adds since the last drain, without a fence. Not exact: see [`Counter::sum`](crate::Counter::sum).
     pub(crate) fn sum(&self) -> u64 {
         let state = ignore_poison(self.state.lock());
         self.rough(&state).wrapping_sub(state.drained)
     }
 
-    /// Takes what was added since the last drain.
+    /// Returns the sum of the adds since the last drain and remembers it.
     ///
-    /// Nothing is zeroed and nobody is fenced off: a word only moves on, and what was read of it
-    /// is remembered, all words' in one number. An add is in the first drain that sees it, and in
-    /// no other; whatever order the words are read in.
-    /// Loom: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
+    /// Words are not zeroed, and no fence is needed: each word only grows, and `drained` is the total of all drains. Each
+    /// add is in exactly one drain, in whatever order the words are read.
+    /// Model: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
     pub(crate) fn drain(&self) -> u64 {
         let mut state = ignore_poison(self.state.lock());
         let total = self.rough(&state);

@@ -1,4 +1,4 @@
-//! The seam through which atomics and locks enter, so that loom can stand in for them.
+//! Atomics and locks: the standard library's, or loom's in models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -11,8 +11,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-/// A SeqCst read-modify-write is in the one order of all SeqCst operations; loom knows only
-/// fences to be, so under loom it is followed by one. Nothing without loom.
+/// A fence under loom, to be called after a SeqCst read-modify-write. Such an operation is part of the single order
+/// of all SeqCst operations, but loom models that order for fences only. Does nothing without loom.
 #[inline(always)]
 pub(crate) fn seq_cst() {
     #[cfg(loom)]

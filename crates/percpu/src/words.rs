@@ -1,7 +1,7 @@
-//! Words: a few 64-bit words in every slot, and which slot is ours.
+//! Words: a few 64-bit words in every slot, and the slot that a thread uses.
 //!
-//! Model.   `word(slot, k)` for `slot < slots`, `k < per_slot`. Under loom they are loom's words
-//!          in a plain vector, since loom must see every access.
+//! Words are addressed by `word(slot, k)` with `slot < slots` and `k < per_slot`. Under loom they are loom's atomics
+//! in a vector, since loom must see every access.
 
 use crate::sync::AtomicU64;
 #[cfg(not(loom))]
@@ -29,27 +29,27 @@ impl Words {
         Self { block, per_slot, slots }
     }
 
-    /// Slot 0's first word.
+    /// Returns the address of slot 0's first word.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.block.base()
     }
 
-    /// The first word of a slot, from slot 0's: without a look at the block.
+    /// Returns the word of a slot, given the address of the same word in slot 0. Unlike [`Words::word`], it does not
+    /// load the block's address.
     ///
     /// # Safety
-    /// `base` is [`Words::base`] or a word behind it in slot 0, and `slot < slots`.
+    /// `base` is [`Words::base`] or a later word of slot 0, and `slot < slots`.
     #[inline(always)]
     pub(crate) unsafe fn word_from(&self, base: *mut u8, slot: usize) -> &AtomicU64 {
-        // SAFETY: the caller's promise; a block of words always has a pool's stride.
+        // SAFETY: the caller guarantees it; a block of words always has a pool's stride.
         unsafe { &*base.add(slot << SHIFT).cast::<AtomicU64>() }
     }
 
     #[inline]
     pub(crate) fn word(&self, slot: usize, k: usize) -> &AtomicU64 {
         debug_assert!(slot < self.slots && k < self.per_slot);
-        // SAFETY: inside the block, aligned to 8; everybody reaches these words as atomics or
-        // in restartable sections.
+        // SAFETY: inside the block, aligned to 8; these words are only accessed as atomics or in restartable sections.
         unsafe { &*self.block.base().add(slot * self.block.stride() + k * 8).cast::<AtomicU64>() }
     }
 }
@@ -60,13 +60,13 @@ impl Words {
         Self { words: (0..slots * per_slot).map(|_| AtomicU64::new(0)).collect(), per_slot, slots }
     }
 
-    /// An address that is not null: models know open from shut, not one bank from another.
+    /// Returns an address that is not null. Models tell null from other addresses, but not one bank from another.
     pub(crate) fn base(&self) -> *mut u8 {
         self.words.as_ptr() as *mut u8
     }
 
     /// # Safety
-    /// None to keep.
+    /// Always safe to call.
     pub(crate) unsafe fn word_from(&self, _: *mut u8, slot: usize) -> &AtomicU64 {
         self.word(slot, 0)
     }
@@ -81,19 +81,19 @@ impl Words {
         self.slots
     }
 
-    /// Slot by slot, the `k`th word.
+    /// Iterates over the `k`th word of each slot.
     pub(crate) fn column(&self, k: usize) -> impl Iterator<Item = &AtomicU64> {
         (0..self.slots).map(move |slot| self.word(slot, k))
     }
 }
 
-/// The slot for locked instructions: that of the CPU we are probably on, whatever the id space.
-/// Any slot is right, a near one is fast.
+/// Returns the slot for locked instructions: the number of the CPU on which this thread probably runs, also where slots
+/// are indexed by concurrency id. Any slot is correct; the CPU's own slot is fast.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn probable_slot(slots: usize) -> usize {
-    /// Apart, so that the fast path saves no registers for the call: a locked instruction waits
-    /// until every store before it is out, saved registers too.
+    /// A separate function, so that the fast path saves no registers for the call: a locked instruction waits for all
+    /// earlier stores, including those of saved registers.
     #[cold]
     fn asked() -> usize {
         affinity::current_cpu().index()
@@ -102,6 +102,6 @@ pub(crate) fn probable_slot(slots: usize) -> usize {
         Some(cpu) => cpu as usize,
         None => asked(),
     };
-    // `plain` has one slot; a number beyond the end is a kernel that broke its word, not ours.
+    // `plain` has one slot. Otherwise a CPU number beyond the slots would be a kernel bug; slot 0 is safe.
     if cpu < slots { cpu } else { 0 }
 }

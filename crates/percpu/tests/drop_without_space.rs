@@ -1,4 +1,4 @@
-//! A free list is dropped where no address space is left: alone in its file, since a limit is the whole process's.
+//! Drops a free list when no address space is left. The only test of its file, since the limit is the process's.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -27,7 +27,7 @@ fn limit_space(bytes: u64) {
 #[test]
 fn a_list_that_was_never_drained_is_dropped_without_address_space() {
     let list = FreeList::with_capacity(4);
-    // Some on a CPU, some in the depot.
+    // Some items are on a CPU's stack and some in the depot.
     (0..100).for_each(|n| list.push(Box::new(Noted(n))));
     limit_space(0);
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(list)));

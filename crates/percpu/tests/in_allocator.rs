@@ -1,4 +1,5 @@
-//! A global allocator that counts its calls in static counters, from a process's first allocation on: alone in its file.
+//! A global allocator that counts its calls in static counters, from the first allocation of the process on. The only
+//! test of its file.
 #![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -22,7 +23,7 @@ fn count(bytes: i64, calls: u64) {
     }
 }
 
-// SAFETY: `System`'s, and counted.
+// SAFETY: forwards to `System`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64, 1);
@@ -42,11 +43,11 @@ static ALLOC: Counting = Counting;
 
 #[test]
 fn an_allocator_counts_in_counters_from_its_first_call_on() {
-    // A hang would be in the allocator: nothing that allocates could tell of it.
+    // A hang would be inside the allocator, where the test harness could not report it.
     // SAFETY: no memory; `SIGALRM` ends the process.
     unsafe { libc::alarm(60) };
     IS_COUNTING.store(true, SeqCst);
-    // The first use of all counters is within an allocation, or within what makes something else's slots.
+    // The first use of each counter is inside an allocation, or inside the set-up of another counter.
     let slots: Vec<PerCpu<u64>> = (0..300).map(|_| PerCpu::new()).collect();
     let threads: Vec<_> = (0..4).map(|n| std::thread::spawn(move || vec![n; 1000].len())).collect();
     let allocated: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();

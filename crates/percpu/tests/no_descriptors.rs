@@ -1,8 +1,9 @@
-//! No descriptors: what is made after the process has used up its files is as what was made before.
+//! Per-CPU data that is created after the process has run out of file descriptors.
 //!
-//! Model.   The limit on open files is lowered to 0 once per-CPU data exists. A limit is the whole process's, so
-//!          this test is alone in its file.
-//! Source.  setrlimit(2), `RLIMIT_NOFILE`; a server without descriptors goes on with those that are open.
+//! The test lowers the limit on open files to 0 after it has created per-CPU data. The limit is the process's, so this
+//! is the only test of its file. A server that is out of descriptors continues to serve its open connections.
+//!
+//! Source. setrlimit(2), `RLIMIT_NOFILE`.
 
 #![cfg(target_os = "linux")]
 
@@ -38,6 +39,6 @@ fn data_is_made_without_a_descriptor() {
     assert_eq!(counter.sum(), 4);
     let list = FreeList::new();
     list.push(Box::new(5));
-    // On another CPU by now, perhaps: a pop looks at this one's.
+    // The thread may have migrated: a pop only looks at the current CPU's stack.
     assert_eq!(list.pop().into_iter().chain(list.drain_all()).collect::<Vec<_>>(), [Box::new(5)]);
 }

@@ -1,4 +1,4 @@
-//! Counters, gauges and free lists as statics: what several threads do first, at the same time, is all there.
+//! Counters, gauges and free lists as statics: concurrent first operations of several threads lose nothing.
 
 use std::num::NonZeroU64;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn number(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n + 1).expect("not zero")
 }
 
-/// Threads that begin together, each with a first add and a first push.
+/// Starts threads at the same time, each with a first add and a first push.
 fn race(counter: &Counter, gauge: &Gauge, list: &FreeList<NonZeroU64>) {
     let begin = Barrier::new(THREADS as usize + 1);
     let (snapshots, drained) = std::thread::scope(|scope| {
@@ -48,13 +48,13 @@ fn race(counter: &Counter, gauge: &Gauge, list: &FreeList<NonZeroU64>) {
 }
 
 #[test]
-fn the_first_adds_and_pushes_of_several_threads_are_all_there() {
+fn concurrent_first_adds_and_pushes_lose_nothing() {
     for _ in 0..200 {
         race(&Counter::new(), &Gauge::new(), &FreeList::new());
     }
 }
 
-/// The first use of a process also chooses the backend: only a new process shows that.
+/// The first use in a process also chooses the backend, so this test starts a new process.
 #[test]
 fn a_process_may_begin_with_statics() {
     const VARIABLE: &str = "WARMCORE_TEST_BEGINS_WITH_STATICS";
@@ -71,20 +71,20 @@ fn a_process_may_begin_with_statics() {
 }
 
 #[test]
-fn what_was_never_added_to_is_zero_and_what_was_never_pushed_is_empty() {
+fn an_unused_counter_is_zero_and_an_unused_list_is_empty() {
     let (counter, gauge, list) = (Counter::new(), Gauge::new(), FreeList::<NonZeroU64>::new());
     assert_eq!((counter.sum(), counter.snapshot(), counter.drain_all()), (0, 0, 0));
     assert_eq!((gauge.sum(), gauge.snapshot(), gauge.drain_all()), (0, 0, 0));
     assert_eq!((list.pop(), list.len(), list.drain_all()), (None, 0, vec![]));
     let mut out = Vec::new();
     assert_eq!((list.pop_batch(&mut out, 5), out.len()), (0, 0));
-    // And they work on as ever.
+    // Reading them does not prevent later use.
     counter.add(3);
     assert_eq!((counter.drain_all(), counter.sum()), (3, 0));
     let mut some: Vec<_> = (0..100).map(number).collect();
     list.push_batch(&mut some);
     assert_eq!((some.len(), list.len()), (0, 100));
-    // What lies on another CPU's stack, if this thread was moved, a pop leaves.
+    // If this thread has migrated, a pop does not find items on the previous CPU's stack.
     list.pop_batch(&mut out, 1000);
     out.extend(list.drain_all());
     assert_eq!(out.len(), 100);
@@ -94,7 +94,7 @@ fn what_was_never_added_to_is_zero_and_what_was_never_pushed_is_empty() {
 fn a_static_keeps_its_capacity_and_an_array_of_statics_its_counts() {
     (0..10).for_each(|n| FEW.push(number(n)));
     let mut all: Vec<_> = std::iter::from_fn(|| FEW.pop()).collect();
-    // What a pop leaves is on another CPU, if this thread was moved.
+    // If this thread has migrated, items that a pop did not find are on the previous CPU's stack.
     all.extend(FEW.drain_all());
     all.sort_unstable();
     assert_eq!(all, (0..10).map(number).collect::<Vec<_>>());

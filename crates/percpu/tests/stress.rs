@@ -1,7 +1,8 @@
-//! Everything that disturbs a section, at once, on every backend: `cargo xtask test` runs this
-//! with `WARMCORE_PERCPU` unset, `rseq`, `atomic` and `plain`, and with every section lengthened
-//! (feature `delay`). What a broken section does here is shown by its negative control,
-//! `sys::rseq::tests::a_section_that_is_never_armed_loses_updates`.
+//! Operations under signals, preemption and migration, on every backend. `cargo xtask test` runs this with
+//! `WARMCORE_PERCPU` unset, `rseq`, `atomic` and `plain`, and with lengthened sections (feature `delay`).
+//!
+//! The negative control `sys::rseq::tests::a_section_that_is_never_armed_loses_updates` shows that a broken section
+//! fails under the same conditions.
 #![cfg(not(loom))]
 
 use bytemuck::Zeroable;
@@ -12,28 +13,26 @@ use std::time::Duration;
 use warmcore_percpu::{Backend, Counter, FreeList, Gauge, LocalU64, PerCid, PerCpu, backend, field};
 use warmcore_sys::{affinity, rseq};
 
-/// Operations of the long test. Debug builds take a fifth: there each costs many times more.
+/// Operations of the long test. Debug builds run a fifth, since each operation costs many times more there.
 const OPERATIONS: u64 = if cfg!(debug_assertions) { 20_000_000 } else { 100_000_000 };
 const THREADS: u64 = 8;
-/// Between two disturbances of a thread.
+/// The time between two signals or migrations of a thread.
 const EVERY: Duration = Duration::from_millis(1);
 
 fn lengthen_sections() {
-    // Some 20 ns: forty times a section, and 10⁸ of them still end within seconds.
+    // About 20 ns, forty times the length of a section. 10⁸ of them still take only seconds.
     #[cfg(feature = "delay")]
     rseq::section::DELAY_SPINS.store(60, Relaxed);
 }
 
-/// The tests of this file run one after the other: they count signals and aborts, which a process
-/// has only once.
+/// Runs the tests of this file one after the other, since they count the signals and aborts of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` on threads that are signalled and moved every millisecond, all of it again until a
-/// section was aborted; says how often it ran. Panics if sections ran and none was aborted: then
-/// nothing was tested.
+/// Runs `work` on threads that are signalled and moved every millisecond, and repeats that until a section was aborted.
+/// Returns the number of rounds. Panics if sections ran and none was aborted, because then nothing was tested.
 fn disturbed(work: impl Fn(u64) + Sync) -> u64 {
     const ROUNDS_MAX: u64 = 100;
     lengthen_sections();
@@ -65,7 +64,7 @@ fn disturbed_once(work: &(impl Fn(u64) + Sync)) {
                 while !done.load(Acquire) {
                     std::thread::sleep(EVERY);
                 }
-                // Gone from the list before it is gone: nobody signals a dead thread.
+                // Leaves the list before it ends, so that no signal is sent to a dead thread.
                 handles.lock().unwrap().clear();
             });
         }
@@ -91,7 +90,7 @@ fn disturbed_once(work: &(impl Fn(u64) + Sync)) {
     });
 }
 
-/// Ends the loops beside a disturbed work, also when it panics: else the test would hang.
+/// Ends the loops of the other threads when dropped, also after a panic; otherwise the test would hang.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -100,20 +99,20 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Counted by the signal handler, on whatever thread it interrupts, inside whatever section.
+/// Incremented by the signal handler, which may interrupt any thread in any section.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static IN_HANDLER: std::sync::LazyLock<Counter> = std::sync::LazyLock::new(Counter::new);
 
 fn install_handler() {
     extern "C" fn handler(_: libc::c_int) {
         SIGNALS.fetch_add(1, Relaxed);
-        // On locked backends an add may wait for a snapshot in the very thread it interrupted.
+        // Without sections, an add could block on a snapshot that the interrupted thread has in progress.
         if matches!(backend(), Backend::Rseq(_)) {
             IN_HANDLER.add(1);
         }
     }
     IN_HANDLER.add(0);
-    // SAFETY: the handler does only what is safe in one: an atomic, and an add in a section.
+    // SAFETY: the handler is async-signal-safe: it does an atomic operation, and an add in a section.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -123,7 +122,7 @@ fn install_handler() {
 }
 
 #[test]
-fn a_hundred_million_adds_are_exact() {
+fn a_hundred_million_disturbed_adds_are_exact() {
     let _alone = alone();
     let (counter, gauge) = (Counter::new(), Gauge::new());
     #[derive(Zeroable)]
@@ -145,7 +144,7 @@ fn a_hundred_million_adds_are_exact() {
     });
     let all = each * THREADS * rounds;
     assert_eq!((counter.sum(), counter.snapshot()), (all, all));
-    // `each` is even: every thread ends where it began.
+    // `each` is even, so every thread ends at the level at which it began.
     assert_eq!(gauge.snapshot(), 0);
     assert_eq!(per_cid.sum(field!(Stats, hits)), all);
     assert_eq!(per_cid.sum(field!(Stats, misses)), 2 * all);
@@ -176,7 +175,7 @@ fn successive_drains_lose_and_repeat_nothing() {
     assert_eq!((counter.sum(), counter.drain_all()), (0, 0));
 }
 
-/// What every add that returned before the call makes at least, and every add begun at most.
+/// A snapshot is at least the sum of the adds that returned before it, and at most the sum of all adds that have begun.
 #[test]
 fn a_snapshot_contains_what_returned_before_it_and_nothing_begun_after() {
     let _alone = alone();
@@ -184,8 +183,8 @@ fn a_snapshot_contains_what_returned_before_it_and_nothing_begun_after() {
     let (begun, returned) = (AtomicU64::new(0), AtomicU64::new(0));
     let running = AtomicBool::new(true);
     let each = OPERATIONS / THREADS / 20;
-    // Adds between two locked instructions: interrupts arrive behind those, and with one add
-    // each hardly a section would ever be hit.
+    // Several adds between two locked instructions: interrupts are taken after locked instructions, so with one add
+    // between them hardly any section would be interrupted.
     const BURST: u64 = 64;
     let mut snapshots = 0;
     std::thread::scope(|scope| {
@@ -212,7 +211,7 @@ fn a_snapshot_contains_what_returned_before_it_and_nothing_begun_after() {
     assert!(snapshots > 10, "only {snapshots} snapshots met the adds");
 }
 
-/// Every item is a cell that says who has it: two owners at once would meet there.
+/// Each item is the index of a flag that is set while a thread owns the item, which detects two owners at once.
 #[test]
 fn an_item_has_one_owner_and_none_is_lost() {
     let _alone = alone();
@@ -267,7 +266,7 @@ fn an_item_has_one_owner_and_none_is_lost() {
 }
 
 #[test]
-fn what_is_left_in_a_list_is_dropped_with_it() {
+fn items_left_in_a_list_are_dropped_with_it() {
     let _alone = alone();
     use std::sync::Arc;
     let thing = Arc::new(7);
@@ -280,7 +279,7 @@ fn what_is_left_in_a_list_is_dropped_with_it() {
 }
 
 #[test]
-fn threads_that_come_and_go_lose_nothing() {
+fn short_lived_threads_lose_nothing() {
     let _alone = alone();
     let (counter, list) = (Counter::new(), FreeList::<NonZeroU64>::new());
     for round in 0..200 {
@@ -298,7 +297,7 @@ fn threads_that_come_and_go_lose_nothing() {
     assert_eq!(list.drain_all().len(), 200 * 10);
 }
 
-/// Adding where nobody registered an area: what raw `clone` and some runtimes' threads look like.
+/// A thread without a registered area: one made with raw `clone`, or by some language runtimes.
 #[test]
 fn a_thread_without_a_registered_area_loses_nothing() {
     let _alone = alone();
@@ -331,7 +330,7 @@ fn a_thread_without_a_registered_area_loses_nothing() {
     assert_eq!(list.drain_all().len() as u64, 4 * EACH / 100);
 }
 
-/// Takes glibc's area away from this thread, if glibc gave it one.
+/// Unregisters this thread's area, if glibc registered it.
 fn unregister_area() {
     let Backend::Rseq(rseq::Support { source: rseq::Source::Glibc, .. }) = backend() else { return };
     // SAFETY: the arguments of the very registration that glibc made for this thread; the kernel
@@ -359,7 +358,7 @@ fn unregister_area() {
 }
 
 #[test]
-fn a_child_of_fork_counts_on() {
+fn a_child_of_fork_can_add() {
     let _alone = alone();
     const EACH: u64 = 200_000;
     let counter = Counter::new();
@@ -375,17 +374,17 @@ fn a_child_of_fork_counts_on() {
         unsafe { libc::_exit(if exact { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: waits for our own child.
+    // SAFETY: waits for this process's own child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(exact && status == 0, "parent exact: {exact}, child's status {status}");
 }
 
-/// The issue's own case: 2 threads, 8192 possible CPUs.
+/// 2 threads on a machine of 8192 possible CPUs.
 #[test]
 fn memory_follows_the_slots_that_two_threads_touch() {
     let _alone = alone();
     #[derive(Zeroable)]
-    #[allow(dead_code, reason = "it is there to take room")]
+    #[allow(dead_code, reason = "it only takes space")]
     struct Area {
         before: [u64; 300],
         number: LocalU64,

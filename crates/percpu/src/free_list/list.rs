@@ -1,4 +1,4 @@
-//! The free list itself; its page is the parent's.
+//! `FreeList`. The parent module describes the protocol.
 
 use super::stacks::Stacks;
 use super::{CAP_OR_LOCK, ITEMS, LEN};
@@ -16,13 +16,13 @@ use warmcore_sys::{
 };
 use warmcore_types::ignore_poison;
 
-/// Items per slot, unless one says otherwise: with its two words half a KiB.
+/// The default number of items per slot. With its two other words a stack takes half a KiB.
 const CAPACITY: usize = 62;
 
-/// The largest capacity: a slot's stack fits half a page, so that it shares one.
+/// The largest capacity: a stack of this size takes 2 KiB, which is the largest block in a shared chunk.
 const CAPACITY_MAX: usize = 254;
 
-/// What a free list keeps: eight bytes, never all zero, that may cross threads.
+/// A type that a free list can store: 8 bytes, never all zeros, and `Send`.
 ///
 /// # Safety
 /// `Self` is 8 bytes aligned to 8 without padding, no valid value is all zeros, and it is `Send`.
@@ -34,15 +34,15 @@ const CAPACITY_MAX: usize = 254;
 pub unsafe trait Item: Send + Sized {}
 
 #[cfg(target_pointer_width = "64")]
-// SAFETY: a thin pointer, not null; Send because the content is.
+// SAFETY: a thin pointer, not null; Send because `T` is.
 unsafe impl<T: Send> Item for Box<T> {}
 #[cfg(target_pointer_width = "64")]
-// SAFETY: a thin pointer, not null; Send because the content is Send and Sync.
+// SAFETY: a thin pointer, not null; Send because `T` is Send and Sync.
 unsafe impl<T: Send + Sync> Item for Arc<T> {}
 // SAFETY: 8 bytes, not zero.
 unsafe impl Item for std::num::NonZeroU64 {}
 
-/// Objects for re-use, kept on the CPU that freed them last.
+/// A list of objects for reuse, with a stack per CPU.
 ///
 /// ```
 /// use warmcore_percpu::FreeList;
@@ -53,13 +53,13 @@ unsafe impl Item for std::num::NonZeroU64 {}
 /// BUFFERS.push(buffer);
 /// ```
 ///
-/// The first push gives it its slots, and chooses the process's [`backend`](crate::backend()) if nothing has
-/// yet.
+/// The first push reserves the slots, and chooses the process's [`backend`](crate::backend()) if it was not chosen
+/// before.
 ///
-/// A child of fork must not use the lists of its parent: another thread of the parent may have
-/// held one at that moment, and in the child nobody lets it go.
+/// A child of `fork` must not use the lists of its parent: another thread of the parent may have held a lock of the
+/// list during the fork, and in the child that lock is never released.
 ///
-/// What it keeps is one type, lifetimes included:
+/// The list is invariant in its type, lifetimes included:
 ///
 /// ```compile_fail
 /// use warmcore_percpu::FreeList;
@@ -72,7 +72,7 @@ unsafe impl Item for std::num::NonZeroU64 {}
 #[line(pair)]
 #[repr(C, align(128))]
 pub struct FreeList<T: Item> {
-    /// Slot 0's stack; the zeros during a drain; null before the first push. Writers: the first push,
+    /// The address of slot 0's stack; of the zeros during a drain; null before the first push. Writers: the first push,
     /// and drains under the depot's lock.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
@@ -81,34 +81,34 @@ pub struct FreeList<T: Item> {
     stacks: OnceLock<Stacks>,
     #[line(read_mostly)]
     capacity: usize,
-    /// Items that lie on no CPU, last in first out.
+    /// The items that are on no CPU's stack, last in first out.
     #[line(contended)]
     depot: Padded<Mutex<Vec<u64>>>,
-    /// Invariant in `T`: what is pushed as one type must not be popped as another.
+    /// Makes the list invariant in `T`: an item must not be popped as another type than it was pushed.
     #[line(read_mostly)]
     items: PhantomData<UnsafeCell<T>>,
 }
 
-// SAFETY: it owns items, which are Send; its pointer leads to memory that lives as long as itself
-// (`stacks`) or the process (the pool's zeros).
+// SAFETY: it owns items, which are Send; its pointer leads to memory that lives as long as the list (`stacks`) or the
+// process (the pool's zeros).
 unsafe impl<T: Item> Send for FreeList<T> {}
-// SAFETY: an item is handed to one thread by one pop; nobody sees it inside.
+// SAFETY: one pop moves an item to one thread; no method returns a reference to an item in the list.
 unsafe impl<T: Item> Sync for FreeList<T> {}
 
 impl<T: Item> FreeList<T> {
-    /// An empty list, of 62 items a slot. Costs nothing: the first push reserves its slots.
+    /// Creates an empty list with 62 items per slot. The first push reserves the slots.
     pub const fn new() -> Self {
         Self::with_capacity(CAPACITY)
     }
 
-    /// An empty list of `capacity` items a slot; the depot has no bound. Panics unless it is
-    /// from 2 to 254.
+    /// Creates an empty list with `capacity` items per slot; the depot is unbounded. Panics unless `capacity` is from 2
+    /// to 254.
     pub const fn with_capacity(capacity: usize) -> Self {
         const {
             assert!(size_of::<T>() == 8 && align_of::<T>() == 8, "an Item is 8 bytes, aligned to 8");
             warmcore_line::assert_lines::<Self>();
         };
-        // The text of a panic in a constant can't say the number.
+        // A panic in a constant cannot format a number.
         assert!(
             2 <= capacity && capacity <= CAPACITY_MAX,
             "the capacity of a free list is out of range; it takes 2 to 254 items a slot"
@@ -122,36 +122,35 @@ impl<T: Item> FreeList<T> {
         }
     }
 
-    /// The stacks, which the first push reserves.
+    /// Returns the stacks. The first push reserves them.
     #[inline]
     fn stacks(&self) -> &Stacks {
         self.stacks.get_or_init(|| {
-            // Before any slot exists: it says whether sections or locked instructions write it.
+            // Before any slot exists, because the backend decides whether sections or locked instructions write it.
             backend();
             let words = Words::new(Pool::of(PercpuMode::Cid), ITEMS + self.capacity);
-            // ORDERING: Release; pairs with nothing but addresses: the slots are zeros, and what a push
-            // may put there it puts after this.
+            // ORDERING: Release; a section's accesses depend on the address. The slots are zeros until a push writes
+            // them, and it does so after this store.
             self.active.store(words.base(), Release);
             Stacks { words, capacity: self.capacity }
         })
     }
 
-    /// An item, the one that this CPU freed last if it has one. `None` when neither this CPU nor
-    /// the depot has any: other CPUs keep theirs, so it does not say that there is none at all.
+    /// Pops an item: the one that this CPU pushed last if its stack has any, otherwise one of the depot. Returns `None` if
+    /// both are empty; stacks of other CPUs may still have items.
     ///
-    /// **Touches** the two lines of this CPU's stack; once in half a capacity the depot.
+    /// **Touches** two cache lines of this CPU's stack, and the depot once per half a capacity.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
-        // `RseqArea` before any branch, so that the compiler may lift it out of a loop. Null: nothing was ever pushed.
+        // Before any branch, so that the compiler may hoist it out of a loop. Null: there was no push yet.
         if let Some(area) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {
-            // SAFETY: `active` is slot 0's stack or the zeros, which have a stack for every id
-            // that the kernel may give; only sections write them, and `drain_all` after a fence. Once
-            // it is not null it never is again.
+            // SAFETY: `active` is slot 0's stack or the zeros, both with a stack for every id that the kernel may use.
+            // Only sections write them, and `drain_all` after a fence. It does not become null again.
             let item = unsafe { section::pop::<SHIFT>(area, &self.active) };
             if item != 0 {
-                // SAFETY: a push gave this item up, and this pop alone took it.
+                // SAFETY: a push moved this item into the list, and only this pop took it.
                 return Some(unsafe { from_word(item) });
             }
         }
@@ -159,10 +158,10 @@ impl<T: Item> FreeList<T> {
         self.pop_slow().map(|item| unsafe { from_word(item) })
     }
 
-    /// Gives an item back, to this CPU.
+    /// Pushes an item on this CPU's stack.
     ///
-    /// **Touches** what [`FreeList::pop`] touches. Allocates only when the depot grows. The first push
-    /// panics where [`backend`](crate::backend()) does, and where no address space is left for its slots.
+    /// **Touches** the same lines as [`FreeList::pop`]. Allocates only when the depot grows. The first push panics if
+    /// [`backend`](crate::backend()) does, or if no address space is left for the slots.
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
@@ -177,14 +176,14 @@ impl<T: Item> FreeList<T> {
         self.push_slow(item);
     }
 
-    /// Appends up to `max` items to `out`, this CPU's first; says how many.
+    /// Appends up to `max` items to `out`, first from this CPU's stack, and returns how many.
     ///
-    /// **Touches** this CPU's stack, and the depot if that had less.
+    /// **Touches** this CPU's stack, and the depot if the stack has fewer items.
     pub fn pop_batch(&self, out: &mut Vec<T>, max: usize) -> usize {
         let mut taken = self.pop_here(out, max);
         while taken < max {
-            // Brings a batch to this CPU, if the depot has one.
-            // SAFETY: a push gave this item up, and this pop alone took it.
+            // Moves a batch from the depot to this CPU's stack.
+            // SAFETY: a push moved this item into the list, and only this pop took it.
             let Some(item) = self.pop_slow().map(|item| unsafe { from_word(item) }) else { break };
             out.push(item);
             taken += 1 + self.pop_here(out, max - taken - 1);
@@ -192,19 +191,19 @@ impl<T: Item> FreeList<T> {
         taken
     }
 
-    /// Up to `max` items of this CPU's stack.
+    /// Pops up to `max` items of this CPU's stack.
     fn pop_here(&self, out: &mut Vec<T>, max: usize) -> usize {
         let Some(stacks) = self.stacks.get() else { return 0 };
         let max = max.min(self.capacity);
         out.reserve(max);
         let Some(area) = RseqArea::current(PercpuMode::Cid) else {
             let slot = probable_slot(stacks.words.slots());
-            // SAFETY: a push gave each item up, and this take alone took it.
+            // SAFETY: a push moved each item into the list, and only this `take` took it.
             let mut push = |item| out.push(unsafe { from_word(item) });
             return if locks() { stacks.take(slot, max, &mut push) } else { 0 };
         };
         let spare = out.spare_capacity_mut().as_mut_ptr().cast::<u64>();
-        // SAFETY: as in `pop`; `spare` is good for `max` writes, and then holds as many items.
+        // SAFETY: as in `pop`; `spare` is valid for `max` writes, and `taken` items of it are initialised then.
         unsafe {
             let taken = section::pop_batch::<SHIFT>(area, &self.active, spare, max);
             out.set_len(out.len() + taken);
@@ -212,7 +211,7 @@ impl<T: Item> FreeList<T> {
         }
     }
 
-    /// Gives all of `items` back: to this CPU what fits, the rest to the depot.
+    /// Pushes all of `items`: on this CPU's stack as many as fit, the rest to the depot.
     pub fn push_batch(&self, items: &mut Vec<T>) {
         self.push_here(items);
         if !items.is_empty() {
@@ -226,22 +225,22 @@ impl<T: Item> FreeList<T> {
         let words = unsafe { std::slice::from_raw_parts(items.as_ptr().cast::<u64>(), items.len()) };
         let stacks = self.stacks();
         let put = match RseqArea::current(PercpuMode::Cid) {
-            // SAFETY: as in `pop`; the slice is good for its length.
+            // SAFETY: as in `pop`; the slice is valid for its length.
             Some(area) => unsafe {
                 section::push_batch::<SHIFT>(area, &self.active, words.as_ptr(), words.len())
             },
             None if locks() => stacks.keep(probable_slot(stacks.words.slots()), words),
             None => 0,
         };
-        // What was put belongs to the list now: it leaves the vector undropped.
+        // The list owns the pushed items now: remove them from the vector without dropping them.
         items.drain(..put).for_each(std::mem::forget);
     }
 
-    /// The rest of a batch, under one lock.
+    /// Pushes the rest of a batch to the depot, under one lock.
     #[cold]
     fn push_to_depot(&self, items: &mut Vec<T>) {
         let mut depot = ignore_poison(self.depot.lock());
-        // A fresh slot took nothing, since it had no capacity yet.
+        // An unused slot has capacity 0 and took no items. Set its capacity and try again.
         if let Some(area) = registered().filter(|_| !locks()) {
             self.keep_here(area, &[]);
             self.push_here(items);
@@ -249,35 +248,34 @@ impl<T: Item> FreeList<T> {
         depot.extend(items.drain(..).map(into_word));
     }
 
-    /// Puts items on this CPU's stack, which gets its capacity if it is fresh; under the depot's
-    /// lock, so that the capacity is never given to the zeros. Says how many it took.
+    /// Pushes items on this CPU's stack and returns how many fitted. Sets the capacity of an unused slot first. The caller
+    /// holds the depot's lock, so `active` is not the zeros.
     fn keep_here(&self, area: RseqArea, items: &[u64]) -> usize {
         let cap = AtomicPtr::new(self.stacks().words.base().wrapping_add(CAP_OR_LOCK * 8));
-        // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the
-        // section is aborted the slot stays fresh, and the next push comes here again.
+        // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the section is aborted, the
+        // slot stays unused and the next push sets the capacity.
         unsafe { section::cmpeqv_storev::<SHIFT>(area, &cap, 0, self.capacity as u64) };
-        // SAFETY: as in `pop`; the slice is good for its length.
+        // SAFETY: as in `pop`; the slice is valid for its length.
         unsafe { section::push_batch::<SHIFT>(area, &self.active, items.as_ptr(), items.len()) }
     }
 
-    /// Takes every item from every CPU and the depot. Over successive drains every item appears
-    /// once; one that is pushed meanwhile may stay for the next.
+    /// Removes all items from all stacks and the depot, and returns them. An item that is pushed during the call may stay
+    /// in the list.
     ///
-    /// **Touches** every slot's stack. One membarrier on `rseq`: an interrupt for each CPU that runs
-    /// a thread of this process, 1 to 10 µs in all. Pops and pushes that begin meanwhile wait
-    /// until it is done.
+    /// **Touches** every slot's stack. On the `rseq` backend it costs one membarrier: an interrupt of each CPU that runs a
+    /// thread of this process, 1 to 10 µs in all. Pops and pushes that begin during the call block until it returns.
     pub fn drain_all(&self) -> Vec<T> {
-        // Without slots nothing was ever pushed, to the depot neither.
+        // Without slots there was no push, so the depot is empty too.
         let Some(stacks) = self.stacks.get() else { return Vec::new() };
         let mut depot = ignore_poison(self.depot.lock());
-        // The zeros are there before anything is taken: to reserve them may panic.
+        // Reserve the zeros before removing items: reserving may panic, and removed items would be lost.
         let nothing = (!locks()).then(|| Pool::of(PercpuMode::Cid).nothing());
         let mut items = std::mem::take(&mut *depot);
         match nothing {
             None => stacks.drain_into(&mut items),
             Some(nothing) => {
-                // ORDERING: Release for symmetry with the store below; the fence is what counts:
-                // after it, no section that loaded the old address can commit.
+                // ORDERING: Release for symmetry with the store below. The fence is what matters: after it, no section
+                // that loaded the old address can commit.
                 self.active.store(nothing, Release);
                 membarrier::fence_rseq();
                 let words = &stacks.words;
@@ -288,19 +286,19 @@ impl<T: Item> FreeList<T> {
                         words.word(slot, LEN).store(0, Relaxed);
                     }
                 }
-                // ORDERING: Release; pairs with the load of `active` inside each section, whose
-                // address depends on it: who finds the stack again finds it empty.
+                // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
+                // depends: a section that loads the stack's address again sees it empty.
                 self.active.store(words.base(), Release);
             }
         }
-        // SAFETY: each was given up by a push and taken here alone.
+        // SAFETY: a push moved each item into the list, and only this drain took it.
         items.into_iter().map(|item| unsafe { from_word(item) }).collect()
     }
 
-    /// Empty, aborted, no area yet, or another backend.
+    /// The slow path of `pop`: an empty stack, an aborted section, a thread without an area, or another backend.
     #[inline(never)]
     fn pop_slow(&self) -> Option<u64> {
-        // Nothing was ever pushed, or the first push is under way.
+        // Without stacks there was no push, or the first one is in progress.
         let stacks = self.stacks.get()?;
         if locks() {
             let slot = probable_slot(stacks.words.slots());
@@ -310,17 +308,17 @@ impl<T: Item> FreeList<T> {
             });
         }
         let area = registered();
-        // With this lock held no drain runs, so `active` is the real stacks.
+        // No drain runs while this lock is held, so `active` is the address of the real stacks.
         let mut depot = ignore_poison(self.depot.lock());
-        // SAFETY: as in `pop`. Tried twice: an abort looks like an empty stack, two are rare.
+        // SAFETY: as in `pop`. Tried twice: an abort looks like an empty stack, and two aborts in a row are rare.
         let again =
             |area| (0..2).map(|_| unsafe { section::pop::<SHIFT>(area, &self.active) }).find(|i| *i != 0);
         area.and_then(again)
             .or_else(|| self.refill(&mut depot, |items| area.map_or(0, |area| self.keep_here(area, items))))
     }
 
-    /// Takes up to a batch off the depot: one item to return, the others for `keep`, which says
-    /// how many it kept.
+    /// Removes up to a batch of items from the depot: one to return, and the others, which `keep` stores. `keep` returns how
+    /// many it stored; the rest stays in the depot.
     fn refill(&self, depot: &mut Vec<u64>, keep: impl FnOnce(&[u64]) -> usize) -> Option<u64> {
         let item = depot.pop()?;
         let from = depot.len() - depot.len().min(self.capacity / 2 - 1);
@@ -331,10 +329,11 @@ impl<T: Item> FreeList<T> {
         Some(item)
     }
 
-    /// Full, fresh, aborted, no area yet, or another backend.
+    /// The slow path of `push`: a full stack, an unused slot, an aborted section, a thread without an area, or another
+    /// backend.
     #[inline(never)]
     fn push_slow(&self, item: u64) {
-        // After this the backend is chosen, and `locks` knows it.
+        // This chooses the backend, on which `locks` depends.
         let stacks = self.stacks();
         if locks() {
             let slot = probable_slot(stacks.words.slots());
@@ -346,9 +345,9 @@ impl<T: Item> FreeList<T> {
             if self.keep_here(area, &[item]) == 1 {
                 return;
             }
-            // Full, most likely: half of it makes room, and feeds the CPUs that run empty.
+            // The stack is probably full: move half of it to the depot, where other CPUs can take it.
             let mut batch = [0u64; CAPACITY_MAX / 2];
-            // SAFETY: as in `pop`; the buffer is good for half of the largest capacity.
+            // SAFETY: as in `pop`; the buffer has half of the largest capacity.
             let n = unsafe {
                 section::pop_batch::<SHIFT>(area, &self.active, batch.as_mut_ptr(), self.capacity / 2)
             };
@@ -357,19 +356,19 @@ impl<T: Item> FreeList<T> {
         depot.push(item);
     }
 
-    /// How many items there are, each slot read at a moment of its own.
+    /// Returns the number of items, reading the slots one after the other.
     pub fn len(&self) -> usize {
         let on_cpus = |stacks: &Stacks| stacks.words.column(LEN).map(|len| len.load(Relaxed)).sum::<u64>();
         ignore_poison(self.depot.lock()).len() + self.stacks.get().map_or(0, on_cpus) as usize
     }
 
-    /// Whether there is none, as far as [`FreeList::len`] can tell.
+    /// Whether [`FreeList::len`] is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// This thread's area, given to it now if it may have one.
+/// Returns this thread's area. Registers one first if the thread has none.
 fn registered() -> Option<RseqArea> {
     if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None }
 }
@@ -381,7 +380,7 @@ impl<T: Item> Default for FreeList<T> {
 }
 
 impl<T: Item> Drop for FreeList<T> {
-    /// No thread pushes or pops any more, so nothing is fenced, moved away from or allocated.
+    /// Drops all items. No other thread uses the list, so no fence, no zeros and no allocation are needed.
     fn drop(&mut self) {
         let Some(stacks) = self.stacks.get() else { return };
         let words = &stacks.words;
@@ -393,13 +392,13 @@ impl<T: Item> Drop for FreeList<T> {
     }
 }
 
-/// Words of items that only this holds: all are dropped, also where the drop of one panics.
+/// Owned items as words. All of them are dropped, also if one drop panics.
 struct Items<I: Iterator<Item = u64>, T: Item>(I, PhantomData<T>);
 
 impl<I: Iterator<Item = u64>, T: Item> Items<I, T> {
     fn drop_each(&mut self) {
         for word in self.0.by_ref() {
-            // SAFETY: given up by a push, and met here once.
+            // SAFETY: a push moved this item into the list, and the iterator returns it once.
             drop(unsafe { from_word::<T>(word) });
         }
     }
@@ -420,12 +419,12 @@ impl<T: Item> fmt::Debug for FreeList<T> {
 fn into_word<T: Item>(item: T) -> u64 {
     // SAFETY: an Item is 8 bytes without padding; the original is not dropped.
     let pointer: *mut () = unsafe { std::mem::transmute_copy(&ManuallyDrop::new(item)) };
-    // Exposed, because it comes back from a number: an Item may be a pointer or hold one.
+    // Exposed, because `from_word` makes a pointer of the number: an Item may be or contain a pointer.
     pointer.expose_provenance() as u64
 }
 
 /// # Safety
-/// The word came from `into_word::<T>`, and from each such word only one item is made.
+/// The word came from `into_word::<T>`, and only one item is made of each such word.
 unsafe fn from_word<T: Item>(word: u64) -> T {
     let pointer: *mut () = std::ptr::with_exposed_provenance_mut(word as usize);
     // SAFETY: the same 8 bytes, with the provenance that `into_word` exposed.

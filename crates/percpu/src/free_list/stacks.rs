@@ -1,8 +1,8 @@
-//! Stacks: the `atomic` and `plain` backends of the free list, a lock per slot.
+//! Stacks: the free list of the `atomic` and `plain` backends, with a lock per slot.
 //!
-//! Model.   A slot's lock is only ever tried by pops and pushes: who finds it taken goes to the
-//!          depot, since its holder may be asleep. A drain alone waits for it.
-//! Number.  Locking and unlocking is one locked instruction and one store.
+//! Pops and pushes only try a slot's lock. If it is taken they use the depot, since the lock's holder may be preempted.
+//! Only a drain waits for it. Locking and unlocking costs one locked instruction and one store.
+//!
 //! Writers. A stack's words: the holder of its lock, which is its second word.
 
 use super::{CAP_OR_LOCK, ITEMS, LEN};
@@ -23,19 +23,19 @@ pub(super) struct Locked<'a> {
 }
 
 impl Stacks {
-    /// The slot's stack, unless somebody has it.
+    /// Locks the slot's stack. Returns `None` if it is locked.
     pub(super) fn try_lock(&self, slot: usize) -> Option<Locked<'_>> {
-        // ORDERING: Acquire; pairs with the Release in `Locked::drop`: we see the items that the
-        // last holder left. Loom: `stacks/loom.rs::an_item_is_seen_with_its_contents`.
+        // ORDERING: Acquire; pairs with the Release in `Locked::drop`: this thread sees the items that the last
+        // holder left. Model: `stacks/loom.rs::an_item_is_seen_with_its_contents`.
         let got = self.words.word(slot, CAP_OR_LOCK).compare_exchange(0, 1, Acquire, Relaxed);
-        // Lazily: a `Locked` that is made and dropped would unlock somebody else's stack.
+        // Lazily: dropping a `Locked` unlocks the stack, also one that another thread has locked.
         got.is_ok().then(|| Locked { stacks: self, slot })
     }
 
-    /// Every stack in turn, each waited for, emptied into `out`.
+    /// Moves the items of all stacks to `out`. Waits for the lock of each.
     pub(super) fn drain_into(&self, out: &mut Vec<u64>) {
         for slot in 0..self.words.slots() {
-            // A stack that was never used stays so: its page is not there.
+            // Skip unused stacks: a lock would write to them and allocate their pages.
             if self.words.word(slot, LEN).load(Relaxed) == 0
                 && self.words.word(slot, CAP_OR_LOCK).load(Relaxed) == 0
             {
@@ -44,7 +44,7 @@ impl Stacks {
             let stack = loop {
                 match self.try_lock(slot) {
                     Some(stack) => break stack,
-                    // Its holder is in the middle of a dozen instructions, or was preempted there.
+                    // The holder runs a dozen instructions, or was preempted among them.
                     None => yield_now(),
                 }
             };
@@ -54,19 +54,20 @@ impl Stacks {
         }
     }
 
-    /// Puts items on the slot's stack, if it is free and has room; says how many.
+    /// Pushes items on the slot's stack as far as they fit, unless it is locked. Returns how many it pushed.
     pub(super) fn keep(&self, slot: usize, items: &[u64]) -> usize {
         let Some(stack) = self.try_lock(slot) else { return 0 };
         items.iter().take_while(|item| stack.push(**item)).count()
     }
 
-    /// Takes up to `max` items off the slot's stack, if it is free.
+    /// Pops up to `max` items off the slot's stack, unless it is locked. Returns how many it popped.
     pub(super) fn take(&self, slot: usize, max: usize, mut each: impl FnMut(u64)) -> usize {
         let Some(stack) = self.try_lock(slot) else { return 0 };
         (0..max).map_while(|_| stack.pop()).map(&mut each).count()
     }
 
-    /// Pushes on the slot's stack, or makes room there by moving half of it to the depot.
+    /// Pushes an item on the slot's stack. If the stack is full it first moves half of it to the depot; if the stack is
+    /// locked it pushes to the depot.
     pub(super) fn push_or<'a>(
         &self,
         slot: usize,
@@ -77,8 +78,7 @@ impl Stacks {
         if stack.push(item) {
             return;
         }
-        // The stack is let go before the depot is locked: a drain holds the depot's lock while
-        // it waits for stacks.
+        // Unlock the stack before locking the depot: a drain holds the depot's lock while it waits for stacks.
         let mut moved: Vec<u64> = (0..self.capacity / 2).map_while(|_| stack.pop()).collect();
         stack.push(item);
         drop(stack);
@@ -97,7 +97,7 @@ impl Locked<'_> {
         Some(self.word(ITEMS + len as usize).load(Relaxed))
     }
 
-    /// False: full.
+    /// Pushes an item. Returns false if the stack is full.
     fn push(&self, item: u64) -> bool {
         let len = self.word(LEN).load(Relaxed) as usize;
         let fits = len < self.stacks.capacity;

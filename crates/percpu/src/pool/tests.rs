@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A machine that nobody here owns.
+/// More slots than the test machine has CPUs.
 const MANY: usize = 8192;
 
 fn write(block: &Block, slot: usize, byte: u8) {
@@ -9,7 +9,7 @@ fn write(block: &Block, slot: usize, byte: u8) {
     unsafe { std::slice::from_raw_parts_mut(block.base().add(slot * block.stride()), block.bytes).fill(byte) }
 }
 
-/// How many slots share a page where pages are larger than a slot.
+/// Bytes of a page, in which several slots lie where pages are larger than a slot.
 fn page_bytes() -> usize {
     warmcore_sys::map::page_bytes()
 }

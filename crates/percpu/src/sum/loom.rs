@@ -1,11 +1,11 @@
-//! What loom proves of the `atomic` backend's sum. Run by `cargo xtask test`.
+//! Loom models of the `atomic` backend's sum. Run by `cargo xtask test`.
 
 use super::*;
 use crate::sync::AtomicU64;
 use ::loom::{model, sync::Arc, thread};
 
 impl Sum {
-    /// Before its first add.
+    /// A sum before its first add.
     fn unbound_for_model() -> Self {
         Self {
             active: AtomicPtr::new(std::ptr::null_mut()),
@@ -57,7 +57,7 @@ fn first_adds_are_counted_once() {
     });
 }
 
-/// x happens before y; they are in different slots, read one after the other.
+/// Add x happens before add y. They are in different slots, which the reader reads one after the other.
 #[test]
 fn a_snapshot_is_one_moment() {
     model(|| {
@@ -76,7 +76,7 @@ fn a_snapshot_is_one_moment() {
     });
 }
 
-/// The same across threads: y begins after x returned, on another thread.
+/// As above with two threads: y begins on another thread after x returned.
 #[test]
 fn a_snapshot_is_one_moment_across_threads() {
     model(|| {

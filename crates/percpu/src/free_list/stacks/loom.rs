@@ -1,16 +1,16 @@
-//! What loom proves of the `atomic` backend's stacks. Run by `cargo xtask test`.
+//! Loom models of the `atomic` backend's stacks. Run by `cargo xtask test`.
 
 use super::*;
 use crate::sync::Mutex;
 use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
 use warmcore_types::ignore_poison;
 
-/// Constants shrink under loom: a stack of 2.
+/// Stacks with a capacity of 2 items.
 fn stacks() -> Arc<Stacks> {
     Arc::new(Stacks { words: Words::for_model(1, ITEMS + 2), capacity: 2 })
 }
 
-/// An item is an address: who pops it must see what was written behind it before the push.
+/// An item is an address: the thread that pops it must see what was written to that address before the push.
 #[test]
 fn an_item_is_seen_with_its_contents() {
     model(|| {
@@ -19,13 +19,13 @@ fn an_item_is_seen_with_its_contents() {
         let pusher = thread::spawn({
             let (stacks, content) = (stacks.clone(), content.clone());
             move || {
-                // SAFETY: nobody reads it before it is pushed.
+                // SAFETY: no thread reads it before it is pushed.
                 content.with_mut(|c| unsafe { *c = 7 });
                 stacks.try_lock(0).is_some_and(|stack| stack.push(1))
             }
         });
         if stacks.try_lock(0).and_then(|stack| stack.pop()).is_some() {
-            // SAFETY: popped: it is ours. Loom fails the test if the write is not before this.
+            // SAFETY: this thread popped it. Loom fails the test if the write does not happen before this.
             content.with(|c| assert_eq!(unsafe { *c }, 7));
         }
         pusher.join().unwrap();
