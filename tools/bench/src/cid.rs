@@ -49,27 +49,3 @@ pub(super) fn steps(case: &Case, effort: Effort) -> u64 {
 fn is_quick(effort: Effort) -> bool {
     effort.rounds == Effort::QUICK.rounds
 }
-
-/// Numbers that are the same in every run (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Dice(u64);
-
-impl Dice {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % end.max(1) as u64) as usize
-    }
-
-    /// Puts a list into a random order.
-    pub fn shuffle<T>(&mut self, list: &mut [T]) {
-        (1..list.len()).rev().for_each(|i| list.swap(i, self.below(i + 1)));
-    }
-}

@@ -15,12 +15,12 @@ pub mod load;
 mod serve;
 mod smol_io;
 
-use super::cid::Dice;
 use super::runtimes::cpus;
 use super::{Case, CaseCtx};
 use crate::measure::{Effort, INTERRUPTED};
 use anyhow::Context;
 use client::Client;
+use fastrand::Rng;
 use handler::Handler;
 use load::{LoadCommand, Seen};
 use serve::Contender;
@@ -156,9 +156,9 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Op
         servers.slice(i, Duration::ZERO, plan.warm)?;
     }
     let mut slices: Vec<Vec<Slice>> = who.iter().map(|_| Vec::new()).collect();
-    let (mut order, mut dice): (Vec<usize>, _) = ((0..who.len()).collect(), Dice::new(6));
+    let (mut order, mut rng): (Vec<usize>, _) = ((0..who.len()).collect(), Rng::with_seed(6));
     for round in 0..plan.rounds {
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for &i in &order {
             if INTERRUPTED.load(Relaxed) {
                 return Ok(None);

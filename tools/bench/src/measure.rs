@@ -8,6 +8,7 @@
 //!          about 50 ns, 0.005 %.
 //! Writers. `Partner::assigned`: the measuring thread; `acts`: the partner. Each on its own lines.
 
+use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use warmcore_line::{Line, Padded};
@@ -238,13 +239,7 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
 
 /// An order that differs from round to round and is the same in every run.
 fn shuffle(order: &mut [usize], round: u64) {
-    let mut state = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for i in (1..order.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(i, (state % (i as u64 + 1)) as usize);
-    }
+    Rng::with_seed(round).shuffle(order);
 }
 
 impl Measured {

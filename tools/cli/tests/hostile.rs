@@ -1,5 +1,6 @@
 //! Every reader, given what a hostile file may hold: the bodies of the fuzz targets on stable, bounded.
 
+use fastrand::Rng;
 use std::path::PathBuf;
 use warmcore_cli::hostile::{BODIES, corpus};
 
@@ -23,15 +24,13 @@ const NUMBERS: [&str; 12] = [
     "0xffffffffffffffff",
 ];
 
-/// A small generator: the same inputs on every machine.
-struct Dice(u64);
+/// Mutates inputs. The seed decides how: the same inputs on every machine.
+struct Mutator(Rng);
 
-impl Dice {
+impl Mutator {
+    /// A number below `end`, or 0 if that is 0.
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end.max(1) as u64) as usize
+        self.0.usize(..end.max(1))
     }
 
     fn range(&mut self, bytes: &[u8], most: usize) -> std::ops::Range<usize> {
@@ -109,9 +108,9 @@ fn no_reader_panics_or_goes_on_and_on() {
         for (i, input) in inputs.iter().enumerate() {
             for mutation in 0..set.unwrap_or(MUTATIONS) {
                 let mut bytes = input.clone();
-                let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (i as u64) << 32 ^ mutation);
+                let mut mutator = Mutator(Rng::with_seed((i as u64) << 32 ^ mutation));
                 for _ in 0..mutation.min(6) {
-                    dice.mutate(&mut bytes);
+                    mutator.mutate(&mut bytes);
                 }
                 let _case = Case(name, i, mutation, &bytes);
                 // The first is as it stands in the corpus.

@@ -9,8 +9,8 @@
 
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::Variant;
+use fastrand::Rng;
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -147,10 +147,10 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
 /// Blocks that are written.
 pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
-    let mut dice = Dice::new(6);
+    let mut rng = Rng::with_seed(6);
     let sizes = SIZES[0]..=SIZES[SIZES.len() - 1];
     let layouts: &[Layout; DRAWN] =
-        &std::array::from_fn(|_| layout(sizes.start() + dice.below(sizes.end() - sizes.start() + 1), 8));
+        &std::array::from_fn(|_| layout(sizes.start() + rng.usize(..sizes.end() - sizes.start() + 1), 8));
     let payer = Payer::Account(account);
     let mut all: Vec<Variant> = SIZES.iter().flat_map(|size| variants(*size, true, payer)).collect();
     all.extend([

@@ -11,8 +11,8 @@
 
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
+use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Instant;
 use warmcore_line::{Line, Padded};
@@ -200,7 +200,7 @@ struct Asking<'a> {
     state: &'a SharedState,
     helper: &'a std::thread::Thread,
     contended: bool,
-    dice: Dice,
+    rng: Rng,
 }
 
 impl Asking<'_> {
@@ -225,7 +225,7 @@ impl Asking<'_> {
             How::Message => (0, LOOP_NS),
             How::Helper | How::Fence => (30_000, 20_000),
         };
-        spin(from + self.dice.below(width as usize) as u64);
+        spin(from + self.rng.usize(..width as usize) as u64);
         // Not `clock`: `Instant` waits until the work before it is done.
         let began = Instant::now();
         let was_there = match method.how {
@@ -274,13 +274,13 @@ fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result
             state.help(methods);
         });
         let helper = helper.thread().clone();
-        let mut asking = Asking { state, helper: &helper, contended, dice: Dice::new(7) };
+        let mut asking = Asking { state, helper: &helper, contended, rng: Rng::with_seed(7) };
         let mut all = || {
             let mut samples: Samples = vec![Vec::new(); methods.len()];
             let rounds = if is_quick(ctx.effort) { 8 } else { 25 };
             for round in 0..rounds {
                 let mut order: Vec<usize> = (0..methods.len()).collect();
-                Dice::new(round).shuffle(&mut order);
+                Rng::with_seed(round).shuffle(&mut order);
                 for i in order {
                     // ORDERING: Release; pairs with the Acquire of the worker and the helper.
                     state.assigned.store(i, Release);

@@ -11,8 +11,8 @@
 use super::peers::*;
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::Variant;
+use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use warmcore_line::Padded;
@@ -230,8 +230,8 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Ro
 
 /// Random sizes, each given back 64 charges later.
 pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
-    let mut dice = Dice::new(4);
-    let sizes: [u64; SIZES] = std::array::from_fn(|_| 1 + dice.below(SIZE_MAX) as u64);
+    let mut rng = Rng::with_seed(4);
+    let sizes: [u64; SIZES] = std::array::from_fn(|_| 1 + rng.usize(..SIZE_MAX) as u64);
     let locked = locked();
     let all = All::new(&locked, RING_BATCH);
     let mut variants = Vec::new();

@@ -11,9 +11,9 @@
 
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
+use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -272,7 +272,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             let mut sums: Vec<Sum> = methods.iter().map(|_| Sum::default()).collect();
             for round in 0..rounds {
                 let mut order: Vec<usize> = (0..methods.len()).collect();
-                Dice::new(round).shuffle(&mut order);
+                Rng::with_seed(round).shuffle(&mut order);
                 for i in order {
                     let before = interrupts_now(partner);
                     let seen = state.group(methods[i], accounts, &helper)?;

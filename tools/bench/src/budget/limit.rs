@@ -13,8 +13,8 @@
 use super::peers::*;
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
+use fastrand::Rng;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -117,7 +117,7 @@ struct Found {
 /// One thread's part: charges up to `most`, in a queue, until it is over.
 fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
     let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let give_back = |queue: &mut VecDeque<u64>, own: &mut u64| {
         let Some(n) = queue.pop_front() else { return };
         held.fetch_sub(n, AcqRel);
@@ -126,7 +126,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
     };
     while !over.load(Relaxed) {
         // The last one is as large as what is left to the brim.
-        let n = (1 + dice.below(SIZE_MAX) as u64).min(most - own);
+        let n = (1 + rng.usize(..SIZE_MAX) as u64).min(most - own);
         found.operations += 1;
         if n > 0 && (gate.charge)(n) {
             found.held_max = found.held_max.max(held.fetch_add(n, AcqRel) + n);
@@ -214,7 +214,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut sums: Vec<Sum> = gates.iter().map(|_| Sum::default()).collect();
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..gates.len()).collect();
-        Dice::new(round).shuffle(&mut order);
+        Rng::with_seed(round).shuffle(&mut order);
         for i in order {
             sums[i].too_much.push(phase(&gates[i], WANTED, cpus, PHASE));
             sums[i].all_fits.push(phase(&gates[i], UNITS / THREADS as u64, cpus, PHASE));

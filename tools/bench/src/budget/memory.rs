@@ -10,8 +10,9 @@
 
 use super::*;
 use crate::CaseCtx;
-use crate::cid::{Dice, memory::resident_process_bytes};
+use crate::cid::memory::resident_process_bytes;
 use crate::part::{self, Part};
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use warmcore_budget::stock::{AtomicStocks, Stocks};
 use warmcore_results::Bound;
@@ -56,12 +57,12 @@ impl Many {
             accounts.create(parent, plan).expect("without a guarantee nothing is refused")
         };
         let group = make(Some(make(None, "root", LIMIT)), "group", LIMIT);
-        let (mut dice, mut stocks) = (Dice::new(5), 0);
+        let (mut rng, mut stocks) = (Rng::with_seed(5), 0);
         let all: Vec<&Node> = (0..self.accounts).map(|_| make(Some(group), "leaf", u64::MAX)).collect();
         for node in &all {
-            let first = if self.common { 0 } else { dice.below(CPUS as usize) };
+            let first = if self.common { 0 } else { rng.usize(..CPUS as usize) };
             // An odd distance: four different ones.
-            let step = if self.common { 1 } else { 1 + 2 * dice.below(CPUS as usize / 2 - 1) };
+            let step = if self.common { 1 } else { 1 + 2 * rng.usize(..CPUS as usize / 2 - 1) };
             for i in 0..CPUS_EACH {
                 let cpu = CpuId(((first + i * step) % CPUS as usize) as u32);
                 must(accounts.try_charge(node, || cpu, 1));

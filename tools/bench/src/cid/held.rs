@@ -6,9 +6,10 @@
 //!          somebody (overflow) are above and aside. Deterministic: the rows are exact.
 //! Number.  4000 interleavings of 300 steps: 0.3 s.
 
-use super::{Dice, OURS, is_quick};
+use super::{OURS, is_quick};
 use crate::CaseCtx;
 use crate::measure::INTERRUPTED;
+use fastrand::Rng;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{HeldCid, Ids, Policy, User, pcpu_cids, policy};
 use warmcore_results::{Bound, Row};
@@ -32,13 +33,13 @@ struct Found {
 fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
     let ids = Ids::new(pcpu_cids(CPUS as u32), 64, policy);
     let all: CpuSet = (0..CPUS as u32).map(CpuId).collect();
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut threads: Vec<(User, CpuId, Option<HeldCid>)> =
         (0..THREADS).map(|token| (ids.add_user(token, &all), CpuId(token), None)).collect();
     let mut held = 0;
     for _ in 0..STEPS {
-        let (user, cpu, holds) = &mut threads[dice.below(THREADS as usize)];
-        match dice.below(16) {
+        let (user, cpu, holds) = &mut threads[rng.usize(..THREADS as usize)];
+        match rng.usize(..16) {
             0 => _ = ids.compact(),
             1 => {
                 // Everybody who runs enters anew, and a compaction passes.
@@ -54,9 +55,9 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
             _ => match holds.take() {
                 Some(held) => ids.leave(held, user),
                 None => {
-                    if dice.below(3) == 0 {
-                        let end = if dice.below(2) == 0 { FAVOURITES } else { CPUS };
-                        *cpu = CpuId(dice.below(end) as u32);
+                    if rng.usize(..3) == 0 {
+                        let end = if rng.usize(..2) == 0 { FAVOURITES } else { CPUS };
+                        *cpu = CpuId(rng.usize(..end) as u32);
                     }
                     *holds = ids.enter(*cpu, user);
                 }

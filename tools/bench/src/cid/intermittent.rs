@@ -13,10 +13,11 @@
 
 use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
-use super::{Dice, OURS, is_quick};
+use super::{OURS, is_quick};
 use crate::CaseCtx;
 use crate::measure::Effort;
 use crate::part::{self, Part};
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -81,7 +82,7 @@ impl Round {
     /// Runs it in this process, which has nothing else to do.
     pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
-        Dice::new(self.seed).shuffle(&mut cpus);
+        Rng::with_seed(self.seed).shuffle(&mut cpus);
         let mut areas = Method::named(&self.method)?.areas();
         if self.touched {
             areas.touch(&cpus);
@@ -178,7 +179,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         for round in 0..rounds as u64 {
             let seed = delay_ms << 32 | round;
             let mut order: Vec<usize> = (0..variants.len()).collect();
-            Dice::new(seed).shuffle(&mut order);
+            Rng::with_seed(seed).shuffle(&mut order);
             for i in order {
                 let (method, touched, measured) = &mut variants[i];
                 let method = (*method).to_owned();

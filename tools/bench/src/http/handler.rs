@@ -7,9 +7,9 @@
 //!          160 after a move.
 //! Writers. A connection's state: its own task, in whichever thread runs it.
 
-use crate::cid::Dice;
 use axum::Router;
 use axum::routing::get;
+use fastrand::Rng;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::rt::{Read, Write};
@@ -126,8 +126,8 @@ impl State {
     /// Lines whose `next` is one random cycle through all of them (Sattolo's shuffle).
     fn new() -> Self {
         let mut order: Vec<u32> = (0..STATE_LINES as u32).collect();
-        let mut dice = Dice::new(1);
-        (1..STATE_LINES).rev().for_each(|i| order.swap(i, dice.below(i)));
+        let mut rng = Rng::with_seed(1);
+        (1..STATE_LINES).rev().for_each(|i| order.swap(i, rng.usize(..i)));
         let line = |next| Line { next: AtomicU32::new(next), touched: AtomicU32::new(0) };
         Self(order.into_iter().map(line).collect())
     }

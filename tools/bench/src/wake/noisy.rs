@@ -12,7 +12,7 @@ use super::quantiles::Quantiles;
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
+use fastrand::Rng;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -91,9 +91,9 @@ impl Slice for Noisy {
         let watch = counts.clone();
         let rate = std::thread::scope(|scope| {
             let watching = scope.spawn(move || watch.watch(plan));
-            let mut dice = Dice::new(window.begin);
+            let mut rng = Rng::with_seed(window.begin);
             loop {
-                std::thread::sleep(Duration::from_micros(800 + dice.below(400) as u64));
+                std::thread::sleep(Duration::from_micros(800 + rng.usize(..400) as u64));
                 let now = clock::now().0;
                 if now > window.end || sender.send(now).is_err() {
                     break;
@@ -149,8 +149,9 @@ mod tests {
         assert!((floor_ns(poll, 1, 0.5) - 10_000.0).abs() < 1.0);
         assert!((floor_ns(poll, 2, 0.99) - 18_000.0).abs() < 1.0);
         // Drawn, not computed.
-        let mut dice = Dice::new(3);
-        let mut waits: Vec<usize> = (0..10_000).map(|_| dice.below(20_000).min(dice.below(20_000))).collect();
+        let mut rng = Rng::with_seed(3);
+        let mut waits: Vec<usize> =
+            (0..10_000).map(|_| rng.usize(..20_000).min(rng.usize(..20_000))).collect();
         waits.sort_unstable();
         assert!((waits[5000] as f64 - floor_ns(poll, 2, 0.5)).abs() < 300.0, "{}", waits[5000]);
     }

@@ -10,7 +10,7 @@ use super::quantiles::Quantiles;
 use super::race::{Metric, Plan, Slice, Window, time};
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
+use fastrand::Rng;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use warmcore_results::Bound;
@@ -38,10 +38,10 @@ impl Slice for Parked {
         });
         let window = Window::open(plan);
         // Pauses differ from slice to slice: what beats with the kernel's tick in one does not in the next.
-        let mut dice = Dice::new(window.begin);
+        let mut rng = Rng::with_seed(window.begin);
         let (mut wakes, mut trips) = (Quantiles::new(), Quantiles::new());
         loop {
-            std::thread::sleep(Duration::from_micros((PAUSE_US[0] + dice.below(PAUSE_US[1])) as u64));
+            std::thread::sleep(Duration::from_micros((PAUSE_US[0] + rng.usize(..PAUSE_US[1])) as u64));
             let sent = clock::now().0;
             if sent > window.end || sender.send(sent).is_err() {
                 break;

@@ -12,9 +12,9 @@ use super::executor::{Smol, Tokio, TokioPerCore, me};
 use super::go;
 use super::{Contender, Executor, Ours};
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::{Effort, INTERRUPTED};
 use anyhow::Context;
+use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 use warmcore_line::Padded;
@@ -219,7 +219,7 @@ pub fn run(
     let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
     let mut stalled = vec![0; who.len()];
     let mut order: Vec<usize> = (0..who.len()).collect();
-    let mut dice = Dice::new(6);
+    let mut rng = Rng::with_seed(6);
     // Untimed: the first use makes threads, builds programs and grows queues.
     for who in &who {
         let short = Plan { warm: Duration::from_millis(1), measure: Duration::from_millis(2), ..plan };
@@ -229,7 +229,7 @@ pub fn run(
         who.run(slice, short).with_context(|| who.name())?;
     }
     for round in 0..plan.rounds {
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for &i in &order {
             if INTERRUPTED.load(Relaxed) {
                 return Ok(None);

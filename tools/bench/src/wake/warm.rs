@@ -14,8 +14,8 @@ use super::quantiles::Quantiles;
 use super::race::{Metric, Plan, Race, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
 use super::*;
 use crate::CaseCtx;
-use crate::cid::Dice;
 use crate::measure::INTERRUPTED;
+use fastrand::Rng;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -65,8 +65,8 @@ impl Set {
     fn new(kib: usize, seed: u64) -> Self {
         let lines = kib * 1024 / LINE_BYTES;
         let mut order: Vec<u32> = (0..lines as u32).collect();
-        let mut dice = Dice::new(seed);
-        (1..lines).rev().for_each(|i| order.swap(i, dice.below(i)));
+        let mut rng = Rng::with_seed(seed);
+        (1..lines).rev().for_each(|i| order.swap(i, rng.usize(..i)));
         let line = |next: u32| Line { next: AtomicU32::new(next), touched: AtomicU32::new(0) };
         Self(order.into_iter().map(line).collect())
     }

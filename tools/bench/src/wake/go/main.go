@@ -86,12 +86,12 @@ func (t *times) at(q float64) float64 {
 	return math.NaN()
 }
 
-// A dice gives the numbers of the Rust side's (splitmix64).
-type dice uint64
+// An rng gives random numbers from a seed (splitmix64).
+type rng uint64
 
-func (d *dice) below(end int) int {
-	*d += 0x9e3779b97f4a7c15
-	z := uint64(*d)
+func (r *rng) below(end int) int {
+	*r += 0x9e3779b97f4a7c15
+	z := uint64(*r)
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
 	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
 	return int((z ^ (z >> 31)) % uint64(max(end, 1)))
@@ -175,7 +175,7 @@ func setsOf(tasks, kib int) [][]line {
 		for j := range lines {
 			lines[j].next = uint32(j)
 		}
-		d := dice(i)
+		d := rng(i)
 		for j := len(lines) - 1; j > 0; j-- {
 			k := d.below(j)
 			lines[j].next, lines[k].next = lines[k].next, lines[j].next
@@ -435,7 +435,7 @@ func parked(from, width int, warm, measure time.Duration) []float64 {
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		d := dice(now())
+		d := rng(now())
 		for {
 			pause := syscall.NsecToTimespec(int64(from+d.below(width)) * 1000)
 			syscall.Nanosleep(&pause, nil)
@@ -510,7 +510,7 @@ func noisy(hogs int, poll, warm, measure time.Duration) []float64 {
 		defer close(wakes)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		d := dice(w.begin)
+		d := rng(w.begin)
 		for {
 			pause := syscall.NsecToTimespec(int64(800+d.below(400)) * 1000)
 			syscall.Nanosleep(&pause, nil)
