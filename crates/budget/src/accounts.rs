@@ -1,12 +1,13 @@
-//! Accounts: a tree of limits, spent from stocks.
+//! A tree of accounts with limits, charged through per-CPU stocks.
 //!
-//! Model.   `try_charge` spends from this CPU's stock of the account. If that can't serve, the charge goes
-//!          up the tree (`charge_ancestors`) and takes along what fills the stock (`refill`); if it does not fit, all
-//!          stocks below the full account are closed (`drain`) and it is decided exactly (`refuse`).
-//! Number.  One charge in some hundreds goes up the tree.
-//! Protocol. Units are conserved: what an account is charged is what is used of it, plus what lies in its
-//!          stocks, less the stocks' debts. Every step moves units from one to another.
-//! Writers. See `node`, and `stock`.
+//! `try_charge` takes units from the account's stock on this CPU. If the stock cannot serve, the charge goes up
+//! the tree (`charge_ancestors`) and brings the units that fill the stock (`refill`). If it does not fit a
+//! limit, all stocks below the full account are closed (`drain`), and the charge is decided on the exact usage
+//! (`exact`). One charge in some hundreds goes up the tree.
+//!
+//! Units are conserved: what an account is charged is what is used of it, plus the units in its stocks, less
+//! the debts of its stocks. Every step moves units from one of these to another. `node` and `stock` list the
+//! writers of each field.
 
 mod ancestors;
 mod drain;
@@ -35,27 +36,27 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use warmcore_types::{CpuId, ignore_poison};
 
-/// All accounts whose stocks stand in the same tables.
+/// All accounts whose stocks are in the same tables.
 #[derive(Debug)]
 pub struct Accounts<S> {
     stocks: S,
     nodes: Nodes,
     retired: Mutex<Retired>,
-    /// Whether somebody waits for what was given back: 1 until a host asks.
+    /// 1 if units came back to an account where a charge waits, until `take_pending_wake`.
     wake_pending: AtomicU32,
 }
 
-/// Who is gone, and who is about to go.
+/// Accounts without handles.
 #[derive(Debug, Default)]
 struct Retired {
     free: BinaryHeap<Reverse<Key>>,
     orphans: Vec<Key>,
 }
 
-/// What a drain brought.
+/// What a drain returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
-    /// Units that lay in stocks.
+    /// Units that were in stocks.
     pub units: u64,
     /// Stocks that were open.
     pub stocks: u32,
@@ -69,7 +70,7 @@ impl std::ops::AddAssign for Drained {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// No accounts yet.
+    /// Starts without accounts.
     pub fn new(stocks: S) -> Self {
         Self {
             stocks,
@@ -86,20 +87,20 @@ impl<S: Stocks> Accounts<S> {
 
     /// Charges `n` units to the account and all above it, or none.
     ///
-    /// **Touches** the stock on this CPU; every 500th time or so, and near a limit, the accounts.
+    /// **Touches** the stock on this CPU; about every 500th time, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverBudget> {
         if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slow(node, cpu(), n, None) }
     }
 
-    /// Charges `n` units to this CPU's stock. False: it can't serve; nothing happened.
+    /// Charges `n` units to this CPU's stock. False if the stock cannot serve; then nothing happened.
     #[inline(always)]
     pub fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.charge(cpu, node.key, n as u32)
     }
 
-    /// Charges `n` units, whatever the limits. `Err` says where that is over, and by how much; it is charged
-    /// all the same. Panics above 2^60 units.
+    /// Charges `n` units, whatever the limits. `Err` names an account that is over its limit, and by how much;
+    /// the units are charged all the same. Panics above 2^60 units.
     pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
         assert!(n <= 1 << 60, "{}: {n} units at once; nobody has so many", node.name());
         if self.charge_slow(node, cpu, n, None).is_ok() {
@@ -108,20 +109,20 @@ impl<S: Stocks> Accounts<S> {
         self.force_charge_past_stocks(node, n).map_or(Ok(()), Err)
     }
 
-    /// As `try_charge`, and leaves stocks alone: for who has no handle, only something that is charged
-    /// there already.
+    /// As `try_charge`, but never through a stock: for callers without a handle, whose units keep the account
+    /// in existence.
     pub fn try_charge_past_stocks(&self, node: &Node, n: u64) -> Result<(), OverBudget> {
         self.charge_tree(node, n, None)?;
         self.add_direct(node, n);
         Ok(())
     }
 
-    /// As `force_charge`, and leaves stocks alone.
+    /// As `force_charge`, but never through a stock.
     pub fn force_charge_past_stocks(&self, node: &Node, n: u64) -> Option<Overrun> {
         let over = self.force_charge_ancestors(node, n);
         self.add_direct(node, n);
         for full in node.path().filter(|a| a.usage.load(Relaxed) > a.limit.load(Relaxed)) {
-            // What lies in stocks below does not fit any more either.
+            // Units in stocks below are over the limit now, too.
             if full.slack_units() > 0 {
                 let _disabled = DisableStocks::new(full);
                 self.drain_open(full);
@@ -131,34 +132,35 @@ impl<S: Stocks> Accounts<S> {
         over.map(|over| self.overrun(over))
     }
 
-    /// Gives back `n` units that were charged to this account, on whatever CPU.
+    /// Gives back `n` units that were charged to this account, on any CPU.
     ///
-    /// That it is too much is found at once where it goes up the tree, and where no other CPU has a stock of
-    /// the account. Else a stock may take it; the next drain finds less in use than lies in stocks.
+    /// An error if fewer are charged, found at once where the uncharge goes up the tree and no other CPU has a
+    /// stock of the account. Otherwise a stock may take the surplus, and the next drain finds less in use than
+    /// there is in stocks.
     #[inline(always)]
     pub fn uncharge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverUncharge> {
         if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slow(node, cpu(), n) }
     }
 
-    /// Puts `n` units into this CPU's stock. False: it can't take them; nothing happened.
+    /// Returns `n` units to this CPU's stock. False if the stock cannot take them; then nothing happened.
     #[inline(always)]
     pub fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
     }
 
-    /// Changes the limit. One below usage refuses every charge until usage is below it.
+    /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
     pub fn set_limit(&self, node: &Node, limit: u64) {
-        // ORDERING: SeqCst; before the drain, so that no stock opens with a share of the old one after it.
+        // ORDERING: SeqCst; before the drain, so that no stock opens with a share of the old limit after it.
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
             let _disabled = DisableStocks::new(node);
-            // A stock that is about to open is waited for.
+            // The drain waits for a stock that is being opened.
             self.exact(node, FAST_TRIES, || ());
         }
         node.clear_pressure(node.usage.load(Relaxed));
     }
 
-    /// Changes the soft limit: above it, pressure.
+    /// Changes the soft limit. Usage above it is reported as pressure.
     pub fn set_soft_limit(&self, node: &Node, limit: u64) {
         node.soft.store(limit, Relaxed);
         let usage = node.usage.load(Relaxed);
@@ -168,29 +170,30 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// The limit; `u64::MAX`: none.
+    /// The limit; `u64::MAX` if there is none.
     pub fn limit(&self, node: &Node) -> u64 {
         node.limit.load(Relaxed)
     }
 
-    /// Whether units came back for which somebody waits, since this was asked last. A host asks after
-    /// whatever may give units back.
+    /// Whether units came back to an account where a charge waits, since the last call. Callers ask after every
+    /// operation that may return units, and then wake waiters.
     #[inline]
     pub fn take_pending_wake(&self) -> bool {
         self.wake_pending.load(Relaxed) != 0 && self.wake_pending.swap(0, AcqRel) != 0
     }
 
-    /// Whether [`take_pending_wake`](Self::take_pending_wake) would say so.
+    /// Whether [`take_pending_wake`](Self::take_pending_wake) would return true.
     #[inline]
     pub fn wake_pending(&self) -> bool {
         self.wake_pending.load(Relaxed) != 0
     }
 
-    /// Counts a charge of the account `by` that waits at `node`, on its path: the stocks there stay closed, so that
-    /// whatever comes back is seen, and no other charge goes through.
+    /// Counts a charge of the account `by` that waits at `node`, an account on its path. Until `end_waiting`
+    /// the stocks below `node` stay closed, so that every returned unit goes through `node`, and no other
+    /// charge is granted there.
     pub fn begin_waiting(&self, node: &Node, by: &Node) {
         by.charging.fetch_add(1, Relaxed);
-        // ORDERING: SeqCst, both; before the look at usage, pairs with `take_back`.
+        // ORDERING: SeqCst, both; before the caller's look at usage; pairs with `take_back`.
         node.waiting.fetch_add(1, SeqCst);
         std::mem::forget(DisableStocks::new(node));
         self.drain_open(node);
@@ -198,15 +201,15 @@ impl<S: Stocks> Accounts<S> {
 
     /// The opposite of `begin_waiting`.
     pub fn end_waiting(&self, node: &Node, by: &Node) {
-        // ORDERING: SeqCst, of which Release; it only lets others in again.
+        // ORDERING: SeqCst, of which Release is needed; later charges use stocks again.
         node.stocks_disabled.fetch_sub(1, SeqCst);
         node.waiting.fetch_sub(1, SeqCst);
-        // ORDERING: Release, last; pairs with the Acquire in `try_reap`: `node`, which is on the path, is not touched
-        // any more.
+        // ORDERING: Release, last; pairs with the Acquire in `try_reap`. `node`, which is on the path, is not
+        // touched after it.
         by.charging.fetch_sub(1, Release);
     }
 
-    /// How many accounts there are, orphans included.
+    /// The number of accounts, orphans included.
     pub fn accounts(&self) -> usize {
         self.nodes.len() - ignore_poison(self.retired.lock()).free.len()
     }

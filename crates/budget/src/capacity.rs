@@ -1,44 +1,45 @@
-//! Room: how large a stock may be. The rule that keeps what lies in stocks small.
+//! How many units a stock may hold.
 //!
-//! Model.   An account lets [`share`] units lie in all stocks below it: a hundredth of its limit. A
-//!          stock's room is taken from the share of every account on its path when it opens, and goes
-//!          back when it closes, so the bound holds whatever the number of threads and tenants. A
-//!          stock wants room for [`CHARGES`] charges like the one at hand; it gets at most half of a fair
-//!          part of each share, and of what is left below each limit. Near a limit that is nothing, and
-//!          charges go through the tree one by one.
-//! Number.  A limit of 1 GiB on 384 CPUs: 10.7 MB may lie in stocks, 16 KiB (2^14) in each.
-//! Source.  Our own. The kernel's batch is fixed: 64 pages a CPU, whatever the limit.
+//! An account lets [`share`] units be in all stocks below it: a hundredth of its limit. A stock takes its
+//! capacity from the share of every account on its path when it opens, and returns it when it closes, so the
+//! bound holds for any number of threads and tenants. A stock asks for the capacity of [`CHARGES`] charges like
+//! the present one. It gets at most half of an equal part of each share, and a quarter of an equal part of what
+//! is left below each limit. Near a limit that is nothing, and charges go up the tree one by one.
+//!
+//! Example: with a limit of 1 GiB and 384 CPUs, 10.7 MB may be in stocks, 16 KiB (2^14) in each.
+//!
+//! The kernel's batch is fixed instead: 64 pages per CPU, whatever the limit.
 
 use crate::stock::CAPACITY_LOG2_MAX;
 
-/// So many charges like the one at hand find place in a stock: a refill, about 50 ns, costs each of
-/// them 0.2 ns.
+/// Charges like the present one that a stock has capacity for: a refill takes about 50 ns and
+/// fills half of it, 0.2 ns per charge.
 pub const CHARGES: u64 = 512;
 
-/// Accounts without a limit let so many units lie in stocks.
+/// The share of an account without a limit, in units.
 pub const SHARE_MAX: u64 = 1 << 26;
 
-/// How many units may lie in all stocks below an account with this limit.
+/// How many units may be in all stocks below an account with this limit.
 pub const fn share(limit: u64) -> u64 {
     let hundredth = limit / 100;
     if hundredth < SHARE_MAX { hundredth } else { SHARE_MAX }
 }
 
-/// What one account on the path says about a stock's room.
+/// What one account on the path contributes to a stock's capacity.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// Its limit; `u64::MAX` without.
+    /// Its limit; `u64::MAX` if there is none.
     pub limit: u64,
-    /// Its usage, stocks and all.
+    /// Its usage, units in stocks included.
     pub usage: u64,
-    /// How much of its share is taken, the asking stock's own room left out.
+    /// How much of its share is taken, without the asking stock's own capacity.
     pub taken: u64,
-    /// Open stocks below it, the asking one counted.
+    /// Open stocks below it, including the asking one.
     pub stocks: u64,
 }
 
 impl Facts {
-    /// The largest room that it grants.
+    /// The largest capacity that it allows.
     pub fn allows(&self) -> u64 {
         let share = share(self.limit);
         let left = share.saturating_sub(self.taken);
@@ -48,12 +49,12 @@ impl Facts {
     }
 }
 
-/// The room for charges of `n` units where the path allows at most `allowed`; 0 if none is worth it.
+/// The capacity for charges of `n` units where the path allows at most `allowed`; 0 if none is useful.
 pub fn capacity_log2(n: u64, allowed: u64) -> u8 {
-    // The room is a power of two less one.
+    // A capacity is a power of two less one.
     let wanted = n.saturating_mul(CHARGES).min(allowed.saturating_add(1));
     let log2 = (wanted.max(1).ilog2() as u8).min(CAPACITY_LOG2_MAX);
-    // Less than two charges: it would be refilled at each.
+    // With less than two charges the stock would be refilled at each.
     if crate::stock::capacity(log2) < n.saturating_mul(2) { 0 } else { log2 }
 }
 
@@ -61,7 +62,7 @@ pub fn capacity_log2(n: u64, allowed: u64) -> u8 {
 mod tests {
     use super::*;
 
-    /// An account with a limit, and that much of it used.
+    /// An account with this limit and usage.
     fn facts(limit: u64, usage: u64) -> Facts {
         Facts { limit, usage, taken: 0, stocks: 1 }
     }

@@ -1,4 +1,4 @@
-//! Outcome: what a charge can end in.
+//! The outcomes of a charge.
 
 use crate::stock::Key;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// assert_eq!((over.account(), over.usage(), over.limit()), ("server", 0, 100));
 /// ```
 ///
-/// One word, so that a charge that fits returns in a register.
+/// One word wide, so that a charge that fits returns in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct OverBudget(pub(crate) Box<Refused>);
@@ -26,37 +26,37 @@ pub(crate) struct Refused {
     pub(crate) usage: u64,
     pub(crate) limit: u64,
     pub(crate) is_queued: bool,
-    /// The account, for who waits there. It is on the path of the one that was charged.
+    /// The account, for the charge's wait there. It is on the path of the account that was charged.
     pub(crate) key: Key,
 }
 
 impl OverBudget {
-    /// The account that is full.
+    /// The name of the account that is full.
     pub fn account(&self) -> &str {
         &self.0.account
     }
 
-    /// How much it was asked for. Less than was charged below it if a guarantee covered the rest.
+    /// How much was asked of that account: less than was charged below it if a guarantee covered the rest.
     pub fn asked(&self) -> u64 {
         self.0.asked
     }
 
-    /// What was charged to it then.
+    /// The usage of that account then.
     pub fn usage(&self) -> u64 {
         self.0.usage
     }
 
-    /// Its limit then.
+    /// The limit of that account then.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// Whether it was refused because others wait there for room and came first.
+    /// Whether it was refused because other charges wait there and came first.
     pub fn is_queued(&self) -> bool {
         self.0.is_queued
     }
 
-    /// Whether waiting is no use: it is larger than the limit.
+    /// Whether the charge is larger than the limit, so that waiting is of no use.
     pub fn exceeds_limit(&self) -> bool {
         self.0.asked > self.0.limit
     }
@@ -95,7 +95,7 @@ pub(crate) struct Missing {
 }
 
 impl OverUncharge {
-    /// The account.
+    /// The name of the account.
     pub fn account(&self) -> &str {
         &self.0.account
     }
@@ -105,7 +105,7 @@ impl OverUncharge {
         self.0.asked
     }
 
-    /// How much is charged to this very account, its children's left out.
+    /// How much is charged to this very account, without its children.
     pub fn charged(&self) -> u64 {
         self.0.charged
     }
@@ -123,7 +123,7 @@ impl fmt::Display for OverUncharge {
 
 impl std::error::Error for OverUncharge {}
 
-/// A charge that had to succeed went over a limit.
+/// A forced charge went over a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overrun {
     pub(crate) account: Arc<str>,
@@ -131,7 +131,7 @@ pub struct Overrun {
 }
 
 impl Overrun {
-    /// The account that is over its limit by most.
+    /// The name of the account that is over its limit by most.
     pub fn account(&self) -> &str {
         &self.account
     }
@@ -148,27 +148,27 @@ impl fmt::Display for Overrun {
     }
 }
 
-/// Something that happened to an account, for who listens there: [`Builder::on_event`](crate::Builder::on_event).
+/// An event of an account, for its listener: [`Builder::on_event`](crate::Builder::on_event).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Said once until
-    /// usage was a sixteenth below. Who frees something in here may save the charge: it is tried again.
+    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Reported once until
+    /// usage is a sixteenth below. A listener that frees units here may save the charge: it is tried again.
     Pressure {
-        /// Where.
+        /// The name of the account.
         account: Arc<str>,
-        /// Usage, stocks and all.
+        /// Its usage, units in stocks included.
         usage: u64,
-        /// The soft limit, or the limit without one.
+        /// The soft limit, or the limit if that is lower.
         limit: u64,
     },
     /// A charge was refused.
     OverBudget(OverBudget),
-    /// A charge that had to succeed went over the limit.
+    /// A forced charge went over the limit.
     Overrun(Overrun),
-    /// The stocks of an account and all below it were emptied, to make room or because they were asked.
+    /// The stocks of an account and all below it were emptied by `drain_all`.
     Drained {
-        /// Where.
+        /// The name of the account.
         account: Arc<str>,
         /// Units that came back.
         units: u64,
@@ -177,5 +177,5 @@ pub enum Event {
     },
 }
 
-/// Who is told of events: in the thread that caused them, no lock held.
+/// A callback for events, called on the thread that caused them, with no lock held.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;

@@ -1,8 +1,7 @@
-//! Host: accounts of this process, and everything that acts: wakers, the allocator, a thread that tidies.
+//! Accounts of this process, and everything that acts: handles, wakers, the allocator, the background thread.
 //!
-//! Model.   All accounts of a kind are in one [`Accounts`], so that a CPU's stocks stand together. A
-//!          `AccountPtr` is where an account is: one word, which a block of memory can carry.
-//! Number.  The thread looks ten times a second as long as there are accounts.
+//! All accounts of one stock kind are in one [`Accounts`], so that a CPU's stocks stand together. An
+//! `AccountPtr` refers to an account with one word, which a block of memory can carry.
 
 mod account;
 mod active;
@@ -34,12 +33,12 @@ use warmcore_types::CpuId;
 static ATOMIC: OnceLock<Accounts<AtomicStocks>> = OnceLock::new();
 static RSEQ: OnceLock<Accounts<RseqStocks>> = OnceLock::new();
 
-/// Where an account is: its node's address, and its kind in the lowest bit.
+/// A pointer to an account: its node's address, with the stock kind in the lowest bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub(crate) struct AccountPtr(NonNull<Node>);
 
-/// Runs the same code on the accounts of either kind.
+/// Expands to the same code for the accounts of either kind.
 macro_rules! on_account {
     ($ptr:expr, |$accounts:ident, $node:ident| $act:expr) => {{
         let (ptr, $node) = ($ptr, $ptr.node());
@@ -61,7 +60,7 @@ pub(crate) use on_account;
 pub(crate) fn atomic() -> &'static Accounts<AtomicStocks> {
     #[cold]
     fn begin() -> &'static Accounts<AtomicStocks> {
-        // the backend is chosen here at the latest, so that CPUs can be told without a call.
+        // The backend is chosen here at the latest, so that CPU numbers are known without a call.
         let _ = warmcore_percpu::try_backend();
         set_up_unaccounted();
         ATOMIC.get_or_init(|| Accounts::new(AtomicStocks::new(affinity::nr_cpu_ids() as u32)))
@@ -73,23 +72,24 @@ pub(crate) fn atomic() -> &'static Accounts<AtomicStocks> {
 pub(crate) fn rseq() -> &'static Accounts<RseqStocks> {
     #[cold]
     fn begin() -> &'static Accounts<RseqStocks> {
-        // Sections run from here on, if they run at all, also where a kind was asked for by name.
+        // The backend is chosen here at the latest: sections are enabled now or never, also where a kind was
+        // forced.
         let _ = warmcore_percpu::try_backend();
         set_up_unaccounted();
-        // SAFETY: only sections and compare-and-swaps on the word that is theirs ever write these
+        // SAFETY: only sections, and compare-and-swaps on the word that is meant for them, ever write these
         // tables; where sections are not enabled, every charge goes up the tree.
         RSEQ.get_or_init(|| Accounts::new(unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) }))
     }
     RSEQ.get().unwrap_or_else(begin)
 }
 
-/// The slots of counters serve the whole process: no account pays for them because its scope was the first to add.
+/// Per-CPU slots of counters serve the whole process: they are charged to no account, whichever is active.
 fn set_up_unaccounted() {
     warmcore_percpu::set_up_within(|act| unaccounted(act));
 }
 
-/// This CPU's stock, of the strict kind. Not where the number would have to be asked for: a call would have
-/// the fast way save registers.
+/// This CPU's stock, of the strict kind. `None` where the CPU number would need a call, for which the fast path
+/// would have to save registers.
 #[inline(always)]
 fn atomic_stock(area: Option<RseqArea>, addr: StockAddr) -> Option<&'static AtomicU64> {
     let cpu = area.map(RseqArea::index).or_else(cpu_hint)?;
@@ -123,11 +123,11 @@ impl AccountPtr {
         unsafe { self.0.map_addr(addr).as_ref() }
     }
 
-    /// Charges this CPU's stock: [`Accounts::charge_stock`], by what is known without a look at the accounts.
-    /// `place` is the node's: in a handle it is in registers, where a loop charges more than once.
+    /// [`Accounts::charge_stock`], without a look at the accounts. `addr` is the node's; a handle has it in
+    /// registers, where a loop charges more than once.
     #[inline(always)]
     pub(crate) fn charge_stock(self, addr: StockAddr, n: u64) -> bool {
-        // Before the kind is asked, so that a loop asks it once.
+        // Before the kind is tested, so that a loop tests it once.
         let area = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
@@ -139,7 +139,7 @@ impl AccountPtr {
             }
     }
 
-    /// Puts into this CPU's stock: [`Accounts::uncharge_stock`].
+    /// [`Accounts::uncharge_stock`], as `charge_stock`.
     #[inline(always)]
     pub(crate) fn uncharge_stock(self, addr: StockAddr, n: u64) -> bool {
         let area = RseqArea::current(PercpuMode::Cpu);
@@ -155,7 +155,7 @@ impl AccountPtr {
             }
     }
 
-    /// Where the account's stocks stand.
+    /// Where the account's stocks are.
     #[inline(always)]
     pub(crate) fn stock_addr(self) -> StockAddr {
         self.node().stock_addr
@@ -207,15 +207,15 @@ impl AccountPtr {
         result
     }
 
-    /// As `wake_waiters`, for the allocator: it may be called in the midst of anything, under the locks of an
-    /// executor too, whose wakers want the same locks. So another thread wakes.
+    /// As `wake_waiters`, for the allocator: it may be called under any lock, also of an executor whose wakers
+    /// take the same locks. So the background thread wakes them.
     pub(crate) fn wake_waiters_elsewhere(self) {
         if on_account!(self, |accounts, _node| accounts.wake_pending()) {
             reclaim::notify_reclaimer();
         }
     }
 
-    /// After whatever may have brought units back: who waits for them is woken.
+    /// Wakes charges that wait for units, after anything that may have returned some.
     pub(crate) fn wake_waiters(self) {
         if on_account!(self, |accounts, _node| accounts.take_pending_wake()) {
             wait::wake_first_waiters();
@@ -223,7 +223,7 @@ impl AccountPtr {
     }
 }
 
-// SAFETY: a AccountPtr is the address of a node, which is Sync and lives for ever.
+// SAFETY: the address of a node, which is Sync and lives for ever.
 unsafe impl Send for AccountPtr {}
 // SAFETY: as above.
 unsafe impl Sync for AccountPtr {}

@@ -1,14 +1,15 @@
-//! Stock: budget that an account holds ready on one CPU, and the three ways to keep it.
+//! Stocks: units that one CPU holds ready for one account, and three implementations of them.
 //!
-//! Model.   Every CPU has a table, and an account's stock stands at the same place in each, its *slot*.
-//!          Accounts outnumber places, so a slot says whose stock it holds: it is *bound*. A stock has
-//!          free units and *room*: how many may lie there. Room 0 is closed: nothing is spent from it,
-//!          nothing returns to it.
-//! Number.  A stock is 16 bytes, a table 32 KiB of addresses, of which a page exists where one of its
-//!          256 stocks was used.
-//! Writers. `charge`, `uncharge`, `raise`, `bind`: on the CPU whose table it is. `lower`: anybody.
-//! Source.  Linux `mm/memcontrol.c`, `struct memcg_stock_pcp`; linux-mm, January 2023, "Introduce
-//!          memcg_stock_pcp remote draining", v2. Bound slots are our own.
+//! Every CPU has a table, and an account's stock is at the same index in each, its *slot*. There are more
+//! accounts than slots, so a slot names the account whose stock it holds: it is *bound* to it. A stock has free
+//! units and a *capacity*, the number of units that it may hold. With capacity 0 it is closed: nothing is taken
+//! from it and nothing returns to it.
+//!
+//! A stock is 16 bytes; a table is 32 KiB of addresses, and its pages exist where one of their 256 stocks was
+//! used. `charge`, `uncharge`, `refill` and `bind` are called on the CPU that owns the table, `reduce` on any.
+//!
+//! Source: Linux `mm/memcontrol.c`, `struct memcg_stock_pcp`; linux-mm, January 2023, "Introduce
+//! memcg_stock_pcp remote draining", v2. Bound slots are our own.
 
 #[cfg(not(loom))]
 mod locked;
@@ -37,108 +38,110 @@ pub(crate) use {
 pub use table::StockAddr;
 use warmcore_types::CpuId;
 
-/// Which account, as a stock knows it: below 2^24, and 0 is nobody.
+/// The number of an account, below 2^24; 0 is none.
 pub type Key = u32;
 
-/// The keys end here: what a stock can name.
+/// The end of the keys that a stock can name.
 pub const KEYS_END: Key = 1 << 24;
 
-/// The largest room is `2^CAPACITY_LOG2_MAX - 1` units.
+/// The largest capacity is `2^CAPACITY_LOG2_MAX - 1` units.
 pub const CAPACITY_LOG2_MAX: u8 = 30;
 
-/// What a stock that is between two accounts shows as its mark.
+/// The mark of a stock that is being bound to another account.
 const LEAVING: u8 = 7;
 
-/// A stock as it was a moment ago. What changes it names what it saw, and fails if that is not so any
-/// more.
+/// The state of a stock at one moment. Operations that change a stock name the state that they expect, and fail
+/// if it is another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StockSnapshot {
-    /// Whose it is; 0: nobody's.
+    /// The account that it is bound to; 0 if none.
     pub key: Key,
-    /// Units in it. Negative is debt: spent after a drain had taken them.
+    /// Units in it. Negative is a debt: units spent after a drain had taken them.
     pub free: i32,
-    /// The room is `2^capacity_log2 - 1`; 0 is closed.
+    /// The capacity is `2^capacity_log2 - 1`; 0 is closed.
     pub capacity_log2: u8,
     /// Whether it has not changed since it was marked.
     pub is_idle: bool,
-    /// It is between two accounts: closed and empty, until `bind` has finished.
+    /// It is being bound to another account: closed and empty, until `bind` has finished.
     pub is_leaving: bool,
     pub(crate) words: [u64; 2],
 }
 
 impl StockSnapshot {
-    /// How many units may lie there.
+    /// The number of units that it may hold.
     pub fn capacity(&self) -> u64 {
         capacity(self.capacity_log2)
     }
 
-    /// Whether units may lie there.
+    /// Whether it may hold units.
     pub fn is_open(&self) -> bool {
         self.capacity_log2 > 0
     }
 }
 
-/// The units of a room.
+/// The capacity in units.
 pub const fn capacity(capacity_log2: u8) -> u64 {
     (1 << capacity_log2) - 1
 }
 
-/// What [`Stocks::lower`] leaves behind.
+/// A change by [`Stocks::reduce`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reduction {
-    /// Units to take; negative: debt that was paid.
+    /// Units to take; negative for a debt that was paid.
     pub taken: i32,
-    /// The room from now on.
+    /// The capacity afterwards.
     pub capacity_log2: u8,
-    /// Whether to mark it, so that a later look tells whether it was used.
+    /// Whether to mark the stock, so that a later snapshot shows whether it was used.
     pub mark: bool,
 }
 
 /// The stocks of all CPUs: one of the three kinds.
 ///
-/// The CPU is asked for where a kind must know it: a function, because the section of [`RseqStocks`] knows by
-/// itself. A simulator answers with the CPU that it imagines.
+/// `charge` and `uncharge` take a function for the CPU number: the section of [`RseqStocks`] reads the number
+/// by itself, and a simulator returns the CPU that it simulates.
 pub trait Stocks: Sync {
     /// Whether a stock is never in debt.
     const STRICT: bool;
-    /// The kind's name.
+    /// The name of the kind.
     const NAME: &'static str;
 
-    /// How many CPU numbers there are tables for.
+    /// The number of CPU numbers with a table.
     fn cpus(&self) -> u32;
 
-    /// Spends `n` units from the stock of `key` here. False: it is not bound, or has not so many, or
-    /// this thread was disturbed; nothing happened.
+    /// Takes `n` units from the stock of `key` on this CPU. False if it is not bound to `key`, has fewer, or
+    /// the section was aborted; then nothing happened.
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
-    /// Puts `n` units into the stock of `key` here. False: no room, or as in `charge`.
+    /// Returns `n` units to the stock of `key` on this CPU. False if it would exceed its capacity, or as in
+    /// `charge`.
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
-    /// Where the stocks of `key` stand.
+    /// Where the stocks of `key` are.
     #[doc(hidden)]
     fn stock_addr(&self, key: Key) -> StockAddr;
 
-    /// What is in `key`'s slot of that CPU, whoever's it is.
+    /// The state of `key`'s slot of that CPU, whichever account it is bound to.
     fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot;
 
-    /// Adds units, and room. On the stock's own CPU only: false elsewhere.
+    /// Adds units and capacity. Only on the CPU that owns the stock: false elsewhere.
     fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool;
 
-    /// Takes units or room, or marks. From any CPU, without disturbing the stock's own.
+    /// Takes units or capacity, or marks. From any CPU, without disturbing the one that owns the stock.
     fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool;
 
-    /// Binds a slot that is closed and even to `key`. On its own CPU only: false elsewhere.
+    /// Binds a slot that is closed and even (no units, no debt) to `key`. Only on the CPU that owns it: false
+    /// elsewhere.
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool;
 
-    /// Memory that the tables have, in bytes.
+    /// Resident memory of the tables, in bytes.
     fn resident_bytes(&self) -> std::io::Result<usize>;
 }
 
-/// The upper half of the word that everybody may change: whose, marked how, how much room.
+/// The upper half of the word that any CPU may change: key, mark and capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tag {
     key: Key,
-    /// 0: not marked. 1 to 6: what the units were when it was. 7: leaving.
+    /// 0: not marked. 1 to 6: derived from the units when it was marked. 7: being bound.
     mark: u8,
     capacity_log2: u8,
 }
@@ -155,8 +158,8 @@ impl Tag {
     }
 }
 
-/// What the mark of a stock with these units is. Use that leaves them as they were, or six times as
-/// many further, looks like none: it costs one slow charge.
+/// The mark of a stock with these units. Use that changes them by a multiple of six looks like no use: it costs
+/// one slow charge.
 fn mark_of(units: u32) -> u8 {
     1 + (units % 6) as u8
 }

@@ -1,4 +1,4 @@
-//! The seam through which atomics and locks enter, so that loom can stand in for them.
+//! Atomics and locks, which loom replaces in models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -11,8 +11,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-/// Waits a little for somebody who is in the middle of a few instructions, or was preempted there.
-/// It sleeps before long: a thread of higher priority that spun would keep that one from its CPU.
+/// Waits for a thread that is in the middle of a few instructions, or was preempted there. Sleeps after a short
+/// spin: a thread of higher priority that kept spinning would keep the other one from its CPU.
 pub(crate) fn pause(tries: u32) {
     #[cfg(loom)]
     {

@@ -1,15 +1,21 @@
-//! Climb: a charge on its way up the tree, and units on their way back.
+//! Charging an account and its ancestors, and returning units to them.
 //!
-//! Model.   A charge is added to the account, then to its parent, to the root. One that does not fit is
-//!          undone below. While it might be, it is a *passage*: counted in the float of every account that
-//!          it may have to be taken from again, so that nobody is refused because of it. An account's
-//!          guarantee is charged to its parent in advance; what it covers ends there. Who changes usage and
-//!          reserve of such an account holds its lock: what one gives up, or takes hold of, on the way to
-//!          being refused is seen by nobody.
-//! Number.  Three levels: three compare-and-swaps on usage, two more each on the float of the lower two.
-//! Protocol. Locks: turns from the account to the root, then the guarantees' from the account to the root.
-//!          Who refuses has a turn, and gives back what he drains: turns come first.
-//! Writers. See `node`.
+//! A charge is added to the usage of the account, then of its parent, up to the root. Where it does not fit,
+//! the additions below are undone. Until it is known that an addition stays, the charge is *in flight*: it
+//! counts in the slack of every account below the root, so that no other charge is refused because of it. An
+//! account's guarantee is charged to its parent in advance; the part of a charge that it covers ends there.
+//! With a guarantee, usage and reserve change under `guarantee_lock`, so that no other thread sees what a
+//! refused charge takes and puts back.
+//!
+//! # Cost
+//!
+//! With three levels: three compare-and-swaps on usage, and two more on the slack of each of the lower two.
+//!
+//! # Locks
+//!
+//! The `exact_lock`s from the account to the root, then the `guarantee_lock`s from the account to the root. A
+//! refused charge holds an `exact_lock` while it returns the units that it drained, so `exact_lock`s come
+//! first.
 
 use super::node::{Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
@@ -18,27 +24,29 @@ use crate::outcome::{Event, Overrun};
 use crate::sync::{MutexGuard, Ordering::*};
 use warmcore_types::ignore_poison;
 
-/// Whether who asks comes before all who wait at an account.
+/// Whether the charge may pass the charges that wait at an account.
 pub type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
 
-/// Where a charge did not fit, and how much of it had come so far.
+/// Where a charge did not fit, and how much of it was left to charge there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Full<'a> {
     pub(super) node: &'a Node,
     pub(super) asked: u64,
-    /// Others wait there, and came first.
+    /// Refused because other charges wait there.
     pub(super) is_queued: bool,
 }
 
-/// Somebody between adding to an account's usage and knowing that it stays: the float says so.
+/// A charge between adding to an account's usage and knowing that the addition stays; counted in the account's
+/// slack.
 struct InFlight<'a> {
     node: &'a Node,
-    /// Where somebody is being refused, one after the other: who refuses waits for those who are counted.
+    /// Where another charge is being decided exactly: that charge waits for all in flight, so new ones wait for
+    /// it.
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> InFlight<'a> {
-    /// `None`: it would have to wait for a turn, and must not.
+    /// `None` if it would have to wait for the lock and must not.
     fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
         node.add_slack(1, u64::MAX);
         if !node.are_stocks_disabled() {
@@ -58,10 +66,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` from `node` up to the root, or nothing. `may_charge` says whether the caller comes before all
-    /// who wait at an account. Who has taken room for a stock must not wait: who refuses has the turn, and
-    /// waits for that room. Says whether an account has come over its mark: the caller tells, once it has no
-    /// room any more, as who listens may want to know what is used exactly.
+    /// Charges `n` from `node` up to the root, or nothing. `may_charge` says whether the charge may pass those
+    /// that wait at an account. `may_wait` is false if the caller has taken capacity for a stock: the holder of
+    /// an `exact_lock` waits for that capacity. Returns whether an account went above its pressure mark: the
+    /// caller reports it after it has given up its capacity, because the listener may ask for the exact usage.
     pub(super) fn charge_ancestors<'a>(
         &self,
         node: &'a Node,
@@ -75,7 +83,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(has_crossed)
     }
 
-    /// Begins a passage of `n` at `at` and all above it, on the way from `node`; then climbs.
+    /// Puts the charge in flight at `at` and all accounts above it, then charges from `node`.
     fn pass<'a>(
         &self,
         node: &'a Node,
@@ -84,14 +92,14 @@ impl<S: Stocks> Accounts<S> {
         has_crossed: &mut bool,
         may_wait: bool,
     ) -> Result<(), Full<'a>> {
-        // Nobody undoes what the root took.
+        // Additions to the root are never undone.
         let Some(parent) = at.parent() else { return self.charge_ancestors_from(node, n, has_crossed) };
         let in_turn = Full { node: at, asked: n, is_queued: false };
         let _passage = InFlight::begin(at, may_wait).ok_or(in_turn)?;
         self.pass(node, parent, n, has_crossed, may_wait)
     }
 
-    /// What plainly does not fit leaves no trace.
+    /// Refuses without any write what cannot fit.
     fn precheck<'a>(&self, node: &'a Node, n: u64, may_charge: Option<MayCharge>) -> Result<(), Full<'a>> {
         let mut rest = n;
         for node in node.path() {
@@ -109,7 +117,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// The caller passes.
+    /// The charge is in flight at every account below the root.
     fn charge_ancestors_from<'a>(
         &self,
         node: &'a Node,
@@ -134,8 +142,8 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Charges `n` whatever the limits; says where that is over by most. Tells nobody.
-    /// Panics, before it changes anything, where a sum would run over.
+    /// Charges `n` whatever the limits. Returns the account that is over its limit by most. Notifies no
+    /// listener. Panics before any change if a sum would overflow.
     pub(super) fn force_charge_ancestors<'a>(&self, node: &'a Node, n: u64) -> Option<(&'a Node, u64)> {
         let mut rest = n;
         for a in node.path() {
@@ -160,10 +168,10 @@ impl<S: Stocks> Accounts<S> {
         worst
     }
 
-    /// Gives `n` back from `node` up to the root.
+    /// Returns `n` units from `node` up to the root.
     ///
-    /// The caller took them from `direct`, so they are in `usage` all the way up, and the nodes stay
-    /// what they are until they were taken from there.
+    /// The caller took them from `direct`, so they are in `usage` all the way up, and none of these nodes could
+    /// be reused before that.
     pub(super) fn release(&self, node: &Node, n: u64) {
         let (mut at, mut rest) = (Some(node), n);
         while let Some(node) = at.filter(|_| rest > 0) {
@@ -172,7 +180,7 @@ impl<S: Stocks> Accounts<S> {
                 self.take_back(node, rest);
                 continue;
             };
-            // Counted while it touches the reserve: a node with float is not used again.
+            // Slack while the reserve is touched: a node with slack is not reused.
             node.add_slack(1, u64::MAX);
             self.take_back(node, rest);
             rest = self.keep_reserve(node, rest);
@@ -185,15 +193,15 @@ impl<S: Stocks> Accounts<S> {
         // ORDERING: SeqCst; after the usage, see `sub_usage`.
         let waiting = node.waiting.load(SeqCst);
         if waiting > 0 {
-            // ORDERING: AcqRel; pairs with the swap in `take_pending_wake`: this thread's, or another's that
-            // comes before it and then sees to the wake. That one sees the usage, too: not with a store,
-            // as two that owe at once are taken together, and then only the last one would be seen.
+            // ORDERING: AcqRel; pairs with the swap in `take_pending_wake`, by this thread or by another one
+            // that comes first and then wakes the waiters and sees this usage. A read-modify-write instead of a
+            // store: of two stores only the last one would synchronize with the swap.
             self.wake_pending.fetch_or(1, AcqRel);
         }
     }
 
-    /// Of `n` that are in usage no more, keeps what the guarantee lacks; gives up what it has too much.
-    /// Says how much goes on to the parent. The caller holds the account's lock.
+    /// Of `n` units that have left usage, keeps what the guarantee lacks, and gives up what the reserve has too
+    /// much. Returns how much goes on to the parent. The caller holds the account's `guarantee_lock`.
     pub(super) fn keep_reserve(&self, node: &Node, n: u64) -> u64 {
         let lacks = node.guarantee.load(Relaxed).saturating_sub(node.usage.load(Relaxed));
         let reserve = node.reserve.load(Relaxed);
@@ -203,14 +211,14 @@ impl<S: Stocks> Accounts<S> {
         reserve + n - keeps
     }
 
-    /// Takes from `direct`, which has it.
+    /// Takes `n` from `direct`, which has them.
     pub(super) fn sub_direct(&self, node: &Node, n: u64) {
         // ORDERING: AcqRel; pairs with the other changes of `direct`.
         let before = node.direct.fetch_sub(n, AcqRel);
         debug_assert!(before >= n, "{}: direct {before} - {n}", node.name());
     }
 
-    /// Says pressure of every account on the path that has come over its mark.
+    /// Reports pressure for every account on the path whose usage is above its mark.
     #[cold]
     pub(super) fn report_pressure(&self, node: &Node) {
         for node in node.path() {
@@ -221,16 +229,16 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Tells the nearest listener, from the account up. A listener that panics changes nothing: what is charged
-    /// stays so, and what is to be done after it is done.
+    /// Calls the nearest listener, from the account up. A panic in the listener changes nothing: the charge
+    /// stays, and the caller continues.
     pub(super) fn notify_listener(&self, node: &Node, event: impl FnOnce() -> Event) {
         let listening = node.path().find(|node| node.state.load(Relaxed) & super::node::HAS_LISTENER != 0);
         let Some(listener) = listening.and_then(|node| node.cold().listener.clone()) else { return };
-        // The listener may go with its account meanwhile: then it is dropped in here.
+        // The account and its listener may end meanwhile: then the listener is dropped in here.
         contain(move || listener(&event()));
     }
 
-    /// An overrun, for who asked and for who listens.
+    /// The overrun as a value, after the listener was called with it.
     pub(super) fn overrun(&self, (node, by): (&Node, u64)) -> Overrun {
         let overrun = Overrun { account: node.name(), by };
         self.notify_listener(node, || Event::Overrun(overrun.clone()));

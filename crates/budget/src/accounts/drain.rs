@@ -1,12 +1,13 @@
-//! Drain: taking back what lies in stocks, from any CPU, without disturbing the stock's own.
+//! Draining: taking back the units in stocks, from any CPU, without disturbing the CPUs that own them.
 //!
-//! Model.   A stock is closed by one compare-and-swap on its word: nothing is spent from it and nothing
-//!          returns to it any more. Its units go up the tree, its room back to everybody's share. Nobody
-//!          is woken, signalled or interrupted; the owner learns of it at its next charge.
-//! Number.  Two cache misses and a locked instruction per stock: 50 to 200 ns.
-//! Writers. Any CPU. Of the account: what `charge_ancestors` writes.
-//! Source.  linux-mm, January 2023: drains scheduled on every CPU disturb isolated ones, and last as long
-//!          as the slowest of them.
+//! One compare-and-swap on the stock's word closes it: from then on nothing is taken from it and nothing
+//! returns to it. Its units go up the tree and its capacity back to the shares of the accounts. No thread is
+//! woken, signalled or interrupted; the owning CPU notices at its next charge.
+//!
+//! Cost: two cache misses and a locked instruction per stock, 50 to 200 ns.
+//!
+//! Source: linux-mm, January 2023, where drains that were scheduled on every CPU disturbed isolated CPUs and
+//! lasted as long as the slowest CPU.
 
 use super::node::Node;
 use super::{Accounts, Drained, Stocks};
@@ -26,20 +27,21 @@ impl<S: Stocks> Accounts<S> {
         drained
     }
 
-    /// As `drain_all`, and tells nobody: for who waits for what a section under way has left.
+    /// As `drain_all`, but calls no listener: for charges that wait for units which a section under way has
+    /// left.
     pub fn settle(&self, node: &Node) -> Drained {
         self.drain(node, true)
     }
 
-    /// As `drain_all`, where stocks are open: what a refusal needs.
+    /// As `drain_all`, but only where stocks are open: enough to decide a refusal.
     pub(super) fn drain_open(&self, node: &Node) -> Drained {
         self.drain(node, false)
     }
 
-    /// `thorough`: also closed stocks, in which a section that was under way has left something.
+    /// `thorough`: also closed stocks, where a section that was under way may have left units or a debt.
     fn drain(&self, node: &Node, thorough: bool) -> Drained {
         let mut drained = self.close_all(node);
-        // Under the lock a child does not go away, and no child takes its parent's.
+        // Under this lock children stay; no child takes its parent's lock.
         let rest = node.cold();
         for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
             if thorough || child.slack_units() > 0 {
@@ -64,7 +66,7 @@ impl<S: Stocks> Accounts<S> {
         (0..self.stocks.cpus()).filter(move |cpu| bits >> (cpu % 64) & 1 != 0).map(CpuId)
     }
 
-    /// Closes one stock and gives back what was in it.
+    /// Closes one stock and returns its units.
     pub(super) fn close(&self, node: &Node, cpu: CpuId) -> Drained {
         loop {
             let seen = self.stocks.snapshot(cpu, node.key);
@@ -72,8 +74,8 @@ impl<S: Stocks> Accounts<S> {
                 return Drained::default();
             }
             let to = Reduction { taken: seen.free, capacity_log2: 0, mark: false };
-            // A debt is paid before the stock says so: until then the account would seem to have less
-            // in use than it has, and one that nobody has a handle of would seem to be done with.
+            // The debt is charged before the stock shows it as paid. In the other order the account would have
+            // less charged than used for a moment, and one without handles could be freed.
             if seen.free < 0 {
                 self.pay(node, -i64::from(seen.free) as u64);
             }
@@ -93,7 +95,7 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Charges what was spent already. Tells nobody: there may be locks around.
+    /// Charges what was spent already. Calls no listener, because the caller may hold locks.
     fn pay(&self, node: &Node, debt: u64) {
         self.force_charge_ancestors(node, debt);
         self.add_direct(node, debt);
@@ -106,9 +108,9 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Closes stocks that were not used since the last call, and those that have more than twice the room
-    /// that is theirs by now; also frees accounts that nobody needs. How often it is called says what
-    /// "not lately" means; `host` does so every 100 ms.
+    /// Closes stocks that were not used since the last call, and those that have more than twice the capacity
+    /// that is allowed now; frees accounts that have ended and have no charges left. The caller's period
+    /// defines "not used lately"; `process` calls it every 100 ms.
     pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
             for cpu in self.cpus_of(node) {

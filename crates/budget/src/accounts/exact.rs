@@ -1,34 +1,38 @@
-//! Refuse: how it is decided that an account is full.
+//! Deciding exactly whether an account is full.
 //!
-//! Model.   Usage counts what lies in stocks, and what a charge is about to undo. So who does not fit
-//!          closes all stocks below the full account, which brings their units back, and looks at usage
-//!          when nothing of that kind is in it. Then it fits, and the charge is tried again, or it does
-//!          not: refused. Meanwhile stocks below stay closed, and every charge takes what it needs.
-//! Number.  Full with all stocks closed: four loads. Else a look at every stock below.
-//! Writers. `refusing`, `turn`: here.
-//! Source.  DESIGN, "while a charge is being refused, refills on its path take exactly what they need".
+//! Usage includes units in stocks and charges that are about to be undone. So a charge that does not fit closes
+//! all stocks below the full account, which returns their units, and then reads usage at a moment when neither
+//! is in it. Then it fits, and the charge is tried again, or it is refused. Meanwhile the stocks below stay
+//! closed, and every other charge takes exactly the units it needs.
+//!
+//! Cost: four loads if all stocks are closed already; otherwise a look at every stock below.
 //!
 //! # Notes on refusing
 //!
 //! ```text
-//! who opens a stock, or passes                who refuses
-//! float += units                              refusing += 1
-//! if refusing > 0: float -= units, leave      close stocks that are open
-//! usage += …                                  if float != 0: again
-//! open the stock | know that it stays         usage; float as before?
+//! opens a stock, or is in flight              refuses a charge
+//! slack += units                              stocks_disabled += 1
+//! if stocks_disabled > 0:                     close stocks that are open
+//!     slack -= units, return                  if slack != 0: repeat
+//! usage += …                                  read usage; slack unchanged?
+//! open the stock | know that it stays
 //! ```
 //!
-//! All of these are SeqCst. Either the left side sees `refusing` and leaves without a trace, or its float
-//! comes first in the one order and the right side sees it: then it closes the stock, or waits for who
-//! passes. A float of 0 that is the same before and after says that usage is what is used, at the moment
-//! of its load: who added to it has come to stay, and who drained has taken it off before it lowered the
-//! float. So a refusal is exact. Where two refuse at once they take turns (`turn`), and who passes an
-//! account where somebody refuses takes a turn too: nobody waits for more than those who were on their
-//! way. Waiter sleeps; it never spins for long, so a thread of high priority keeps nobody from leaving.
+//! All of these operations are SeqCst. Either the left side sees `stocks_disabled` and returns without a trace,
+//! or its slack comes first in the single order and the right side sees it: then the right side closes the
+//! stock, or waits for the charge in flight. A slack of 0 that is the same before and after the load means that
+//! usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its
+//! units before it lowered the slack. So a refusal is exact.
 //!
-//! The fast kind has no moment of which this holds, as a section under way commits after its stock was
-//! closed: a debt of at most its room. There it is not waited for.
-//! Loom: `accounts/loom.rs::a_refusal_is_never_false`.
+//! Charges that are refused at the same account decide one after the other, under `exact_lock`. A charge that
+//! goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding charge
+//! waits only for charges that were in flight when it began. Waiting threads sleep after a short spin, so a
+//! thread of high priority does not keep a charge in flight from its CPU.
+//!
+//! For the rseq kind there may be no such moment, because a section under way commits after its stock was
+//! closed and leaves a debt of at most the stock's capacity. That kind stops waiting after `FAST_TRIES`.
+//!
+//! Model: `accounts/loom.rs::a_refusal_is_never_false`.
 
 use super::ancestors::{Full, MayCharge};
 use super::node::{Node, PRESSURE_REPORTED};
@@ -37,7 +41,7 @@ use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, pause};
 use warmcore_types::ignore_poison;
 
-/// Keeps the stocks below an account closed as long as it lives.
+/// Keeps the stocks below an account closed while it exists.
 pub(super) struct DisableStocks<'a>(&'a Node);
 
 impl<'a> DisableStocks<'a> {
@@ -50,12 +54,12 @@ impl<'a> DisableStocks<'a> {
 
 impl Drop for DisableStocks<'_> {
     fn drop(&mut self) {
-        // ORDERING: SeqCst, of which Release; it only lets others in again.
+        // ORDERING: SeqCst, of which Release is needed; later charges use stocks again.
         self.0.stocks_disabled.fetch_sub(1, SeqCst);
     }
 }
 
-/// The fast kind asks so often for a moment that is exact.
+/// How often the rseq kind tries to find usage exact before it decides on what is charged.
 pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
@@ -78,15 +82,15 @@ impl<S: Stocks> Accounts<S> {
             Err(full) => full,
         };
         let mut pressures = node.path().count();
-        // Each round is another account, or somebody else was charged in between.
+        // Each round is at another account, or another charge was granted in between.
         loop {
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
             let _disabled = DisableStocks::new(full.node);
             if let Some(usage) = self.usage_if_full(node, n, &mut full) {
-                // Whoever hears of it may free something; each account says it once, or who frees a little
-                // with every call would be called for ever.
+                // The listener may free something, so the charge is tried again. Once per account: a listener
+                // that frees a little with each call would otherwise be called without end.
                 if pressures > 0 && full.node.set_state(PRESSURE_REPORTED, true) {
                     pressures -= 1;
                     let (account, limit) = (full.node.name(), full.node.pressure_at());
@@ -117,11 +121,11 @@ impl<S: Stocks> Accounts<S> {
         }))
     }
 
-    /// The account's usage if there is no room for what it is asked, all stocks below it closed. What they
-    /// held of a guarantee is there again, so it may be asked for less than it was.
+    /// The account's usage if the charge does not fit with all stocks below closed. Their units may have
+    /// refilled a guarantee below, so `asked` may become less than it was.
     fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
-        // Under its lock: who has taken hold of a reserve may have to put it back.
+        // Under the lock: a charge that has taken from the reserve may have to put it back.
         let covered = |a: &Node| {
             let _kept = a.lock_guarantee();
             a.reserve.load(Acquire)
@@ -134,9 +138,9 @@ impl<S: Stocks> Accounts<S> {
         is_over.then_some(usage)
     }
 
-    /// What is used of an account, at a moment within this call, and what `look` found then. The caller keeps
-    /// its stocks closed.
-    /// The fast kind gives up after some tries, and then it is at most what is charged.
+    /// The usage of an account at one moment within this call, and what `observe` returned at that moment. The
+    /// caller keeps the stocks below closed. The rseq kind gives up after `fast_tries`; then the result is what
+    /// is charged, which is no less than what is used.
     pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, observe: impl Fn() -> T) -> (u64, T) {
         if let Some(exact) = node.exact(&observe) {
             return exact;
@@ -149,7 +153,7 @@ impl<S: Stocks> Accounts<S> {
                 return exact;
             }
             if !S::STRICT && tries >= fast_tries {
-                // ORDERING: SeqCst; who waits has said so before this, see `take_back`.
+                // ORDERING: SeqCst; a waiting charge was counted before this, see `take_back`.
                 return (node.usage.load(SeqCst), observe());
             }
             pause(tries);

@@ -1,4 +1,4 @@
-//! StockSnapshot: what an account has used, and where it lies.
+//! Usage of an account, and where its units are.
 
 use super::exact::DisableStocks;
 use super::node::Node;
@@ -8,28 +8,28 @@ use std::fmt;
 use std::sync::Arc;
 use warmcore_types::CpuId;
 
-/// How much is charged to an account, its children's included.
+/// How much is charged to an account and its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// What its limit is compared with: what is used and what lies in stocks.
+    /// What the limit is compared with: units in use and units in stocks.
     pub charged: u64,
-    /// At most so much of it lies in stocks, or is being charged or given back this very moment. What is
-    /// used is no less than `charged` without it. With the fast kind that is off, either way, by what a
-    /// section under way spent or gave back while its stock was being closed, until the next look at that
-    /// stock: see [`Explain::debt`].
+    /// Of `charged`, at most this many units are in stocks, or are being charged or given back at this moment:
+    /// at least `charged - error` is in use. With the rseq kind a section that ran while its stock was being
+    /// closed may make it wrong in either direction, until that stock is looked at again: see
+    /// [`Explain::debt`].
     pub error: u64,
 }
 
-/// What lies in the stocks of one CPU.
+/// The stock of one CPU, or the sum of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnCpu {
     /// The CPU.
     pub cpu: CpuId,
-    /// Units that lie there.
+    /// Units in it.
     pub free: u64,
-    /// Units that may lie there.
+    /// Units that it may hold.
     pub capacity: u64,
-    /// Units that were spent there after a drain had taken them, and are not charged yet.
+    /// Units that were spent after a drain had taken them, and are not charged yet.
     pub debt: u64,
 }
 
@@ -40,40 +40,41 @@ pub struct Level {
     pub account: Arc<str>,
     /// Charged to it, stocks included.
     pub charged: u64,
-    /// The most that ever was.
+    /// The most that was ever charged, stocks included.
     pub peak: u64,
-    /// `u64::MAX`: none.
+    /// `u64::MAX` if there is none.
     pub limit: u64,
-    /// `u64::MAX`: none.
+    /// `u64::MAX` if there is none.
     pub soft_limit: u64,
-    /// What its parent keeps for it.
+    /// Units that the parent keeps for it.
     pub guarantee: u64,
-    /// Of which so much is not used.
+    /// The part of the guarantee that is not used.
     pub reserve: u64,
-    /// At most so much lies in stocks below it.
+    /// At most this many units are in stocks below it.
     pub in_stocks_max: u64,
     /// Open stocks below it.
     pub stocks: u32,
-    /// How many are being refused there.
+    /// Reasons to keep the stocks below closed: charges that are being decided or that wait here, and the end of
+    /// the account.
     pub stocks_disabled: u32,
-    /// How many wait there for room.
+    /// Charges that wait here.
     pub waiting: u32,
 }
 
-/// Where an account's units are, and who has none left.
+/// Where the units of an account are, and how full the accounts on its path are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explain {
-    /// `rseq`, `word` or `lock`.
+    /// `rseq`, `atomic` or `lock`.
     pub kind: &'static str,
     /// From the account to its root.
     pub path: Vec<Level>,
-    /// Stocks of the account and all below, by CPU; only CPUs that have some.
+    /// Stocks of the account and all below, by CPU; only CPUs that have one.
     pub cpus: Vec<OnCpu>,
 }
 
 impl Explain {
-    /// Units that are used of the account and all below: what is charged without what lies in stocks. Each CPU is read at
-    /// a moment of its own, so it is off by what was charged meanwhile.
+    /// Units in use by the account and all below: what is charged without what is in stocks. The CPUs are read
+    /// one after the other, so charges meanwhile make it inexact.
     pub fn used(&self) -> u64 {
         (self.path[0].charged + self.debt()).saturating_sub(self.stranded())
     }
@@ -83,7 +84,7 @@ impl Explain {
         self.cpus.iter().map(|on| on.free).sum()
     }
 
-    /// Units spent but not charged.
+    /// Units spent but not charged yet.
     pub fn debt(&self) -> u64 {
         self.cpus.iter().map(|on| on.debt).sum()
     }
@@ -96,7 +97,7 @@ impl Explain {
     }
 }
 
-/// A number of units as people read it.
+/// A number of units, printed for people.
 struct Amount {
     n: u64,
     is_bytes: bool,
@@ -116,7 +117,7 @@ impl fmt::Display for Amount {
         }
         let power = self.n.ilog2() as usize / 10;
         let (unit, name) = (1u64 << (10 * power), NAMES[power - 1]);
-        // Rounded down: what is not quite a limit must not look like it.
+        // Rounded down, so that a value just below a limit does not look equal to it.
         match ((self.n % unit) as u128 * 10 / u128::from(unit), self.n / unit) {
             (0, whole) => write!(f, "{whole} {name}"),
             (tenths, whole) => write!(f, "{whole}.{tenths} {name}"),
@@ -124,14 +125,14 @@ impl fmt::Display for Amount {
     }
 }
 
-/// A line for each account from this one to its root, then one for each CPU that has a stock. Numbers are in B, KiB, MiB …
-/// where a limit on the path is a whole number of KiB, else in groups of three digits.
+/// A line for each account from this one to its root, then one for each CPU with a stock. Numbers are in B,
+/// KiB, MiB … if a limit on the path is a whole number of KiB, otherwise in groups of three digits.
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_bytes = self.counts_bytes();
         let units = |n| Amount { n, is_bytes };
         for (i, level) in self.path.iter().enumerate() {
-            // Of this account every stock was read; of those above what may lie in stocks is known.
+            // Every stock of the first account was read; of the accounts above only an upper bound is known.
             let used = if i == 0 { self.used() } else { level.charged.saturating_sub(level.in_stocks_max) };
             let is_exact = i == 0 || level.in_stocks_max == 0;
             write!(f, "{}: {}{} used", level.account, if is_exact { "" } else { "at least " }, units(used))?;
@@ -173,20 +174,20 @@ impl fmt::Display for Explain {
 impl<S: Stocks> Accounts<S> {
     /// What is charged to an account, and how exact that is.
     pub fn usage(&self, node: &Node) -> Usage {
-        // The float first: what is opened later is in `charged`, and then it is used for all we know.
+        // The slack first: a stock that opens in between is in `charged` and counts as used.
         let error = node.slack_units();
         Usage { charged: node.usage.load(Acquire), error }
     }
 
-    /// What is used of an account and all below, at one moment of this call: empties their stocks. The
-    /// fast kind may be off by what sections under way spend just then.
+    /// Units in use by an account and all below, at one moment of this call: empties their stocks. The rseq
+    /// kind may be wrong by what sections under way spend at that moment.
     pub fn exact_usage(&self, node: &Node) -> u64 {
         let _disabled = DisableStocks::new(node);
         self.drain_all(node);
         self.exact(node, 1000, || ()).0
     }
 
-    /// The most that ever was charged to it, stocks included.
+    /// The most that was ever charged to it, stocks included.
     pub fn peak(&self, node: &Node) -> u64 {
         node.peak.load(Relaxed)
     }

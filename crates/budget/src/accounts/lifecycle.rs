@@ -1,12 +1,14 @@
-//! Family: accounts come and go.
+//! Creating and ending accounts.
 //!
-//! Model.   An account lives as long as somebody has a handle or it has a child; and then until all that was
-//!          charged to it came back, which needs no handle. Until then it is an orphan: no stock opens for it,
-//!          and its parent may uncharge what it holds. A node of an account that is gone is used again,
-//!          the lowest key first, so that stocks stand close together.
-//! Number.  An account without a stock is 384 bytes, a name, and 4 bytes in its parent.
-//! Writers. `family` under its lock; a parent's list of children under the parent's.
-//! Source.  Linux memcg: an offline cgroup's charges go to its parent, since its zombies were a plague.
+//! An account lives as long as it has a handle or a child. Then it is an orphan until everything charged to it
+//! has come back, for which no handle is needed: no stock opens for an orphan, and its parent may uncharge what
+//! it holds. The node of an ended account is reused, the lowest key first, so that stocks stay close together.
+//!
+//! An account without a stock takes 384 bytes, a name, and 4 bytes in its parent. `retired` changes under its
+//! lock, a parent's list of children under the parent's.
+//!
+//! Source: Linux memcg, where the charges of an offline cgroup go to its parent, because cgroups that were kept
+//! alive by their charges piled up.
 
 use super::node::{HAS_LISTENER, Node, ORPHAN};
 use super::{Accounts, Stocks};
@@ -17,27 +19,27 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use warmcore_types::ignore_poison;
 
-/// A tree is at most so deep, its root counted. What goes through a tree goes through it by calls of its own, one for
-/// each level, in threads of any stack: 64 levels fit 128 KiB, also where nothing is optimised.
+/// The largest depth of a tree, counting its root. Walks through a tree recurse, one call per level, on threads
+/// with any stack: 64 levels fit in 128 KiB without optimisation.
 pub const DEPTH_MAX: usize = 64;
 
-/// What a new account is.
+/// The parameters of a new account.
 pub struct AccountConfig {
     /// Its name.
     pub name: Arc<str>,
-    /// No more than this, its children's included.
+    /// The limit for its units and its children's.
     pub limit: u64,
-    /// Above this, pressure.
+    /// Usage above this is reported as pressure.
     pub soft_limit: u64,
-    /// So much of its parent is kept for it.
+    /// Units that its parent keeps for it.
     pub guarantee: u64,
-    /// Who is told of events here and below.
+    /// Called on events of this account and of those below that have no listener.
     pub listener: Option<Listener>,
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// A new account with one handle, below `parent` or a root. Refused if the parent has no room for the
-    /// guarantee. Panics at 2^24 accounts, and below [`DEPTH_MAX`] levels.
+    /// Creates an account with one handle, below `parent` or as a root. Refused if the parent has too little
+    /// left for the guarantee. Panics at 2^24 accounts, and deeper than [`DEPTH_MAX`].
     pub fn create(&self, parent: Option<&Node>, config: AccountConfig) -> Result<&Node, OverBudget> {
         let depth = 1 + parent.map_or(0, |parent| parent.path().count());
         assert!(
@@ -77,29 +79,30 @@ impl<S: Stocks> Accounts<S> {
         Ok(node)
     }
 
-    /// One handle more. The caller has one.
+    /// Adds a handle. The caller has one.
     pub fn add_handle(&self, node: &Node) {
         node.handles.fetch_add(1, Relaxed);
     }
 
-    /// One handle less; with the last one the account goes.
+    /// Removes a handle; the last one ends the account.
     pub fn drop_handle(&self, node: &Node) {
-        // ORDERING: AcqRel; all that was done with handles comes before what is done without any.
+        // ORDERING: AcqRel; everything done with handles happens before what is done without any.
         if node.handles.fetch_sub(1, AcqRel) > 1 {
             return;
         }
         // For good: no stock opens for it again.
+        //
         // ORDERING: SeqCst; as `DisableStocks::new`.
         node.stocks_disabled.fetch_add(1, SeqCst);
         node.set_state(ORPHAN, true);
-        // ORDERING: Relaxed; the node is another account's only through the locks below.
+        // ORDERING: Relaxed; the node becomes another account's only through the locks below.
         node.ended.fetch_add(1, Relaxed);
         self.release_guarantee(node);
         ignore_poison(self.retired.lock()).orphans.push(node.key);
         self.reap();
     }
 
-    /// Frees the orphans to whom nothing is charged any more.
+    /// Frees the orphans that have no charges left.
     pub(super) fn reap(&self) {
         let mut orphans = {
             let mut retired = ignore_poison(self.retired.lock());
@@ -112,12 +115,13 @@ impl<S: Stocks> Accounts<S> {
         ignore_poison(self.retired.lock()).orphans.append(&mut orphans);
     }
 
-    /// Whether it is gone. The caller has taken it off the list of orphans.
+    /// Whether the account was freed. The caller has taken it off the list of orphans.
     fn try_reap(&self, node: &Node) -> bool {
-        // Closed ones too: a section that was under way may have left something there.
+        // Closed stocks too: a section that was under way may have left something there.
         self.close_all(node);
-        // ORDERING: Acquire, all; pair with the last one to have touched each.
-        // No sum: that may run over.
+        // ORDERING: Acquire, all; each pairs with the last writer of its field.
+        //
+        // Combined by `|`: a sum may overflow.
         let left = u64::from(node.charging.load(Acquire))
             | node.direct.load(Acquire)
             | node.usage.load(Acquire)
@@ -136,14 +140,15 @@ impl<S: Stocks> Accounts<S> {
         if let Some(parent) = parent {
             self.drop_handle(parent);
         }
-        // Last, and under no lock: a listener may own anything, and what it owns may panic.
+        // Last, and under no lock: a listener may own anything, and its destructor may panic.
         contain(move || drop(rest));
         true
     }
 
-    /// Changes what the parent keeps for it. Refused if the parent has no room for more.
+    /// Changes what the parent keeps for the account. Refused if the parent has too little left.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
-        // Charged to the parent by this call. Not under the lock: it may wait for a turn, and tell somebody.
+        // What this call has charged to the parent. Outside `guarantee_lock`, because it may wait for an
+        // `exact_lock` and call a listener.
         let mut brought = 0;
         loop {
             let lacks = |held: u64| {
@@ -159,7 +164,7 @@ impl<S: Stocks> Accounts<S> {
                 brought += lack;
             }
             let kept = ignore_poison(node.guarantee_lock.lock());
-            // Somebody else's change may have given up what was there.
+            // Another thread's change may have released units meanwhile.
             if lacks(brought) == 0 {
                 node.guarantee.store(guarantee, Relaxed);
                 let surplus = self.keep_reserve(node, brought);
@@ -178,8 +183,8 @@ impl<S: Stocks> Accounts<S> {
         node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
     }
 
-    /// Lets `node` have what its orphans hold, as far as it needs it to uncharge `n`. Nothing if they have not
-    /// so much: who charged it may still give it back.
+    /// Moves to `node` what its orphans hold, as far as `node` needs it to uncharge `n`. Nothing if they hold
+    /// too little: the holder of the units may still give them back.
     pub(super) fn reparent(&self, node: &Node, n: u64) {
         let rest = node.cold();
         let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));
@@ -200,7 +205,7 @@ impl<S: Stocks> Accounts<S> {
                 // ORDERING: AcqRel; as `take_direct`.
                 match orphan.direct.compare_exchange_weak(held, held - taken, AcqRel, Acquire) {
                     Ok(_) => {
-                        // In the orphan's usage no more; in the parent's it stays.
+                        // It leaves the orphan's usage; in the parent's it stays.
                         orphan.sub_usage(taken);
                         self.add_direct(node, taken);
                         break;

@@ -1,14 +1,17 @@
-//! Node: one account, and what is known of the stocks below it.
+//! One account, and what is known about the stocks below it.
 //!
-//! Model.   `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this very
-//!          account, its own stocks included. `float` bounds what may be in `usage` without being used:
-//!          the rooms of all open stocks below, and a unit for everybody who is just passing, who may have
-//!          to undo what it added. Where it is 0 and does not change, usage is exactly what is used.
-//! Number.  384 bytes, of which a charge in a stock reads one and a charge up the tree writes 64.
-//! Writers. `usage`, `direct`, `float`, `reserve`, `stocks`, `peak`: whoever goes up the tree. `limit`,
-//!          `soft`, `guarantee`: who owns a handle. `refusing`, `waiting`, `charging`: who was refused. `rest`: under
-//!          its lock. Memory of a node is never given back, only used again: who finished with an account
-//!          that went away meanwhile still reads a node.
+//! `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this very account,
+//! its own stocks included. `slack` bounds the units in `usage` that may not be in use: the capacities of all
+//! open stocks below, and one unit for every charge in flight, which may have to undo its addition. While
+//! `slack` is 0 and does not change, usage is exact.
+//!
+//! A node takes 384 bytes, of which a charge in a stock reads one cache line and a charge up the tree writes 64
+//! bytes.
+//!
+//! Writers of `usage`, `direct`, `slack`, `reserve`, `stocks`, `peak`: charges and uncharges that go up the
+//! tree. Of `limit`, `soft`, `guarantee`: owners of a handle. Of `stocks_disabled`, `waiting`, `charging`:
+//! charges that are refused or wait. Of `cold`: the holder of its lock. The memory of a node is reused and
+//! never freed, because threads that have finished with an ended account may still read it.
 
 use crate::outcome::Listener;
 use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
@@ -17,21 +20,21 @@ use std::sync::Arc;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
 
-/// One account. Its addresses stay as long as the [`Accounts`](super::Accounts) that it is in.
+/// One account. Its address is valid as long as the [`Accounts`](super::Accounts) that it belongs to.
 #[derive(Debug, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
 pub struct Node {
     #[line(read_mostly)]
     pub(super) key: Key,
-    /// Where its stocks stand.
+    /// Where its stocks are.
     #[line(read_mostly)]
     pub(crate) stock_addr: StockAddr,
-    /// How many accounts had this node and lost their last handle: what remembers an account without a handle finds out
-    /// that it ended. Beside `place`, which is read with it.
+    /// How many accounts on this node have lost their last handle. A pointer that was stored without a handle
+    /// compares it to find out whether its account has ended. Beside `stock_addr`, which is read with it.
     #[line(read_mostly)]
     pub(super) ended: AtomicU32,
-    /// Null for a root. Set while nobody else knows the account.
+    /// Null for a root. Set before any other thread knows the account.
     #[line(read_mostly)]
     pub(super) parent: AtomicPtr<Node>,
     #[line(read_mostly)]
@@ -40,14 +43,15 @@ pub struct Node {
     pub(super) soft: AtomicU64,
     #[line(read_mostly)]
     pub(super) guarantee: AtomicU64,
-    /// How many want the stocks below to stay closed.
+    /// How many reasons there are to keep the stocks below closed: charges that are being decided or that wait
+    /// here, and the end of the account.
     #[line(read_mostly)]
     pub(super) stocks_disabled: AtomicU32,
-    /// How many wait here for room. A host's.
+    /// How many charges wait here. Counted for `process::wait`.
     #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
-    /// How many charges of this account wait, here or at an account above. The account's node is not used again before
-    /// none does.
+    /// How many charges to this account wait, here or at an account above. The node is not reused before it is
+    /// 0.
     #[line(read_mostly)]
     pub(super) charging: AtomicU32,
     /// `HAS_LISTENER`, `PRESSURE_REPORTED`, `ORPHAN`.
@@ -57,7 +61,7 @@ pub struct Node {
     #[line(read_mostly)]
     pub(super) cpus: AtomicU64,
 
-    // Takes no place; it is aligned, and so is what follows.
+    // Zero-sized and aligned, so the next field begins a cache-line pair.
     #[line(contended)]
     begin_sums: [Padded<()>; 0],
     #[line(contended)]
@@ -66,7 +70,7 @@ pub struct Node {
     pub(super) direct: AtomicU64,
     #[line(contended)]
     pub(super) slack: AtomicU64,
-    /// Of the guarantee, what is not used: charged to the parent already.
+    /// The unused part of the guarantee, which is charged to the parent already.
     #[line(contended)]
     pub(super) reserve: AtomicU64,
     #[line(contended)]
@@ -82,15 +86,15 @@ pub struct Node {
     begin_rest: [Padded<()>; 0],
     #[line(owner = "slow paths")]
     pub(super) cold: Mutex<ColdFields>,
-    /// Held by who changes usage and reserve, where there is a guarantee: see `charge_ancestors`.
+    /// Held while usage and reserve change, if there is a guarantee: see `ancestors`.
     #[line(owner = "slow paths")]
     pub(super) guarantee_lock: Mutex<()>,
-    /// Held by who decides here, one after the other: see `refuse`.
+    /// Held while a charge is decided exactly: see `exact`.
     #[line(owner = "slow paths")]
     pub(super) exact_lock: Mutex<()>,
 }
 
-/// What is rarely needed.
+/// Rarely needed fields.
 #[derive(Default)]
 pub(super) struct ColdFields {
     pub(super) name: Option<Arc<str>>,
@@ -106,13 +110,13 @@ impl std::fmt::Debug for ColdFields {
 
 /// It has a listener.
 pub(super) const HAS_LISTENER: u32 = 1;
-/// Pressure was said, and usage was not well below since.
+/// Pressure was reported, and usage has not been well below the mark since.
 pub(super) const PRESSURE_REPORTED: u32 = 2;
-/// Nobody has a handle any more.
+/// It has no handle left.
 pub(super) const ORPHAN: u32 = 4;
 
-/// `float` is units below, and how often any were added above: who reads it twice and finds it
-/// unchanged knows that nobody came between.
+/// `slack` has the units in its low bits and the number of additions above: a thread that reads the same value
+/// twice knows that none came in between.
 const SLACK_UNITS: u64 = (1 << 40) - 1;
 const SLACK_VERSION: u64 = SLACK_UNITS + 1;
 
@@ -148,17 +152,18 @@ impl Node {
         }
     }
 
-    /// Its number among the accounts that live.
+    /// Its number among the living accounts.
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// How many accounts on this node have ended: another number than before, another account.
+    /// How many accounts on this node have ended: a different number means a different account.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn ended(&self) -> u32 {
-        // ORDERING: Relaxed; a thread that learned of a later account on this node learned of this before.
+        // ORDERING: Relaxed; a thread that learned of a later account on this node has synchronized with the
+        // end of this one.
         self.ended.load(Relaxed)
     }
 
@@ -182,27 +187,27 @@ impl Node {
 
     /// Whether its last handle was dropped.
     pub(crate) fn is_orphan(&self) -> bool {
-        // ORDERING: Acquire; pairs with `set_state` in `drop_handle`: all that was done with handles is seen.
+        // ORDERING: Acquire; pairs with `set_state` in `drop_handle`: everything done with handles is visible.
         self.state.load(Acquire) & ORPHAN != 0
     }
 
-    /// Units that may be in `usage` without being used.
+    /// Units that may be in `usage` without being in use.
     pub(super) fn slack_units(&self) -> u64 {
         // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing".
         let slack = self.slack.load(SeqCst);
         slack & SLACK_UNITS
     }
 
-    /// Adds to the float if it stays at or below `most`.
+    /// Adds to the slack if that stays at or below `most`.
     pub(super) fn add_slack(&self, units: u64, most: u64) -> bool {
         let mut slack = self.slack.load(Relaxed);
         loop {
             if (slack & SLACK_UNITS) + units > most {
                 return false;
             }
-            // The version may run over: it is compared, never ordered.
+            // The version may wrap around: it is compared for equality only.
             let more = slack.wrapping_add(SLACK_VERSION + units);
-            // ORDERING: SeqCst; before the load of `refusing` that follows. See "Notes on refusing".
+            // ORDERING: SeqCst; before the load of `stocks_disabled` that follows. See "Notes on refusing".
             match self.slack.compare_exchange_weak(slack, more, SeqCst, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => slack = now,
@@ -211,21 +216,21 @@ impl Node {
     }
 
     pub(super) fn sub_slack(&self, units: u64) {
-        // ORDERING: SeqCst, of which Release: who sees the float without these units sees `usage`
+        // ORDERING: SeqCst, of which Release: a thread that sees the slack without these units sees `usage`
         // without what was undone or drained.
         let before = self.slack.fetch_sub(units, SeqCst);
         debug_assert!(before & SLACK_UNITS >= units, "slack {before:#x} - {units}");
     }
 
-    /// Whether somebody below is being refused, so that stocks stay closed.
+    /// Whether the stocks below stay closed.
     pub(super) fn are_stocks_disabled(&self) -> bool {
         // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing".
         let disabled = self.stocks_disabled.load(SeqCst);
         disabled > 0
     }
 
-    /// The usage at a moment when nothing but what is used was in it, if there was such a moment now; and
-    /// what `look` found then.
+    /// The usage at a moment when only units in use were in it, and what `observe` returned at that moment;
+    /// `None` if there was no such moment during this call.
     pub(super) fn exact<T>(&self, observe: impl Fn() -> T) -> Option<(u64, T)> {
         // ORDERING: SeqCst, all three; see "Notes on refusing".
         let before = self.slack.load(SeqCst);
@@ -235,14 +240,14 @@ impl Node {
         (before & SLACK_UNITS == 0 && before == after).then_some((usage, found))
     }
 
-    /// Units that fit here at this moment, if none lies in stocks that could be given back.
+    /// Units that fit here now, without those in stocks that a drain could return.
     #[cfg(not(loom))]
     pub fn free(&self) -> u64 {
-        // ORDERING: Relaxed; the lock of the queue in which the caller looked before is given back after what was charged.
+        // ORDERING: Relaxed; the caller looks under the lock of the queues, after which charges are made.
         self.limit.load(Relaxed).saturating_sub(self.usage.load(Relaxed))
     }
 
-    /// Adds to usage if that stays within the limit. `Err` is what it is.
+    /// Adds to usage if that stays within the limit; returns the new usage. `Err` has the present one.
     pub(super) fn add_usage(&self, n: u64) -> Result<u64, u64> {
         let limit = self.limit.load(Relaxed);
         let mut usage = self.usage.load(Relaxed);
@@ -271,8 +276,8 @@ impl Node {
     }
 
     pub(super) fn sub_usage(&self, n: u64) -> u64 {
-        // ORDERING: SeqCst; before the load of `waiting` that follows, which pairs with who waits:
-        // it says so, and then looks at usage.
+        // ORDERING: SeqCst; before the load of `waiting` that follows. A waiting charge counts itself in
+        // `waiting` and then reads usage.
         let before = self.usage.fetch_sub(n, SeqCst);
         debug_assert!(before >= n, "{}: usage {before} - {n}", self.name());
         before.wrapping_sub(n)
@@ -284,7 +289,7 @@ impl Node {
         }
     }
 
-    /// Takes up to `n` of what the guarantee holds ready; says how much.
+    /// Takes up to `n` units of the reserve; returns how many.
     pub(super) fn take_reserve(&self, n: u64) -> u64 {
         // ORDERING: SeqCst; after the usage, see `Accounts::keep_reserve`.
         let mut reserve = self.reserve.load(SeqCst);
@@ -299,8 +304,8 @@ impl Node {
         0
     }
 
-    /// The account's lock, if its parent keeps something for it, or is to. Charges that are under way while
-    /// that changes may leave it short, until more comes back.
+    /// The `guarantee_lock` if the parent keeps units for the account, or is about to. Charges under way while
+    /// the guarantee is set may leave the reserve short until more units come back.
     pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
         let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
         keeps.then(|| ignore_poison(self.guarantee_lock.lock()))
@@ -311,12 +316,12 @@ impl Node {
         ignore_poison(self.cold.lock())
     }
 
-    /// Sets or clears a bit of `state`; says whether that changed it.
+    /// Sets or clears a bit of `state`; returns whether that changed it.
     pub(super) fn set_state(&self, bit: u32, on: bool) -> bool {
         if (self.state.load(Relaxed) & bit != 0) == on {
             return false;
         }
-        // ORDERING: AcqRel; whoever changed it goes first.
+        // ORDERING: AcqRel; pairs with the previous change.
         let before = if on { self.state.fetch_or(bit, AcqRel) } else { self.state.fetch_and(!bit, AcqRel) };
         (before & bit != 0) != on
     }
@@ -326,7 +331,7 @@ impl Node {
         self.soft.load(Relaxed).min(self.limit.load(Relaxed))
     }
 
-    /// Forgets that pressure was said, once usage is a sixteenth below.
+    /// Clears the mark that pressure was reported, once usage is a sixteenth below.
     pub(super) fn clear_pressure(&self, usage: u64) {
         if self.state.load(Relaxed) & PRESSURE_REPORTED != 0 {
             let at = self.pressure_at();

@@ -1,4 +1,4 @@
-//! Nodes: all accounts that ever were, by key. Addresses stay.
+//! The nodes of all accounts, by key. Nodes do not move.
 
 use super::node::Node;
 use crate::stock::{KEYS_END, Key, StockAddr};
@@ -9,17 +9,17 @@ use warmcore_types::ignore_poison;
 const FIRST: u32 = 64;
 const CHUNKS: usize = (KEYS_END / FIRST).ilog2() as usize + 1;
 
-/// A list that only grows, and whose members don't move.
+/// A list that only grows and whose members do not move.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    /// Memory for the chunk's nodes, of which those below `end` are there.
+    /// The chunks' memory, initialised for keys below `end`.
     chunks: [AtomicPtr<Node>; CHUNKS],
     /// Keys from 1 to below this have a node.
     end: AtomicU32,
     growing: Mutex<()>,
 }
 
-/// Which chunk, and where in it.
+/// The chunk of a key, and the index in it.
 fn position(key: Key) -> (usize, usize) {
     let chunk = (key / FIRST + 1).ilog2();
     (chunk as usize, (key - FIRST * ((1 << chunk) - 1)) as usize)
@@ -38,7 +38,7 @@ impl Nodes {
         }
     }
 
-    /// The node of a key, if there is one. Key 0 is nobody.
+    /// The node of a key, if there is one. No account has key 0.
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Node> {
         // ORDERING: Acquire; pairs with the Release in `push`: the node is there.
@@ -51,7 +51,7 @@ impl Nodes {
         Some(unsafe { &*self.chunks[chunk].load(Relaxed).add(at) })
     }
 
-    /// A new node, with the next key. Panics at 2^24.
+    /// Adds a node with the next key. Panics at 2^24.
     pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> StockAddr) -> &Node {
         let _growing = ignore_poison(self.growing.lock());
         let key = self.end.load(Relaxed);
@@ -66,14 +66,14 @@ impl Nodes {
             }
             self.chunks[chunk].store(memory.cast(), Relaxed);
         }
-        // SAFETY: inside the chunk; nobody knows the key yet.
+        // SAFETY: inside the chunk, and no other thread knows the key yet.
         unsafe { self.chunks[chunk].load(Relaxed).add(at).write(Node::new(stocks_of(key))) };
         // ORDERING: Release; pairs with the Acquire in `get`.
         self.end.store(key + 1, Release);
         self.get(key).expect("it was just made")
     }
 
-    /// How many accounts there were at most at once.
+    /// The largest number of accounts that existed at once.
     pub(super) fn len(&self) -> usize {
         self.end.load(Relaxed) as usize - 1
     }

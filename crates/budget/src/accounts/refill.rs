@@ -1,12 +1,12 @@
-//! Refill: what happens when a stock can't serve.
+//! Refilling a stock, and emptying one that is full.
 //!
-//! Model.   A charge that finds too little goes up the tree, and takes along what fills the stock. An
-//!          uncharge that finds no room takes the stock down to half and goes up the tree with both. How
-//!          much room there is, `room` decides; a stock whose slot is another's is taken over if that one
-//!          was not used lately. All rooms of an account together are no more than what is charged to it:
-//!          what fits into a stock was charged before, as far as one thread can tell.
-//! Number.  Three levels: about 50 ns, for 512 charges.
-//! Writers. The thread's own CPU's stock.
+//! A charge that finds too little in the stock goes up the tree and brings units that fill the stock. An
+//! uncharge that finds the stock full takes it down to half and returns both up the tree. `capacity` decides
+//! how many units a stock may hold. A slot that holds another account's stock is taken over if that stock was
+//! not used lately. The capacities of all stocks of an account together are no more than what is charged to it,
+//! so that units which fit into a stock were charged before, as far as one thread can tell.
+//!
+//! Cost: about 50 ns with three levels, once in 256 to 512 charges. Only the thread's own CPU's stock is written.
 
 use super::ancestors::MayCharge;
 use super::node::Node;
@@ -17,11 +17,11 @@ use crate::stock::{CAPACITY_LOG2_MAX, Reduction, StockSnapshot, capacity};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// Larger charges pass by the stocks.
+/// Larger charges do not use stocks.
 pub(crate) const STOCKED_MAX: u64 = 1 << (CAPACITY_LOG2_MAX - 1);
 const CAPACITY_MAX: u64 = capacity(CAPACITY_LOG2_MAX);
 
-/// A stock that may be filled: bound, and its room taken from everybody's share.
+/// A stock that may be filled: its slot is bound, and its capacity is taken from the shares of the path.
 struct Ready {
     cpu: CpuId,
     seen: StockSnapshot,
@@ -29,20 +29,21 @@ struct Ready {
 }
 
 impl Ready {
-    /// Room that it gets in addition.
+    /// Capacity that it gets in addition.
     fn more(&self) -> u64 {
         capacity(self.capacity_log2) - self.seen.capacity()
     }
 
-    /// A unit of float while it is under way: somebody may close the stock meanwhile, and its room goes.
+    /// One unit of slack per account while an open stock is refilled: another thread may close it meanwhile and
+    /// subtract its capacity.
     fn passing(&self) -> u64 {
         u64::from(self.seen.is_open())
     }
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n`, which the stock could not serve or was not asked for. `may_charge` says whether the caller
-    /// comes before all who wait at an account; without, it comes after them.
+    /// Charges `n`, which the stock could not serve or was not asked for. `may_charge` says whether the charge
+    /// may pass those that wait at an account; without it, the charge comes after them.
     #[cold]
     #[inline(never)]
     pub fn charge_slow(
@@ -52,12 +53,13 @@ impl<S: Stocks> Accounts<S> {
         n: u64,
         may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
-        // A thread that was disturbed, or has only now what sections need: once more.
+        // Once more: a section may have been aborted, or this thread had no rseq area yet.
         if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
         if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
-            // To half, of a debt all; and to the brim if so much is not charged as there is room.
+            // Fills to half, and pays a debt. Fills up if less is charged to the account than its stocks may
+            // hold.
             let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.slack_units().saturating_sub(charged).min(CAPACITY_MAX) as i64;
@@ -79,7 +81,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Gives `n` back, which no stock took.
+    /// Gives back `n` units that no stock took.
     #[cold]
     #[inline(never)]
     pub fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
@@ -88,7 +90,7 @@ impl<S: Stocks> Accounts<S> {
         }
         let seen = self.stocks.snapshot(cpu, node.key);
         let is_ours = seen.key == node.key && !seen.is_leaving && seen.is_open();
-        // What comes back need not go up the tree if a stock opens for it.
+        // The units stay here if a stock opens for them.
         if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
             let is_even = ready.seen.free == 0;
             if is_even && self.stocks.refill(cpu, node.key, &ready.seen, n as u32, ready.capacity_log2) {
@@ -98,14 +100,15 @@ impl<S: Stocks> Accounts<S> {
             self.return_capacity(node, &ready, None);
         }
         self.take_direct(node, n)?;
-        // Overfull: half of it goes along.
+        // The stock is too full: half of it goes up the tree as well.
         let taken = if is_ours { (seen.free - (capacity(seen.capacity_log2) / 2) as i32).max(0) } else { 0 };
         if taken == 0 || self.used_at_least(node) < taken as u64 {
             self.release(node, n);
             return Ok(());
         }
         let mut back = n;
-        // Counted on the whole way: it is nobody's, and somebody may close the stock meanwhile.
+        // Slack on the whole path: the units belong to no account for a moment, and another thread may close
+        // the stock.
         for a in node.path() {
             a.add_slack(1, u64::MAX);
         }
@@ -121,8 +124,8 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Puts units that were charged into the stock, or gives them back: somebody else was here, or this
-    /// thread is elsewhere by now.
+    /// Puts charged units into the stock. If another thread has changed the stock, or this thread has moved to
+    /// another CPU, gives them back instead.
     fn fill(&self, node: &Node, ready: &Ready, units: u64) {
         if !self.stocks.refill(ready.cpu, node.key, &ready.seen, units as u32, ready.capacity_log2) {
             self.sub_direct(node, units);
@@ -133,8 +136,8 @@ impl<S: Stocks> Accounts<S> {
         self.arrive(node, ready);
     }
 
-    /// This CPU's stock for charges like `n`, its slot taken over and its room, at most `most`, accounted
-    /// for. `None`: there is none to have now.
+    /// This CPU's stock for charges like `n`: takes over its slot, and takes capacity of at most `most` for it.
+    /// `None` if that is not possible now.
     fn ready(&self, node: &Node, cpu: CpuId, n: u64, most: u64) -> Option<Ready> {
         if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::are_stocks_disabled) {
             return None;
@@ -144,13 +147,13 @@ impl<S: Stocks> Accounts<S> {
             seen = self.rebind_slot(node, cpu, seen)?;
         }
         let allowed = self.allowed(node, &seen);
-        // Too large a room is made smaller by `tidy`.
+        // A capacity that is too large is reduced by `reclaim_idle`.
         let capacity_log2 = capacity_log2(n, allowed.min(most)).max(seen.capacity_log2);
         let ready = Ready { cpu, seen, capacity_log2 };
         (capacity_log2 > 0 && self.take_capacity(node, &ready)).then_some(ready)
     }
 
-    /// The largest room that the path allows this stock, its present one not counted.
+    /// The largest capacity that the path allows this stock, not counting its present one.
     pub(super) fn allowed(&self, node: &Node, seen: &StockSnapshot) -> u64 {
         let allows = |a: &Node| {
             let facts = Facts {
@@ -164,11 +167,11 @@ impl<S: Stocks> Accounts<S> {
         node.path().map(allows).min().unwrap_or(0)
     }
 
-    /// Takes the stock's new room from the share of every account on the path.
+    /// Takes the stock's additional capacity from the share of every account on the path.
     fn take_capacity(&self, node: &Node, ready: &Ready) -> bool {
         let (more, passing) = (ready.more(), ready.passing());
-        // ORDERING: SeqCst; before the float. Who drains sees the float, and then the bit; or what is
-        // read of it here, as reads of one word that follow each other never go back.
+        // ORDERING: SeqCst; before the slack. A drain that sees the slack also sees the bit, or what this load
+        // read of it: reads of one atomic never go back in time.
         let bit = 1 << (ready.cpu.0 % 64);
         if node.cpus.load(Relaxed) & bit == 0 {
             node.cpus.fetch_or(bit, SeqCst);
@@ -187,7 +190,7 @@ impl<S: Stocks> Accounts<S> {
         true
     }
 
-    /// Undoes `take_capacity`, up to the account that had no more to give.
+    /// Undoes `take_capacity`, up to the account `end`, which had too little left.
     fn return_capacity(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
         for a in node.path().take_while(|a| !end.is_some_and(|end| std::ptr::eq(*a, end))) {
             a.stocks.fetch_sub(u32::from(!ready.seen.is_open()), Relaxed);
@@ -195,19 +198,19 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// The stock has its units and its room.
+    /// Ends the refill: the stock has its units and its capacity.
     fn arrive(&self, node: &Node, ready: &Ready) {
         for a in node.path().filter(|_| ready.passing() > 0) {
             a.sub_slack(ready.passing());
         }
     }
 
-    /// Binds the slot to `node`, if whose it is has not used it lately.
+    /// Binds the slot to `node`, unless the stock that occupies it was used lately.
     fn rebind_slot(&self, node: &Node, cpu: CpuId, mut seen: StockSnapshot) -> Option<StockSnapshot> {
         let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
         if let Some(resident) = resident {
             if seen.is_open() && !seen.is_idle {
-                // A second chance: it is taken if it is as it is now when somebody asks again.
+                // Second chance: the slot is taken over if the stock is unchanged at the next attempt.
                 let to = Reduction { taken: 0, capacity_log2: seen.capacity_log2, mark: true };
                 self.stocks.reduce(cpu, seen.key, &seen, to);
                 return None;
@@ -223,27 +226,27 @@ impl<S: Stocks> Accounts<S> {
     }
 
     pub(super) fn add_direct(&self, node: &Node, n: u64) {
-        // ORDERING: AcqRel; pairs with `take_direct`, which may take what came by here.
+        // ORDERING: AcqRel; pairs with `take_direct`, which may take these units.
         node.direct.fetch_add(n, AcqRel);
     }
 
-    /// How many units of the account are in use for certain, whatever lies in its stocks.
+    /// A lower bound of the units in use by this very account, whatever its stocks hold.
     fn used_at_least(&self, node: &Node) -> u64 {
         node.direct.load(Acquire).saturating_sub(node.slack_units())
     }
 
-    /// Takes `n` from what is charged to this very account, or says that there is not so much.
+    /// Takes `n` from what is charged to this very account, or reports that less is charged.
     fn take_direct(&self, node: &Node, n: u64) -> Result<(), OverUncharge> {
         if self.used_at_least(node) < n {
-            // What lies in its stocks is not in use. Closed, they count for nothing.
+            // Units in stocks are not in use; in closed stocks there are none.
             self.close_all(node);
             self.reparent(node, n);
         }
         let mut direct = node.direct.load(Acquire);
         loop {
             let Some(less) = direct.checked_sub(n) else {
-                // In the fast kind a debt may be younger than that look, and who made it may have given back
-                // what others brought. That was read here, so the debt is seen now.
+                // With the rseq kind there may be a newer debt, and its units may be among those in `direct`
+                // that were read here. Then the debt is visible by now.
                 if !S::STRICT {
                     self.close_all(node);
                 }

@@ -1,4 +1,4 @@
-//! Accounts on imagined CPUs: what a thread sees, step by step.
+//! Accounts on simulated CPUs, step by step.
 
 mod lifecycle;
 mod model;
@@ -121,7 +121,7 @@ fn what_a_dropped_account_holds_is_its_parents() {
     accounts.try_charge(leaf, || A, 25).unwrap();
     accounts.drop_handle(leaf);
     assert_eq!((accounts.exact_usage(root), accounts.accounts()), (25, 3));
-    // Half by who charged it, half by the parent.
+    // Half is uncharged in the account that charged it, half in the parent.
     accounts.uncharge(leaf, || B, 12).unwrap();
     accounts.uncharge(group, || B, 13).unwrap();
     assert_eq!(accounts.exact_usage(root), 0);

@@ -1,4 +1,4 @@
-//! Account: a handle to one account of a tree.
+//! A handle to one account of a tree.
 
 use super::charge::Charge;
 use super::stock_kind::{StockKind, default_kind};
@@ -10,9 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use warmcore_sys::rseq::current_cpu;
 
-/// One account of a tree: a limit, and what is charged to it and to all below. Cheap to clone: every clone
-/// is the same account. It ends with its last handle; what is charged then stays charged to its parent
-/// until it is given back.
+/// One account of a tree: a limit, and what is charged to it and to all accounts below. Cheap to clone: every
+/// clone is the same account. The account ends with its last handle; what is charged then stays charged to its
+/// parent until it is given back.
 ///
 /// ```
 /// use warmcore_budget::Account;
@@ -32,11 +32,11 @@ use warmcore_sys::rseq::current_cpu;
 /// ```
 pub struct Account {
     pub(super) ptr: AccountPtr,
-    /// The node's, here where a loop may keep it in registers.
+    /// The node's, copied here so that a loop may keep it in registers.
     stock_addr: StockAddr,
 }
 
-/// How an account is made: [`Account::root`], [`Account::child`].
+/// Builds an account: [`Account::root`], [`Account::child`].
 #[must_use = "`build` makes the account"]
 pub struct Builder {
     parent: Option<Account>,
@@ -52,49 +52,51 @@ impl Builder {
         Self { parent, kind: None, config }
     }
 
-    /// No more than so many units, its children's included. Without: no limit of its own.
+    /// The limit for its units and its children's. Without it the account has no limit of its own.
     pub fn limit(mut self, units: u64) -> Self {
         self.config.limit = units;
         self
     }
 
-    /// Above so many units there is pressure: [`Event::Pressure`].
+    /// Usage above this is reported as [`Event::Pressure`].
     pub fn soft_limit(mut self, units: u64) -> Self {
         self.config.soft_limit = units;
         self
     }
 
-    /// Its parent keeps so many units for it, from the beginning, whatever others use.
+    /// Units that its parent keeps for it from the beginning, whatever other accounts use.
     pub fn guarantee(mut self, units: u64) -> Self {
         self.config.guarantee = units;
         self
     }
 
-    /// Called on what happens to this account and to those below that have no listener of their own: in the
-    /// thread that caused it, with no lock of budget's held. Memory that it allocates is charged to nobody.
+    /// Called on events of this account and of those below that have no listener of their own, on the thread
+    /// that caused the event, with none of this crate's locks held. Memory that it allocates is charged to no
+    /// account.
     ///
-    /// A panic in it goes no further: the panic hook tells of it, and the charge goes on as if the listener had
-    /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it takes no
-    /// lock that is held somewhere while memory is allocated.
+    /// A panic in it ends there: the panic hook reports it, and the charge continues as if the listener had
+    /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it must
+    /// not take a lock under which memory is allocated elsewhere.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         let listener = move |event: &Event| unaccounted(|| listener(event));
         self.config.listener = Some(unaccounted(|| Arc::new(listener) as Listener));
         self
     }
 
-    /// Of which kind the tree's stocks are; without, [`default_kind`]. For a root: a child is of its
-    /// parent's kind, and [`build`](Self::build) panics if it is told otherwise.
+    /// The stock kind of the tree, [`default_kind`] without it. For a root: a child has its parent's kind, and
+    /// [`build`](Self::build) panics if another is asked for.
     pub fn kind(mut self, kind: StockKind) -> Self {
         self.kind = Some(kind);
         self
     }
 
-    /// No limit of the tree is ever exceeded, and nothing that fits is refused: [`StockKind::Atomic`].
+    /// Selects [`StockKind::Atomic`]: no limit of the tree is ever exceeded, and nothing that fits is refused.
     pub fn strict(self) -> Self {
         self.kind(StockKind::Atomic)
     }
 
-    /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or does, and without address space.
+    /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or panics, and without address
+    /// space.
     #[track_caller]
     pub fn build(self) -> Account {
         match self.try_build() {
@@ -103,8 +105,8 @@ impl Builder {
         }
     }
 
-    /// Makes the account, or says that its parent has no room for its guarantee. Panics if the
-    /// tree would be more than [`DEPTH_MAX`](crate::DEPTH_MAX) deep.
+    /// Makes the account, or returns that its parent has too little left for its guarantee. Panics if the tree
+    /// would be deeper than [`DEPTH_MAX`](crate::DEPTH_MAX).
     pub fn try_build(self) -> Result<Account, OverBudget> {
         let Self { parent, kind, config } = self;
         let parent_kind = parent.as_ref().map(Account::kind);
@@ -123,40 +125,40 @@ impl Builder {
 }
 
 impl Account {
-    /// A handle that was counted.
+    /// Wraps a handle that was counted already.
     fn at(ptr: AccountPtr) -> Self {
         Self { ptr, stock_addr: ptr.stock_addr() }
     }
 
-    /// A tree's uppermost account.
+    /// Builds the root of a tree.
     pub fn root(name: impl Into<String>) -> Builder {
         Builder::new(name.into(), None)
     }
 
-    /// An account below this one.
+    /// Builds an account below this one.
     pub fn child(&self, name: impl Into<String>) -> Builder {
         Builder::new(name.into(), Some(self.clone()))
     }
 
     /// Charges `n` units to this account and all above it, or none. They stay charged until they are
-    /// [uncharged](Self::uncharge): [`try_hold`](Self::try_hold) does that by itself.
+    /// [uncharged](Self::uncharge); [`try_hold`](Self::try_hold) does that by itself.
     ///
-    /// **Touches** this CPU's stock; every 500th time or so, and near a limit, the accounts.
+    /// **Touches** this CPU's stock; about every 500th time, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, n: u64) -> Result<(), OverBudget> {
         self.ptr.try_charge(self.stock_addr, n)
     }
 
-    /// Charges `n` units, whatever the limits: for what has happened already. `Err` says which account is
-    /// over, and by how much; the units are charged all the same. Panics above 2^60 units.
+    /// Charges `n` units whatever the limits, for units that are in use already. `Err` names an account that is
+    /// over its limit, and by how much; the units are charged all the same. Panics above 2^60 units.
     pub fn force_charge(&self, n: u64) -> Result<(), Overrun> {
         self.ptr.force_charge(n)
     }
 
     /// Gives back units that were charged to this very account, on any thread.
     ///
-    /// More than are charged is an error, and changes nothing. It is found at once, unless another CPU has a
-    /// stock of this account that takes them: then the next drain finds less in use than there is in stocks.
+    /// An error, without any change, if fewer are charged. It is found at once, unless another CPU has a stock
+    /// of this account that takes the surplus: then the next drain finds less in use than there is in stocks.
     #[inline(always)]
     pub fn uncharge(&self, n: u64) -> Result<(), OverUncharge> {
         self.ptr.uncharge(self.stock_addr, n)
@@ -175,8 +177,8 @@ impl Account {
         (Charge::new(self.ptr, n), over)
     }
 
-    /// Charges several accounts, of any trees, or none of them. What was charged before the one that is
-    /// full is given back, and was charged until then.
+    /// Charges several accounts, of any trees, or none of them. Until a full one is found, the ones before it
+    /// are charged, and then given back.
     pub fn try_charge_all(charges: &[(&Account, u64)]) -> Result<(), OverBudget> {
         for (i, (account, n)) in charges.iter().enumerate() {
             if let Err(over) = account.try_charge(*n) {
@@ -194,8 +196,8 @@ impl Account {
         charges.iter().map(|(account, n)| account.try_hold(*n)).collect()
     }
 
-    /// Empties the stocks of this account and of all below, on all CPUs, from this one. Nobody is woken,
-    /// signalled or interrupted.
+    /// Empties the stocks of this account and of all below, on all CPUs, from the calling one. No thread is
+    /// woken, signalled or interrupted.
     ///
     /// **Touches** every such stock: two cache misses each.
     pub fn drain_all(&self) -> Drained {
@@ -204,42 +206,43 @@ impl Account {
         drained
     }
 
-    /// How much is charged, and how exact that is.
+    /// How much is charged, and how exact that number is.
     ///
     /// **Touches** this account.
     pub fn usage(&self) -> Usage {
         on_account!(self.ptr, |accounts, node| accounts.usage(node))
     }
 
-    /// How much is used at one moment of this call, guarantees of accounts below counted as used: empties the stocks as [`drain_all`](Self::drain_all)
-    /// does. With [`StockKind::Rseq`] it may be off by what sections under way spend at that moment.
+    /// Units in use at one moment of this call, guarantees of accounts below counted as used. Empties the
+    /// stocks as [`drain_all`](Self::drain_all) does. With [`StockKind::Rseq`] it may be wrong by what sections
+    /// under way spend at that moment.
     pub fn exact_usage(&self) -> u64 {
         let usage = on_account!(self.ptr, |accounts, node| accounts.exact_usage(node));
         self.ptr.wake_waiters();
         usage
     }
 
-    /// The most that ever was charged, stocks included.
+    /// The most that was ever charged, units in stocks included.
     pub fn peak(&self) -> u64 {
         on_account!(self.ptr, |accounts, node| accounts.peak(node))
     }
 
-    /// Where its units are: used, in stocks, by CPU; which account on its path is the fullest.
+    /// Where its units are: in use, and in stocks by CPU; and how full each account on its path is.
     pub fn explain(&self) -> Explain {
         // The list of CPUs grows under the accounts' locks.
         unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.explain(node)))
     }
 
-    /// Its limit; `u64::MAX`: none.
+    /// Its limit; `u64::MAX` if there is none.
     pub fn limit(&self) -> u64 {
         on_account!(self.ptr, |accounts, node| accounts.limit(node))
     }
 
-    /// Changes the limit. Below what is used, it refuses every charge until usage is below it.
+    /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
     pub fn set_limit(&self, units: u64) {
         on_account!(self.ptr, |accounts, node| accounts.set_limit(node, units));
         self.ptr.wake_waiters();
-        // There may be room now.
+        // Waiting charges may fit now.
         wait::wake_first_waiters();
     }
 
@@ -248,36 +251,36 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.set_soft_limit(node, units));
     }
 
-    /// Changes what its parent keeps for it; an error if that has no room for more.
+    /// Changes what its parent keeps for it; an error if the parent has too little left.
     pub fn set_guarantee(&self, units: u64) -> Result<(), OverBudget> {
         let result = on_account!(self.ptr, |accounts, node| accounts.set_guarantee(node, units));
         self.ptr.wake_waiters();
         result
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> Arc<str> {
         self.ptr.node().name()
     }
 
-    /// The account above, if it is no root.
+    /// The account above; `None` for a root.
     pub fn parent(&self) -> Option<Account> {
         let parent = self.ptr.node().parent()?;
         on_account!(self.ptr, |accounts, _node| accounts.add_handle(parent));
         Some(Account::at(AccountPtr::new(parent, self.kind())))
     }
 
-    /// Of which kind its tree's stocks are.
+    /// The stock kind of its tree.
     pub fn kind(&self) -> StockKind {
         self.ptr.kind()
     }
 
-    /// Closes what nobody used since the last call, as the thread of this module does ten times a second.
+    /// Closes stocks that were not used since the last call, as the background thread does ten times a second.
     pub fn reclaim_idle_all() {
         reclaim::reclaim_idle();
     }
 
-    /// The CPU's number as charges see it.
+    /// The CPU's number as charges use it.
     #[doc(hidden)]
     pub fn cpu() -> u32 {
         current_cpu().0

@@ -1,10 +1,11 @@
-//! ActiveAccount: the account to which this thread's memory is charged.
+//! The account to which this thread's memory is charged.
 //!
-//! Model.   Two words per thread, which scopes set and restore: the account's node, and how many accounts that node had
-//!          before. A scope that is forgotten therefore ends with its account, and never charges the next one there.
-//!          They need no destructor and are there from a thread's first instruction to its last, so that an
-//!          allocator may read them.
-//! Number.  A comparison an allocation, with a word beside the one that the charge reads anyway.
+//! Two words per thread, which scopes set and restore: the account's node, and how many accounts that node had
+//! before. A scope that is forgotten therefore ends with its account, and never charges the node's next
+//! account. The words need no destructor and exist from a thread's first instruction to its last, so that an
+//! allocator may read them.
+//!
+//! Cost: one comparison per allocation, with a word beside the one that the charge reads anyway.
 
 use super::{Account, AccountPtr};
 use std::cell::Cell;
@@ -17,7 +18,7 @@ thread_local! {
     static ACTIVE: Cell<Option<VersionedPtr>> = const { Cell::new(None) };
 }
 
-/// An account, without a handle.
+/// A pointer to an account, without a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct VersionedPtr {
     ptr: AccountPtr,
@@ -25,17 +26,18 @@ struct VersionedPtr {
     ended: u32,
 }
 
-/// The account that pays for this thread's memory now: none if its scope was forgotten and the account has ended.
+/// The account that is charged for this thread's memory now; `None` also if its scope was forgotten and the
+/// account has ended.
 #[inline(always)]
 pub(super) fn active_account() -> Option<AccountPtr> {
     let active_account = ACTIVE.get()?;
     (active_account.ptr.node().ended() == active_account.ended).then_some(active_account.ptr)
 }
 
-/// Runs `act`; what it allocates is charged to nobody: memory that serves all accounts, though one of them makes it
-/// grow. Budget's own is: it is allocated under budget's own locks.
+/// Runs `act` and charges what it allocates to no account: for memory that serves all accounts although the
+/// active one makes it grow. This crate's own memory is such, and is allocated under this crate's locks.
 ///
-/// **Touches** the thread's word for who pays.
+/// **Touches** the thread's word for the active account.
 pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
     struct Restore(Option<VersionedPtr>);
     impl Drop for Restore {
@@ -47,7 +49,7 @@ pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
     act()
 }
 
-/// As long as it lives, this thread's memory is charged to an account: [`enter`].
+/// Charges this thread's memory to an account while it exists: [`enter`].
 #[must_use = "the account is left when this is dropped"]
 pub struct ActiveAccount<'a> {
     mine: VersionedPtr,
@@ -56,13 +58,15 @@ pub struct ActiveAccount<'a> {
     not_send: PhantomData<*const ()>,
 }
 
-/// Charges what this thread allocates to `account`, until the guard is dropped; then to whom it was before.
-/// Guards nest. It needs a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator to mean anything.
+/// Charges what this thread allocates to `account` until the guard is dropped, and then to the account that was
+/// active before. Guards nest. Without a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator it has no
+/// effect.
 ///
-/// It is dropped on its thread, and before the account's handle. So guards are dropped in the opposite order,
-/// and never forgotten: one that finds another account than its own when it is dropped leaves none, since
-/// the one before may be gone. A scope that is forgotten charges until its account ends, and then no account. In a
-/// future, [`within`] enters at each poll; a guard that is held across an `await` would meet those of other tasks.
+/// Drop a guard on its thread, before the account's handle, in the opposite order of entering, and do not
+/// forget one. A guard that finds another account active when it is dropped leaves none active, since the one
+/// before may have ended. A forgotten scope charges until its account ends, and then no account. In a future
+/// use [`within`], which enters at each poll: a guard that is held across an `await` would mix with those of
+/// other tasks.
 #[inline]
 pub fn enter(account: &Account) -> ActiveAccount<'_> {
     let mine = VersionedPtr { ptr: account.ptr, ended: account.ptr.node().ended() };
@@ -83,16 +87,16 @@ impl std::fmt::Debug for ActiveAccount<'_> {
     }
 }
 
-/// A future that is polled, and dropped, in an account: [`within`].
+/// A future that is polled and dropped with an account active: [`within`].
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct Within<F> {
-    /// `None` once it was dropped.
+    /// `None` after the drop.
     future: Option<F>,
     account: Account,
 }
 
-/// Charges to `account` whatever `future` allocates, at each poll and when it is dropped.
+/// Charges to `account` what `future` allocates at each poll and when it is dropped.
 pub fn within<F: Future>(account: &Account, future: F) -> Within<F> {
     Within { future: Some(future), account: account.clone() }
 }

@@ -1,10 +1,11 @@
-//! Alloc: a global allocator that charges what a thread allocates to its current account.
+//! A global allocator that charges what a thread allocates to its active account.
 //!
-//! Model.   Every block begins with a header, whose last word says which account paid; 0: nobody. Whoever
-//!          frees the block gives the units back to that account, whatever is current then. A block is
-//!          charged with its size and its header's.
-//! Number.  8 bytes a block, 16 where it is aligned to 16.
-//! Source.  ClickHouse charges its queries so, by thread, with an error that grows with threads.
+//! Every block begins with a header, whose last word is the account that was charged, or 0 for none. Freeing
+//! the block gives the units back to that account, whichever is active then. A block is charged with its size
+//! and its header's: 8 bytes, or the alignment if that is larger.
+//!
+//! ClickHouse charges its queries in a similar way, per thread, with an error that grows with the number of
+//! threads.
 
 use super::active::{active_account, unaccounted};
 use super::{AccountPtr, on_account, reclaim};
@@ -12,19 +13,19 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 use warmcore_sys::rseq::current_cpu;
 
-/// No address space has so many.
+/// More than any address space has.
 const BYTES_MAX: u64 = 1 << 56;
 
 /// What happens to an allocation that does not fit its account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
-    /// It is charged all the same, as [`Account::force_charge`](super::Account::force_charge) does.
+    /// The block is charged all the same, as [`Account::force_charge`](super::Account::force_charge) does.
     Count,
-    /// It fails: `try_reserve` says so, and whoever asked without listening ends the process.
+    /// The allocation fails: `try_reserve` returns an error, and other callers end the process.
     Fail,
 }
 
-/// Charges every allocation to the account that is current on its thread: [`enter`](super::enter),
+/// Charges every allocation to the account that is active on its thread: [`enter`](super::enter),
 /// [`within`](super::within), or a tenant that was made with an account.
 ///
 /// ```
@@ -43,10 +44,11 @@ pub enum OnFull {
 /// assert_eq!(account.exact_usage(), 0);
 /// ```
 ///
-/// **In a child of `fork`** whose parent has made an account, an allocation is charged only where this CPU's stock
-/// serves it, and never fails for lack of budget: what else a charge needs is under locks that a thread of the parent's
-/// may have held, and that stay held in the child. So a closure for `Command::pre_exec` may allocate. A server
-/// that goes into the background by `fork`, or forks its workers, makes its accounts afterwards.
+/// **In a child of `fork`** whose parent has made an account, an allocation is charged only where this CPU's
+/// stock serves it, and never fails for lack of budget: everything else is under locks that another thread of
+/// the parent may have held, and that stay locked in the child. So a closure for `Command::pre_exec` may
+/// allocate. A server that goes into the background by `fork`, or forks its workers, should make its accounts
+/// afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct BudgetAlloc<A> {
     inner: A,
@@ -54,17 +56,17 @@ pub struct BudgetAlloc<A> {
 }
 
 impl<A> BudgetAlloc<A> {
-    /// Over `inner`; over budget, it counts.
+    /// Allocates from `inner`; above a limit, blocks are charged all the same ([`OnFull::Count`]).
     pub const fn new(inner: A) -> Self {
         Self { inner, on_full: OnFull::Count }
     }
 
-    /// Over `inner`, with what is to happen over budget.
+    /// Allocates from `inner`, with this behaviour above a limit.
     pub const fn with(inner: A, on_full: OnFull) -> Self {
         Self { inner, on_full }
     }
 
-    /// Charges `n` to `site`; false if the allocation is to fail.
+    /// Charges `n` units; false if the allocation is to fail.
     #[inline(always)]
     fn charge(&self, ptr: AccountPtr, n: u64) -> bool {
         if ptr.charge_stock(ptr.stock_addr(), n) {
@@ -90,7 +92,7 @@ impl<A> BudgetAlloc<A> {
             .unwrap_or(true)
     }
 
-    /// Charges `n` to an account that has paid for a block already, and may have no handle any more.
+    /// Charges `n` units more to an account that was charged for a block already, and may have no handle left.
     #[cold]
     #[inline(never)]
     fn charge_more(&self, ptr: AccountPtr, n: u64) -> bool {
@@ -106,13 +108,13 @@ impl<A> BudgetAlloc<A> {
     }
 }
 
-/// A block's header: as large as its alignment, and a word at least.
+/// The size of a block's header: the block's alignment, and at least a word.
 #[inline(always)]
 const fn header(layout: Layout) -> usize {
     if layout.align() > size_of::<usize>() { layout.align() } else { size_of::<usize>() }
 }
 
-/// The block with its header. `None` if there is no such size.
+/// The layout of the block with its header. `None` if there is no such size.
 #[inline(always)]
 const fn whole(layout: Layout) -> Option<Layout> {
     let Some(bytes) = layout.size().checked_add(header(layout)) else { return None };
@@ -122,7 +124,7 @@ const fn whole(layout: Layout) -> Option<Layout> {
     }
 }
 
-/// Where the block says who paid.
+/// The word of the block's header with the account that was charged.
 ///
 /// # Safety
 /// `block` was returned by this allocator and not freed.
@@ -132,7 +134,7 @@ unsafe fn header_of(block: *mut u8) -> *mut Option<AccountPtr> {
     unsafe { block.cast::<Option<AccountPtr>>().sub(1) }
 }
 
-/// Gives back what was paid for a block.
+/// Gives back the units of a block.
 #[inline(always)]
 fn give_back(ptr: AccountPtr, n: usize) {
     if !ptr.uncharge_stock(ptr.stock_addr(), n as u64) {
@@ -145,15 +147,16 @@ fn give_back(ptr: AccountPtr, n: usize) {
 fn give_back_slow(ptr: AccountPtr, n: u64) {
     quietly(ptr, || {
         let result = on_account!(ptr, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n));
-        // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
+        // It fails if other code uncharged more than it had charged, which was reported then, or is by the next
+        // drain.
         debug_assert!(result.is_ok(), "{result:?}");
     });
 }
 
-/// An allocator may be called under any lock. So what is allocated in here, by listeners too, is charged to
-/// nobody, and wakers are called by another thread. And it must not unwind: a panic in budget itself aborts.
+/// An allocator may be called under any lock. So memory that is allocated in here, by listeners too, is charged
+/// to no account, and the background thread calls wakers. And it must not unwind: a panic in this crate aborts.
 ///
-/// `None`, and nothing is done, in a child of fork: see [`BudgetAlloc`].
+/// Returns `None`, and does nothing, in a child of fork: see [`BudgetAlloc`].
 fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
     struct Abort;
     impl Drop for Abort {
@@ -171,8 +174,7 @@ fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-// SAFETY: blocks are `inner`'s, with their header in front; the layout that leads to the header is the same
-// when it is freed.
+// SAFETY: blocks are `inner`'s, with their header in front; `dealloc` computes the header from the same layout.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -189,9 +191,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let whole = whole(layout).expect("it was allocated with this layout");
-        // SAFETY: the caller's promise: a block of ours, of this layout.
+        // SAFETY: the caller passes a block of this allocator, of this layout.
         let ptr = unsafe { *header_of(block) };
-        // SAFETY: its beginning, and the layout it was allocated with.
+        // SAFETY: the start of the whole block, and the layout it was allocated with.
         unsafe { self.inner.dealloc(block.sub(header(layout)), whole) };
         if let Some(ptr) = ptr {
             give_back(ptr, whole.size());
@@ -206,9 +208,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
             return std::ptr::null_mut();
         };
         let Some(after) = whole(new_layout) else { return std::ptr::null_mut() };
-        // SAFETY: the caller's promise: a block of ours.
+        // SAFETY: the caller passes a block of this allocator.
         let paid = unsafe { *header_of(block) };
-        // What nobody paid for is paid by who makes it larger; to become smaller needs no budget.
+        // A block without an account is charged to the active one when it grows; shrinking needs no budget.
         let (ptr, had) = match paid {
             Some(ptr) => (Some(ptr), before.size()),
             None => (active_account().filter(|_| new_size > layout.size()), 0),
@@ -221,7 +223,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
                 return std::ptr::null_mut();
             }
         }
-        // SAFETY: its beginning, the layout it was allocated with, and a size that is one.
+        // SAFETY: the start of the whole block, the layout it was allocated with, and a valid new size.
         let start = unsafe { self.inner.realloc(block.sub(header(layout)), before, after.size()) };
         if start.is_null() {
             if let Some(ptr) = ptr.filter(|_| more > 0) {
@@ -229,9 +231,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
             }
             return start;
         }
-        // SAFETY: the header is as large as before, since the alignment is.
+        // SAFETY: the header is as large as before, because the alignment is the same.
         let block = unsafe { start.add(header(layout)) };
-        // SAFETY: a block of ours.
+        // SAFETY: a block of this allocator.
         unsafe { *header_of(block) = ptr };
         if let Some(ptr) = ptr.filter(|_| had > after.size()) {
             give_back(ptr, had - after.size());
@@ -256,9 +258,9 @@ impl<A> BudgetAlloc<A> {
             }
             return std::ptr::null_mut();
         };
-        // SAFETY: inside of what was allocated, which is longer by the header.
+        // SAFETY: inside the allocated block, which is longer by the header.
         let block = unsafe { start.as_ptr().add(header(layout)) };
-        // SAFETY: the header's last word.
+        // SAFETY: the last word of the header.
         unsafe { *header_of(block) = ptr };
         block
     }

@@ -1,11 +1,11 @@
-//! Charge: units that are held, and given back when it is dropped.
+//! Units that are charged until they are dropped.
 
 use super::{Account, AccountPtr};
 use crate::outcome::OverBudget;
 use std::fmt;
 
-/// Units of an account, given back when this is dropped, on whatever thread. It outlives the account's
-/// handles if it must. 16 bytes.
+/// Units of an account, given back when this is dropped, on any thread. May outlive the account's handles. 16
+/// bytes.
 #[must_use = "dropped at once, it holds nothing"]
 pub struct Charge {
     ptr: AccountPtr,
@@ -18,19 +18,19 @@ impl Charge {
         Self { ptr, units }
     }
 
-    /// How many.
+    /// The number of units.
     #[inline]
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Takes `n` units out of this one. `None` if there are not so many.
+    /// Takes `n` units out of this charge. `None` if it has fewer.
     pub fn split(&mut self, n: u64) -> Option<Charge> {
         self.units = self.units.checked_sub(n)?;
         Some(Charge::new(self.ptr, n))
     }
 
-    /// Takes in all of `other`; gives it back if it is another account's.
+    /// Takes all units of `other`; returns it if it belongs to another account.
     pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
         if other.ptr != self.ptr {
             return Err(other);
@@ -40,7 +40,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back `n` of its units. Panics if it has not so many.
+    /// Gives back `n` of its units. Panics if it has fewer.
     #[inline]
     pub fn shrink(&mut self, n: u64) {
         let Some(less) = self.units.checked_sub(n) else {
@@ -50,8 +50,8 @@ impl Charge {
         self.give_back(n);
     }
 
-    /// Charges `n` units more to `account`, whose it is. The account is an argument because a charge keeps no
-    /// handle: dropping one would be an atomic that all CPUs share. Panics if it is another account's.
+    /// Charges `n` units more to `account`, which must be its own; panics otherwise. The account is an argument
+    /// because a charge has no handle: dropping one would write an atomic that all CPUs share.
     #[inline]
     pub fn grow(&mut self, account: &Account, n: u64) -> Result<(), OverBudget> {
         assert!(self.is_of(account), "a charge can grow in its own account only, not in {}", account.name());
@@ -66,7 +66,7 @@ impl Charge {
         self.ptr == account.ptr
     }
 
-    /// Stays charged for ever, or until somebody [uncharges](Account::uncharge) as much.
+    /// Keeps the units charged until [`Account::uncharge`] gives them back; returns their number.
     pub fn forget(self) -> u64 {
         let units = self.units;
         std::mem::forget(self);
@@ -76,7 +76,8 @@ impl Charge {
     #[inline]
     fn give_back(&self, n: u64) {
         let result = self.ptr.uncharge(self.ptr.stock_addr(), n);
-        // Somebody else uncharged more than was theirs. It was told that then, or by the next drain.
+        // It fails if other code uncharged more than it had charged, which was reported then, or is by the next
+        // drain.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! StockKind: which stocks the accounts of this process have, and why.
+//! Which kind of stocks the accounts of this process use, and why.
 
 use crate::stock::{AtomicStocks, RseqStocks, Stocks};
 use std::fmt;
@@ -8,19 +8,19 @@ use warmcore_percpu::{Backend, try_backend};
 /// The environment variable that forces a kind: `rseq` or `atomic`. `word`, the former name of `atomic`, is accepted.
 pub const VARIABLE: &str = "WARMCORE_BUDGET";
 
-/// How an account's stocks are kept. One tree is of one kind.
+/// How the stocks of a tree are implemented. All accounts of a tree have the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StockKind {
-    /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most what
-    /// lies in stocks.
+    /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most the
+    /// capacity of the stocks.
     Rseq,
-    /// One atomic word for each stock: a charge is a locked instruction. A limit is never exceeded, and
-    /// nothing that fits is refused.
+    /// One atomic word for each stock: a charge is a locked instruction. A limit is never exceeded, and nothing
+    /// that fits is refused.
     Atomic,
 }
 
 impl StockKind {
-    /// `rseq` or `atomic`.
+    /// The name: `rseq` or `atomic`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rseq => RseqStocks::NAME,
@@ -43,7 +43,7 @@ impl fmt::Display for StockKind {
     }
 }
 
-/// A forced kind that this system has not, or that does not exist.
+/// `WARMCORE_BUDGET` names a kind that this system does not support, or that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StockKindError(String);
 
@@ -55,10 +55,10 @@ impl fmt::Display for StockKindError {
 
 impl std::error::Error for StockKindError {}
 
-/// The kind that accounts are of if nobody says: [`StockKind::Rseq`] where sections run.
+/// The kind of accounts that are built without one: [`StockKind::Rseq`] where sections run.
 ///
-/// An error only if `WARMCORE_BUDGET` forces what this system has not: a program that wants to say so in
-/// its own words asks here before it makes its first account.
+/// An error only if `WARMCORE_BUDGET` forces what this system does not support: a program that reports this in
+/// its own words calls it before it makes its first account.
 pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     static KIND: OnceLock<Result<StockKind, StockKindError>> = OnceLock::new();
     KIND.get_or_init(|| {
@@ -67,7 +67,7 @@ pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     .clone()
 }
 
-/// The kind that accounts are of if nobody says. Panics where [`try_default_kind`] is an error.
+/// The kind of accounts that are built without one. Panics where [`try_default_kind`] is an error.
 pub fn default_kind() -> StockKind {
     try_default_kind().unwrap_or_else(|error| panic!("{error}"))
 }
@@ -85,7 +85,7 @@ fn choose(forced: Option<&str>) -> Result<StockKind, StockKindError> {
     }
 }
 
-/// Why sections don't run here, if they don't.
+/// Why sections do not run here; `None` if they do.
 fn why_no_rseq() -> Option<String> {
     match try_backend() {
         Ok(Backend::Rseq(_)) => None,

@@ -1,20 +1,26 @@
-//! Wait: a charge that waits for room.
+//! Charges that wait until they fit.
 //!
-//! Model.   Who does not fit stands in the queue of the account that is full, in the order in which they
-//!          asked. While a queue is not empty, the stocks below are closed, so that all that comes back
-//!          comes by; and nobody else is charged there, so that the first, however large, is not overtaken
-//!          for ever. What comes back wakes the first and those behind it that fit besides; the first that fits
-//!          wakes the next. One behind the first is charged where all before it would still fit afterwards, here and
-//!          in the accounts below that they share with it, so room is not left unused until the first is polled. One
-//!          that is full elsewhere by then moves there, and keeps its place by the order of asking.
-//! Number.  A wait that need not wait is a `try_charge`.
-//! Protocol. Who waits is in the queue and counted in the account (`begin_waiting`) before it looks at usage
-//!          for the last time; who gives back lowers usage and then looks at the count. So either the one
-//!          sees the room or the other sees the waiter. The waker is in place before each look.
-//! Writers. Queues: under `QUEUES`. No waker is called or dropped under it, and what is allocated under it,
-//!          by a waker that is cloned too, is charged to nobody.
-//! Source.  tokio `sync/batch_semaphore.rs`; it takes units for the first as they come, and so holds what it
-//!          can't use yet.
+//! A charge over the limit waits in the FIFO queue of the full account. While a queue is not empty, the stocks
+//! below the account stay closed, so that every returned unit goes through the account, and other charges are
+//! refused there, so that a large charge at the front is not overtaken for ever. Returned units wake the first
+//! waiter and the following ones that fit besides; the first that is granted wakes the next. A waiter behind
+//! the first is granted if all before it would still fit afterwards, in this account and in the accounts below
+//! that they share with it, so that units are not idle until the first waiter is polled. A waiter that finds
+//! another account full moves to that account's queue and keeps its place by its ticket.
+//!
+//! # Protocol
+//!
+//! A waiter enters the queue and is counted in the account (`begin_waiting`) before its last look at usage. An
+//! uncharge lowers usage and then looks at the count. So either the waiter sees the units or the uncharge sees
+//! the waiter. The waker is stored before each look.
+//!
+//! Queues change under `QUEUES`. No waker is called or dropped under that lock, and memory that is allocated
+//! under it, also by a waker's clone, is charged to no account.
+//!
+//! # Source
+//!
+//! tokio `sync/batch_semaphore.rs`, which assigns units to the first waiter as they come, and so holds units
+//! that it cannot use yet.
 
 use super::{Account, AccountPtr, Charge, active::unaccounted, on_account, reclaim};
 use crate::accounts::Node;
@@ -30,7 +36,7 @@ use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 use warmcore_types::ignore_poison;
 
-/// So many of those that wait in one queue are woken, and looked at, at once.
+/// At most this many waiters of one queue are woken, or counted, at a time.
 const AT_ONCE: usize = 64;
 
 /// A charge that waits.
@@ -38,37 +44,39 @@ struct Waiter {
     waker: Waker,
     /// How many units it asks for.
     n: u64,
-    /// Whose charge it is: the account where it waits, or one below.
+    /// The account to charge: the one where it waits, or one below.
     by: AccountPtr,
 }
 
-/// By account, by order of asking.
+/// By account, then by ticket.
 type Queues = HashMap<AccountPtr, BTreeMap<u64, Waiter>>;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
-/// How many wait. Raised after a charge has entered `QUEUES` and lowered after it has left, without the lock.
+/// The number of waiters. Raised after a charge has entered `QUEUES` and lowered after it has left, without the
+/// lock.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
-/// Held while a charge that is behind others in a queue on its path is made, so that two of them don't both take the room
-/// that is left beside those before them.
+/// Held while a charge is granted that is behind others in a queue on its path, so that two such charges do not
+/// both take the units that are left beside those before them.
 static BYPASS: Mutex<()> = Mutex::new(());
-/// How many asked so far.
+/// The next ticket: charges are served in the order of their tickets.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 fn queues() -> MutexGuard<'static, Queues> {
     ignore_poison(QUEUES.lock())
 }
 
-/// Whether somebody waits.
+/// Whether any charge waits.
 pub(super) fn has_waiters() -> bool {
     WAITERS.load(Relaxed) > 0
 }
 
-/// Whether a section under way may have left something that nobody sees, where somebody waits.
+/// Whether a charge waits in an account of the rseq kind, where a section may have left units that no thread
+/// sees.
 pub(super) fn needs_settling() -> bool {
     has_waiters() && queues().keys().any(|ptr| !ptr.kind().is_strict())
 }
 
-/// Brings to light what such sections have left.
+/// Drains what such sections have left.
 pub(super) fn settle() {
     let ptrs: Vec<AccountPtr> = queues().keys().copied().filter(|ptr| !ptr.kind().is_strict()).collect();
     for ptr in ptrs {
@@ -77,7 +85,7 @@ pub(super) fn settle() {
     }
 }
 
-/// Wakes the first of every queue, and those behind it for which there is room besides.
+/// Wakes the first of every queue, and the following ones that fit besides.
 #[cold]
 pub(super) fn wake_first_waiters() {
     if !has_waiters() {
@@ -92,7 +100,8 @@ pub(super) fn wake_first_waiters() {
                     break;
                 }
                 free = free.saturating_sub(waiting.n);
-                // One that panics, when it is cloned, called or dropped, keeps no other from being woken.
+                // A waker that panics when it is cloned, called or dropped must not keep the others from being
+                // woken.
                 heads.extend(contain(|| waiting.waker.clone()));
             }
         }
@@ -103,8 +112,8 @@ pub(super) fn wake_first_waiters() {
     }
 }
 
-/// Takes those out of their queues whose account has no handle any more. A `ChargeFuture` borrows one, so it was forgotten
-/// and not dropped: it is never polled again, and all charges behind it would wait for ever.
+/// Removes the waiters whose account has no handle left. A `ChargeFuture` borrows a handle, so it was forgotten
+/// and not dropped: it is never polled again, and would block the charges behind it for ever.
 pub(super) fn remove_forgotten() {
     if !has_waiters() {
         return;
@@ -131,18 +140,18 @@ pub(super) fn remove_forgotten() {
     }
 }
 
-/// Where a charge is in a queue.
+/// Whether a waiting charge may be granted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Eligibility {
     First,
-    /// Behind others, with room for them and for itself.
+    /// Behind other charges, with enough units for them and for itself.
     FitsBehind,
-    /// Behind others that need the room, or too many to look at.
+    /// Behind charges that need the units, or behind too many to count.
     MustWait,
 }
 
 impl Eligibility {
-    /// The turn at `at` of a charge of `n` units to `by` that asked at `ticket`.
+    /// Of a charge of `n` units to `by` with this ticket, in the queue at `at`.
     fn of(at: &Node, queue: Option<&BTreeMap<u64, Waiter>>, ticket: u64, by: AccountPtr, n: u64) -> Self {
         let before =
             || queue.into_iter().flat_map(|queue| queue.range(..ticket)).map(|(_, w)| w).take(AT_ONCE);
@@ -152,17 +161,19 @@ impl Eligibility {
             AT_ONCE => return Self::MustWait,
             _ => {}
         }
-        // Those before may be charged meanwhile, and count twice then: asked later, it may have come true.
+        // A waiter that is granted meanwhile counts twice here: the charge is then refused now and may be
+        // granted later.
         let needs = |waiting: &Waiter, a: &Node| waiting.by.node().path().any(|b| std::ptr::eq(a, b));
         let shared = |a: &Node| before().filter(|w| needs(w, a)).fold(n, |sum, w| sum.saturating_add(w.n));
-        // The stocks below `at` are closed, so what is free there is seen; above, the charge itself finds out.
+        // The stocks below `at` are closed, so `free` sees all units there; for accounts above, the charge
+        // itself finds out.
         let mut below = by.node().path().take_while(|a| !std::ptr::eq(*a, at));
         let has_room = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
         if has_room { Self::FitsBehind } else { Self::MustWait }
     }
 }
 
-/// [`BYPASS`], where no other charge holds it.
+/// Takes [`BYPASS`] unless another charge holds it.
 fn try_lock_bypass() -> Option<MutexGuard<'static, ()>> {
     match BYPASS.try_lock() {
         Ok(guard) => Some(guard),
@@ -171,8 +182,8 @@ fn try_lock_bypass() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// Whether a charge of `n` units to `site` comes before all that wait at `node`, which is on its path, and asked before
-/// `ticket`, or leaves room for them. In the latter case `behind` holds [`BYPASS`] from before the look on.
+/// Whether a charge of `n` units to `ptr` is before all that wait at `node`, an account on its path, or leaves
+/// enough units for them. In the latter case `behind` holds [`BYPASS`] from before the decision.
 fn may_charge(
     ptr: AccountPtr,
     node: &Node,
@@ -188,30 +199,32 @@ fn may_charge(
         Eligibility::MustWait => false,
         Eligibility::FitsBehind if behind.borrow().is_some() => true,
         Eligibility::FitsBehind => {
-            // Held elsewhere, by a charge whose listener may have called this: this one stays in the queue, and is
-            // woken when it is the first, or by the next round of the thread that tidies.
+            // Held elsewhere, perhaps by a charge whose listener called this: the charge stays in the queue,
+            // and is woken when it is the first, or by the next round of the background thread.
             *behind.borrow_mut() = try_lock_bypass();
             behind.borrow().is_some() && eligibility() != Eligibility::MustWait
         }
     }
 }
 
-/// A charge that is waited for: [`Account::charge`]. Dropped, it waits no more. One that is forgotten
-/// ([`std::mem::forget`]) keeps its place, and all behind it waiting for which there is no room besides, until its account has no handle and no child.
+/// The future of [`Account::charge`]. Dropping it ends the wait. A future that is forgotten
+/// ([`std::mem::forget`]) keeps its place in the queue, so charges behind it wait unless they fit besides,
+/// until its account has no handle and no child.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct ChargeFuture<'a> {
     account: &'a Account,
     n: u64,
-    /// When it asked, once it was refused.
+    /// Its place in the order, once it was refused.
     ticket: Option<u64>,
-    /// Where it waits.
+    /// The account where it waits.
     at: Option<AccountPtr>,
 }
 
 impl Account {
-    /// Charges `n` units as soon as there is room: first come, first served, on any executor. Where there is room for
-    /// those before it and for itself it does not wait until they are polled. An error only if it can never fit. What was granted and not taken up, because the future was dropped, is given back.
+    /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits
+    /// beside all those before it does not wait for them. An error only if it can never fit. Units that were
+    /// granted to a future that is dropped before it returns them are given back.
     pub fn charge(&self, n: u64) -> ChargeFuture<'_> {
         ChargeFuture { account: self, n, ticket: None, at: None }
     }
@@ -235,13 +248,13 @@ impl ChargeFuture<'_> {
         self.at = Some(at);
         on_account!(at, |accounts, node| accounts.begin_waiting(node, by.node()));
         at.wake_waiters();
-        // The thread that tidies looks often from now on, if it does not already. It is not woken for each that waits.
+        // The background thread looks often from now on. It is notified only for the first such charge.
         if !is_settled_for {
             reclaim::notify_reclaimer();
         }
     }
 
-    /// Leaves the queue it is in; who is first now is woken, as there may be room.
+    /// Leaves its queue, and wakes the new first waiter, which may fit.
     fn leave(&mut self) {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
         let (mine, next) = unaccounted(|| {
@@ -264,7 +277,7 @@ impl ChargeFuture<'_> {
         drop(mine);
     }
 
-    /// Its turn where it waits. Its waker is in place from now on.
+    /// Whether it may be granted where it waits. Its waker is stored from now on.
     fn eligibility(&self, at: AccountPtr, waker: &Waker) -> Eligibility {
         let ticket = self.ticket.expect("a charge that waits has a ticket");
         let (eligibility, before) = unaccounted(|| {
@@ -279,7 +292,7 @@ impl ChargeFuture<'_> {
         eligibility
     }
 
-    /// Charges what it waits for at `at`, if it is its turn there.
+    /// Charges its units if it may be granted at `at`; `None` if it has to wait.
     fn charge_if_eligible(&self, at: AccountPtr, waker: &Waker) -> Option<Result<(), OverBudget>> {
         let (ptr, n) = (self.account.ptr, self.n);
         if self.eligibility(at, waker) == Eligibility::MustWait {
@@ -287,12 +300,12 @@ impl ChargeFuture<'_> {
         }
         let ticket = self.ticket.expect("a charge that waits has a ticket");
         let behind = RefCell::new(None);
-        // By order of asking in every queue: were it by the place in one queue, two charges that need room in both could send
-        // each other from one to the other for ever.
+        // By ticket in every queue: by the place in one queue, two charges that need units from both accounts
+        // could move each other back and forth for ever.
         let may_charge = |node: &Node| may_charge(ptr, node, ticket, n, &behind);
         let cpu = current_cpu();
         let result = on_account!(ptr, |accounts, node| accounts.charge_slow(node, cpu, n, Some(&may_charge)));
-        // Before others are woken, which may be behind too.
+        // Before other waiters are woken, which may need the lock.
         drop(behind);
         ptr.wake_waiters();
         Some(result)
@@ -314,7 +327,7 @@ impl Future for ChargeFuture<'_> {
             };
             match result {
                 Ok(()) => {
-                    // Before others are let in: should leaving panic, the units are given back.
+                    // Before other waiters are woken: if leaving panics, the units are given back.
                     let charge = Charge::new(account.ptr, n);
                     self.leave();
                     return Poll::Ready(Ok(charge));

@@ -1,30 +1,32 @@
-//! AtomicStocks: a stock that is one atomic word, taken from anywhere by compare-and-swap.
+//! A stock that is one atomic word, changed from any CPU by compare-and-swap.
 //!
-//! Model.   `tag << 32 | free`. Whose it is, its room and its units change together, so a stock that
-//!          was closed is closed for everybody at once and never in debt: the strict kind. Portable.
-//! Number.  A locked instruction, 2.0 ns on a 3.7 GHz Zen 4, on a line that only its CPU uses.
-//! Writers. Anybody, by compare-and-swap. `raise` and `bind` need not be on the stock's CPU here.
-//! Source.  linux-mm 2026, one atomic word per counter and CPU, in review.
+//! The word is `tag << 32 | free`. Key, capacity and units change together, so a stock that was closed is
+//! closed for every CPU at once and never in debt: this is the strict kind. Portable.
+//!
+//! Cost: a locked instruction on a line that only its CPU uses, 2.0 ns on a 3.7 GHz Zen 4. `refill` and `bind`
+//! need not run on the stock's CPU here.
+//!
+//! Source: linux-mm 2026, one atomic word per counter and CPU, in review.
 
 use super::table::{StockAddr, Table};
 use super::{Key, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_types::CpuId;
 
-/// One atomic word per stock: strict, and portable.
+/// One atomic word per stock: strict and portable.
 #[derive(Debug)]
 pub struct AtomicStocks(Table);
 
 impl AtomicStocks {
-    /// Tables for so many CPU numbers. They cost memory when they are used.
+    /// Tables for this many CPU numbers. Their memory is resident where it is used.
     pub fn new(cpus: u32) -> Self {
         Self(Table::new(cpus))
     }
 
     fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, tag: Tag, units: u32) -> bool {
         let word = &self.0.stock(cpu, key)[0];
-        // ORDERING: AcqRel; pairs with itself: who raised has charged the account before it, and who
-        // lowers uncharges it after. Loom: `accounts/loom.rs`.
+        // ORDERING: AcqRel; pairs with itself: a refill has charged the account before it, and a reduction
+        // uncharges it after. Model: `accounts/loom.rs`.
         word.compare_exchange(seen.words[0], tag.with(units), AcqRel, Relaxed).is_ok()
     }
 }
@@ -76,8 +78,8 @@ impl Stocks for AtomicStocks {
     }
 }
 
-/// Spends from a stock's word. What is computed between the load and the swap is waited for by
-/// both: one subtraction.
+/// Takes from a stock's word. One subtraction is computed between the load and the swap, because the swap waits
+/// for it.
 #[inline(always)]
 pub(crate) fn charge(word: &AtomicU64, key: Key, n: u32) -> bool {
     let mut seen = word.load(Relaxed);
@@ -91,7 +93,7 @@ pub(crate) fn charge(word: &AtomicU64, key: Key, n: u32) -> bool {
     false
 }
 
-/// Puts into a stock's word. Room ends below 2^31, so that the sum never reaches the tag.
+/// Returns to a stock's word. Capacity ends below 2^31, so the sum never reaches the tag.
 #[inline(always)]
 pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
     let mut seen = word.load(Relaxed);
@@ -108,7 +110,7 @@ pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
     }
 }
 
-/// What a word says.
+/// Decodes a word.
 pub(super) fn snapshot(word: u64) -> StockSnapshot {
     let (tag, units) = (Tag::of(word), word as u32);
     StockSnapshot {

@@ -1,11 +1,13 @@
-//! LockedStocks: a stock behind a lock, as it was published. Reference and simulation only.
+//! A stock behind a lock, as published. Reference and simulation only.
 //!
-//! Model.   The kernel holds the lock with preemption off. A user-space thread can't: whoever holds it
-//!          may lose its CPU, and a thread of higher priority that spins for it there waits for ever
-//!          (`tests/preemption.rs` shows it). So nothing hands this kind to users.
-//! Number.  In the kernel the lock cost the owner 2 to 13 cycles, and took 63 % off a drain of 128 CPUs.
-//! Writers. The lock's holder, which is who put a 1 where a 0 was.
-//! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
+//! The kernel holds the lock with preemption off. A user-space thread cannot: the lock's holder may lose its
+//! CPU, and a thread of higher priority that spins for the lock there waits for ever (`tests/preemption.rs`
+//! shows it). So this kind is not offered to users.
+//!
+//! In the kernel the lock cost the owner 2 to 13 cycles, and reduced the time of a drain of 128 CPUs by 63 %. The lock's
+//! word is 1 while it is held.
+//!
+//! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
 use super::atomic::snapshot;
 use super::table::{StockAddr, Table};
@@ -13,11 +15,11 @@ use super::{Key, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use warmcore_types::CpuId;
 
-/// A lock in every stock: what was published, and why it is not what users get.
+/// Stocks with a lock each: the published design, kept to compare with.
 #[derive(Debug)]
 pub struct LockedStocks(Table);
 
-/// While it lives, its word is this thread's alone.
+/// The lock of one stock, held.
 struct StockGuard<'a> {
     lock: &'a AtomicU64,
     word: &'a AtomicU64,
@@ -29,7 +31,7 @@ impl LockedStocks {
         Self(Table::new(cpus))
     }
 
-    /// Whether somebody has that stock's lock now. For the test that shows what this kind is not for.
+    /// Whether the lock of that stock is held now. For the test that shows the deadlock.
     pub fn is_held(&self, cpu: CpuId, key: Key) -> bool {
         self.0.stock(cpu, key)[1].load(Relaxed) != 0
     }
@@ -57,7 +59,7 @@ impl LockedStocks {
 impl Drop for StockGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire in `hold`.
+        // ORDERING: Release; pairs with the Acquire in `lock`.
         self.lock.store(0, Release);
     }
 }

@@ -13,11 +13,12 @@ use super::{Key, LEAVING, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// Restartable sections on the CPU's own word: fast, and in debt for a moment now and then.
+/// Stocks that change by restartable sections on the CPU's own word: fast, and in debt for a moment now and
+/// then.
 #[derive(Debug)]
 pub struct RseqStocks {
     table: Table,
-    /// Models: held by whose section runs on that CPU.
+    /// Models: held while a section runs on that CPU.
     #[cfg(loom)]
     sections: Vec<crate::sync::Mutex<()>>,
 }
@@ -46,8 +47,8 @@ impl Stocks for RseqStocks {
 
     fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
         let [head, grant] = self.table.stock(cpu, key);
-        // ORDERING: Acquire; pairs with the raise that wrote it, in `stock_grant`: what is read of
-        // `used` below is no older. See "Notes on debt". Model: `rseq/loom.rs`.
+        // ORDERING: Acquire; pairs with the refill that wrote it, in `stock_grant`: `used` below is read no
+        // older than that. See "Notes on debt". Model: `rseq/loom.rs`.
         let grant = grant.load(Acquire);
         let head = head.load(Relaxed);
         snapshot(head, grant)
@@ -63,13 +64,12 @@ impl Stocks for RseqStocks {
         let units = (seen.words[1] as u32).wrapping_sub(to.taken as u32);
         let mark = if to.mark { mark_of(seen.words[0] as u32) } else { 0 };
         let new = Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }.with(units);
-        // ORDERING: AcqRel; Acquire pairs as in `look`, and Release passes on to the next drainer
-        // what this one acquired.
+        // ORDERING: AcqRel; Acquire pairs as in `snapshot`, and Release passes on to the next drain what this
+        // one acquired.
         self.table.stock(cpu, key)[1].compare_exchange(seen.words[1], new, AcqRel, Relaxed).is_ok()
     }
 
-    /// In three sections, each of which leaves a state from which whoever comes next goes on: see
-    /// "Notes on changing hands".
+    /// In three sections. After each of them another call can begin again: see "Notes on changing hands".
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         let [head, grant] = seen.words;
         let used = head as u32;
@@ -86,8 +86,8 @@ impl Stocks for RseqStocks {
     }
 }
 
-/// What two words say. Read one after the other while the slot changed hands, they are two accounts': then it
-/// is nobody's, and nobody takes from the one what belongs to the other.
+/// Decodes both words. If the slot was bound to another account between the two loads, their keys differ: then
+/// the snapshot names no account, so that no units are taken from one account for another.
 fn snapshot(head: u64, grant: u64) -> StockSnapshot {
     let (tag, key, used) = (Tag::of(grant), (head >> 32) as Key, head as u32);
     let words = [head, grant];

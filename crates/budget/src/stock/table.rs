@@ -1,4 +1,4 @@
-//! Table: where the stocks of all CPUs stand.
+//! The table with the stocks of all CPUs.
 
 use super::Key;
 #[cfg(loom)]
@@ -9,13 +9,13 @@ use warmcore_types::CpuId;
 #[cfg(not(loom))]
 use {std::ptr::NonNull, warmcore_sys::map::Region};
 
-/// A CPU's table has `1 << SHIFT` bytes.
+/// The table of one CPU has `1 << SHIFT` bytes.
 #[cfg(not(loom))]
 pub(crate) const SHIFT: u32 = 15;
 /// Two words.
 #[cfg(not(loom))]
 const STOCK_BYTES: usize = 16;
-/// Accounts whose keys differ by a multiple of this share a slot.
+/// Slots per CPU. Accounts whose keys differ by a multiple of it share a slot.
 #[cfg(not(loom))]
 pub(crate) const SLOTS: u32 = (1 << SHIFT) / STOCK_BYTES as u32;
 #[cfg(loom)]
@@ -40,7 +40,7 @@ impl Table {
         Self { region, cpus }
     }
 
-    /// Where an account's stocks stand.
+    /// Where an account's stocks are.
     #[inline(always)]
     pub(crate) fn stock_addr(&self, key: Key) -> StockAddr {
         // SAFETY: inside CPU 0's table.
@@ -51,7 +51,7 @@ impl Table {
     /// Both words of a stock.
     #[inline(always)]
     pub(crate) fn stock(&self, cpu: CpuId, key: Key) -> &[AtomicU64; 2] {
-        // SAFETY: a place in this very table.
+        // SAFETY: an address in this table.
         unsafe { self.stock_addr(key).stock(cpu) }
     }
 
@@ -60,11 +60,11 @@ impl Table {
     }
 }
 
-/// Where an account's stocks stand: in its node, so that a charge need not ask for the table.
+/// Where an account's stocks are. Stored in its node, so that a charge need not read the table.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy)]
 pub struct StockAddr {
-    /// CPU 0's; CPU n's is `n << SHIFT` further.
+    /// The address of CPU 0's stock; CPU n's is `n << SHIFT` bytes further.
     pub(crate) first: NonNull<u8>,
     cpus: u32,
     pub(crate) key: Key,
@@ -75,30 +75,31 @@ impl StockAddr {
     /// Both words of a CPU's stock.
     ///
     /// # Safety
-    /// The table that it is in lives as long as the reference.
+    ///
+    /// The table lives as long as the reference.
     #[inline(always)]
     pub(crate) unsafe fn stock<'a>(self, cpu: CpuId) -> &'a [AtomicU64; 2] {
         #[cold]
         fn beyond(_: CpuId) -> usize {
             0
         }
-        // A number beyond the end is a kernel that broke its word. A branch, as what follows would
-        // wait for a choice without one.
+        // A number beyond the end would be a kernel error. A branch, because the following load would wait for
+        // a conditional move.
         let cpu = if cpu.0 < self.cpus { cpu.index() } else { beyond(cpu) };
-        // SAFETY: inside that CPU's table, aligned to 16; zeroed memory, which everybody reaches as
-        // atomics or in restartable sections.
+        // SAFETY: inside that CPU's table, aligned to 16; zeroed memory that is only accessed as atomics or in
+        // restartable sections.
         unsafe { self.first.add(cpu << SHIFT).cast().as_ref() }
     }
 }
 
-// SAFETY: an address, and numbers; what stands there is atomic.
+// SAFETY: an address and numbers; the memory there is atomic.
 #[cfg(not(loom))]
 unsafe impl Send for StockAddr {}
 // SAFETY: as above.
 #[cfg(not(loom))]
 unsafe impl Sync for StockAddr {}
 
-/// Under loom a table is a vector, and a place a key.
+/// Under loom a table is a vector, and an address a key.
 #[cfg(loom)]
 #[derive(Debug, Clone, Copy)]
 pub struct StockAddr {

@@ -1,8 +1,8 @@
-//! Many accounts, one after the other: nothing of them stays.
+//! Many accounts, created one after the other, leave nothing behind.
 
 use super::*;
 
-/// Accounts at once, and how often.
+/// Accounts at once, and rounds.
 const ACCOUNTS: usize = 10_000;
 const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
 
@@ -19,7 +19,7 @@ fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
             nodes.push(node);
         }
         assert_eq!(accounts.accounts(), ACCOUNTS + 1);
-        // Dropped before what they hold came back, or after it.
+        // Accounts are dropped before their units come back, or after.
         for (i, node) in nodes.iter().enumerate() {
             let n = 1 + i as u64 % 50;
             if i % 2 == round % 2 {
@@ -38,7 +38,7 @@ fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
     }
     accounts.drop_handle(root);
     assert_eq!(accounts.accounts(), 0);
-    // One page for each 256 accounts and CPU at most.
+    // At most one page for each 256 accounts and CPU.
     assert!(accounts.stocks().resident_bytes().unwrap() <= 4 << 15);
 }
 

@@ -1,25 +1,27 @@
-//! Sections: what is done to a stock on its own CPU.
+//! Sections: operations on a stock on its own CPU.
 
 use super::super::table::{SHIFT, StockAddr, Table};
 use super::{Key, RseqStocks};
 use warmcore_sys::rseq::{self, PercpuMode, RseqArea, section};
 use warmcore_types::CpuId;
 
-/// How often an aborted section is tried again before it counts as hopeless (a debugger that
-/// single-steps aborts every one).
+/// How often an aborted section is retried before the operation fails. A debugger that single-steps aborts
+/// every attempt.
 const RETRIES: u32 = 16;
 
 impl RseqStocks {
     /// Tables for all CPU numbers of this machine.
     ///
     /// # Safety
-    /// [`rseq::enable_sections`] was called, or never will be: nobody else decides about these words.
+    ///
+    /// [`rseq::enable_sections`] was called, or never will be: no other code decides how these words are
+    /// changed.
     pub(crate) unsafe fn new(cpus: u32) -> Self {
         Self { table: Table::new(cpus) }
     }
 
     fn area(&self) -> Option<RseqArea> {
-        // A thread without an area gets one here if it may have one.
+        // A thread without an area gets one here if that is possible.
         if rseq::register_thread() { RseqArea::current(PercpuMode::Cpu) } else { None }
     }
 
@@ -29,7 +31,7 @@ impl RseqStocks {
 
     #[inline(always)]
     pub(super) fn charge_here(&self, _: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        // SAFETY: a place in this very table.
+        // SAFETY: an address in this table.
         RseqArea::current(PercpuMode::Cpu)
             .is_some_and(|area| unsafe { charge_at(area, self.table.stock_addr(key), n) })
     }
@@ -41,7 +43,7 @@ impl RseqStocks {
             .is_some_and(|area| unsafe { uncharge_at(area, self.table.stock_addr(key), n) })
     }
 
-    /// Replaces `grant`, if this is that CPU and both words are as seen.
+    /// Replaces `grant` if this is that CPU and both words are as expected.
     pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
@@ -50,7 +52,7 @@ impl RseqStocks {
         })
     }
 
-    /// Replaces `head`, if this is that CPU and both words are as seen.
+    /// Replaces `head` if this is that CPU and both words are as expected.
     pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
@@ -63,7 +65,8 @@ impl RseqStocks {
 /// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
 ///
 /// # Safety
-/// A place in the table of an [`RseqStocks`] that lives; `area` is by [`PercpuMode::Cpu`].
+///
+/// An address in the table of an [`RseqStocks`] that lives; `area` is by [`PercpuMode::Cpu`].
 #[inline(always)]
 pub(crate) unsafe fn charge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool {
     // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
