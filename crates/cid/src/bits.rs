@@ -1,12 +1,13 @@
-//! Bits: a set of small numbers of a fixed width, which knows its lowest gap.
+//! Sets of small numbers below a fixed width, which find their lowest gap.
 //!
-//! Model.   64-bit words and how many bits are set. Nothing is allocated after `new`.
-//! Number.  384 ids: 6 words, so the lowest free one is found in 6 loads at worst.
-//! Writers. [`Bits`]: whoever has it `&mut`, the lock's holder. [`SharedBits`]: everybody.
+//! A set is 64-bit words; [`Bits`] also counts its members. Nothing is allocated after `new`. For 384 ids there are 6 words,
+//! so the lowest free id is found in 6 loads at most.
+//!
+//! A [`Bits`] is written under the tenant's lock, a [`SharedBits`] by any thread.
 
 use crate::sync::{AtomicU64, Ordering::*};
 
-/// A set of numbers below a width that is fixed at its making.
+/// A set of numbers below a fixed width, for one thread at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bits {
     words: Box<[u64]>,
@@ -34,20 +35,20 @@ impl Bits {
         self.words.get(n as usize / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
-    /// Adds a number; says whether it was new. Panics beyond the width.
+    /// Adds a number. Returns whether it was new. Panics beyond the width.
     pub(crate) fn insert(&mut self, n: u32) -> bool {
         let (word, bit) = (&mut self.words[n as usize / 64], 1 << (n % 64));
         let is_new = *word & bit == 0;
         *word |= bit;
-        // Not `+= u32::from(is_new)`: rustc 1.95 loses the bool where this is inlined into an `if`.
-        // In a release, `ids/tests/few.rs::cpus_may_be_allowed_while_ids_are_held` sees that.
+        // Not `+= u32::from(is_new)`: rustc 1.95 loses the bool where this is inlined into an `if`. In a release build,
+        // `ids/tests/bounds.rs::cpus_may_be_allowed_while_ids_are_held` fails then.
         if is_new {
             self.len += 1;
         }
         is_new
     }
 
-    /// Takes a number out; says whether it was there.
+    /// Removes a number. Returns whether it was there.
     pub(crate) fn remove(&mut self, n: u32) -> bool {
         let was = self.contains(n);
         if was {
@@ -65,7 +66,7 @@ impl Bits {
     }
 }
 
-/// The same for everybody at once: whose `insert` finds a number new, has it.
+/// A set of numbers below a fixed width, for all threads at once. The thread whose `insert` finds a number new owns it.
 #[derive(Debug)]
 pub(crate) struct SharedBits {
     words: Box<[AtomicU64]>,
@@ -87,16 +88,16 @@ impl SharedBits {
         self.words.get(n as usize / 64).is_some_and(|word| word.load(Relaxed) >> (n % 64) & 1 == 1)
     }
 
-    /// Adds a number; says whether it was new. Panics beyond the width.
+    /// Adds a number. Returns whether it was new. Panics beyond the width.
     pub(crate) fn insert(&self, n: u32) -> bool {
         let bit = 1 << (n % 64);
-        // ORDERING: SeqCst. Acquire, which is in it, pairs with the Release in `remove`: what was
-        // done before the number was given back is seen. Loom: `ids/loom.rs::a_retaken_id_comes_with_its_data`.
-        // The rest pairs with `len`.
+        // ORDERING: SeqCst. Its Acquire pairs with the Release in `remove`: what was written before the number was removed
+        // is visible. Loom: `ids/loom.rs::a_retaken_id_comes_with_its_data`. Its order among SeqCst operations pairs with
+        // `len`.
         self.words[n as usize / 64].fetch_or(bit, SeqCst) & bit == 0
     }
 
-    /// Takes a number out; says whether it was there.
+    /// Removes a number. Returns whether it was there.
     pub(crate) fn remove(&self, n: u32) -> bool {
         let bit = 1 << (n % 64);
         // ORDERING: Release; pairs with `insert`.

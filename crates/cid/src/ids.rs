@@ -1,23 +1,27 @@
-//! Ids: the concurrency ids of one tenant.
+//! The concurrency ids of one tenant.
 //!
-//! Model.   Every CPU has a pcpu_cid ([`PcpuCid`]) in the tenant. Who enters takes the pcpu_cid of its CPU
-//!          and, with it, the id that the pcpu_cid keeps; who leaves, leaves the id there. That is one
-//!          compare-and-swap and one store, on a line that no other CPU writes. Who comes back after
-//!          a pause retakes the id that its CPU had, if it is free: a bit more to set, and still no
-//!          lock, since CPUs that pause alike come back at the same moment. All else (an id
-//!          for an empty pcpu_cid, a task that moved, compaction) happens under the tenant's lock and
-//!          asks the [`Policy`].
-//! Number.  Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, whose floor for a compare-and-swap and
-//!          a store is 2.2; no clock is read. Under the lock, 64 ids on 384 CPUs: about 35 ns.
-//! Protocol. An id belongs to one pcpu_cid from the moment its bit is set, by who holds that pcpu_cid
-//!          already, until it is freed: first the pcpu_cid is emptied, by its holder or by a CAS that
-//!          fails if somebody entered; then what the pcpu_cid remembers is written; then the bit is
-//!          cleared. PcpuCids are held by one at a time. So ids are unique, nothing that takes pcpu_cids
-//!          (`ids/take.rs`) takes one in use, and who sets a bit finds its pcpu_cid in order.
-//! Writers. PcpuCids: see there. Bits of ids and pcpu_cids: who takes an id or gives it back. Everything
-//!          else: the lock's holder.
-//! Source.  Linux `kernel/sched/core.c`, concurrency ids; the pcpu_cid's two words and its epoch
-//!          of one bit are our own.
+//! Every CPU has a [`PcpuCid`] in the tenant. A user that enters takes the `PcpuCid` of its CPU and, with it, the id that
+//! is cached there; on leaving, the id stays there. That is one compare-and-swap and one store, on a line that no other
+//! CPU writes. A user that comes back after a pause *retakes* the id that it had on this CPU, if that id is free: this sets
+//! one bit more, and takes no lock either, because CPUs that pause together come back at the same moment. Everything else
+//! (an id for an empty `PcpuCid`, a user that moved, compaction) happens under the tenant's lock and asks the [`Policy`].
+//!
+//! # Protocol
+//! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared. The thread that sets
+//! the bit holds the `PcpuCid` already. Freeing an id takes three steps: first the `PcpuCid` is emptied, by its holder or
+//! by a compare-and-swap that fails if a user entered; then the id that it is to remember is written; then the bit is
+//! cleared. One user at a time holds a `PcpuCid`. So ids are unique, nothing that takes ids back (`ids/reclaim.rs`) takes
+//! one in use, and a thread that sets a bit finds the `PcpuCid` complete.
+//!
+//! `PcpuCid`s are written as their module says; the bits of `used` and `occupied` by the thread that takes an id or frees
+//! it; everything else under the lock.
+//!
+//! # Cost
+//! Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, where a compare-and-swap and a store alone take 2.2; no clock is read.
+//! Under the lock, with 64 ids on 384 CPUs: about 35 ns.
+//!
+//! # Source
+//! Linux `kernel/sched/core.c`, concurrency ids. The two words and the one-bit age of a `PcpuCid` are not from Linux.
 
 use crate::bits::{Bits, SharedBits};
 use crate::pcpu_cid::{CID_END, CidWord, PcpuCid, PcpuCids, State, Token};
@@ -26,29 +30,29 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::{Line, Padded};
 use warmcore_types::{Cid, CpuId, CpuSet, ignore_poison};
 
-mod look;
-mod take;
+mod reclaim;
+mod stats;
 mod unguarded;
 
-pub use look::Stats;
+pub use stats::Stats;
 
-/// A task or thread that belongs to a tenant, and where it was last. Made by [`Ids::add_user`],
-/// kept by the host, one thread's at a time.
+/// A task or thread that belongs to a tenant, and the CPU where it was last. Made by [`Ids::add_user`] and kept by the
+/// caller, for one thread at a time.
 #[derive(Debug)]
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose pcpu_cid it took last; `NOWHERE` before, and after an overflow.
+    /// The CPU whose `PcpuCid` it took last; `NOWHERE` before the first, and after an overflow.
     cpu: u32,
-    /// What stood in that pcpu_cid.
+    /// The `cid_word` of that `PcpuCid` then.
     cid_word: CidWord,
-    /// On how many CPUs it may run itself.
+    /// On how many CPUs this user may run.
     nr_cpus_allowed: u32,
-    /// `Shared::mask_changes` when that was asked for.
+    /// `Shared::mask_changes` at the last call of `needs_mask`.
     mask_changes: u32,
-    /// Guards beyond the first.
+    /// Entries beyond the first that it has not left yet.
     nested: u32,
-    /// How many of them nobody keeps: `leave_unguarded` gives those back.
+    /// How many of its entries have no [`HeldCid`]: `leave_unguarded` ends those.
     unguarded: u32,
     /// The overflow id that it holds.
     overflow: Option<Cid>,
@@ -56,7 +60,7 @@ pub struct User {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// An id that is held until it goes back through [`Ids::leave`].
+/// An id that a user holds until [`Ids::leave`].
 #[derive(Debug)]
 #[must_use = "the id is held until `leave`"]
 pub struct HeldCid<'a> {
@@ -72,7 +76,7 @@ impl HeldCid<'_> {
         self.cid_word.assigned_cid()
     }
 
-    /// Whether it is an overflow id: the CPU's was held by somebody who lost the CPU with it.
+    /// Whether it is an overflow id: another user lost this CPU while it held the CPU's id.
     pub fn is_overflow(&self) -> bool {
         self.pcpu_cid.is_none()
     }
@@ -80,8 +84,8 @@ impl HeldCid<'_> {
 
 /// The concurrency ids of one tenant.
 ///
-/// `enter`, `leave` and the others take the CPU as an argument: no clock is read here and no thread
-/// asked. Time comes in as calls of [`compact`](Ids::compact). Nothing is allocated after `new`.
+/// The methods take the CPU as an argument, and read neither a clock nor which thread runs. Time passes by calls of
+/// [`compact`](Ids::compact). Nothing is allocated after `new`.
 #[derive(Debug, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
@@ -90,33 +94,32 @@ pub struct Ids<S: PcpuCids> {
     pcpu_cids: S,
     #[line(read_mostly)]
     policy: &'static dyn Policy,
-    /// Ids that a pcpu_cid has. Its words are written by whoever takes an id or gives it back.
+    /// Ids that a `PcpuCid` has. Written by each thread that takes an id or frees it.
     #[line(read_mostly)]
     used: SharedBits,
-    /// PcpuCids that have an id, so that compaction looks at no other. Written after the id is used,
-    /// and before it is free.
+    /// CPUs whose `PcpuCid` has an id: compaction looks at no other. Set after the id's bit in `used`, cleared before it.
     #[line(read_mostly)]
     occupied: SharedBits,
     #[line(contended)]
     shared: Padded<Mutex<Shared>>,
     /// What is read or counted without the lock.
     #[line(contended)]
-    seen: Seen,
+    lockless: Lockless,
 }
 
-/// The ends are written under the lock, and read by every sum over slots.
+/// The two ends are written under the lock, and read by every sum over slots.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Every id of a pcpu_cid was below this, ever.
+struct Lockless {
+    /// One more than the highest id that a `PcpuCid` ever had.
     cids_end: AtomicU32,
-    /// Every overflow id was below this, ever.
+    /// One more than the highest overflow id ever, counted from 0.
     overflow_end: AtomicU32,
-    /// `Facts::max_nr_cid`. Raised under the lock, lowered by whoever gets an id.
+    /// `Facts::max_nr_cid`. Raised under the lock, lowered by each thread that gets an id.
     max_nr_cid: AtomicU32,
     /// `Facts::bound`; 0 if the policy retakes none.
     retake_end: AtomicU32,
-    /// Ids taken again without the lock. Written by whoever does: a line more that travels, beside
-    /// that of `used`.
+    /// How many ids were retaken without the lock. Written by the thread that retakes one: this line moves between caches,
+    /// as that of `used` does.
     retaken: AtomicU64,
 }
 
@@ -124,16 +127,18 @@ struct Seen {
 struct Shared {
     /// Overflow ids, counted from 0.
     overflow: Bits,
-    /// Every CPU that any user was ever allowed on.
+    /// Every CPU that any user was ever allowed on, or entered on.
     allowed: Bits,
-    /// How often users were told that a mask changed.
+    /// How often `notify_masks_changed` was called.
     mask_changes: u32,
     counts: Stats,
 }
 
 impl<S: PcpuCids> Ids<S> {
-    /// A tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs; `overflow` more, above them,
-    /// for who finds its CPU's id held.
+    /// Makes the ids of a tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs. Above them are `overflow` more,
+    /// for users that find the id of their CPU in use.
+    ///
+    /// Panics without CPUs, and if there are more ids than 24 bits can tell apart.
     pub fn new(pcpu_cids: S, overflow: u32, policy: &'static dyn Policy) -> Self {
         let cpus = pcpu_cids.cpus();
         let ids = cpus.saturating_add(overflow);
@@ -150,22 +155,22 @@ impl<S: PcpuCids> Ids<S> {
             used: SharedBits::new(cpus),
             occupied: SharedBits::new(cpus),
             shared: Padded::new(Mutex::new(shared)),
-            seen: Seen::default(),
+            lockless: Lockless::default(),
         }
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &'static dyn Policy {
         self.policy
     }
 
-    /// Counts a task or thread in, with the CPUs that it may use. `token`: a number that no other
-    /// user has now. Panics if that is one of the three highest of 32 bits.
+    /// Adds a task or thread, with the CPUs that it may use. `token` is a number that no other user has now. Panics if it
+    /// is one of the three highest of 32 bits.
     pub fn add_user(&self, token: u32, allowed: &CpuSet) -> User {
         let token = Token::new(token);
         let mut shared = ignore_poison(self.shared.lock());
         shared.counts.users += 1;
-        let nr_cpus_allowed = self.allow_more(&mut shared, allowed);
+        let nr_cpus_allowed = self.add_allowed(&mut shared, allowed);
         self.update_retake_end(&shared);
         User {
             token,
@@ -179,43 +184,43 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Counts it out. An id that it left on a CPU stays there until a compaction. Panics if it still holds one.
+    /// Removes a user. An id that it left on a CPU stays there until a compaction. Panics if the user still holds an id.
     pub fn remove_user(&self, user: User) {
         let mut shared = ignore_poison(self.shared.lock());
-        assert!(!self.holds(&user), "a user is counted out that still holds an id: {user:?}");
+        assert!(!self.holds(&user), "a user is removed that still holds an id: {user:?}");
         shared.counts.users -= 1;
         self.update_retake_end(&shared);
     }
 
-    /// Adds CPUs that a user may use from now on. The set only grows, as the kernel's does.
+    /// Adds CPUs to the tenant's set, on which any of its users may run. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
         let mut shared = ignore_poison(self.shared.lock());
-        self.allow_more(&mut shared, cpus);
+        self.add_allowed(&mut shared, cpus);
         self.update_retake_end(&shared);
     }
 
-    /// Replaces the CPUs that a user may use: what it may use from now on counts for itself, and the tenant's set gets
-    /// what is new in it. To be called after its mask was changed (`sched_setaffinity`, a cpuset).
+    /// Replaces the CPUs that one user may use, and adds the new ones to the tenant's set. To be called after the user's
+    /// affinity mask was changed (`sched_setaffinity`, a cpuset).
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
         let mut shared = ignore_poison(self.shared.lock());
-        user.nr_cpus_allowed = self.allow_more(&mut shared, cpus);
+        user.nr_cpus_allowed = self.add_allowed(&mut shared, cpus);
         self.update_retake_end(&shared);
     }
 
-    /// Has each user that moves from now on read its mask again, once: [`is_beyond_masks`](Ids::is_beyond_masks) is true
-    /// then. For a host that finds another number of CPUs in the mask of a thread that is not the one it runs on.
+    /// Makes [`needs_mask`](Ids::needs_mask) true for each user once, at its next move. For a caller that finds a changed
+    /// mask of another thread than its own.
     pub fn notify_masks_changed(&self) {
         let shared = &mut *ignore_poison(self.shared.lock());
         shared.mask_changes = shared.mask_changes.wrapping_add(1);
     }
 
-    /// Whether `user` moved to a CPU that no user was allowed on so far, or moved after a mask was
-    /// [changed](Ids::notify_masks_changed): the host should read its mask again for [`allow_user`](Ids::allow_user). Without
-    /// that, the entry adds this one CPU to the tenant's set. It is asked before the mask is read, so that a change
-    /// behind the reading is asked for at the next move.
+    /// Whether the caller should read the user's affinity mask again, for [`allow_user`](Ids::allow_user): `user` moved to
+    /// a CPU that is not in the tenant's set, or moved for the first time since a mask
+    /// [changed](Ids::notify_masks_changed). Without `allow_user`, `enter` adds only this CPU to the tenant's set. Call it
+    /// before reading the mask: then it is true once more, at the next move, if the mask changes after the reading.
     ///
-    /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as the entry does then.
-    pub fn is_beyond_masks(&self, cpu: CpuId, user: &mut User) -> bool {
+    /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as `enter` does then.
+    pub fn needs_mask(&self, cpu: CpuId, user: &mut User) -> bool {
         if user.cpu == cpu.0 {
             return false;
         }
@@ -224,35 +229,33 @@ impl<S: PcpuCids> Ids<S> {
         seen != shared.mask_changes || !shared.allowed.contains(cpu.0)
     }
 
-    /// Whether a CPU was counted in: a user was allowed on it, or came to it.
+    /// Whether a CPU is in the tenant's set.
     #[cfg(all(test, not(loom)))]
     fn is_allowed(&self, cpu: CpuId) -> bool {
         ignore_poison(self.shared.lock()).allowed.contains(cpu.0)
     }
 
-    /// Moves the id of a user that moved to another CPU, before it enters there, as `enter` does by itself.
+    /// Decides what becomes of the id that a user left on its previous CPU, as `enter` on `to` does first.
     #[cfg(test)]
     fn migrate(&self, user: &User, to: CpuId) {
         let shared = &mut *ignore_poison(self.shared.lock());
-        self.arrive(shared, to);
+        self.add_cpu(shared, to);
         if user.cpu != NOWHERE && user.cpu != to.0 && !self.holds(user) {
             self.release_previous(shared, user, to);
         }
     }
 
-    /// An id for `user`, which runs on `cpu`. None: so many hold an overflow id that there is none
-    /// left.
+    /// Takes an id for `user`, which runs on `cpu`. None: the CPU's id is in use, and so are all overflow ids.
     ///
-    /// Who holds one already gets the same, and leaves as often as it entered.
+    /// A user that holds an id already gets the same one, and leaves as often as it entered.
     ///
-    /// **Touches** the line of this CPU's pcpu_cid, for writing, if the user was here last.
+    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if the user was here last.
     #[inline(always)]
     pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         self.enter_fast(cpu, user).or_else(|| self.enter_slow(cpu, user))
     }
 
-    /// As [`enter`](Ids::enter), if this user was here last and its CPU kept the id. None: ask
-    /// `enter`.
+    /// As [`enter`](Ids::enter), if this user was on this CPU last and the id is still cached here. None: call `enter`.
     #[inline(always)]
     pub fn enter_fast(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         if user.cpu != cpu.0 {
@@ -268,12 +271,12 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// Gives an id back, if that is all there is to it: mostly it is.
+    /// Gives an id back with one store, which mostly suffices. Returns the id if the slow path is needed.
     ///
-    /// **Touches** the line of the pcpu_cid, for writing.
+    /// **Touches** the line of the `PcpuCid`, for writing.
     #[inline(always)]
     pub fn leave_fast<'a>(&self, held: HeldCid<'a>) -> Result<(), HeldCid<'a>> {
-        // Equal means: no flag is set. One that is set just now is seen by the next entry.
+        // Equal words mean that no flag is set. If one is set after this comparison, the next entry sees it.
         match held.pcpu_cid {
             Some(pcpu_cid) if pcpu_cid.cid_word() == held.cid_word => {
                 pcpu_cid.leave();
@@ -283,8 +286,7 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Gives the id back that `enter` gave this user. Panics if it was another one, and there is
-    /// more to it than to leave the pcpu_cid.
+    /// Gives back the id that `enter` gave this user. Panics on the slow path if `enter` gave it to another user.
     pub fn leave(&self, held: HeldCid<'_>, user: &mut User) {
         if let Err(held) = self.leave_fast(held) {
             self.leave_slow(held, user);
@@ -295,7 +297,7 @@ impl<S: PcpuCids> Ids<S> {
     fn leave_slow(&self, held: HeldCid<'_>, user: &mut User) {
         let shared = &mut *ignore_poison(self.shared.lock());
         let Some(pcpu_cid) = held.pcpu_cid else {
-            assert_eq!(user.overflow, Some(held.cid()), "an id is left by who does not hold it");
+            assert_eq!(user.overflow, Some(held.cid()), "an id is left by a user that does not hold it");
             if user.nested > 0 {
                 user.nested -= 1;
                 return;
@@ -305,25 +307,25 @@ impl<S: PcpuCids> Ids<S> {
         };
         let is_users =
             user.cpu != NOWHERE && std::ptr::eq(pcpu_cid, self.pcpu_cids.pcpu_cid(CpuId(user.cpu)));
-        assert!(is_users, "{} is left by who does not hold it: {user:?}", held.cid());
+        assert!(is_users, "{} is left by a user that does not hold it: {user:?}", held.cid());
         if user.nested > 0 {
             user.nested -= 1;
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(user.nested > 0));
-        } else if pcpu_cid.cid_word().is_asked() {
+        } else if pcpu_cid.cid_word().is_recalled() {
             pcpu_cid.vacate();
             self.free(CpuId(user.cpu), pcpu_cid.cid_word().recent());
         } else {
-            // Set by `make_leave_slow`; the next holder finds the pcpu_cid as any other.
+            // `make_leave_slow` set the flag. Clear it, or the next holder would take the slow path too.
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(false));
             pcpu_cid.leave();
         }
     }
 
-    /// Sees to it that [`leave_fast`](Ids::leave_fast) refuses what this user holds now, so that its host hears of
-    /// the leave. Nothing if it holds nothing.
+    /// Makes [`leave_fast`](Ids::leave_fast) refuse the id that this user holds now, so that the caller's slow path runs.
+    /// Does nothing if the user holds none.
     pub fn make_leave_slow(&self, user: &User) {
         let _shared = ignore_poison(self.shared.lock());
-        // An overflow id takes the slow way by itself.
+        // An overflow id always takes the slow path.
         if let Some(pcpu_cid) = self.held(user).and_then(|held| held.pcpu_cid) {
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(true));
         }
@@ -334,7 +336,7 @@ impl<S: PcpuCids> Ids<S> {
         self.held(user).is_some()
     }
 
-    /// What this user holds, and has not left yet.
+    /// The id that this user holds.
     #[inline]
     pub fn held_cid(&self, user: &User) -> Option<Cid> {
         self.held(user).map(|held| held.cid())
@@ -350,18 +352,18 @@ impl<S: PcpuCids> Ids<S> {
             .then_some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// The pcpu_cid was kept and is held now, but it is not what this user left there.
+    /// Continues an entry that took the CPU's `PcpuCid`, but found another `cid_word` there than this user left.
     #[cold]
     fn revalidate(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         let cid_word = pcpu_cid.cid_word();
-        if cid_word.is_asked() {
+        if cid_word.is_recalled() {
             let shared = &mut *ignore_poison(self.shared.lock());
             pcpu_cid.vacate();
             self.free(cpu, pcpu_cid.cid_word().recent());
             return self.enter_locked(shared, cpu, user);
         }
-        // Another id: this CPU got one while we were away.
+        // Another id: this CPU got it since this user left.
         user.cid_word = cid_word;
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word })
     }
@@ -369,7 +371,7 @@ impl<S: PcpuCids> Ids<S> {
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
-        // No lock for who comes back after a while.
+        // A user that comes back after a pause takes no lock.
         if user.cpu == cpu.0 {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if pcpu_cid.enter(user.token) || pcpu_cid.enter_stale(user.token) {
@@ -385,17 +387,18 @@ impl<S: PcpuCids> Ids<S> {
         self.enter_locked(&mut *ignore_poison(self.shared.lock()), cpu, user)
     }
 
-    /// The id that this user left here, which is nobody's by now, if the policy has no say in it.
+    /// Takes the id again that this user left on this CPU, if a compaction freed it and the policy allows that without
+    /// being asked.
     ///
-    /// Two that pause alike come back at the same moment: under the lock one would wait for the other.
+    /// Not under the lock: CPUs that pause together come back at the same moment, and would wait for each other.
     fn retake(&self, cpu: CpuId, user: &User) -> Option<HeldCid<'_>> {
         let (pcpu_cid, cid) = (self.pcpu_cids.pcpu_cid(cpu), user.cid_word.cid()?);
-        // ORDERING: Relaxed, here and below; a bound that falls now has us asked by the next compaction.
-        let bound = self.seen.retake_end.load(Relaxed);
+        // ORDERING: Relaxed, here and below; if the bound falls now, the next compaction recalls this id.
+        let bound = self.lockless.retake_end.load(Relaxed);
         if cid.0 >= bound || pcpu_cid.cid_word() != user.cid_word {
             return None;
         }
-        // First the pcpu_cid, so that nobody else has it while we look for the id; then the id.
+        // First the `PcpuCid`, so that no other user takes it during the search for the id; then the id.
         if !pcpu_cid.claim(user.token) {
             return None;
         }
@@ -403,18 +406,18 @@ impl<S: PcpuCids> Ids<S> {
             pcpu_cid.vacate();
             return None;
         }
-        // Whoever freed it wrote first what the pcpu_cid is to remember (an id that moved is forgotten),
-        // and knew the bound: with the id we got both.
-        if pcpu_cid.cid_word() != user.cid_word || cid.0 >= self.seen.retake_end.load(Relaxed) {
+        // The thread that freed the id first wrote what the `PcpuCid` remembers (0 after a move), and knew the bound.
+        // Setting the id's bit made both visible here.
+        if pcpu_cid.cid_word() != user.cid_word || cid.0 >= self.lockless.retake_end.load(Relaxed) {
             self.used.remove(cid.0);
             pcpu_cid.vacate();
             return None;
         }
         self.occupied.insert(cpu.0);
-        self.seen.retaken.fetch_add(1, Relaxed);
-        // As `pick` does. Mostly it is not above, and then its line is not written.
-        if self.seen.max_nr_cid.load(Relaxed) > bound {
-            self.seen.max_nr_cid.fetch_min(bound, Relaxed);
+        self.lockless.retaken.fetch_add(1, Relaxed);
+        // As in `pick`. Mostly `max_nr_cid` is not above the bound: the comparison saves writing its line.
+        if self.lockless.max_nr_cid.load(Relaxed) > bound {
+            self.lockless.max_nr_cid.fetch_min(bound, Relaxed);
         }
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
@@ -427,7 +430,7 @@ impl<S: PcpuCids> Ids<S> {
             }
             return Some(held);
         }
-        self.arrive(shared, cpu);
+        self.add_cpu(shared, cpu);
         if user.cpu != NOWHERE && user.cpu != cpu.0 {
             self.release_previous(shared, user, cpu);
         }
@@ -438,21 +441,21 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: Some(self.pcpu_cids.pcpu_cid(cpu)), cid_word })
     }
 
-    /// Counts a CPU in that somebody came to. Panics if there is none with that number.
-    fn arrive(&self, shared: &mut Shared, cpu: CpuId) {
+    /// Adds a CPU on which a user enters to the tenant's set. Panics if there is no CPU with that number.
+    fn add_cpu(&self, shared: &mut Shared, cpu: CpuId) {
         assert!(cpu.0 < self.pcpu_cids.cpus(), "{cpu}, and there are {} CPU numbers", self.pcpu_cids.cpus());
         if shared.allowed.insert(cpu.0) {
             self.update_retake_end(shared);
         }
     }
 
-    /// Holds a pcpu_cid, and says with which id. None if somebody else holds it, or there is no id.
+    /// Takes a CPU's `PcpuCid` and returns its `cid_word`. None if another user holds it, or no id is free.
     fn acquire(&self, shared: &mut Shared, cpu: CpuId, token: Token) -> Option<CidWord> {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         loop {
             match pcpu_cid.state() {
                 State::InUse(_) => return None,
-                State::Cached | State::Stale if pcpu_cid.cid_word().is_asked() => {
+                State::Cached | State::Stale if pcpu_cid.cid_word().is_recalled() => {
                     if pcpu_cid.take() {
                         self.free(cpu, pcpu_cid.cid_word().recent());
                     }
@@ -463,15 +466,19 @@ impl<S: PcpuCids> Ids<S> {
                     }
                 }
                 State::Empty => {
-                    // The pcpu_cid first: its recent id may be retaken without the lock.
+                    // First the `PcpuCid`: without the lock, another user may retake its recent id.
                     if pcpu_cid.claim(token) {
                         let Some(cid) = self.pick(shared, pcpu_cid.cid_word().cid()) else {
                             pcpu_cid.vacate();
                             return None;
                         };
                         let cid_word = CidWord::of(cid);
-                        // Who may not keep it is asked for it from the start.
-                        pcpu_cid.set_cid_word(if self.policy.keeps() { cid_word } else { cid_word.asked() });
+                        // Under a policy that keeps no ids, the id is recalled from the start.
+                        pcpu_cid.set_cid_word(if self.policy.keeps() {
+                            cid_word
+                        } else {
+                            cid_word.with_recall()
+                        });
                         self.occupied.insert(cpu.0);
                         return Some(cid_word);
                     }
@@ -480,9 +487,9 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// An id that is now in use.
+    /// Has the policy choose a free id, and marks it as used.
     fn pick(&self, shared: &mut Shared, recent: Option<Cid>) -> Option<Cid> {
-        self.seen.max_nr_cid.fetch_min(self.facts(shared).bound(), Relaxed);
+        self.lockless.max_nr_cid.fetch_min(self.facts(shared).bound(), Relaxed);
         let pick = loop {
             let pick = self.policy.pick(&self.facts(shared), recent, &Used(&self.used))?;
             if self.used.insert(pick.cid().0) {
@@ -495,17 +502,18 @@ impl<S: PcpuCids> Ids<S> {
             Pick::Lowest(_) => counts.lowest += 1,
             Pick::New(_) => {
                 counts.expansions += 1;
-                self.seen.max_nr_cid.store(cid.0 + 1, Relaxed);
+                self.lockless.max_nr_cid.store(cid.0 + 1, Relaxed);
             }
         }
         counts.allocated = counts.allocated.max(cid.0 + 1);
-        // ORDERING: Relaxed; who reads slots up to here was told of them by somebody who came later.
-        self.seen.cids_end.store(counts.allocated, Relaxed);
+        // ORDERING: Relaxed; a thread that needs to read the new slot synchronized with its holder after this store.
+        self.lockless.cids_end.store(counts.allocated, Relaxed);
         Some(cid)
     }
 
+    /// Takes an overflow id for a user that finds the id of its CPU in use.
     fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<HeldCid<'_>> {
-        // Wherever it was, it is not there now: the next entry looks at what it holds first.
+        // With `NOWHERE` the next entry takes the lock, and finds the overflow id that this user holds.
         user.cpu = NOWHERE;
         user.overflow = Some(self.take_overflow(shared)?);
         self.held(user)
@@ -515,19 +523,19 @@ impl<S: PcpuCids> Ids<S> {
         let gap = shared.overflow.lowest_gap(shared.overflow.width())?;
         shared.overflow.insert(gap);
         shared.counts.overflows += 1;
-        // ORDERING: Relaxed; who reads slots up to here was told of them by somebody who came later.
-        let end = self.seen.overflow_end.load(Relaxed).max(gap + 1);
-        self.seen.overflow_end.store(end, Relaxed);
+        // ORDERING: Relaxed; as in `pick`.
+        let end = self.lockless.overflow_end.load(Relaxed).max(gap + 1);
+        self.lockless.overflow_end.store(end, Relaxed);
         Some(Cid(self.pcpu_cids.cpus() + gap))
     }
 
     fn free_overflow(&self, shared: &mut Shared, cid: Cid) {
         let gap = cid.0.checked_sub(self.pcpu_cids.cpus());
-        assert!(gap.is_some_and(|gap| shared.overflow.remove(gap)), "{cid} is left, and nobody holds it");
+        assert!(gap.is_some_and(|gap| shared.overflow.remove(gap)), "{cid} is left, and no user holds it");
     }
 
-    /// Adds CPUs to the tenant's set. Says how many there are with such numbers, new or not.
-    fn allow_more(&self, shared: &mut Shared, cpus: &CpuSet) -> u32 {
+    /// Adds CPUs to the tenant's set. Returns how many of them this machine has, whether new in the set or not.
+    fn add_allowed(&self, shared: &mut Shared, cpus: &CpuSet) -> u32 {
         let known = self.pcpu_cids.cpus();
         let mut count = 0;
         for cpu in cpus.iter().filter(|cpu| cpu.0 < known) {
@@ -537,14 +545,14 @@ impl<S: PcpuCids> Ids<S> {
         count
     }
 
-    /// An overflow id for who is no user: a thread that is about to end. It goes back through
-    /// [`leave_overflow`](Ids::leave_overflow). None: there is none left.
+    /// Takes an overflow id for a thread that is no user because it is about to end. The id goes back through
+    /// [`leave_overflow`](Ids::leave_overflow). None: all overflow ids are in use.
     pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
         let cid = self.take_overflow(&mut *ignore_poison(self.shared.lock()))?;
         Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
-    /// Gives back what [`enter_overflow`](Ids::enter_overflow) gave. Panics if it is not that.
+    /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is another one.
     pub fn leave_overflow(&self, held: HeldCid<'_>) {
         self.free_overflow(&mut *ignore_poison(self.shared.lock()), held.cid());
     }

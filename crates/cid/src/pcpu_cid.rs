@@ -1,20 +1,22 @@
-//! PcpuCid: what one CPU has of one tenant: an id, and whether somebody runs on it.
+//! `PcpuCid`: what one CPU has of one tenant: an id, and whether a user holds it.
 //!
-//! Model.   Two words. `state` is empty, kept, old (kept, and not used since the last
-//!          compaction) or held, and by whom. `cid_word` is the id, and two flags that send the
-//!          holder's leave to the slow path. Entering is one compare-and-swap, kept → held;
-//!          leaving one store, held → kept. Empty pcpu_cids are claimed likewise, before there is an id for
-//!          them; everything else is done under the tenant's lock.
-//! Number.  8 bytes. The pcpu_cids of 512 tenants on one CPU share a page and, 8 by 8, lines that
-//!          compaction aside only this CPU writes, so they need no padding: 3 KiB for a tenant that used all 384 CPUs.
-//! Writers. `state`: the holder, with a store, from held; whoever enters, by CAS, from kept, old or
-//!          empty; the lock's holder, by CAS. `cid_word`: the lock's holder.
+//! It is two words. `state` is empty, cached, stale (cached, and not used since the last compaction) or in use, and then
+//! names the user. `cid_word` is the id, and two flags that send the holder's leave to the slow path. Entering is one
+//! compare-and-swap, cached → in use; leaving is one store, in use → cached. An empty one is claimed in the same way,
+//! before there is an id for it. Every other change is made under the tenant's lock.
+//!
+//! # Cost
+//! 8 bytes. Those of 512 tenants on one CPU share a page and, 8 by 8, cache lines. Between compactions only their own CPU
+//! writes these lines, so they need no padding: 3 KiB for a tenant that used all of 384 CPUs.
+//!
+//! # Writers
+//! `state`: the holder, with a store, from in use; an entering thread, by compare-and-swap, from cached, stale or empty;
+//! the holder of the tenant's lock, by compare-and-swap. `cid_word`: the holder of the lock.
 
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::{Cid, CpuId};
 
-/// One CPU's share of one tenant's state. All zeros is the pcpu_cid of a CPU that the tenant never
-/// ran on.
+/// One CPU's share of one tenant's state. All zeros is that of a CPU on which the tenant never ran.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
@@ -23,16 +25,16 @@ pub struct PcpuCid {
     cid_word: AtomicU32,
 }
 
-/// What a pcpu_cid's state word says.
+/// What the state word says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nobody's; `cid_word` may still name the id that was there last.
+    /// It has no id. `cid_word` may still name the id that was there last.
     Empty,
-    /// It has an id that nobody runs on.
+    /// It has an id that no user holds.
     Cached,
-    /// The same, and the last compaction has seen it so already.
+    /// The same, and the last compaction found it so already.
     Stale,
-    /// Somebody runs on it.
+    /// A user holds its id.
     InUse(Token),
 }
 
@@ -41,12 +43,12 @@ const CACHED: u32 = 1;
 const STALE: u32 = 2;
 const IN_USE: u32 = 3;
 
-/// Who holds a pcpu_cid: the state word that says so.
+/// The user that holds an id: the state word that says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u32);
 
 impl Token {
-    /// Panics beyond what a state word can say.
+    /// Panics if the number does not fit in a state word.
     pub(crate) fn new(number: u32) -> Self {
         Self(
             number
@@ -56,13 +58,13 @@ impl Token {
     }
 }
 
-/// `cid_word`, as one number: 0 if the pcpu_cid never had an id.
+/// The value of `cid_word`: 0 if the CPU never had an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CidWord(u32);
 
 impl CidWord {
     /// The holder must give the id back when it leaves.
-    const ASKED: u32 = 1;
+    const RECALLED: u32 = 1;
     /// The holder entered more than once, and leaves as often.
     const NESTED: u32 = 2;
     const HAS_ID: u32 = 4;
@@ -78,28 +80,27 @@ impl CidWord {
         (self.0 & Self::HAS_ID != 0).then_some(Cid(self.0 >> Self::ID_SHIFT))
     }
 
-    /// The id of a pcpu_cid that has one.
+    /// The id, where the state is not empty.
     #[inline(always)]
     pub(crate) fn assigned_cid(self) -> Cid {
         Cid(self.0 >> Self::ID_SHIFT)
     }
 
-    pub(crate) fn is_asked(self) -> bool {
-        self.0 & Self::ASKED != 0
+    pub(crate) fn is_recalled(self) -> bool {
+        self.0 & Self::RECALLED != 0
     }
 
-    pub(crate) fn asked(self) -> Self {
-        Self(self.0 | Self::ASKED)
+    pub(crate) fn with_recall(self) -> Self {
+        Self(self.0 | Self::RECALLED)
     }
 
-    /// The id alone: what a pcpu_cid without one remembers.
+    /// The id alone: what an empty one remembers.
     pub(crate) fn recent(self) -> Self {
-        Self(self.0 & !(Self::ASKED | Self::NESTED))
+        Self(self.0 & !(Self::RECALLED | Self::NESTED))
     }
 
-    /// No longer asked for.
-    pub(crate) fn kept(self) -> Self {
-        Self(self.0 & !Self::ASKED)
+    pub(crate) fn without_recall(self) -> Self {
+        Self(self.0 & !Self::RECALLED)
     }
 
     pub(crate) fn nested(self, nested: bool) -> Self {
@@ -107,7 +108,7 @@ impl CidWord {
     }
 }
 
-/// Ids have 24 bits in a pcpu_cid.
+/// Ids have 24 bits in a `cid_word`.
 pub(crate) const CID_END: u32 = 1 << (u32::BITS - CidWord::ID_SHIFT);
 
 impl PcpuCid {
@@ -117,7 +118,7 @@ impl PcpuCid {
             EMPTY => State::Empty,
             CACHED => State::Cached,
             STALE => State::Stale,
-            held => State::InUse(Token(held)),
+            holder => State::InUse(Token(holder)),
         }
     }
 
@@ -131,75 +132,74 @@ impl PcpuCid {
         self.cid_word.store(cid_word.0, Relaxed);
     }
 
-    /// Kept → held. False: it was not kept, or only just became old.
+    /// Cached → in use. False: it was in another state, which includes stale.
     #[inline(always)]
     pub(crate) fn enter(&self, token: Token) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `leave`: what the last holder
-        // wrote to the id's slot is there. Loom: `ids/loom.rs::two_threads_on_one_cpu`.
+        // ORDERING: Acquire; pairs with the Release in `leave`: what the last holder wrote to the id's slot is visible.
+        // Loom: `ids/loom.rs::two_threads_on_one_cpu`.
         self.state.compare_exchange(CACHED, token.0, Acquire, Relaxed).is_ok()
     }
 
-    /// Old → held.
+    /// Stale → in use.
     pub(crate) fn enter_stale(&self, token: Token) -> bool {
         // ORDERING: Acquire; as in `enter`.
         self.state.compare_exchange(STALE, token.0, Acquire, Relaxed).is_ok()
     }
 
-    /// Held → kept, by the holder. Nobody else writes the word of a held pcpu_cid.
+    /// In use → cached, by the holder. No other thread writes the state word while it is in use.
     #[inline(always)]
     pub(crate) fn leave(&self) {
-        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_stale` and `take`: who has
-        // the id next sees what we wrote to its slot, or what the lock that we hold told us.
+        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_stale` and `take`: the next holder of the id sees
+        // what this one wrote to its slot, and what was written under the lock if this thread holds it.
         self.state.store(CACHED, Release);
     }
 
-    /// Empty → held, before there is an id. False: somebody else was first.
+    /// Empty → in use, before there is an id. False: another thread was first.
     pub(crate) fn claim(&self, token: Token) -> bool {
-        // ORDERING: Relaxed; what an id's last holder wrote comes with the id, not with the pcpu_cid.
+        // ORDERING: Relaxed; what an id's last holder wrote becomes visible with the id, not with the state word.
         self.state.compare_exchange(EMPTY, token.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Held → empty, by the holder.
+    /// In use → empty, by the holder.
     pub(crate) fn vacate(&self) {
         self.state.store(EMPTY, Relaxed);
     }
 
-    /// Kept or old → empty, under the lock. False: somebody entered meanwhile.
+    /// Cached or stale → empty, under the lock. False: a user entered in between.
     pub(crate) fn take(&self) -> bool {
-        // An old pcpu_cid becomes kept again by a visit; a kept one becomes old only under the lock.
-        // So in this order, no pcpu_cid that is empty of people is missed.
+        // An entry and a leave turn stale into cached; cached becomes stale only under the lock, which the caller holds.
+        // So in this order no id that is unused throughout is missed.
         self.take_from(STALE) || self.take_from(CACHED)
     }
 
-    /// Old → empty, under the lock. False: somebody entered since it was old.
+    /// Stale → empty, under the lock. False: a user entered since it became stale.
     pub(crate) fn take_stale(&self) -> bool {
         self.take_from(STALE)
     }
 
     fn take_from(&self, state: u32) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `leave`: the lock that we hold hands on to
-        // the id's next holder what its last one wrote. Loom: `ids/loom.rs::enter_against_compaction`.
+        // ORDERING: Acquire; pairs with the Release in `leave`: the lock, which the caller holds, passes on what the last
+        // holder of the id wrote to the next one. Loom: `ids/loom.rs::enter_against_compaction`.
         self.state.compare_exchange(state, EMPTY, Acquire, Relaxed).is_ok()
     }
 
-    /// Kept → old, under the lock. Nothing if somebody entered meanwhile.
+    /// Cached → stale, under the lock. Does nothing if a user entered in between.
     pub(crate) fn mark_stale(&self) {
-        // ORDERING: Relaxed; a read-modify-write, so `enter_stale` still pairs with the `leave`
-        // before it.
+        // ORDERING: Relaxed; a read-modify-write, so `enter_stale` still pairs with the `leave` before it.
         let _ = self.state.compare_exchange(CACHED, STALE, Relaxed, Relaxed);
     }
 }
 
-/// Where a tenant's pcpu_cids are: one per CPU number.
+/// Where a tenant's [`PcpuCid`]s are: one per CPU number.
 pub trait PcpuCids {
     /// How many CPU numbers there are: at most 8192 on Linux.
     fn cpus(&self) -> u32;
 
-    /// The pcpu_cid of this CPU. Panics if its number is not below `cpus()`.
+    /// That of this CPU. Panics if the CPU's number is not below `cpus()`.
     fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid;
 }
 
-/// PcpuCids side by side, for hosts with one thread and for tests: CPUs share lines.
+/// Side by side, for hosts with one thread and for tests: several CPUs share a line.
 impl PcpuCids for Box<[PcpuCid]> {
     fn cpus(&self) -> u32 {
         self.len() as u32
@@ -211,7 +211,7 @@ impl PcpuCids for Box<[PcpuCid]> {
     }
 }
 
-/// PcpuCids for `cpus` CPU numbers, in one piece.
+/// Makes those of `cpus` CPU numbers, in one piece.
 pub fn pcpu_cids(cpus: u32) -> Box<[PcpuCid]> {
     (0..cpus).map(|_| PcpuCid::default()).collect()
 }

@@ -1,12 +1,15 @@
-//! Policy: which id a CPU gets when it keeps none, and what becomes of an id that was left behind.
+//! Policies: which id a CPU gets when it has none, and what becomes of an id that its user left behind.
 //!
-//! Model.   Facts in, a choice out. A policy sees the tenant's numbers and which ids are free; it
-//!          changes nothing. What all of them share (a kept id is used again, an id belongs to
-//!          one pcpu_cid, compaction takes nothing in use) is in `ids`, not here.
-//! Number.  Three policies: what Linux did in 6.3, in 6.4, and in 6.13 with the bound that came in 6.14.
-//! Source.  Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions.
-//!          Before 6.13 a process has no set of allowed CPUs: what is below `nr_cpu_ids` may be picked there, and a move
-//!          looks at the mask of the task that moves.
+//! A policy gets facts and returns a choice. It sees the tenant's numbers and which ids are free, and changes nothing.
+//! What all policies share is in `ids`, not here: a cached id is used again, an id belongs to one CPU, compaction takes no
+//! id in use.
+//!
+//! There are three: what Linux did in 6.3, in 6.4, and in 6.13 with the bound that came in 6.14.
+//!
+//! # Source
+//! Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions. Before 6.13 a
+//! process has no set of allowed CPUs: any id below `nr_cpu_ids` may be picked there, and a move compares with the mask of
+//! the task that moves.
 
 mod cache_local;
 mod kept_per_cpu;
@@ -27,18 +30,18 @@ use warmcore_types::Cid;
 pub struct Facts {
     /// Tasks, or threads, that belong to it.
     pub users: u32,
-    /// On how many CPUs any of them was ever allowed.
+    /// On how many CPUs any of them was ever allowed, or entered.
     pub nr_cpus_allowed: u32,
-    /// How many ids were handed out by expanding; falls with [`Facts::bound`].
+    /// How many ids were allocated by expanding; falls with [`Facts::bound`].
     pub max_nr_cid: u32,
-    /// Ids that pcpu_cids hold now.
+    /// Ids that CPUs have now.
     pub in_use: u32,
     /// How many CPU numbers the machine has.
     pub cpus: u32,
 }
 
 impl Facts {
-    /// So many can run at once: `min(nr_cpus_allowed, users)`.
+    /// How many users can run at once: `min(nr_cpus_allowed, users)`.
     pub fn bound(&self) -> u32 {
         self.nr_cpus_allowed.min(self.users)
     }
@@ -49,25 +52,25 @@ impl Facts {
 pub struct Used<'a>(pub(crate) &'a SharedBits);
 
 impl Used<'_> {
-    /// Whether an id is nobody's.
+    /// Whether no CPU has this id.
     pub fn is_free(&self, cid: Cid) -> bool {
         !self.0.contains(cid.0)
     }
 
-    /// The lowest id that is nobody's, if it is below `end`.
+    /// The lowest free id, if it is below `end`.
     pub fn lowest_free(&self, end: u32) -> Option<Cid> {
         self.0.lowest_gap(end).map(Cid)
     }
 }
 
-/// A choice, and by which rule.
+/// The id that a policy chose, and the rule that chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     /// The id that this CPU used last.
     Recent(Cid),
-    /// One that was not handed out since the bound was last as low.
+    /// One that was not allocated since the bound was last as low.
     New(Cid),
-    /// The lowest free one.
+    /// The lowest free id.
     Lowest(Cid),
 }
 
@@ -79,21 +82,21 @@ impl Pick {
     }
 }
 
-/// What a task finds on the CPU that it moved to.
+/// What a user finds on the CPU that it moved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination {
-    /// That CPU has an id now, in use or not.
+    /// The CPU has an id now, in use or not.
     pub has_id: bool,
-    /// That CPU remembers one.
+    /// The CPU remembers an id.
     pub has_recent: bool,
 }
 
-/// What becomes of the id that a task left behind on the CPU that it moved from.
+/// What becomes of the id that a user left behind on the CPU that it moved from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftBehind {
     /// It stays there.
     Stays,
-    /// It comes along.
+    /// It goes to the user's new CPU.
     Follows,
     /// It is free again.
     Freed,
@@ -101,8 +104,8 @@ pub enum LeftBehind {
 
 /// The rules in which the policies differ.
 ///
-/// Only those here implement it: they are asked under a tenant's lock, in the middle of an entry, so
-/// that none may panic, nor come back to the tenant. [`Without`] takes a rule away from one of them.
+/// The trait is sealed: its methods run under a tenant's lock, in the middle of an entry, and must neither panic nor call
+/// the tenant. [`Without`] is a policy that lacks one rule of another.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Debug)]
@@ -124,42 +127,41 @@ pub enum LeftBehind {
 /// }
 /// ```
 pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
-    /// As one writes it: `cache-local`.
+    /// The name in reports: `cache-local`.
     fn name(&self) -> &'static str;
 
-    /// Whether whoever leaves keeps the id there for the next.
+    /// Whether an id stays on its CPU when the user leaves.
     fn keeps(&self) -> bool {
         true
     }
 
-    /// Whether an id that nobody used between two compactions is taken back.
+    /// Whether an id that was not used between two compactions is taken back.
     fn expires(&self) -> bool {
         true
     }
 
-    /// Whether a CPU's recent id, if it is free and below [`Facts::bound`], is its again without a
-    /// question: then whoever comes back after a pause takes no lock.
+    /// Whether a CPU gets its recent id again without a call of [`pick`](Policy::pick), if the id is free and below
+    /// [`Facts::bound`]. Then a user that comes back after a pause takes no lock.
     fn retakes(&self) -> bool {
         false
     }
 
-    /// Every id that it picks is below this, if there is one to be had. No pcpu_cid without an id finds them all in use:
-    /// every CPU that has one counts as allowed. So it matters only while an id is in no pcpu_cid yet.
+    /// Every id that it picks is below this. While a CPU without an id asks for one, not all of these are in use: each
+    /// CPU that has an id counts as allowed, so there are fewer such CPUs than ids.
     fn end(&self, facts: &Facts) -> u32 {
         facts.nr_cpus_allowed
     }
 
-    /// Ids at or above this one are taken back by a compaction, as soon as nobody runs on them.
+    /// A compaction takes back ids at or above this one, as soon as no user holds them.
     fn bound(&self, facts: &Facts) -> u32 {
         facts.bound()
     }
 
-    /// An id for a pcpu_cid without one, which used `recent` last. What it says may be taken by somebody
-    /// else meanwhile; then it is asked again. None: there is none, and whoever
-    /// enters gets an overflow id.
+    /// Chooses an id for a CPU that has none and had `recent` last. If another thread takes the chosen id first, the method
+    /// is called again. None: no id is free, and the user that enters gets an overflow id.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;
 
-    /// What becomes of the id that a task left behind when it moved. `own_cpus_allowed`: on how many CPUs that task
+    /// Decides what becomes of the id that a user left behind when it moved. `own_cpus_allowed`: on how many CPUs that user
     /// itself may run.
     fn left_behind(&self, facts: &Facts, own_cpus_allowed: u32, to: Destination) -> LeftBehind;
 }

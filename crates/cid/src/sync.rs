@@ -1,4 +1,4 @@
-//! The seam through which atomics and the lock enter, so that loom can stand in for them.
+//! Where atomics and the lock come from, so that loom can replace them.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -1,4 +1,4 @@
-//! Nothing is allocated after `new`, whatever is done with the ids.
+//! No operation on ids allocates after `new`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,18 +16,18 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.realloc(memory, layout, size) }
     }
 }
@@ -35,8 +35,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Enough users and CPUs for every path: moves, overflow, ids above the bound, a change of owner.
-fn all_there_is(policy: &'static dyn Policy) {
+/// Enough users and CPUs for every path: moves, overflow, ids above the bound.
+fn every_operation(policy: &'static dyn Policy) {
     const CPUS: u32 = 96;
     let ids = Ids::new(pcpu_cids(CPUS), 8, policy);
     let allowed: CpuSet = (0..CPUS / 2).map(CpuId).collect();
@@ -65,7 +65,7 @@ fn all_there_is(policy: &'static dyn Policy) {
         ids.allow(&more);
         ids.compact_if(|cpu, unused| unused || cpu.0 > 20);
         for user in &mut users[128 - 32 * (round as usize + 1)..][..32] {
-            // All but two, who still hold theirs.
+            // The first three rounds remove 32 users each; the two that hold an id stay.
             if round < 3
                 && let Some(user) = user.take()
             {
@@ -87,5 +87,5 @@ fn all_there_is(policy: &'static dyn Policy) {
 fn nothing_is_allocated_after_new() {
     drop(std::hint::black_box(Box::new(1)));
     assert!(ALLOCATIONS.get() > 0, "the counter counts");
-    [&Lowest as &dyn Policy, &KeptPerCpu, &CacheLocal].into_iter().for_each(all_there_is);
+    [&Lowest as &dyn Policy, &KeptPerCpu, &CacheLocal].into_iter().for_each(every_operation);
 }

@@ -224,7 +224,7 @@ impl Inner {
             Some(user) => {
                 // SAFETY: as in `enter`.
                 let user = unsafe { &mut *user };
-                if self.ids.is_beyond_masks(cpu, user) {
+                if self.ids.needs_mask(cpu, user) {
                     let allowed = mask();
                     self.ids.allow_user(user, &allowed);
                     if let Some(known) = self.threads().get_mut(&affinity::this_thread()) {

@@ -1,8 +1,8 @@
-//! What loom proves of ids: who holds one has its slot alone, and finds there what its last holder
-//! wrote. Run by `cargo xtask test`.
+//! Loom models of ids: the holder of an id has its slot alone, and finds there what the last holder wrote. `cargo xtask
+//! test` runs them.
 //!
-//! Loom's read-modify-writes always meet the newest store, so a compare-and-swap that fails on an
-//! old value is not in these models; every caller of one goes on as if it came a moment earlier.
+//! In loom a read-modify-write always sees the newest store, so a compare-and-swap that fails on an outdated value is not in
+//! these models. Every caller of one continues as if it had come a moment earlier.
 
 use super::*;
 use crate::pcpu_cid::{PcpuCid, pcpu_cids};
@@ -10,19 +10,19 @@ use crate::policy::{CacheLocal, Destination, Facts, KeptPerCpu, LeftBehind, Lowe
 use ::loom::{cell::UnsafeCell, model, sync::Arc, thread};
 use std::sync::atomic as real;
 
-/// A model of more steps than all orders of can be tried: those with few preemptions are.
+/// For models with too many orders to try them all: tries those with at most three preemptions.
 fn bounded(act: impl Fn() + Sync + Send + 'static) {
     let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(act);
 }
 
-/// Ids, and per id a slot without any atomics: loom fails a model in which two write one slot
-/// and neither sees the other.
+/// Ids, and for each a slot without atomics: loom fails a model in which two threads write one slot and neither sees the
+/// other's write.
 struct Tenant {
     ids: Ids<Box<[PcpuCid]>>,
     slots: Vec<UnsafeCell<u32>>,
-    /// Loom does not see this one, so it orders nothing.
+    /// Not loom's atomic, so it orders nothing in the model.
     visits: real::AtomicU32,
 }
 
@@ -44,9 +44,9 @@ impl Tenant {
     }
 
     fn enter(&self, cpu: u32, user: &mut User) -> HeldCid<'_> {
-        let held = self.ids.enter(CpuId(cpu), user).expect("an overflow id for everybody");
+        let held = self.ids.enter(CpuId(cpu), user).expect("an overflow id for every thread");
         self.visits.fetch_add(1, real::Ordering::Relaxed);
-        // SAFETY: nobody else has the id now; loom fails the test otherwise.
+        // SAFETY: no other thread has the id now; loom fails the test otherwise.
         self.slots[held.cid().0 as usize].with_mut(|slot| unsafe { *slot += 1 });
         held
     }
@@ -56,13 +56,13 @@ impl Tenant {
         let held = self.enter(cpu, user);
         let cid = held.cid();
         if let Some(pcpu_cid) = held.pcpu_cid {
-            assert_eq!(pcpu_cid.cid_word().cid(), Some(cid), "the pcpu_cid is held with another id");
+            assert_eq!(pcpu_cid.cid_word().cid(), Some(cid), "the PcpuCid has another id");
         }
         self.ids.leave(held, user);
         cid
     }
 
-    /// Everybody is back, and goes. What the pcpu_cids have is what is in use.
+    /// Removes all users, and checks that the ids that CPUs have are the ids in use.
     fn end<const N: usize>(&self, users: [User; N]) {
         let mut cids = Vec::new();
         let (cpus, occupied) = (self.ids.pcpu_cids.cpus(), &self.ids.occupied);
@@ -86,7 +86,7 @@ impl Tenant {
     }
 }
 
-/// Whoever frees a tenant finds in it what everybody wrote.
+/// The thread that drops a tenant sees what all threads wrote to its slots.
 impl Drop for Tenant {
     fn drop(&mut self) {
         // SAFETY: the last handle.
@@ -97,7 +97,7 @@ impl Drop for Tenant {
     }
 }
 
-/// Runs on another thread, and gives the user back.
+/// Runs `act` on another thread, which returns the user.
 fn go(
     tenant: &Arc<Tenant>,
     mut user: User,
@@ -112,7 +112,7 @@ fn go(
 
 #[test]
 fn two_threads_on_one_cpu() {
-    // Which of the two orders happened, in any run: both must.
+    // How often each number of overflow ids occurred, over all runs: each must.
     static OVERFLOWS: [real::AtomicU32; 3] = [const { real::AtomicU32::new(0) }; 3];
     model(|| {
         let tenant = Tenant::new(1, 1, &CacheLocal);
@@ -127,14 +127,14 @@ fn two_threads_on_one_cpu() {
         OVERFLOWS[ours].fetch_add(1, real::Ordering::Relaxed);
         let stats = tenant.ids.stats();
         assert_eq!((stats.in_use, stats.overflow_in_use), (1, 0));
-        // Nobody else is there: no overflow.
+        // No other thread runs: no overflow.
         assert_eq!(tenant.visit(0, &mut a), Cid(0));
         tenant.end([a, b]);
     });
     assert!(OVERFLOWS.iter().all(|n| n.load(real::Ordering::Relaxed) > 0), "{OVERFLOWS:?}");
 }
 
-/// Overflow ids are unique as well, and handed on through the lock.
+/// Overflow ids are unique too, and pass from thread to thread through the lock.
 #[test]
 fn three_threads_on_one_cpu() {
     model(|| {
@@ -148,8 +148,8 @@ fn three_threads_on_one_cpu() {
     });
 }
 
-/// A keeps id 0 on CPU 0 and comes back to it, while compactions age it and take it and B, on
-/// CPU 1, gets the lowest free one.
+/// A has left id 0 on CPU 0 and comes back to it, while compactions make it stale and take it, and B gets the lowest free
+/// id on CPU 1.
 #[test]
 fn enter_against_compaction() {
     static TAKEN: real::AtomicU32 = real::AtomicU32::new(0);
@@ -186,9 +186,9 @@ fn enter_against_compaction_and_another() {
     });
 }
 
-/// A leaves its id, a compaction ages it, B enters the old pcpu_cid.
+/// A leaves its id, a compaction makes it stale, B enters.
 #[test]
-fn an_old_seat_is_entered_with_its_data() {
+fn a_stale_id_is_entered_with_its_data() {
     model(|| {
         let tenant = Tenant::new(1, 1, &CacheLocal);
         let (a, mut b) = (tenant.user(0), tenant.user(1));
@@ -202,7 +202,7 @@ fn an_old_seat_is_entered_with_its_data() {
     });
 }
 
-/// The pcpu_cid is old; whichever of the visit and the compaction comes first, it has an id after both.
+/// The id is stale. Whether the visit or the compaction comes first, the CPU has an id after both.
 #[test]
 fn compaction_takes_nothing_used_since_the_last() {
     model(|| {
@@ -218,8 +218,7 @@ fn compaction_takes_nothing_used_since_the_last() {
     });
 }
 
-/// A moved from CPU 0 to CPU 1, where nothing is, so its id goes along; unless B, who was on
-/// CPU 0 with it, is there again.
+/// A moves from CPU 0 to CPU 1, which has no id, so A's id follows; unless B, which used it on CPU 0 too, holds it again.
 #[test]
 fn enter_against_migrate() {
     static MOVES: [real::AtomicU32; 2] = [const { real::AtomicU32::new(0) }; 2];
@@ -237,7 +236,7 @@ fn enter_against_migrate() {
 }
 
 /// C was on CPU 1 with another id, which is free now; A's id moves there with A, and C enters
-/// by the fast path as soon as it has.
+/// on the fast path as soon as the id is there.
 #[test]
 fn a_moved_id_comes_with_its_data() {
     model(|| {
@@ -258,7 +257,7 @@ fn a_moved_id_comes_with_its_data() {
 
 /// A was on CPU 0 with id 0; C has that on CPU 1 now, and B has left id 1 on CPU 0.
 #[test]
-fn an_id_that_somebody_else_left_does_not_move() {
+fn an_id_that_another_user_left_does_not_move() {
     model(|| {
         let tenant = Tenant::new(3, 0, &KeptPerCpu);
         let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
@@ -272,7 +271,7 @@ fn an_id_that_somebody_else_left_does_not_move() {
     });
 }
 
-/// As long as fewer users than CPUs are there, an id is freed by a move to where another is.
+/// With fewer users than CPUs, a move to a CPU that has an id frees the one left behind.
 #[test]
 fn enter_against_an_id_freed_by_a_move() {
     model(|| {
@@ -287,7 +286,7 @@ fn enter_against_an_id_freed_by_a_move() {
     });
 }
 
-/// Frees what is left behind, whatever the numbers: those that allow it need a third CPU.
+/// Frees an id that is left behind, whatever the facts: with those of a real policy the model would need a third CPU.
 #[derive(Debug)]
 struct Freeing;
 
@@ -307,9 +306,9 @@ impl Policy for Freeing {
     }
 }
 
-/// B runs with id 1 when the tenant shrinks to one user; id 0 is free. At the latest at its entry
-/// after the compaction it has an id below the bound. `then`: the CPUs that it enters on.
-fn asked(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Sync + Send + 'static) {
+/// B runs with id 1 when the tenant shrinks to one user, and id 0 is free. At its next entry after the compaction, at the
+/// latest, B has an id below the bound. `then`: the CPUs on which it enters.
+fn recalled(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Sync + Send + 'static) {
     model(move || {
         let tenant = Tenant::new(2, 0, &CacheLocal);
         let (mut a, mut b) = (tenant.user(0), tenant.user(1));
@@ -327,32 +326,32 @@ fn asked(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Syn
 }
 
 #[test]
-fn an_asked_holder_gives_its_id_back() {
-    asked(&[1], |tenant, b| {
+fn a_recalled_id_is_given_back() {
+    recalled(&[1], |tenant, b| {
         tenant.visit(1, b);
         tenant.visit(1, b);
     });
 }
 
-/// It left just when it was asked, went elsewhere, and came back through the lock.
+/// B leaves at the moment of the recall, enters elsewhere, and comes back through the lock.
 #[test]
-fn an_id_asked_for_is_not_entered_again() {
-    asked(&[0, 1], |tenant, b| _ = tenant.visit(1, b));
+fn a_recalled_id_is_not_entered_again() {
+    recalled(&[0, 1], |tenant, b| _ = tenant.visit(1, b));
 }
 
-/// Guards in guards: the inner ones keep the id, and the ask.
+/// With nested entries, the inner ones keep the id and the recall.
 #[test]
-fn an_asked_holder_keeps_its_id_until_the_last_guard() {
-    asked(&[1], |tenant, b| {
+fn a_recalled_id_is_held_until_the_last_leave() {
+    recalled(&[1], |tenant, b| {
         let outer = tenant.enter(1, b);
         assert_eq!(tenant.visit(1, b), outer.cid());
         tenant.ids.leave(outer, b);
     });
 }
 
-/// While B gives back what it was asked for, C comes for the same pcpu_cid.
+/// While B gives back a recalled id, C enters on the same CPU.
 #[test]
-fn an_asked_holder_against_another_on_its_cpu() {
+fn a_recalled_id_against_another_user_on_its_cpu() {
     bounded(|| {
         let tenant = Tenant::new(3, 1, &CacheLocal);
         let (mut a, mut b, mut c) = (tenant.user(0), tenant.user(1), tenant.user(2));
@@ -374,11 +373,10 @@ fn an_asked_holder_against_another_on_its_cpu() {
     });
 }
 
-/// CPU 0 keeps id 0 meanwhile, so B may find no other than 1 once more. Then the next compaction
-/// takes both or asks for one.
+/// CPU 0 still has id 0, so B may find no id but 1 once more. Then the next compaction takes both, or recalls one.
 #[test]
 fn two_compactions_bring_ids_below_the_bound() {
-    static ASKED: real::AtomicU32 = real::AtomicU32::new(0);
+    static RECALLED: real::AtomicU32 = real::AtomicU32::new(0);
     model(|| {
         let tenant = Tenant::new(2, 0, &CacheLocal);
         let (mut a, mut b) = (tenant.user(0), tenant.user(1));
@@ -389,17 +387,17 @@ fn two_compactions_bring_ids_below_the_bound() {
         tenant.ids.compact();
         let mut b = b.join().unwrap();
         if tenant.visit(1, &mut b) == Cid(0) {
-            ASKED.fetch_add(1, real::Ordering::Relaxed);
+            RECALLED.fetch_add(1, real::Ordering::Relaxed);
         }
         assert!(tenant.ids.compact() <= 1);
         assert_eq!(tenant.visit(1, &mut b), Cid(0));
         assert_eq!(tenant.ids.in_use(), 1);
         tenant.end([b]);
     });
-    assert!(ASKED.load(real::Ordering::Relaxed) > 0, "no holder was asked");
+    assert!(RECALLED.load(real::Ordering::Relaxed) > 0, "no id was recalled");
 }
 
-/// Under `Lowest` every id goes back through the lock, and on from there.
+/// Under `Lowest` every id goes back through the lock, and from there to its next holder.
 #[test]
 fn an_id_given_back_comes_with_its_data() {
     model(|| {
@@ -413,7 +411,7 @@ fn an_id_given_back_comes_with_its_data() {
     });
 }
 
-/// What a tenant does at its end: `Tenant::drop` reads every slot.
+/// At its end a tenant reads every slot (`Tenant::drop`).
 #[test]
 fn last_leave_against_drop() {
     model(|| {
@@ -432,7 +430,7 @@ fn last_leave_against_drop() {
     });
 }
 
-/// A comes back to CPU 0 after a pause, and B comes to CPU 2, where the lowest free id is A's.
+/// A comes back to CPU 0 after a pause, and B enters on CPU 2 when the lowest free id is A's.
 #[test]
 fn an_id_is_retaken_by_one_or_picked_by_another() {
     model(|| {
@@ -447,7 +445,7 @@ fn an_id_is_retaken_by_one_or_picked_by_another() {
     });
 }
 
-/// A writes and leaves, a compaction takes the id, and C, which was on that CPU, retakes it.
+/// A writes and leaves, a compaction takes the id, and C, which was on that CPU too, retakes it.
 #[test]
 fn a_retaken_id_comes_with_its_data() {
     bounded(|| {
@@ -476,7 +474,7 @@ fn an_id_that_moved_away_is_not_retaken() {
     });
 }
 
-/// Two users of one CPU come back at once, while a compaction looks.
+/// Two users of one CPU come back at once, during a compaction.
 #[test]
 fn two_retake_on_one_cpu() {
     bounded(|| {

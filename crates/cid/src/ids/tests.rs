@@ -1,12 +1,12 @@
 //! Tests of the ids: against a plain model, and claims one by one.
 //!
-//! Model.   `model` has the rules a second time, `drive` does the same on both sides and compares;
-//!          `few`, `kept` and `held` have a history for each claim.
+//! `model` states the rules a second time, and `drive` performs the same operations on both sides and compares. `bounds`,
+//! `cached` and `held` have a history for each claim.
 
+mod bounds;
+mod cached;
 mod drive;
-mod few;
 mod held;
-mod kept;
 mod model;
 mod without;
 
@@ -25,7 +25,7 @@ fn set(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
     cpus.into_iter().map(CpuId).collect()
 }
 
-/// So many users, each allowed on the first `cpus` CPUs.
+/// `number` users, each allowed on the first `cpus` CPUs.
 fn users(ids: &Plain, number: u32, cpus: u32) -> Vec<User> {
     (0..number).map(|token| ids.add_user(token, &set(0..cpus))).collect()
 }
@@ -43,7 +43,7 @@ fn visit(ids: &Plain, cpu: u32, user: &mut User) -> u32 {
     cid
 }
 
-/// Machines, and how many operations on each: 1.5 million for a policy.
+/// Numbers of CPUs, and how many operations on each machine: 1.5 million per policy.
 const MACHINES: [(u32, u32); 8] = [
     (1, 100_000),
     (2, 200_000),
@@ -63,29 +63,29 @@ fn agrees(rules: Rules) {
 }
 
 #[test]
-fn lowest_does_what_its_model_does() {
+fn lowest_agrees_with_its_model() {
     agrees(Rules::Lowest);
 }
 
 #[test]
-fn kept_per_cpu_does_what_its_model_does() {
+fn kept_per_cpu_agrees_with_its_model() {
     agrees(Rules::KeptPerCpu);
 }
 
 #[test]
-fn cache_local_does_what_its_model_does() {
+fn cache_local_agrees_with_its_model() {
     agrees(Rules::CacheLocal);
 }
 
 fn op(cpus: u32) -> impl Strategy<Value = Op> {
-    let (who, cpu) = (0..6u32, 0..cpus);
+    let (index, cpu) = (0..6u32, 0..cpus);
     prop_oneof![
         2 => (cpu.clone(), 1..4u32).prop_map(|(first, len)| Op::Add { first, len }),
-        1 => who.clone().prop_map(|who| Op::Remove { who }),
-        6 => (who.clone(), proptest::option::of(cpu.clone())).prop_map(|(who, cpu)| Op::Enter { who, cpu }),
-        4 => (who.clone(), 0..3u32).prop_map(|(who, guard)| Op::Leave { who, guard }),
-        1 => (who.clone(), cpu.clone()).prop_map(|(who, cpu)| Op::Migrate { who, cpu }),
-        1 => (who, cpu.clone(), 0..4u32).prop_map(|(who, first, len)| Op::Mask { who, first, len }),
+        1 => index.clone().prop_map(|index| Op::Remove { index }),
+        6 => (index.clone(), proptest::option::of(cpu.clone())).prop_map(|(index, cpu)| Op::Enter { index, cpu }),
+        4 => (index.clone(), 0..3u32).prop_map(|(index, guard)| Op::Leave { index, guard }),
+        1 => (index.clone(), cpu.clone()).prop_map(|(index, cpu)| Op::Migrate { index, cpu }),
+        1 => (index, cpu.clone(), 0..4u32).prop_map(|(index, first, len)| Op::Mask { index, first, len }),
         1 => cpu.prop_map(|cpu| Op::Allow { cpu }),
         2 => Just(Op::Compact),
         1 => any::<u32>().prop_map(|salt| Op::CompactIf { salt }),
@@ -102,13 +102,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn every_policy_does_what_its_model_does_in_short_histories((cpus, overflow, ops) in history()) {
+    fn every_policy_agrees_with_its_model_in_short_histories((cpus, overflow, ops) in history()) {
         for rules in ALL {
             let ids = drive::ids(rules, cpus, overflow);
             let mut pair = Pair::new(&ids, rules, overflow);
             for op in &ops {
                 pair.step(*op);
-                pair.look_everywhere();
+                pair.check_all();
             }
             pair.settles();
         }

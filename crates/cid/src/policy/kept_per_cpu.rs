@@ -1,15 +1,17 @@
-//! KeptPerCpu: an id stays with its CPU until nobody used it for a while (Linux 6.4 to 6.12).
+//! `KeptPerCpu`: an id stays with its CPU until it was not used for a while, as on Linux 6.4 to 6.12.
 //!
-//! Model.   Who enters where an id is kept uses it again. An id that lay unused is taken back, and
-//!          the CPU forgets it: after a pause of 100 ms it gets the lowest free one, whoever's
-//!          core has that one's data. A task that moves to a CPU with an id frees the one that it left, unless there are as
-//!          many tasks as CPUs in the mask of that task: the baseline compares with the task's own mask, not with the
-//!          process's set of CPUs, which came in 6.13.
-//! Source.  Linux 6.4 `__mm_cid_try_get`, `sched_mm_cid_migrate_to`, `task_mm_cid_work`.
+//! An entry on a CPU that has an id uses that id again. An id that was not used is taken back, and the CPU forgets it:
+//! after a pause of 100 ms it gets the lowest free one, whose data may be in another core's cache.
+//!
+//! A user that moves to a CPU with an id frees the one that it left, unless there are as many users as CPUs in that user's
+//! own mask. Linux 6.13 compares with the process's set of CPUs instead, which earlier versions don't have.
+//!
+//! # Source
+//! Linux 6.4 `__mm_cid_try_get`, `sched_mm_cid_migrate_to`, `task_mm_cid_work`.
 
 use super::*;
 
-/// An id per CPU while it is used, the lowest free one after a pause, as Linux 6.4 to 6.12 do it.
+/// An id per CPU while it is used, the lowest free one after a pause, as in Linux 6.4 to 6.12.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeptPerCpu;
 
@@ -22,7 +24,7 @@ impl Policy for KeptPerCpu {
         facts.cpus
     }
 
-    /// As many as there are, so that the numbers stay dense: `sched_mm_cid_remote_clear_weight`.
+    /// The number of ids in use, so that they stay dense: `sched_mm_cid_remote_clear_weight`.
     fn bound(&self, facts: &Facts) -> u32 {
         facts.in_use
     }

@@ -1,11 +1,11 @@
-//! Lowest: the lowest free id, chosen anew at each entry (Linux 6.3).
+//! `Lowest`: the lowest free id, chosen anew at each entry, as on Linux 6.3.
 //!
-//! Model.   Whoever leaves gives the id back. Most compact, and no id means a core: two CPUs that
-//!          take turns share id 0, and its data travels between them.
+//! Leaving frees the id. This is the most compact policy, and ids have no relation to cores: two CPUs that run in turn
+//! share id 0, and its data moves between their caches.
 
 use super::*;
 
-/// The lowest free id at every entry, as Linux 6.3 does it.
+/// The lowest free id at every entry, as in Linux 6.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lowest;
 
@@ -27,6 +27,6 @@ impl Policy for Lowest {
     }
 
     fn left_behind(&self, _: &Facts, _: u32, _: Destination) -> LeftBehind {
-        LeftBehind::Stays // nothing is
+        LeftBehind::Stays // leaving freed the id
     }
 }

@@ -1,23 +1,23 @@
-//! Without: a policy with one of its rules taken away.
+//! `Without`: a policy that lacks one of its rules.
 //!
-//! Model.   What a rule is worth is what changes when it is gone. All else is the policy's own code, which is asked with
-//!          facts in which that rule finds nothing to do.
-//! Number.  Six rules; no policy has all. Taking one away that it has not changes nothing.
+//! It shows what a rule contributes: the difference that its absence makes. Everything else is the policy's own code, which
+//! is called with facts that give the missing rule nothing to do. There are six rules; no policy has all of them, and
+//! removing one that a policy does not have changes nothing.
 
 use super::*;
 
 /// A rule that a policy may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Whoever leaves keeps the id there for the next.
+    /// An id stays on its CPU when the user leaves.
     Keep,
-    /// An id that nobody used for a while is taken back.
+    /// An id that was not used for a while is taken back.
     Expire,
     /// A CPU gets the id back that it used last.
     Recent,
-    /// While fewer ids than the bound were handed out, a new one.
+    /// While fewer ids than the bound were allocated, a new one.
     Expand,
-    /// An id comes along with its task.
+    /// An id follows its user to another CPU.
     Follow,
     /// Ids above the bound are taken back.
     Bound,
@@ -29,7 +29,7 @@ impl Rule {
         [Self::Keep, Self::Expire, Self::Recent, Self::Expand, Self::Follow, Self::Bound];
 }
 
-/// A policy without one of its rules: for asking what that rule is worth.
+/// A policy without one of its rules, to measure what that rule contributes.
 ///
 /// ```
 /// use warmcore_cid::policy::{Rule, Without};
@@ -57,7 +57,7 @@ pub struct Without {
 }
 
 impl Without {
-    /// That policy without that rule.
+    /// Makes the policy without the rule.
     pub const fn new(policy: &'static dyn Policy, rule: Rule) -> Self {
         Self { policy, rule }
     }
@@ -88,7 +88,7 @@ impl Policy for Without {
     }
 
     fn retakes(&self) -> bool {
-        // What is retaken is kept.
+        // Only an id that stayed on its CPU can be retaken.
         !self.lacks(Rule::Recent) && self.keeps() && self.policy.retakes()
     }
 

@@ -1,33 +1,13 @@
-//! Drive: the same operations on the ids and on the model, compared after each.
+//! The same operations on the ids and on the model, compared after each.
 //!
-//! Model.   An [`Op`] is plain data that fits every state, so that random sequences can be made in
-//!          advance and made shorter. [`Pair::step`] does it on both sides and looks at what it
-//!          touched; [`Pair::look_everywhere`] looks at all CPUs and users. On large machines that
-//!          is not done after every step: what differs once stays so until somebody enters there.
+//! An [`Op`] is plain data that fits every state, so that random sequences can be made in advance and shortened.
+//! [`Pair::step`] performs it on both sides and checks what it touched; [`Pair::check_all`] checks all CPUs and users. On
+//! large machines that does not happen after every step: a difference stays until the next entry on that CPU.
 
-use super::model::{Got, Model, Rules};
+use super::model::{CidModel, Entered, Rules};
 use super::*;
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// splitmix64: random enough for this, and a seed replays it.
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: u32) -> u32 {
-        (((self.next() >> 32) * u64::from(end)) >> 32) as u32
-    }
-
-    pub(super) fn percent(&mut self, percent: u32) -> bool {
-        self.below(100) < percent
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
@@ -36,42 +16,42 @@ pub(super) enum Op {
         first: u32,
         len: u32,
     },
-    /// It leaves all that it holds before.
+    /// Removes a user, after it left everything that it holds.
     Remove {
-        who: u32,
+        index: u32,
     },
-    /// None: where it was last.
+    /// `cpu` is None: on the CPU where it was last.
     Enter {
-        who: u32,
+        index: u32,
         cpu: Option<u32>,
     },
-    /// Of its guards this one, if it has that many.
+    /// Drops the guard with this number, modulo how many the user has.
     Leave {
-        who: u32,
+        index: u32,
         guard: u32,
     },
-    /// To a CPU that somebody may use.
+    /// Only to a CPU in the tenant's set.
     Migrate {
-        who: u32,
+        index: u32,
         cpu: u32,
     },
     Allow {
         cpu: u32,
     },
-    /// Its mask is another one from now on.
+    /// Replaces a user's affinity mask.
     Mask {
-        who: u32,
+        index: u32,
         first: u32,
         len: u32,
     },
     Compact,
-    /// Takes back by a rule that has nothing to do with time.
+    /// Takes ids back by a rule that has nothing to do with time.
     CompactIf {
         salt: u32,
     },
 }
 
-/// A user, and what it holds according to nobody but itself.
+/// A user, and the guards that this test holds for it.
 struct Member<'a> {
     user: User,
     token: u32,
@@ -83,9 +63,9 @@ pub(super) struct Pair<'a> {
     rules: Rules,
     cpus: u32,
     ids: &'a Plain,
-    model: Model,
+    model: CidModel,
     members: Vec<Member<'a>>,
-    /// Ids that are held, and by whose token.
+    /// Ids that are held, each with the token of its user.
     held: BTreeMap<u32, u32>,
     next_token: u32,
     steps: u32,
@@ -109,7 +89,7 @@ impl<'a> Pair<'a> {
             rules,
             cpus,
             ids,
-            model: Model::new(rules, cpus, overflow),
+            model: CidModel::new(rules, cpus, overflow),
             members: Vec::new(),
             held: BTreeMap::new(),
             next_token: 0,
@@ -121,8 +101,8 @@ impl<'a> Pair<'a> {
         self.members.len() as u32
     }
 
-    pub(super) fn has_guards(&self, who: u32) -> u32 {
-        self.members[who as usize].guards.len() as u32
+    pub(super) fn has_guards(&self, index: u32) -> u32 {
+        self.members[index as usize].guards.len() as u32
     }
 
     fn bound(&self) -> u32 {
@@ -130,18 +110,18 @@ impl<'a> Pair<'a> {
         stats.users.min(stats.nr_cpus_allowed)
     }
 
-    /// Does it on both sides. Those that make no sense now do nothing.
+    /// Performs an operation on both sides. One that makes no sense in this state does nothing.
     pub(super) fn step(&mut self, op: Op) {
         self.steps += 1;
-        let who = |who: u32| (!self.members.is_empty()).then(|| who as usize % self.members.len());
+        let index = |index: u32| (!self.members.is_empty()).then(|| index as usize % self.members.len());
         match op {
             Op::Add { first, len } => self.add(first, len),
-            Op::Remove { who: n } => _ = who(n).map(|who| self.remove(who)),
-            Op::Enter { who: n, cpu } => _ = who(n).map(|who| self.enter(who, cpu)),
-            Op::Leave { who: n, guard } => _ = who(n).map(|who| self.leave(who, guard)),
-            Op::Migrate { who: n, cpu } => _ = who(n).map(|who| self.migrate(who, cpu)),
+            Op::Remove { index: n } => _ = index(n).map(|index| self.remove(index)),
+            Op::Enter { index: n, cpu } => _ = index(n).map(|index| self.enter(index, cpu)),
+            Op::Leave { index: n, guard } => _ = index(n).map(|index| self.leave(index, guard)),
+            Op::Migrate { index: n, cpu } => _ = index(n).map(|index| self.migrate(index, cpu)),
             Op::Allow { cpu } => self.allow(cpu),
-            Op::Mask { who: n, first, len } => _ = who(n).map(|who| self.mask(who, first, len)),
+            Op::Mask { index: n, first, len } => _ = index(n).map(|index| self.mask(index, first, len)),
             Op::Compact => self.compact(None),
             Op::CompactIf { salt } => self.compact(Some(salt)),
         }
@@ -152,7 +132,7 @@ impl<'a> Pair<'a> {
         assert_eq!(self.ids.allocated(), [0..stats.allocated, overflow]);
         let is_small = self.cpus <= 3;
         if is_small || self.steps.is_multiple_of(self.cpus.min(64)) {
-            self.look_everywhere();
+            self.check_all();
         }
     }
 
@@ -161,8 +141,8 @@ impl<'a> Pair<'a> {
         self.model.allow(std::iter::once(cpu));
     }
 
-    fn mask(&mut self, who: usize, first: u32, len: u32) {
-        let member = &mut self.members[who];
+    fn mask(&mut self, index: usize, first: u32, len: u32) {
+        let member = &mut self.members[index];
         self.ids.allow_user(&mut member.user, &(first..first + len).map(CpuId).collect());
         self.model.allow_user(member.token, first..first + len);
     }
@@ -176,26 +156,26 @@ impl<'a> Pair<'a> {
         self.members.push(Member { user, token, cpu: first % self.cpus, guards: Vec::new() });
     }
 
-    fn remove(&mut self, who: usize) {
-        while !self.members[who].guards.is_empty() {
-            self.leave(who, 0);
+    fn remove(&mut self, index: usize) {
+        while !self.members[index].guards.is_empty() {
+            self.leave(index, 0);
         }
-        let member = self.members.swap_remove(who);
+        let member = self.members.swap_remove(index);
         self.ids.remove_user(member.user);
         self.model.remove_user(member.token);
     }
 
-    fn enter(&mut self, who: usize, cpu: Option<u32>) {
-        let cpu = cpu.unwrap_or(self.members[who].cpu);
-        let member = &mut self.members[who];
+    fn enter(&mut self, index: usize, cpu: Option<u32>) {
+        let cpu = cpu.unwrap_or(self.members[index].cpu);
+        let member = &mut self.members[index];
         let (before, there) = (self.ids.stats(), self.ids.at(CpuId(cpu)));
         let held = self.ids.enter(CpuId(cpu), &mut member.user);
-        let got = held.as_ref().map(|held| Got { id: held.cid().0, overflow: held.is_overflow() });
+        let got = held.as_ref().map(|held| Entered { id: held.cid().0, overflow: held.is_overflow() });
         assert_eq!(got, self.model.enter(member.token, cpu), "what an entry on cpu {cpu} got");
         member.cpu = cpu;
         let Some(held) = held else {
             assert_eq!(self.ids.held_cid(&member.user), None);
-            return self.look_at(cpu);
+            return self.check_cpu(cpu);
         };
         let cid = held.cid().0;
         assert_eq!(self.ids.held_cid(&member.user), Some(held.cid()));
@@ -203,12 +183,15 @@ impl<'a> Pair<'a> {
             assert_eq!(held.cid(), first.cid(), "a nested entry got another id");
         } else {
             let other = self.held.insert(cid, member.token);
-            assert_eq!(other, None, "id {cid} is held by two");
+            assert_eq!(other, None, "two users hold id {cid}");
         }
         assert_eq!(held.is_overflow(), cid >= self.cpus);
         let is_nested = !member.guards.is_empty();
         if held.is_overflow() && !is_nested {
-            assert!(there.is_some_and(|(_, held)| held), "an overflow id, and nobody was on cpu {cpu}");
+            assert!(
+                there.is_some_and(|(_, held)| held),
+                "an overflow id, and no user held the id of cpu {cpu}"
+            );
         }
         let after = self.ids.stats();
         let picks = |stats: &Stats| stats.recent_hits + stats.expansions + stats.lowest;
@@ -217,18 +200,18 @@ impl<'a> Pair<'a> {
             assert!(cid < end, "picked {cid}, and the end is {end}");
         }
         member.guards.push(held);
-        self.look_at(cpu);
+        self.check_cpu(cpu);
     }
 
-    fn leave(&mut self, who: usize, guard: u32) {
-        let member = &mut self.members[who];
+    fn leave(&mut self, index: usize, guard: u32) {
+        let member = &mut self.members[index];
         if member.guards.is_empty() {
             return;
         }
         let guard = guard as usize % member.guards.len();
         let held = member.guards.swap_remove(guard);
         let cid = held.cid();
-        assert_eq!(self.ids.held_cid(&member.user), Some(cid), "it changed while it was held");
+        assert_eq!(self.ids.held_cid(&member.user), Some(cid), "the id changed while the user held it");
         self.ids.leave(held, &mut member.user);
         self.model.leave(member.token);
         if member.guards.is_empty() {
@@ -237,18 +220,18 @@ impl<'a> Pair<'a> {
         assert_eq!(self.ids.held_cid(&member.user), (!member.guards.is_empty()).then_some(cid));
         assert_eq!(self.ids.holds(&member.user), !member.guards.is_empty());
         let cpu = member.cpu;
-        self.look_at(cpu);
+        self.check_cpu(cpu);
     }
 
-    fn migrate(&mut self, who: usize, cpu: u32) {
+    fn migrate(&mut self, index: usize, cpu: u32) {
         if !self.ids.is_allowed(CpuId(cpu)) {
             return;
         }
-        let member = &self.members[who];
+        let member = &self.members[index];
         self.ids.migrate(&member.user, CpuId(cpu));
         self.model.migrate(member.token, cpu);
-        self.look_at(cpu);
-        self.look_at(member.cpu);
+        self.check_cpu(cpu);
+        self.check_cpu(member.cpu);
     }
 
     fn compact(&mut self, salt: Option<u32>) {
@@ -269,18 +252,18 @@ impl<'a> Pair<'a> {
             assert!(left <= self.bound(), "{left} in use after a compaction, the bound is {}", self.bound());
         }
         if self.cpus < 1000 {
-            self.look_everywhere();
+            self.check_all();
         }
     }
 
-    fn look_at(&self, cpu: u32) {
+    fn check_cpu(&self, cpu: u32) {
         let at = self.ids.at(CpuId(cpu)).map(|(cid, held)| (cid.0, held));
         assert_eq!(at, self.model.at(cpu), "what cpu {cpu} has");
     }
 
-    /// All CPUs agree, all users hold what they hold, and every id in use is in one place.
-    pub(super) fn look_everywhere(&self) {
-        (0..self.cpus).for_each(|cpu| self.look_at(cpu));
+    /// Compares all CPUs and users, and checks that every id in use belongs to one CPU.
+    pub(super) fn check_all(&self) {
+        (0..self.cpus).for_each(|cpu| self.check_cpu(cpu));
         let mut held = 0;
         for member in &self.members {
             let got = self.ids.held_cid(&member.user);
@@ -298,36 +281,36 @@ impl<'a> Pair<'a> {
                     held += 1;
                     let cid = pcpu_cid.cid_word().assigned_cid().0;
                     let holder = self.held.get(&cid).map(|token| Token::new(*token));
-                    assert_eq!(holder, Some(token), "who holds id {cid} of cpu {cpu}");
+                    assert_eq!(holder, Some(token), "the holder of id {cid} of cpu {cpu}");
                     cid
                 }
                 State::Cached | State::Stale => pcpu_cid.cid_word().assigned_cid().0,
             };
-            assert!(found.insert(cid), "id {cid} is in two pcpu_cids, one of them of cpu {cpu}");
+            assert!(found.insert(cid), "two CPUs have id {cid}, one of them cpu {cpu}");
             assert_eq!(self.model.has(cpu), Some(cid), "what cpu {cpu} has");
         }
         let stats = self.ids.stats();
-        assert_eq!(found.len() as u32, stats.in_use, "ids in pcpu_cids, and ids in use");
-        assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "held pcpu_cids, and holders");
+        assert_eq!(found.len() as u32, stats.in_use, "ids of CPUs, and ids in use");
+        assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "ids in use, and holders");
     }
 
     /// Every holder leaves and enters again where it is.
     pub(super) fn reenter_all(&mut self) {
-        for who in 0..self.members.len() {
-            if !self.members[who].guards.is_empty() {
-                while !self.members[who].guards.is_empty() {
-                    self.leave(who, 0);
+        for index in 0..self.members.len() {
+            if !self.members[index].guards.is_empty() {
+                while !self.members[index].guards.is_empty() {
+                    self.leave(index, 0);
                 }
-                self.enter(who, None);
+                self.enter(index, None);
             }
         }
     }
 
-    /// Once all have re-entered and a compaction has passed, no more ids are in use than can run;
-    /// and if one passed before as well, none of them is above that.
+    /// Once all holders have re-entered and a compaction has passed, no more ids are in use than users can run; and if a
+    /// compaction passed before as well, no id is above that number.
     pub(super) fn settles(&mut self) {
         self.reenter_all();
-        // Who moved while it held has now made room for who held an overflow id.
+        // A user that moved while it held an id has freed its old CPU for a user with an overflow id.
         self.reenter_all();
         self.step(Op::Compact);
         if self.rules == Rules::CacheLocal {
@@ -338,7 +321,7 @@ impl<'a> Pair<'a> {
             let above: Vec<_> = self.held.keys().filter(|id| (bound..self.cpus).contains(*id)).collect();
             assert!(above.is_empty(), "held at or above {bound}: {above:?}");
         }
-        self.look_everywhere();
+        self.check_all();
     }
 }
 
@@ -356,66 +339,70 @@ struct Mix {
 
 impl Mix {
     fn new(rng: &mut Rng, cpus: u32) -> Self {
-        let spread = match rng.below(3) {
-            0 => 1 + rng.below(cpus),
-            1 => 1 + rng.below(cpus.min(5)),
+        let spread = match rng.u32(..3) {
+            0 => 1 + rng.u32(..cpus),
+            1 => 1 + rng.u32(..cpus.min(5)),
             _ => cpus,
         };
         Self {
-            first: rng.below(cpus - spread + 1),
+            first: rng.u32(..cpus - spread + 1),
             spread,
-            users_max: match rng.below(4) {
-                0 => 1 + rng.below(3),
+            users_max: match rng.u32(..4) {
+                0 => 1 + rng.u32(..3),
                 1 => spread,
-                2 => spread + 1 + rng.below(4),
+                2 => spread + 1 + rng.u32(..4),
                 _ => spread + spread / 2 + 2,
             }
             .min(500),
-            leave_percent: 20 + rng.below(80),
-            nest_percent: rng.below(30),
-            stay_percent: rng.below(100),
-            compact_percent: 1 + rng.below(4),
+            leave_percent: 20 + rng.u32(..80),
+            nest_percent: rng.u32(..30),
+            stay_percent: rng.u32(..100),
+            compact_percent: 1 + rng.u32(..4),
         }
     }
 
     fn cpu(&self, rng: &mut Rng) -> u32 {
-        self.first + rng.below(self.spread)
+        self.first + rng.u32(..self.spread)
     }
 
     fn op(&self, rng: &mut Rng, pair: &Pair<'_>, wanted: u32) -> Op {
         let users = pair.users();
         let cpu = self.cpu(rng);
         let churn = if users.abs_diff(wanted) > 8 { 50 } else { 10 };
-        if users == 0 || users < wanted && rng.percent(churn) {
-            let len = match rng.below(8) {
+        if users == 0 || users < wanted && (rng.u32(..100) < churn) {
+            let len = match rng.u32(..8) {
                 0 => self.first + self.spread - cpu,
                 1 => pair.cpus.min(400) + 70,
                 n => n - 1,
             };
             return Op::Add { first: cpu, len };
         }
-        let who = rng.below(users);
-        if users > wanted && rng.percent(churn) || rng.percent(1) {
-            return Op::Remove { who };
+        let index = rng.u32(..users);
+        if users > wanted && (rng.u32(..100) < churn) || (rng.u32(..100) < 1) {
+            return Op::Remove { index };
         }
-        if rng.percent(self.compact_percent) {
-            return if rng.percent(80) { Op::Compact } else { Op::CompactIf { salt: rng.below(u32::MAX) } };
+        if rng.u32(..100) < self.compact_percent {
+            return if rng.u32(..100) < 80 {
+                Op::Compact
+            } else {
+                Op::CompactIf { salt: rng.u32(..u32::MAX) }
+            };
         }
-        match (rng.below(100), pair.has_guards(who)) {
-            (0, _) if rng.percent(50) => Op::Mask { who, first: cpu, len: rng.below(6) },
-            (0, _) => Op::Allow { cpu: rng.below(pair.cpus + 3) },
-            (1..=4, _) => Op::Migrate { who, cpu },
-            (_, 1..) if rng.percent(self.leave_percent) => Op::Leave { who, guard: rng.below(8) },
-            // A holder that is left alone is one that lost its CPU.
-            (_, 1..) if !rng.percent(self.nest_percent) => {
-                Op::Enter { who: rng.below(users), cpu: Some(cpu) }
+        match (rng.u32(..100), pair.has_guards(index)) {
+            (0, _) if (rng.u32(..100) < 50) => Op::Mask { index, first: cpu, len: rng.u32(..6) },
+            (0, _) => Op::Allow { cpu: rng.u32(..pair.cpus + 3) },
+            (1..=4, _) => Op::Migrate { index, cpu },
+            (_, 1..) if (rng.u32(..100) < self.leave_percent) => Op::Leave { index, guard: rng.u32(..8) },
+            // Not choosing the holder simulates that it lost its CPU.
+            (_, 1..) if !(rng.u32(..100) < self.nest_percent) => {
+                Op::Enter { index: rng.u32(..users), cpu: Some(cpu) }
             }
-            _ => Op::Enter { who, cpu: (!rng.percent(self.stay_percent)).then_some(cpu) },
+            _ => Op::Enter { index, cpu: (!(rng.u32(..100) < self.stay_percent)).then_some(cpu) },
         }
     }
 }
 
-/// Says how to replay a run that failed.
+/// Prints how to replay a run that fails.
 struct Replay<'a>(&'a str);
 
 impl Drop for Replay<'_> {
@@ -430,22 +417,22 @@ impl Drop for Replay<'_> {
 pub(super) fn run(rules: Rules, cpus: u32, seed: u64, steps: u32) {
     let how = format!("run({rules:?}, {cpus}, {seed}, {steps})");
     let _replay = Replay(&how);
-    let mut rng = Rng(seed);
-    let overflow = if rng.percent(50) { 600 } else { rng.below(4) };
+    let mut rng = Rng::with_seed(seed);
+    let overflow = if rng.u32(..100) < 50 { 600 } else { rng.u32(..4) };
     let ids = ids(rules, cpus, overflow);
     let mut pair = Pair::new(&ids, rules, overflow);
     let mut mix = Mix::new(&mut rng, cpus);
     let mut wanted = 1;
     for step in 0..steps {
         if step % 128 == 0 {
-            wanted = 1 + rng.below(mix.users_max);
+            wanted = 1 + rng.u32(..mix.users_max);
         }
         if step % 1024 == 1023 {
             mix = Mix::new(&mut rng, cpus);
         }
         let op = mix.op(&mut rng, &pair, wanted);
         pair.step(op);
-        if rng.below(1000) == 0 {
+        if rng.u32(..1000) == 0 {
             pair.settles();
         }
     }

@@ -1,7 +1,8 @@
-//! HeldCid: what entering promises until the leave.
+//! What an entry promises until the leave.
 
-use super::drive::{Rng, ids};
+use super::drive::ids;
 use super::*;
+use fastrand::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
@@ -37,16 +38,16 @@ fn a_user_that_moves_while_it_holds_keeps_its_id_until_it_leaves() {
     let [a, b] = &mut users[..] else { panic!("two users") };
     let held = hold(&ids, 0, a);
     ids.migrate(a, CpuId(3));
-    assert_eq!(ids.at(CpuId(0)), Some((held.cid(), true)), "an id that is held moves nowhere");
+    assert_eq!(ids.at(CpuId(0)), Some((held.cid(), true)), "an id in use does not move");
     let nested = hold(&ids, 3, a);
     assert_eq!((nested.cid(), ids.at(CpuId(3))), (held.cid(), None));
     let other = hold(&ids, 0, b);
-    assert!(other.is_overflow(), "cpu 0 is taken until it leaves");
+    assert!(other.is_overflow(), "the id of cpu 0 is in use until its user leaves");
     let cid = held.cid();
     ids.leave(nested, a);
     ids.leave(held, a);
     ids.leave(other, b);
-    assert_eq!(visit(&ids, 3, a), cid.0, "now its id comes along");
+    assert_eq!(visit(&ids, 3, a), cid.0, "now its id follows");
     assert_eq!((ids.at(CpuId(0)), ids.stats().moves), (None, 1));
 }
 
@@ -71,12 +72,12 @@ fn overflow_ids_run_out_and_come_back() {
         ids.leave(second, c);
         ids.leave(third, d);
         assert_eq!(ids.stats().overflow_in_use, 0);
-        assert_eq!(visit(&ids, 1, d), 0, "the CPU is free again");
+        assert_eq!(visit(&ids, 1, d), 0, "the CPU's id is free again");
     }
 }
 
 #[test]
-fn who_holds_an_overflow_id_gets_the_same_one_on_every_cpu() {
+fn a_user_with_an_overflow_id_gets_the_same_one_on_every_cpu() {
     for rules in ALL {
         let ids = ids(rules, 2, 2);
         let mut users = users(&ids, 2, 2);
@@ -85,7 +86,7 @@ fn who_holds_an_overflow_id_gets_the_same_one_on_every_cpu() {
         let other = hold(&ids, 1, b);
         let overflow = hold(&ids, 1, a);
         assert!(overflow.is_overflow());
-        // It moves back while it holds, to where an id may still be kept.
+        // It moves back while it holds the id, to a CPU that may still have an id.
         let nested = hold(&ids, 0, a);
         assert_eq!(nested.cid(), overflow.cid(), "{rules:?}");
         ids.leave(nested, a);
@@ -97,20 +98,20 @@ fn who_holds_an_overflow_id_gets_the_same_one_on_every_cpu() {
 }
 
 #[test]
-fn a_leave_with_somebody_elses_user_gives_no_held_id_away() {
+fn leaving_with_another_user_frees_no_id_in_use() {
     let ids = ids(Rules::Lowest, 2, 2);
     let mut users = users(&ids, 3, 2);
     let [a, b, c] = &mut users[..] else { panic!("three users") };
     let on_0 = hold(&ids, 0, a);
     let on_1 = hold(&ids, 1, b);
-    // To refuse is as good as to do what was meant.
+    // A panic is as good as freeing the right id.
     _ = catch_unwind(AssertUnwindSafe(|| ids.leave(on_0, b)));
     if let Some(third) = ids.enter(CpuId(0), c) {
         assert_ne!(third.cid(), on_1.cid(), "{on_1:?} is still held");
     }
 }
 
-/// Counts a thread out, also one that panicked: somebody waits for all.
+/// Counts a thread down, also one that panics: the test waits for all threads.
 struct Running<'a>(&'a AtomicU32);
 
 impl Drop for Running<'_> {
@@ -132,17 +133,17 @@ fn threads_that_race_with_moves_and_compactions_never_share_an_id() {
                 let (ids, taken, running) = (&ids, &taken, &running);
                 scope.spawn(move || {
                     let _running = Running(running);
-                    let mut rng = Rng(token.into());
+                    let mut rng = Rng::with_seed(token.into());
                     let mut user = ids.add_user(token, &set(0..CPUS));
                     let mut cpu = 0;
                     for round in 0..20_000 {
-                        if rng.percent(20) {
-                            cpu = rng.below(CPUS);
+                        if rng.u32(..100) < 20 {
+                            cpu = rng.u32(..CPUS);
                         }
                         let held = hold(ids, cpu, &mut user);
                         let slot = &taken[held.cid().index()];
-                        assert!(!slot.swap(true, Relaxed), "{rules:?}: {} is held by two", held.cid());
-                        if rng.percent(5) {
+                        assert!(!slot.swap(true, Relaxed), "{rules:?}: two threads hold {}", held.cid());
+                        if rng.u32(..100) < 5 {
                             std::thread::yield_now();
                         }
                         slot.store(false, Relaxed);
@@ -177,7 +178,7 @@ fn entering_on_a_cpu_beyond_the_end_panics_with_the_numbers() {
 
 #[test]
 #[should_panic(expected = "still holds an id")]
-fn a_user_that_holds_an_id_cannot_be_counted_out() {
+fn a_user_that_holds_an_id_cannot_be_removed() {
     let ids = ids(Rules::CacheLocal, 1, 0);
     let mut user = ids.add_user(0, &set([0]));
     let _held = hold(&ids, 0, &mut user);
@@ -185,7 +186,7 @@ fn a_user_that_holds_an_id_cannot_be_counted_out() {
 }
 
 #[test]
-fn every_token_but_the_three_highest_has_a_state_of_its_own() {
+fn every_token_but_the_three_highest_fits_in_a_state_word() {
     let ids = ids(Rules::CacheLocal, 1, 0);
     let mut user = ids.add_user(u32::MAX - 3, &set([0]));
     let held = hold(&ids, 0, &mut user);
@@ -195,5 +196,5 @@ fn every_token_but_the_three_highest_has_a_state_of_its_own() {
         let added = catch_unwind(AssertUnwindSafe(|| ids.add_user(token, &set([]))));
         assert!(added.is_err(), "token {token}");
     }
-    assert_eq!(ids.stats().users, 1, "who was refused is not counted");
+    assert_eq!(ids.stats().users, 1, "a refused user is not counted");
 }

@@ -1,14 +1,13 @@
-//! Model: the rules of concurrency ids, slowly and one step at a time.
+//! The rules of concurrency ids, slowly and one step at a time.
 //!
-//! Model.   Who has which id is a map, what is free is what is not in a set, and a rule is an `if`.
-//!          It shares nothing with what it checks but the names of the counters, and asks no
-//!          `Policy`: the three are written down here a second time.
-//! Source.  DESIGN, "Concurrency ids", and the doc comments of `Ids`.
+//! Which CPU has which id is a map, the free ids are those not in a set, and a rule is an `if`. The model cids only the
+//! names of the counters with the code that it checks. It calls no `Policy`: the rules of all three are written here a second
+//! time, from the doc comments of `Ids`.
 
 use crate::Stats;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which rules.
+/// The policy whose rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rules {
     Lowest,
@@ -18,47 +17,47 @@ pub(super) enum Rules {
 
 /// An id that a CPU has.
 #[derive(Debug, Clone, Copy)]
-struct Share {
+struct CpuCid {
     id: u32,
     holder: Option<u32>,
-    /// A compaction has seen it unused, and nobody entered since.
-    unused: bool,
-    /// Whoever holds it gives it back on leaving.
-    asked: bool,
+    /// A compaction found it unused, and no user entered since.
+    is_unused: bool,
+    /// Its holder gives it back on leaving.
+    is_recalled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hold {
-    /// That of a CPU.
-    Share(u32),
+enum Holding {
+    /// That of this CPU.
+    Cpu(u32),
     Overflow(u32),
 }
 
 #[derive(Debug, Default)]
-struct Person {
-    /// On how many CPUs it may run itself.
+struct ModelUser {
+    /// On how many CPUs this user may run.
     may_use: u32,
     /// The CPU that it entered on last, and the id that it had there.
     was: Option<(u32, u32)>,
-    holds: Option<Hold>,
+    holds: Option<Holding>,
     /// Entries beyond the first.
     nested: u32,
 }
 
-/// What an entry gives.
+/// The result of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Got {
+pub(super) struct Entered {
     pub(super) id: u32,
     pub(super) overflow: bool,
 }
 
-pub(super) struct Model {
+pub(super) struct CidModel {
     rules: Rules,
     cpus: u32,
     overflow_ids: u32,
     allowed: BTreeSet<u32>,
-    people: BTreeMap<u32, Person>,
-    shares: BTreeMap<u32, Share>,
+    users: BTreeMap<u32, ModelUser>,
+    cids: BTreeMap<u32, CpuCid>,
     /// The id that a CPU had last.
     recent: BTreeMap<u32, u32>,
     used: BTreeSet<u32>,
@@ -67,15 +66,15 @@ pub(super) struct Model {
     counts: Stats,
 }
 
-impl Model {
+impl CidModel {
     pub(super) fn new(rules: Rules, cpus: u32, overflow_ids: u32) -> Self {
         Self {
             rules,
             cpus,
             overflow_ids,
             allowed: BTreeSet::new(),
-            people: BTreeMap::new(),
-            shares: BTreeMap::new(),
+            users: BTreeMap::new(),
+            cids: BTreeMap::new(),
             recent: BTreeMap::new(),
             used: BTreeSet::new(),
             overflow: BTreeSet::new(),
@@ -84,17 +83,17 @@ impl Model {
         }
     }
 
-    fn users(&self) -> u32 {
-        self.people.len() as u32
+    fn nr_users(&self) -> u32 {
+        self.users.len() as u32
     }
 
     fn nr_allowed(&self) -> u32 {
         self.allowed.len() as u32
     }
 
-    /// So many can run at once.
+    /// How many users can run at once.
     fn can_run(&self) -> u32 {
-        self.users().min(self.nr_allowed())
+        self.nr_users().min(self.nr_allowed())
     }
 
     /// Every id that is picked is below this.
@@ -106,19 +105,19 @@ impl Model {
     }
 
     pub(super) fn add_user(&mut self, token: u32, allowed: impl Iterator<Item = u32>) {
-        self.people.insert(token, Person::default());
+        self.users.insert(token, ModelUser::default());
         self.allow_user(token, allowed);
     }
 
     pub(super) fn allow_user(&mut self, token: u32, allowed: impl Iterator<Item = u32>) {
         let allowed: BTreeSet<u32> = allowed.filter(|cpu| *cpu < self.cpus).collect();
-        self.person(token).may_use = allowed.len() as u32;
+        self.user(token).may_use = allowed.len() as u32;
         self.allow(allowed.into_iter());
     }
 
     pub(super) fn remove_user(&mut self, token: u32) {
-        let person = self.people.remove(&token).expect("a user");
-        assert_eq!(person.holds, None);
+        let user = self.users.remove(&token).expect("a user");
+        assert_eq!(user.holds, None);
     }
 
     pub(super) fn allow(&mut self, cpus: impl Iterator<Item = u32>) {
@@ -127,48 +126,48 @@ impl Model {
     }
 
     fn cpus_with_ids(&self) -> Vec<u32> {
-        self.shares.keys().copied().collect()
+        self.cids.keys().copied().collect()
     }
 
-    /// An id that nobody holds is nobody's from now on.
+    /// Frees a CPU's id unless a user holds it.
     fn free(&mut self, cpu: u32) -> bool {
-        let idle = self.shares.get(&cpu).is_some_and(|share| share.holder.is_none());
-        if idle && let Some(share) = self.shares.remove(&cpu) {
-            assert!(self.used.remove(&share.id));
+        let idle = self.cids.get(&cpu).is_some_and(|cid| cid.holder.is_none());
+        if idle && let Some(cid) = self.cids.remove(&cpu) {
+            assert!(self.used.remove(&cid.id));
         }
         idle
     }
 
-    fn free_or_ask(&mut self, cpu: u32) {
+    fn free_or_recall(&mut self, cpu: u32) {
         if !self.free(cpu)
-            && let Some(share) = self.shares.get_mut(&cpu)
+            && let Some(cid) = self.cids.get_mut(&cpu)
         {
-            share.asked = true;
+            cid.is_recalled = true;
         }
     }
 
-    pub(super) fn enter(&mut self, token: u32, cpu: u32) -> Option<Got> {
+    pub(super) fn enter(&mut self, token: u32, cpu: u32) -> Option<Entered> {
         if let Some(got) = self.held(token) {
-            self.person(token).nested += 1;
+            self.user(token).nested += 1;
             return Some(got);
         }
         self.allow(std::iter::once(cpu));
         self.migrate(token, cpu);
-        if !self.shares.contains_key(&cpu)
+        if !self.cids.contains_key(&cpu)
             && let Some(id) = self.pick(self.recent.get(&cpu).copied())
         {
             self.used.insert(id);
-            self.shares.insert(cpu, Share { id, holder: None, unused: false, asked: false });
+            self.cids.insert(cpu, CpuCid { id, holder: None, is_unused: false, is_recalled: false });
         }
-        self.person(token).was = None;
-        match self.shares.get_mut(&cpu) {
-            Some(share) if share.holder.is_none() => {
-                share.holder = Some(token);
-                share.unused = false;
-                let id = share.id;
-                self.person(token).holds = Some(Hold::Share(cpu));
+        self.user(token).was = None;
+        match self.cids.get_mut(&cpu) {
+            Some(cid) if cid.holder.is_none() => {
+                cid.holder = Some(token);
+                cid.is_unused = false;
+                let id = cid.id;
+                self.user(token).holds = Some(Holding::Cpu(cpu));
                 self.recent.insert(cpu, id);
-                self.person(token).was = Some((cpu, id));
+                self.user(token).was = Some((cpu, id));
             }
             _ => {
                 let gap = lowest_gap(&self.overflow);
@@ -178,13 +177,13 @@ impl Model {
                 self.overflow.insert(gap);
                 self.overflow_end = self.overflow_end.max(gap + 1);
                 self.counts.overflows += 1;
-                self.person(token).holds = Some(Hold::Overflow(gap));
+                self.user(token).holds = Some(Holding::Overflow(gap));
             }
         }
         self.held(token)
     }
 
-    /// An id for who finds none, and why this one.
+    /// Chooses an id for a CPU without one, and counts the rule that chose it.
     fn pick(&mut self, recent: Option<u32>) -> Option<u32> {
         let (can_run, counts) = (self.can_run(), &mut self.counts);
         counts.max_nr_cid = counts.max_nr_cid.min(can_run);
@@ -212,31 +211,29 @@ impl Model {
         Some(id)
     }
 
-    /// What becomes of the id that a user left on the CPU where it was.
+    /// Decides what becomes of the id that a user left on its previous CPU.
     pub(super) fn migrate(&mut self, token: u32, to: u32) {
-        let person = self.person(token);
-        let (Some((from, id)), None) = (person.was, person.holds) else { return };
-        let still_there = self
-            .shares
-            .get(&from)
-            .is_some_and(|share| share.id == id && share.holder.is_none() && !share.asked);
+        let user = self.user(token);
+        let (Some((from, id)), None) = (user.was, user.holds) else { return };
+        let still_there =
+            self.cids.get(&from).is_some_and(|cid| cid.id == id && cid.holder.is_none() && !cid.is_recalled);
         if from == to || !still_there {
             return;
         }
-        let has_id = self.shares.contains_key(&to);
+        let has_id = self.cids.contains_key(&to);
         let own = self.rules == Rules::KeptPerCpu;
-        let can_have = if own { self.person(token).may_use } else { self.nr_allowed() };
+        let can_have = if own { self.user(token).may_use } else { self.nr_allowed() };
         let is_welcome = match self.rules {
             Rules::Lowest => return,
             Rules::KeptPerCpu => !has_id,
             Rules::CacheLocal => !has_id && !self.recent.contains_key(&to),
         };
         if is_welcome {
-            self.shares.remove(&from);
-            self.shares.insert(to, Share { id, holder: None, unused: false, asked: false });
+            self.cids.remove(&from);
+            self.cids.insert(to, CpuCid { id, holder: None, is_unused: false, is_recalled: false });
             self.recent.insert(to, id);
             self.counts.moves += 1;
-        } else if self.users() < can_have {
+        } else if self.nr_users() < can_have {
             self.free(from);
             self.counts.freed_by_moves += 1;
         } else {
@@ -246,17 +243,17 @@ impl Model {
     }
 
     pub(super) fn leave(&mut self, token: u32) {
-        let person = self.person(token);
-        if person.nested > 0 {
-            person.nested -= 1;
+        let user = self.user(token);
+        if user.nested > 0 {
+            user.nested -= 1;
             return;
         }
-        match person.holds.take().expect("it holds an id") {
-            Hold::Overflow(id) => assert!(self.overflow.remove(&id)),
-            Hold::Share(cpu) => {
-                let share = self.shares.get_mut(&cpu).expect("what it holds is there");
-                share.holder = None;
-                if share.asked || self.rules == Rules::Lowest {
+        match user.holds.take().expect("it holds an id") {
+            Holding::Overflow(id) => assert!(self.overflow.remove(&id)),
+            Holding::Cpu(cpu) => {
+                let cid = self.cids.get_mut(&cpu).expect("what it holds is there");
+                cid.holder = None;
+                if cid.is_recalled || self.rules == Rules::Lowest {
                     self.free(cpu);
                 }
             }
@@ -269,8 +266,8 @@ impl Model {
             for (cpu, unused) in self.idle() {
                 if is_old(cpu, unused) {
                     self.free(cpu);
-                } else if let Some(share) = self.shares.get_mut(&cpu) {
-                    share.unused = true;
+                } else if let Some(cid) = self.cids.get_mut(&cpu) {
+                    cid.is_unused = true;
                 }
             }
         }
@@ -279,10 +276,10 @@ impl Model {
             Rules::KeptPerCpu => self.used.len() as u32,
         };
         for cpu in self.cpus_with_ids() {
-            if self.shares[&cpu].id >= bound {
-                self.free_or_ask(cpu);
+            if self.cids[&cpu].id >= bound {
+                self.free_or_recall(cpu);
             } else {
-                self.shares.get_mut(&cpu).expect("it is there").asked = false;
+                self.cids.get_mut(&cpu).expect("it is there").is_recalled = false;
             }
         }
         for cpu in self.cpus_with_ids() {
@@ -294,36 +291,36 @@ impl Model {
         self.counts.compacted += (before - self.used.len()) as u64;
     }
 
-    /// The CPUs that keep an id, and whether it was unused when a compaction saw it last.
+    /// The CPUs whose id no user holds, and whether it was unused at the last compaction.
     fn idle(&self) -> Vec<(u32, bool)> {
-        let idle = self.shares.iter().filter(|(_, share)| share.holder.is_none());
-        idle.map(|(cpu, share)| (*cpu, share.unused)).collect()
+        let idle = self.cids.iter().filter(|(_, cid)| cid.holder.is_none());
+        idle.map(|(cpu, cid)| (*cpu, cid.is_unused)).collect()
     }
 
-    fn person(&mut self, token: u32) -> &mut Person {
-        self.people.get_mut(&token).expect("a user")
+    fn user(&mut self, token: u32) -> &mut ModelUser {
+        self.users.get_mut(&token).expect("a user")
     }
 
-    pub(super) fn held(&self, token: u32) -> Option<Got> {
-        self.people[&token].holds.map(|hold| match hold {
-            Hold::Share(cpu) => Got { id: self.shares[&cpu].id, overflow: false },
-            Hold::Overflow(id) => Got { id: self.cpus + id, overflow: true },
+    pub(super) fn held(&self, token: u32) -> Option<Entered> {
+        self.users[&token].holds.map(|hold| match hold {
+            Holding::Cpu(cpu) => Entered { id: self.cids[&cpu].id, overflow: false },
+            Holding::Overflow(id) => Entered { id: self.cpus + id, overflow: true },
         })
     }
 
-    /// The id that a CPU has, and whether somebody runs on it.
+    /// The id that a CPU has, and whether a user holds it.
     pub(super) fn at(&self, cpu: u32) -> Option<(u32, bool)> {
-        self.shares.get(&cpu).map(|share| (share.id, share.holder.is_some()))
+        self.cids.get(&cpu).map(|cid| (cid.id, cid.holder.is_some()))
     }
 
     /// The id that a CPU has.
     pub(super) fn has(&self, cpu: u32) -> Option<u32> {
-        self.shares.get(&cpu).map(|share| share.id)
+        self.cids.get(&cpu).map(|cid| cid.id)
     }
 
     pub(super) fn stats(&self) -> Stats {
         Stats {
-            users: self.users(),
+            users: self.nr_users(),
             nr_cpus_allowed: self.nr_allowed(),
             in_use: self.used.len() as u32,
             overflow_in_use: self.overflow.len() as u32,

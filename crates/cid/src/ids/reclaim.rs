@@ -1,10 +1,13 @@
-//! Take: how ids come back from pcpu_cids where nobody runs.
+//! How ids come back from CPUs where no user holds them.
 //!
-//! Model.   Compaction takes what lay unused and what is above the bound; a task that moved takes its
-//!          id along, or frees it. All of it under the lock, and every pcpu_cid by a CAS that fails if somebody entered. Who cannot be
-//!          taken from is asked: a flag that its leave, or the next entry, finds.
-//! Number.  64 ids on 384 CPUs: a compaction looks at 64 pcpu_cids, each a line of another CPU.
-//! Source.  Linux 6.4 `task_mm_cid_work`, `sched_mm_cid_migrate_to`, which 6.13 changed.
+//! Compaction takes ids that were not used, and ids above the bound. A user that moves takes its id along, or frees it.
+//! All of it happens under the lock, and each id is taken by a compare-and-swap that fails if a user entered. An id in use
+//! is *recalled* instead: a flag in its `cid_word` that its holder's leave, or the next entry, finds.
+//!
+//! With 64 ids on 384 CPUs a compaction looks at 64 `PcpuCid`s, each on a line of another CPU.
+//!
+//! # Source
+//! Linux 6.4 `task_mm_cid_work` and `sched_mm_cid_migrate_to`, which 6.13 changed.
 
 use super::{Ids, Shared, User};
 use crate::pcpu_cid::{CidWord, PcpuCids, State};
@@ -13,19 +16,19 @@ use crate::sync::Ordering::Relaxed;
 use warmcore_types::{CpuId, ignore_poison};
 
 impl<S: PcpuCids> Ids<S> {
-    /// Takes back ids that nobody used since the last compaction, and those above the bound. To be
-    /// called every 100 ms; says how many are in use then.
+    /// Takes back ids that were not used since the last compaction, and ids above the bound. Returns how many CPUs have an
+    /// id then. To be called every 100 ms.
     ///
-    /// Nothing in use is taken. Who runs on an id above the bound gives it back when it leaves.
+    /// An id in use is not taken: the holder of one above the bound gives it back when it leaves.
     ///
-    /// **Touches** the lines of all pcpu_cids that have an id.
+    /// **Touches** the lines of all `PcpuCid`s that have an id.
     pub fn compact(&self) -> u32 {
         self.compact_if(|_, unused_since_last| unused_since_last)
     }
 
-    /// As [`compact`](Ids::compact), for a host that knows better what is old: it is asked for
-    /// every CPU that keeps an id, and told whether that was unused since the last compaction. It is asked
-    /// under the lock, so it must not come back here.
+    /// As [`compact`](Ids::compact), but the caller decides which ids are old. `is_old` gets each CPU that has an id no user
+    /// holds, and whether that id was unused since the last compaction. It runs under the lock, so it must not call these
+    /// ids.
     pub fn compact_if(&self, is_old: impl Fn(CpuId, bool) -> bool) -> u32 {
         let shared = &mut *ignore_poison(self.shared.lock());
         let mut taken = 0;
@@ -47,12 +50,12 @@ impl<S: PcpuCids> Ids<S> {
         self.each_occupied(|cpu| {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if pcpu_cid.cid_word().assigned_cid().0 >= bound {
-                taken += u64::from(self.take_or_ask(cpu));
-            } else if pcpu_cid.cid_word().is_asked() && self.policy.keeps() {
-                pcpu_cid.set_cid_word(pcpu_cid.cid_word().kept()); // the bound rose again
+                taken += u64::from(self.take_or_recall(cpu));
+            } else if pcpu_cid.cid_word().is_recalled() && self.policy.keeps() {
+                pcpu_cid.set_cid_word(pcpu_cid.cid_word().without_recall()); // the bound rose again
             }
         });
-        // Who runs above the bound finds an id below it only if those do not keep them all.
+        // The holder of an id above the bound finds one below it only if CPUs that don't run have not cached them all.
         self.each_occupied(|cpu| {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if self.used.len() > bound && pcpu_cid.take() {
@@ -65,7 +68,7 @@ impl<S: PcpuCids> Ids<S> {
         self.used.len()
     }
 
-    /// Every pcpu_cid that has an id. Under the lock, so that none is freed meanwhile by somebody else.
+    /// Calls `act` for every CPU that has an id. Under the lock, so that no other thread frees one in between.
     fn each_occupied(&self, mut act: impl FnMut(CpuId)) {
         let mut from = 0;
         while let Some(number) = self.occupied.next(from) {
@@ -74,17 +77,17 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// After a change of users or CPUs.
+    /// After a change of users or CPUs: the bound below which ids may be retaken changes with it.
     pub(super) fn update_retake_end(&self, shared: &Shared) {
         let retake_end = if self.policy.retakes() { self.facts(shared).bound() } else { 0 };
-        self.seen.retake_end.store(retake_end, Relaxed);
+        self.lockless.retake_end.store(retake_end, Relaxed);
     }
 
-    /// The task moved: what becomes of the id that it left on the CPU where it was.
+    /// Decides what becomes of the id that a user left on its previous CPU, now that it runs on `to`.
     pub(super) fn release_previous(&self, shared: &mut Shared, user: &User, to: CpuId) {
         let previous = CpuId(user.cpu);
         let (from, dest) = (self.pcpu_cids.pcpu_cid(previous), self.pcpu_cids.pcpu_cid(to));
-        // Another id by now, or one that is to be given back: not ours to decide.
+        // Another id by now, or a recalled one: it is no longer this user's.
         if from.cid_word() != user.cid_word || !matches!(from.state(), State::Cached | State::Stale) {
             return;
         }
@@ -94,8 +97,8 @@ impl<S: PcpuCids> Ids<S> {
         if left == LeftBehind::Stays || !from.take() {
             return;
         }
-        // As the kernel does: the CPU forgets an id that left it with its task. It may have its next
-        // one in this moment, without the lock; then ours does not follow.
+        // As in the kernel, a CPU forgets an id that leaves it with its user. The destination may get an id in this moment
+        // without the lock: then this one does not follow.
         let follows = left == LeftBehind::Follows && dest.claim(user.token);
         if !follows {
             self.free(previous, CidWord::default());
@@ -110,9 +113,9 @@ impl<S: PcpuCids> Ids<S> {
         shared.counts.moves += 1;
     }
 
-    /// An empty pcpu_cid's id is nobody's from now on; the pcpu_cid remembers what it is told to.
+    /// Frees the id of an empty `PcpuCid`, which remembers `remembers` from now on.
     ///
-    /// The id last: whoever has it then may be on that pcpu_cid, and finds it in order.
+    /// The id's bit is cleared last: the next user of the id may take this same `PcpuCid`, and must find it complete.
     pub(super) fn free(&self, cpu: CpuId, remembers: CidWord) {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         let cid = pcpu_cid.cid_word().assigned_cid();
@@ -121,12 +124,12 @@ impl<S: PcpuCids> Ids<S> {
         assert!(was, "{cid} of {cpu} was freed twice");
     }
 
-    /// Takes a pcpu_cid's id if nobody runs on it, else asks whoever does to give it back on leaving.
-    fn take_or_ask(&self, cpu: CpuId) -> bool {
+    /// Takes a CPU's id back if no user holds it, else recalls it.
+    fn take_or_recall(&self, cpu: CpuId) -> bool {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         if !pcpu_cid.take() {
-            pcpu_cid.set_cid_word(pcpu_cid.cid_word().asked());
-            // It may have left between the two, and not have seen that it was asked.
+            pcpu_cid.set_cid_word(pcpu_cid.cid_word().with_recall());
+            // The holder may have left between the two, without seeing the recall.
             if !pcpu_cid.take() {
                 return false;
             }

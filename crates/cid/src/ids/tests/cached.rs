@@ -1,9 +1,10 @@
-//! Kept: whose an id is while nobody runs on it.
+//! What becomes of an id while no user holds it.
 
-use super::drive::{Rng, ids};
+use super::drive::ids;
 use super::*;
 use crate::bits::SharedBits;
 use crate::policy::{Facts, Pick, Used};
+use fastrand::Rng;
 use std::collections::BTreeSet;
 
 #[test]
@@ -26,7 +27,7 @@ fn an_id_in_use_every_period_is_never_taken_and_an_unused_one_is_after_two() {
 }
 
 #[test]
-fn a_visit_by_somebody_else_keeps_an_id_as_well() {
+fn a_visit_by_another_user_keeps_an_id_too() {
     for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
         let ids = ids(rules, 2, 0);
         let mut users = users(&ids, 3, 2);
@@ -39,7 +40,7 @@ fn a_visit_by_somebody_else_keeps_an_id_as_well() {
 }
 
 #[test]
-fn a_host_may_say_which_ids_are_old() {
+fn a_caller_may_decide_which_ids_are_old() {
     let ids = ids(Rules::CacheLocal, 3, 0);
     let mut users = users(&ids, 3, 3);
     (0..3).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
@@ -49,22 +50,22 @@ fn a_host_may_say_which_ids_are_old() {
         asked.borrow_mut().push((cpu.0, unused));
         cpu.0 == 0
     });
-    assert_eq!(asked.take(), [(0, false), (1, false)], "who runs is not asked about");
+    assert_eq!(asked.take(), [(0, false), (1, false)], "an id in use is not asked about");
     assert_eq!((left, ids.at(CpuId(0)), ids.at(CpuId(1))), (2, None, Some((Cid(1), false))));
     ids.leave(held, &mut users[2]);
 }
 
-/// The ids that each of 8 CPUs got, when it ran for a while and paused for three compactions or
-/// more between, with up to two others running.
+/// The ids that each of 8 CPUs got. Each runs for a while, with up to two others, and then pauses for three compactions or
+/// more.
 fn ids_of_pausing_cpus(rules: Rules) -> Vec<Vec<u32>> {
     let ids = ids(rules, 8, 0);
     let mut users = users(&ids, 8, 8);
-    let mut rng = Rng(7);
+    let mut rng = Rng::with_seed(7);
     let mut got = vec![Vec::new(); 8];
     for _ in 0..40 {
-        let (first, step) = (rng.below(8), [1, 3, 5, 7][rng.below(4) as usize]);
+        let (first, step) = (rng.u32(..8), [1, 3, 5, 7][rng.u32(..4) as usize]);
         for at in 0..8 {
-            // An odd step visits all 8, in another order each round.
+            // An odd step visits all 8 CPUs, in another order each round.
             let running: Vec<_> = (at..8.min(at + 3)).map(|at| (first + at * step) % 8).collect();
             let mut held: Vec<_> =
                 running.iter().map(|cpu| (*cpu, hold(&ids, *cpu, &mut users[*cpu as usize]))).collect();
@@ -83,26 +84,26 @@ fn ids_of_pausing_cpus(rules: Rules) -> Vec<Vec<u32>> {
 fn a_cpu_gets_its_own_id_back_after_every_pause() {
     let got = ids_of_pausing_cpus(Rules::CacheLocal);
     let own: BTreeSet<_> = got.iter().map(|ids| ids[0]).collect();
-    assert_eq!(own, (0..8).collect(), "each has one of its own");
+    assert_eq!(own, (0..8).collect(), "each CPU has an id of its own");
     for (cpu, ids) in got.iter().enumerate() {
         assert!(ids.iter().all(|id| *id == ids[0]), "cpu {cpu} had {ids:?}");
     }
 }
 
 #[test]
-fn without_recent_ids_a_pause_costs_a_cpu_its_own() {
+fn without_recent_ids_a_cpu_loses_its_id_in_a_pause() {
     for rules in [Rules::Lowest, Rules::KeptPerCpu] {
         let got = ids_of_pausing_cpus(rules);
         assert!(
             got.iter().all(|ids| ids.contains(&0) && ids.iter().any(|id| *id != 0)),
             "{rules:?}: {got:?}"
         );
-        assert!(got.iter().flatten().all(|id| *id < 3), "{rules:?} has no more ids than ran at once");
+        assert!(got.iter().flatten().all(|id| *id < 3), "{rules:?} has more ids than users ran at once");
     }
 }
 
 #[test]
-fn an_id_follows_its_task_to_a_cpu_that_never_had_one_and_is_freed_where_one_was() {
+fn an_id_follows_its_user_to_a_cpu_that_never_had_one_and_is_freed_otherwise() {
     let ids = ids(Rules::CacheLocal, 8, 0);
     let mut users = users(&ids, 2, 8);
     let [a, b] = &mut users[..] else { panic!("two users") };
@@ -117,7 +118,7 @@ fn an_id_follows_its_task_to_a_cpu_that_never_had_one_and_is_freed_where_one_was
 }
 
 #[test]
-fn nothing_is_freed_by_a_move_when_every_cpu_can_have_an_id() {
+fn a_move_frees_no_id_when_every_cpu_can_have_one() {
     for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
         let ids = ids(rules, 2, 0);
         let mut users = users(&ids, 2, 2);
@@ -128,7 +129,8 @@ fn nothing_is_freed_by_a_move_when_every_cpu_can_have_an_id() {
     }
 }
 
-/// Three CPUs; one user may use all of them, the other, which moves, so many. Whether it freed the id that it left.
+/// There are three CPUs. One user may use all of them, the other, which moves, `its_cpus`. Whether the move frees the id
+/// that it leaves.
 fn frees_when_it_moves(rules: Rules, its_cpus: u32) -> bool {
     let ids = ids(rules, 3, 0);
     let (mut all, mut some) = (ids.add_user(0, &set(0..3)), ids.add_user(1, &set(0..its_cpus)));
@@ -141,22 +143,22 @@ fn frees_when_it_moves(rules: Rules, its_cpus: u32) -> bool {
 }
 
 #[test]
-fn kept_per_cpu_compares_its_users_with_the_movers_own_mask_and_cache_local_with_all() {
+fn kept_per_cpu_compares_users_with_the_movers_mask_and_cache_local_with_the_tenants() {
     assert!(frees_when_it_moves(Rules::KeptPerCpu, 3), "3 CPUs in its mask, 2 users");
     assert!(!frees_when_it_moves(Rules::KeptPerCpu, 2), "2 CPUs in its mask, 2 users");
     assert!(frees_when_it_moves(Rules::CacheLocal, 3) && frees_when_it_moves(Rules::CacheLocal, 2));
 }
 
 #[test]
-fn a_mask_that_changes_counts_for_its_user_at_once_and_for_the_tenant_if_it_is_new() {
+fn a_changed_mask_counts_for_its_user_and_adds_new_cpus_to_the_tenant() {
     let ids = ids(Rules::KeptPerCpu, 8, 0);
     let (mut a, mut b) = (ids.add_user(0, &set([0])), ids.add_user(1, &set([1])));
     assert_eq!([visit(&ids, 0, &mut a), visit(&ids, 1, &mut b)], [0, 1]);
-    assert!(!ids.is_beyond_masks(CpuId(0), &mut a), "where it was");
-    assert!(!ids.is_beyond_masks(CpuId(1), &mut a), "where another may run");
-    assert!(ids.is_beyond_masks(CpuId(5), &mut a));
+    assert!(!ids.needs_mask(CpuId(0), &mut a), "on its own CPU");
+    assert!(!ids.needs_mask(CpuId(1), &mut a), "on a CPU in the tenant's set");
+    assert!(ids.needs_mask(CpuId(5), &mut a));
     ids.allow_user(&mut a, &set([1, 5, 6, 99]));
-    assert!(!ids.is_beyond_masks(CpuId(5), &mut a));
+    assert!(!ids.needs_mask(CpuId(5), &mut a));
     assert_eq!(ids.stats().nr_cpus_allowed, 4, "0, 1, 5 and 6; there is no 99");
     ids.migrate(&a, CpuId(1));
     assert_eq!((ids.at(CpuId(0)), ids.stats().freed_by_moves), (None, 1), "2 users, 3 CPUs in its mask");
@@ -168,23 +170,23 @@ fn a_mask_that_changes_counts_for_its_user_at_once_and_for_the_tenant_if_it_is_n
 }
 
 #[test]
-fn a_mask_that_changed_is_asked_for_at_the_next_move_of_each_user_and_once() {
+fn a_changed_mask_is_needed_once_by_each_user_at_its_next_move() {
     let ids = ids(Rules::KeptPerCpu, 8, 0);
     let (mut a, mut b) = (ids.add_user(0, &set([0])), ids.add_user(1, &set([1])));
     assert_eq!([visit(&ids, 0, &mut a), visit(&ids, 1, &mut b)], [0, 1]);
-    // As a host that reads masks does: the tenant's set has the CPU before the user comes to it.
+    // As a caller that reads masks does: the tenant's set has the CPU before the user enters there.
     ids.allow(&set([0, 1, 2]));
-    assert!(!ids.is_beyond_masks(CpuId(1), &mut a));
+    assert!(!ids.needs_mask(CpuId(1), &mut a));
     ids.notify_masks_changed();
-    assert!(!ids.is_beyond_masks(CpuId(0), &mut a), "where it was");
-    assert!(ids.is_beyond_masks(CpuId(1), &mut a));
+    assert!(!ids.needs_mask(CpuId(0), &mut a), "on its own CPU");
+    assert!(ids.needs_mask(CpuId(1), &mut a));
     ids.allow_user(&mut a, &set([0, 1, 2]));
-    assert!(!ids.is_beyond_masks(CpuId(1), &mut a), "asked for once");
+    assert!(!ids.needs_mask(CpuId(1), &mut a), "needed once");
     ids.migrate(&a, CpuId(1));
     assert_eq!((ids.at(CpuId(0)), ids.stats().freed_by_moves), (None, 1), "2 users, 3 CPUs in its mask");
-    assert!(ids.is_beyond_masks(CpuId(0), &mut b), "it was told too");
+    assert!(ids.needs_mask(CpuId(0), &mut b), "the other user needs it too");
     let mut later = ids.add_user(2, &set([0]));
-    assert!(!ids.is_beyond_masks(CpuId(0), &mut later), "its mask is new");
+    assert!(!ids.needs_mask(CpuId(0), &mut later), "its mask is new");
     [a, b, later].into_iter().for_each(|user| ids.remove_user(user));
 }
 
@@ -200,7 +202,7 @@ fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
 }
 
 #[test]
-fn a_move_to_a_cpu_that_nobody_was_allowed_on_costs_nobody_its_id() {
+fn a_move_to_a_cpu_beyond_all_masks_takes_no_other_users_id() {
     for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
         let ids = ids(rules, 8, 4);
         let mut users = users(&ids, 3, 2);
@@ -208,7 +210,10 @@ fn a_move_to_a_cpu_that_nobody_was_allowed_on_costs_nobody_its_id() {
         visit(&ids, 0, a);
         ids.migrate(a, CpuId(5));
         let held = [hold(&ids, 0, b), hold(&ids, 1, c)];
-        assert!(held.iter().all(|held| !held.is_overflow()), "{rules:?}: nobody is on cpus 0 and 1");
+        assert!(
+            held.iter().all(|held| !held.is_overflow()),
+            "{rules:?}: no user holds the ids of cpus 0 and 1"
+        );
         let [on_0, on_1] = held;
         ids.leave(on_0, b);
         ids.leave(on_1, c);
@@ -216,15 +221,15 @@ fn a_move_to_a_cpu_that_nobody_was_allowed_on_costs_nobody_its_id() {
 }
 
 #[test]
-fn a_cpu_that_nobody_runs_on_has_an_id_for_who_comes() {
+fn a_cpu_whose_id_is_free_never_gives_an_overflow_id() {
     for rules in ALL {
         let ids = ids(rules, 8, 4);
         let mut users = users(&ids, 11, 8);
         (0..7).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
-        // 6 of 8: more than half of the machine, so ids stay with CPUs, and there are 7 of them.
+        // 6 users stay, and 7 CPUs have an id.
         users.drain(6..).for_each(|user| ids.remove_user(user));
         let held = hold(&ids, 7, &mut users[0]);
-        assert!(!held.is_overflow(), "{rules:?}: nobody runs, and 7 ids are kept: {:?}", ids.stats());
+        assert!(!held.is_overflow(), "{rules:?}: no user runs, and 7 CPUs have an id: {:?}", ids.stats());
         ids.leave(held, &mut users[0]);
     }
 }

@@ -1,36 +1,37 @@
-//! Few: how many ids there are, and how high they go.
+//! How many ids there are, and how high they go.
 
-use super::drive::{Rng, ids};
+use super::drive::ids;
 use super::*;
+use fastrand::Rng;
 
 #[test]
-fn four_threads_on_384_cpus_hold_four_ids_once_they_reentered_and_a_compaction_passed() {
+fn four_threads_on_384_cpus_hold_four_ids_after_reentering_and_a_compaction() {
     for seed in 0..3000 {
         let ids = ids(Rules::CacheLocal, 384, 4);
         let mut users = users(&ids, 4, 384);
-        let mut rng = Rng(seed);
-        let mut at = [(); 4].map(|()| rng.below(384));
+        let mut rng = Rng::with_seed(seed);
+        let mut at = [(); 4].map(|()| rng.u32(..384));
         let mut held = [const { None }; 4];
         for _ in 0..40 {
-            let who = rng.below(4) as usize;
-            match held[who].take() {
-                Some(guard) => ids.leave(guard, &mut users[who]),
+            let index = rng.u32(..4) as usize;
+            match held[index].take() {
+                Some(guard) => ids.leave(guard, &mut users[index]),
                 None => {
-                    if rng.percent(60) {
-                        at[who] = rng.below(384);
+                    if rng.u32(..100) < 60 {
+                        at[index] = rng.u32(..384);
                     }
-                    held[who] = ids.enter(CpuId(at[who]), &mut users[who]);
+                    held[index] = ids.enter(CpuId(at[index]), &mut users[index]);
                 }
             }
-            if rng.percent(5) {
+            if rng.u32(..100) < 5 {
                 ids.compact();
             }
         }
         let mut reenter = || {
-            for who in 0..4 {
-                if let Some(guard) = held[who].take() {
-                    ids.leave(guard, &mut users[who]);
-                    held[who] = ids.enter(CpuId(at[who]), &mut users[who]);
+            for index in 0..4 {
+                if let Some(guard) = held[index].take() {
+                    ids.leave(guard, &mut users[index]);
+                    held[index] = ids.enter(CpuId(at[index]), &mut users[index]);
                 }
             }
         };
@@ -45,13 +46,13 @@ fn four_threads_on_384_cpus_hold_four_ids_once_they_reentered_and_a_compaction_p
 }
 
 #[test]
-fn ids_become_few_when_the_users_do() {
+fn fewer_users_have_fewer_ids() {
     for rules in ALL {
         let ids = ids(rules, 384, 0);
         let mut users = users(&ids, 384, 384);
         let mut held: Vec<_> =
             users.iter_mut().zip(0..).map(|(user, cpu)| Some(hold(&ids, cpu, user))).collect();
-        assert_eq!(ids.compact(), 384, "nothing in use is taken");
+        assert_eq!(ids.compact(), 384, "no id in use is taken");
         let mut last = users.pop().expect("the user on cpu 383");
         let on_383 = held.pop().flatten().expect("its id");
         assert_eq!(on_383.cid().0, 383);
@@ -62,7 +63,7 @@ fn ids_become_few_when_the_users_do() {
         ids.compact();
         assert_eq!(ids.at(CpuId(383)), Some((on_383.cid(), true)), "{rules:?} took an id in use");
         ids.leave(on_383, &mut last);
-        // Lowest and CacheLocal ask at the first compaction, KeptPerCpu knows at the second.
+        // Lowest and CacheLocal recall the id at the first compaction, KeptPerCpu takes it at the second.
         ids.compact();
         ids.compact();
         assert_eq!(visit(&ids, 383, &mut last), 0, "{rules:?}");
@@ -85,14 +86,14 @@ fn an_id_above_the_bound_goes_back_at_the_first_reentry_after_a_compaction() {
     assert_eq!(visit(&ids, 7, &mut last), 0);
 }
 
-/// As a holder leaves that read its pcpu_cid's flags just before it was asked.
-fn leave_without_a_look(held: HeldCid<'_>) {
+/// Leaves as a holder does that read the flags just before the recall.
+fn leave_unaware_of_a_recall(held: HeldCid<'_>) {
     held.pcpu_cid.expect("a pcpu_cid").leave();
 }
 
 #[test]
-fn an_id_that_was_asked_for_too_late_goes_back_at_the_next_entry() {
-    for (who, is_old) in [(0, false), (0, true), (1, false), (1, true)] {
+fn an_id_recalled_too_late_goes_back_at_the_next_entry() {
+    for (index, is_old) in [(0, false), (0, true), (1, false), (1, true)] {
         let ids = ids(Rules::CacheLocal, 8, 0);
         let mut users = users(&ids, 8, 8);
         (0..8).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
@@ -100,12 +101,12 @@ fn an_id_that_was_asked_for_too_late_goes_back_at_the_next_entry() {
         let held = hold(&ids, 7, &mut users[0]);
         users.drain(2..).for_each(|user| ids.remove_user(user));
         ids.compact();
-        leave_without_a_look(held);
+        leave_unaware_of_a_recall(held);
         if is_old {
             ids.pcpu_cids.pcpu_cid(CpuId(7)).mark_stale();
         }
         assert_eq!(ids.at(CpuId(7)), Some((Cid(7), false)));
-        assert!(visit(&ids, 7, &mut users[who]) < 2, "user {who}, old: {is_old}");
+        assert!(visit(&ids, 7, &mut users[index]) < 2, "user {index}, old: {is_old}");
         assert!(ids.compact() <= 2);
     }
 }
@@ -121,7 +122,7 @@ fn cpus_may_be_allowed_while_ids_are_held() {
         assert_eq!(ids.stats().nr_cpus_allowed, 3, "cpu 70 is beyond the end");
         assert_eq!(ids.held_cid(&users[0]), Some(Cid(0)));
         let second = hold(&ids, 1, &mut users[1]);
-        // Nobody was allowed here, and yet somebody runs.
+        // No user was allowed on this CPU, and yet one runs there.
         let third = hold(&ids, 40, &mut users[2]);
         assert!(ids.is_allowed(CpuId(40)) && !ids.is_allowed(CpuId(41)));
         assert_eq!(ids.stats().nr_cpus_allowed, 4, "{rules:?}");
