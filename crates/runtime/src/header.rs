@@ -15,7 +15,7 @@ use crate::tenant_stats::TenantRef;
 use async_task::Runnable;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use warmcore_sched::{Allowed, Sleeps, Wakee};
+use warmcore_sched::{Allowed, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 /// Not run yet.
@@ -23,7 +23,7 @@ const NOWHERE: u32 = u32::MAX;
 
 const CANCELLED: u32 = 1;
 
-/// A debt is below 4 ms: no refill is more.
+/// An accrued cost is below 4 ms: no migration cost is more.
 const ACCRUED_COST_BITS: u32 = 22;
 
 /// The rest of that word tells so many workers.
@@ -39,7 +39,7 @@ pub(crate) struct Header {
     prev_worker: AtomicU32,
     /// What it runs for at a time, in ns: an average of samples. 0: not known.
     poll_ns: AtomicU32,
-    /// `place::Wakee::debt`, and above its bits one more than the worker of `woken_from`; 0 there: none.
+    /// `sched::Wakee::accrued_cost`, and above its bits one more than the worker of `woken_from`; 0 there: none.
     accrued_cost: AtomicU32,
     /// How long it sleeps, on average.
     sleep_ns: AtomicU32,
@@ -153,21 +153,21 @@ impl Header {
     #[cold]
     fn record_sleep(&self, now: Nanos) {
         let since = Nanos(self.slept_at.swap(0, Relaxed));
-        let mut sleeps = Sleeps { since, average: Nanos(self.sleep_ns.load(Relaxed).into()) };
+        let mut sleeps = SleepHistory { since, average: Nanos(self.sleep_ns.load(Relaxed).into()) };
         sleeps.wake(now);
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
     }
 
-    /// As placement sees it. `refill` says what a move costs a task that runs for so long at a time, or for as
+    /// As placement sees it. `migration_cost` says what a move costs a task that runs for so long at a time, or for as
     /// long as the worker's tasks do on average.
-    pub(crate) fn wakee(&self, refill: impl Fn(Option<u32>) -> Nanos) -> Wakee {
+    pub(crate) fn wakee(&self, migration_cost: impl Fn(Option<u32>) -> Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
-        let debt = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
+        let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
         let woken_from = (both >> ACCRUED_COST_BITS).checked_sub(1).map(CpuId);
         Wakee {
-            home: self.prev_worker(),
-            refill: refill(self.poll_ns()),
-            debt,
+            prev_cpu: self.prev_worker(),
+            migration_cost: migration_cost(self.poll_ns()),
+            accrued_cost,
             woken_from,
             allowed: self.allowed,
         }

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use warmcore_budget::process::unaccounted;
-use warmcore_sched::{Turn, Whom};
+use warmcore_sched::{QueueOrder, StealOrder};
 use warmcore_types::Nanos;
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ struct Class<T> {
     pending: u64,
     /// What was too little to count, in ns × 100.
     rest: u64,
-    order: Turn,
+    order: QueueOrder,
     /// This round's.
     batch: VecDeque<T>,
     /// The next round's.
@@ -80,24 +80,24 @@ impl<T: Entry> Class<T> {
     }
 
     #[inline]
-    fn pop(&mut self, order: impl Fn() -> Turn) -> Option<T> {
+    fn pop(&mut self, order: impl Fn() -> QueueOrder) -> Option<T> {
         if self.batch.is_empty() {
             std::mem::swap(&mut self.batch, &mut self.next_batch);
             self.order = order();
         }
         match self.order {
-            Turn::Forth => self.batch.pop_front(),
-            Turn::Back => self.batch.pop_back(),
+            QueueOrder::Fifo => self.batch.pop_front(),
+            QueueOrder::Lifo => self.batch.pop_back(),
         }
     }
 
     /// Takes one that `may` go: the one that would run last, or the one that came first.
-    fn steal(&mut self, whom: Whom, may: &impl Fn(&T) -> bool) -> Option<T> {
-        let lists = match whom {
-            Whom::Last => [&mut self.next_batch, &mut self.batch],
-            Whom::Oldest => [&mut self.batch, &mut self.next_batch],
+    fn steal(&mut self, steal_order: StealOrder, may: &impl Fn(&T) -> bool) -> Option<T> {
+        let lists = match steal_order {
+            StealOrder::Last => [&mut self.next_batch, &mut self.batch],
+            StealOrder::Oldest => [&mut self.batch, &mut self.next_batch],
         };
-        let from_front = whom == Whom::Oldest || self.order == Turn::Back;
+        let from_front = steal_order == StealOrder::Oldest || self.order == QueueOrder::Lifo;
         lists.into_iter().find_map(|list| {
             let at = if from_front { list.iter().position(may) } else { list.iter().rposition(may) };
             at.and_then(|at| list.remove(at))
@@ -275,7 +275,7 @@ impl<T: Entry> RunQueue<T> {
         let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
-        let class = Class { share, vtime, pending: 0, rest: 0, order: Turn::Forth, batch, next_batch };
+        let class = Class { share, vtime, pending: 0, rest: 0, order: QueueOrder::Fifo, batch, next_batch };
         match reused {
             Some(id) => {
                 let before = std::mem::replace(&mut self.classes[id], class);
@@ -329,14 +329,14 @@ impl<T: Entry> RunQueue<T> {
 
     /// The next one to run.
     #[inline]
-    pub(crate) fn pop(&mut self, max_lifo_polls: u32, order: impl Fn() -> Turn) -> Option<T> {
+    pub(crate) fn pop(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
         let item = self.pop_any(max_lifo_polls, order)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
 
     #[inline]
-    fn pop_any(&mut self, max_lifo_polls: u32, order: impl Fn() -> Turn) -> Option<T> {
+    fn pop_any(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
         if let Some(only) = self.only.take() {
             self.len = 0;
             return Some(only);
@@ -449,7 +449,7 @@ impl<T: Entry> RunQueue<T> {
         }
     }
 
-    /// Since when the task waits that [`steal`](RunQueue::steal) would take for [`Whom::Oldest`]. `None`: no task could
+    /// Since when the task waits that [`steal`](RunQueue::steal) would take for [`StealOrder::Oldest`]. `None`: no task could
     /// run elsewhere.
     pub(crate) fn oldest_since(&mut self) -> Option<Nanos> {
         if self.stealable() == 0 {
@@ -468,8 +468,8 @@ impl<T: Entry> RunQueue<T> {
     /// whose turn is next. The one that the running task woke only if no other may go: most of the time it runs in a
     /// moment, beside who woke it.
     #[inline(never)]
-    pub(crate) fn steal(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.steal_any(whom, may)?;
+    pub(crate) fn steal(&mut self, steal_order: StealOrder, may: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.steal_any(steal_order, may)?;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }
@@ -514,7 +514,7 @@ impl<T: Entry> RunQueue<T> {
         None
     }
 
-    fn steal_any(&mut self, whom: Whom, may: impl Fn(&T) -> bool) -> Option<T> {
+    fn steal_any(&mut self, steal_order: StealOrder, may: impl Fn(&T) -> bool) -> Option<T> {
         if self.only.as_ref().is_some_and(&may) {
             self.len = 0;
             return self.only.take();
@@ -528,7 +528,7 @@ impl<T: Entry> RunQueue<T> {
             order.extend(self.classes.iter().position(|class| class.len() > 0));
         }
         for id in order {
-            if let Some(item) = self.classes[id].steal(whom, &may) {
+            if let Some(item) = self.classes[id].steal(steal_order, &may) {
                 self.record_dequeue(id);
                 return Some(item);
             }

@@ -33,7 +33,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use warmcore_line::Padded;
-use warmcore_sched::{Machine, Policy, PolicyKind, Whom};
+use warmcore_sched::{Policy, PolicyKind, SchedDomains, StealOrder};
 use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
@@ -183,7 +183,7 @@ impl Builder {
         }
         let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
-        let machine = Machine::new(&topology, &kernel_cpus);
+        let machine = SchedDomains::new(&topology, &kernel_cpus);
         let blocking = (self.max_blocking_threads / count).max(1);
         let (mut remotes, virtual_times) = (Vec::new(), Arc::default());
         for _ in 0..count {
@@ -235,7 +235,7 @@ pub(crate) fn remote(driver: Box<dyn Driver>, virtual_times: &Arc<VirtualTimes>)
 pub(crate) fn shared(
     name: String,
     remotes: Vec<Remote>,
-    machine: Machine,
+    machine: SchedDomains,
     policy: PolicyKind,
     long_poll: Duration,
     pin_to: Vec<CpuSet>,
@@ -258,7 +258,7 @@ pub(crate) fn shared(
         remotes: remotes.into(),
         machine,
         policy,
-        takes_oldest: policy.whom() == Whom::Oldest,
+        takes_oldest: policy.steal_order() == StealOrder::Oldest,
         worker_on: worker_on.into(),
         is_shutdown: AtomicBool::new(false),
         worker_threads: Padded::new(WorkerThreads::new()),

@@ -16,7 +16,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
-use warmcore_sched::{Allowed, Machine, Pace, Placed, Policy, PolicyKind, Pull, To, Turn, View, Wake, Waker};
+use warmcore_sched::{
+    Allowed, Pace, Policy, PolicyKind, QueueOrder, SchedDomains, StealDecision, TargetQueue, View, Wake,
+    WakeDecision, WakeSource,
+};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// What a task is found by: the runtime, and the worker that spawned it. One per worker, so that counting
@@ -113,9 +116,9 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) remotes: Box<[Remote]>,
     pub(crate) inject_queues: Box<[InjectQueue]>,
-    pub(crate) machine: Machine,
+    pub(crate) machine: SchedDomains,
     pub(crate) policy: PolicyKind,
-    /// What the policy says of [`Policy::whom`]: asked twice a poll.
+    /// What the policy says of [`Policy::steal_order`]: asked twice a poll.
     pub(crate) takes_oldest: bool,
     /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
     pub(crate) worker_on: Box<[u32]>,
@@ -209,11 +212,11 @@ impl Shared {
     /// knows.
     pub(crate) fn migration_cost(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> Nanos {
         let average = || near.map_or(0, |cpu| self.remote(cpu).status.mean_poll_ns.load(Relaxed));
-        self.policy.refill(Nanos(poll_ns.unwrap_or_else(average).into()))
+        self.policy.migration_cost(Nanos(poll_ns.unwrap_or_else(average).into()))
     }
 
     /// Decides where a wakee goes.
-    pub(crate) fn place_task(&self, header: &Header, now: Nanos, waker: Waker) -> Placed {
+    pub(crate) fn place_task(&self, header: &Header, now: Nanos, waker: WakeSource) -> WakeDecision {
         let near = header.prev_worker();
         let wakee = header.wakee(|poll_ns| self.migration_cost(poll_ns, near));
         let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
@@ -223,10 +226,10 @@ impl Shared {
             placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         }
         let woken_from = match waker {
-            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) => Some(cpu),
-            Waker::Outside(None) => None,
+            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) => Some(cpu),
+            WakeSource::Outside(None) => None,
         };
-        header.set_accrued_cost(placed.debt, woken_from);
+        header.set_accrued_cost(placed.accrued_cost, woken_from);
         if placed.hot_kept > 0 || placed.hot_broken {
             let at = placed.kick.unwrap_or(CpuId(0));
             let stats = &self.remote(at).stats;
@@ -244,16 +247,16 @@ impl Shared {
         let here = here.filter(|worker| **worker != u32::MAX).map(|worker| CpuId(*worker));
         let now = self.remotes[0].driver.now();
         runnable.metadata().wake(|| now);
-        let placed = self.place_task(runnable.metadata(), now, Waker::Outside(here));
+        let placed = self.place_task(runnable.metadata(), now, WakeSource::Outside(here));
         self.remote_schedules.fetch_add(1, Relaxed);
         self.enqueue(runnable, placed);
     }
 
     /// Puts a task where it was placed, unless that is the caller's own queue.
-    pub(crate) fn enqueue(&self, runnable: RunnableTask, placed: Placed) {
+    pub(crate) fn enqueue(&self, runnable: RunnableTask, placed: WakeDecision) {
         match placed.to {
-            To::Cpu(cpu) => self.push_inbox(runnable, cpu),
-            To::Shard(shard) => match self.inject_queues[shard].push(runnable) {
+            TargetQueue::Cpu(cpu) => self.push_inbox(runnable, cpu),
+            TargetQueue::Shard(shard) => match self.inject_queues[shard].push(runnable) {
                 Ok(()) => self.notify_for_inject(shard, placed.kick),
                 Err(runnable) => cancel(runnable),
             },
@@ -342,7 +345,7 @@ impl Shared {
             return;
         }
         // Who woke meanwhile sleeps no more, so this ends.
-        while let Some(cpu) = self.policy.help(&self.machine, self, at, now) {
+        while let Some(cpu) = self.policy.cpu_to_notify(&self.machine, self, at, now) {
             if self.try_unpark(cpu) {
                 break;
             }
@@ -374,8 +377,8 @@ impl Shared {
     /// Looks for work for a worker that has none; what it may take comes into its own queue.
     pub(crate) fn steal_work(&self, me: CpuId, now: Nanos) -> StealOutcome {
         for _ in 0..self.remotes.len().min(64) + 1 {
-            match self.policy.pull(&self.machine, self, me, now) {
-                Pull::Shard(shard) => {
+            match self.policy.steal(&self.machine, self, me, now) {
+                StealDecision::Shard(shard) => {
                     let popped = self.inject_queues[shard].pop(self.machine.cpus_of(shard).len());
                     if !popped.is_empty() {
                         self.push_own_queue(
@@ -386,7 +389,7 @@ impl Shared {
                         return StealOutcome::Some;
                     }
                 }
-                Pull::From { cpu, at_most } => {
+                StealDecision::From { cpu, at_most } => {
                     let taken = self.steal_from(me, cpu, at_most.clamp(1, 256), now);
                     if !taken.is_empty() {
                         self.push_own_queue(me, taken, now);
@@ -397,8 +400,8 @@ impl Shared {
                     // Those that wait there may not come here.
                     return StealOutcome::Until(Nanos(now.0 + 1_000_000));
                 }
-                Pull::Until(at) => return StealOutcome::Until(at),
-                Pull::Nothing => return StealOutcome::Nothing,
+                StealDecision::Until(at) => return StealOutcome::Until(at),
+                StealDecision::Nothing => return StealOutcome::Nothing,
             }
         }
         // Others were faster each time; something may wait all the same.
@@ -417,12 +420,12 @@ impl Shared {
     fn steal_from(&self, me: CpuId, from: CpuId, at_most: u32, now: Nanos) -> Vec<QueuedTask> {
         let remote = self.remote(from);
         let is_stuck = remote.is_stuck.load(Relaxed);
-        let whom = self.policy.whom();
+        let steal_order = self.policy.steal_order();
         let may = |runnable: &RunnableTask| self.machine.allows(runnable.metadata().allowed, me);
         let mut taken = Vec::new();
         let mut queue = ignore_poison(remote.run_queue.lock());
         while taken.len() < at_most as usize
-            && let Some(waiting) = queue.steal(whom, |waiting| may(&waiting.runnable))
+            && let Some(waiting) = queue.steal(steal_order, |waiting| may(&waiting.runnable))
         {
             taken.push(waiting);
         }
@@ -485,7 +488,7 @@ impl Shared {
             lagging.contains(&Entry::share(waiting).tenant)
                 && self.machine.allows(waiting.runnable.metadata().allowed, me)
         };
-        let taken = queue.steal(self.policy.whom(), may);
+        let taken = queue.steal(self.policy.steal_order(), may);
         self.publish_status(remote, &mut queue, Nanos(remote.status.backlog_since.load(Relaxed)));
         drop(queue);
         let came = taken.is_some();
@@ -505,8 +508,8 @@ impl Shared {
         Pace { polls: polls / 2, parks, queued }
     }
 
-    pub(crate) fn queue_order(&self, remote: &Remote) -> Turn {
-        self.policy.turn(Nanos(remote.status.mean_poll_ns.load(Relaxed).into()))
+    pub(crate) fn queue_order(&self, remote: &Remote) -> QueueOrder {
+        self.policy.queue_order(Nanos(remote.status.mean_poll_ns.load(Relaxed).into()))
     }
 }
 
@@ -594,7 +597,7 @@ impl View for Shared {
         Nanos(self.remote(cpu).status.oldest.load(Relaxed))
     }
 
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         self.migration_cost(None, Some(cpu))
     }
 
@@ -602,7 +605,7 @@ impl View for Shared {
         Nanos(self.remote(cpu).status.hot_until.load(Relaxed))
     }
 
-    fn waiting_in(&self, shard: usize) -> u32 {
+    fn shared_queue_len(&self, shard: usize) -> u32 {
         self.inject_queues[shard].len()
     }
 

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_sched::shares::NEIGHBOURS;
-use warmcore_sched::{Distance, Policy, Shares, To, Waker};
+use warmcore_sched::{Distance, Policy, Shares, TargetQueue, WakeSource};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// The driver is asked this often, if no poll takes longer. Seldom enough that it has several answers each time.
@@ -106,7 +106,7 @@ impl Worker {
         let scheduler = Arc::new(SchedulerRef { shared: shared.clone(), worker: me });
         let now = shared.remote(me).driver.now();
         let polls = shared.remote(me).status.poll_seq.load(Relaxed);
-        let max_lifo_polls = Cell::new(shared.policy.chain_max(Nanos(0)));
+        let max_lifo_polls = Cell::new(shared.policy.max_lifo_polls(Nanos(0)));
         let virtual_times = ignore_poison(shared.remote(me).run_queue.lock()).virtual_times().clone();
         let inject_queue = NonNull::from(&shared.inject_queues[shared.machine.shard_of(me)]);
         Self {
@@ -200,9 +200,9 @@ impl Worker {
     }
 
     fn schedule_remote(&self, runnable: RunnableTask, is_yield: bool) {
-        let placed = self.shared.place_task(runnable.metadata(), self.now(), Waker::Cpu(self.me));
+        let placed = self.shared.place_task(runnable.metadata(), self.now(), WakeSource::Cpu(self.me));
         match placed.to {
-            To::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => {
+            TargetQueue::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => {
                 self.schedule_local(runnable, is_yield)
             }
             _ => {
@@ -477,9 +477,9 @@ impl Worker {
         let stats = &self.remote().stats;
         let number = match home.map(|home| self.shared.machine.distance(home, self.me)) {
             None => &stats.first_polls,
-            Some(Distance::Same | Distance::Core | Distance::Llc) => &stats.same_llc,
+            Some(Distance::Same | Distance::Smt | Distance::Llc) => &stats.same_llc,
             Some(Distance::Node) => &stats.other_llc,
-            Some(Distance::Socket | Distance::Machine) => &stats.other_node,
+            Some(Distance::Socket | Distance::Other) => &stats.other_node,
         };
         Stats::add(number, 1);
     }
@@ -595,8 +595,8 @@ impl Worker {
         };
         self.event_interval.set(round);
         self.ticks_left.set(round);
-        self.notify_threshold.set(self.shared.policy.crowded(Nanos(average)));
-        self.max_lifo_polls.set(self.shared.policy.chain_max(Nanos(average)));
+        self.notify_threshold.set(self.shared.policy.notify_threshold(Nanos(average)));
+        self.max_lifo_polls.set(self.shared.policy.max_lifo_polls(Nanos(average)));
     }
 
     fn poll_driver(&self) {
@@ -717,7 +717,7 @@ impl Worker {
     /// Whatever is left.
     fn pop_any(&self) -> Option<RunnableTask> {
         let waiting =
-            ignore_poison(self.remote().run_queue.lock()).pop(u32::MAX, || warmcore_sched::Turn::Forth);
+            ignore_poison(self.remote().run_queue.lock()).pop(u32::MAX, || warmcore_sched::QueueOrder::Fifo);
         waiting.map(|waiting| waiting.runnable)
     }
 }

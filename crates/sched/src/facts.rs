@@ -1,7 +1,7 @@
 //! Facts and decisions: all that goes into a policy, and all that comes out.
 //!
 //! Model.   A CPU is what a host runs tasks on: a worker of the runtime, a CPU of the simulator or the kernel.
-//!          It is numbered from 0 without gaps; [`Machine`](crate::Machine) knows where each one is.
+//!          It is numbered from 0 without gaps; [`SchedDomains`](crate::SchedDomains) knows where each one is.
 //! Number.  A wake is 64 bytes of facts, a decision 24.
 
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
@@ -24,17 +24,17 @@ pub trait View {
     /// Since when somebody has always been waiting there. Meaningless when nobody is.
     fn backlog_since(&self, cpu: CpuId) -> Nanos;
     /// When the task began to wait that a pull from `cpu` for `me` takes. Asked by policies that take
-    /// [`Whom::Oldest`], to compare CPUs; a host that does not know says since when any task has been waiting there.
+    /// [`StealOrder::Oldest`], to compare CPUs; a host that does not know says since when any task has been waiting there.
     fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
         self.backlog_since(cpu)
     }
     /// What moving the task costs that a pull from there would take.
-    fn refill_there(&self, cpu: CpuId) -> Nanos;
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos;
     /// Until when the CPU is kept for a task that sleeps shortly.
     fn hot_until(&self, cpu: CpuId) -> Nanos;
     /// How many tasks wait in a queue that CPUs of one LLC share: those that belong to none of them yet, and those that
     /// the host enters there besides.
-    fn waiting_in(&self, queue: usize) -> u32;
+    fn shared_queue_len(&self, queue: usize) -> u32;
     /// How many CPUs of the shard are idle: those that are not offline. If this says 0, nobody is looked for
     /// there.
     fn idle_in(&self, shard: usize) -> u32;
@@ -45,7 +45,7 @@ pub trait View {
     }
     /// Whether any of those that wait on `cpu` may run on `me`. A host that doesn't know says yes, and doesn't
     /// ask again at once when it was sent there for nothing.
-    fn may_take(&self, _me: CpuId, _cpu: CpuId) -> bool {
+    fn can_steal(&self, _me: CpuId, _cpu: CpuId) -> bool {
         true
     }
 }
@@ -68,12 +68,12 @@ pub enum Allowed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wakee {
     /// Where it ran last. `None`: it is new, or may no longer run there.
-    pub home: Option<CpuId>,
+    pub prev_cpu: Option<CpuId>,
     /// What it costs to run elsewhere: its data come along line by line.
-    pub refill: Nanos,
+    pub migration_cost: Nanos,
     /// What waking it at home has cost more than waking it at its waker's would have, since it last moved or
     /// was woken at home.
-    pub debt: Nanos,
+    pub accrued_cost: Nanos,
     /// From where it was woken last time, if from elsewhere than its home.
     pub woken_from: Option<CpuId>,
     /// Where it may run.
@@ -82,7 +82,7 @@ pub struct Wakee {
 
 /// Who wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waker {
+pub enum WakeSource {
     /// A task, or the driver, on this CPU of the host, which therefore runs.
     Cpu(CpuId),
     /// A thread that is none of the host's; it runs on the same CPU as this one of the host's does when it
@@ -98,12 +98,12 @@ pub struct Wake {
     /// Who is woken.
     pub wakee: Wakee,
     /// Who wakes.
-    pub waker: Waker,
+    pub waker: WakeSource,
 }
 
 /// Where a wakee goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
+pub enum TargetQueue {
     /// The queue of one CPU.
     Cpu(CpuId),
     /// The queue shared by the CPUs of one shard of an LLC.
@@ -112,30 +112,30 @@ pub enum To {
 
 /// The answer to a wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct WakeDecision {
     /// Where the wakee goes.
-    pub to: To,
+    pub to: TargetQueue,
     /// Who is to be woken for it, if it sleeps.
     pub kick: Option<CpuId>,
-    /// The wakee's debt from now on.
-    pub debt: Nanos,
+    /// The wakee's accrued cost from now on.
+    pub accrued_cost: Nanos,
     /// How many idle CPUs were passed over because they are kept for somebody else.
     pub hot_kept: u8,
     /// The wakee goes to a CPU that is kept for somebody else.
     pub hot_broken: bool,
 }
 
-impl Placed {
+impl WakeDecision {
     /// To one CPU, which is kicked if `kick`.
     pub const fn on(cpu: CpuId, kick: bool) -> Self {
         let kick = if kick { Some(cpu) } else { None };
-        Self { to: To::Cpu(cpu), kick, debt: Nanos(0), hot_kept: 0, hot_broken: false }
+        Self { to: TargetQueue::Cpu(cpu), kick, accrued_cost: Nanos(0), hot_kept: 0, hot_broken: false }
     }
 }
 
 /// What a CPU does that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pull {
+pub enum StealDecision {
     /// Take from a shared queue: that of a shard, unless the host numbers its shared queues in another way.
     Shard(usize),
     /// Take up to so many that wait on another CPU.
@@ -153,7 +153,7 @@ pub enum Pull {
 
 /// Which of the tasks that wait on a CPU another CPU takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whom {
+pub enum StealOrder {
     /// The task that would run last there: the others keep their places and their caches. Where tasks wait in an
     /// order of their own, as in the kernel, the task that has not run for the longest time.
     Last,
@@ -163,10 +163,10 @@ pub enum Whom {
 
 /// In which order a CPU goes through the tasks that wait there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum QueueOrder {
     /// First come, first served.
-    Forth,
+    Fifo,
     /// Who came last in the last round comes first in this one: the way there and back. Everybody waits at most
     /// two rounds, and the half that ran last finds its data in the cache.
-    Back,
+    Lifo,
 }

@@ -13,18 +13,18 @@
 use warmcore_types::Nanos;
 
 /// Sleeps longer than this are not recorded: by then another CPU's cache is as good.
-pub const MIGRATION_COST: Nanos = Nanos(500_000);
+pub const SYSCTL_MIGRATION_COST: Nanos = Nanos(500_000);
 
 /// How a task sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sleeps {
+pub struct SleepHistory {
     /// When it last went to sleep. 0: never.
     pub since: Nanos,
     /// For how long it sleeps, usually. 0: nothing is known.
     pub average: Nanos,
 }
 
-impl Sleeps {
+impl SleepHistory {
     /// It goes to sleep. Says until when its CPU is to be kept for it, if its habits are known.
     pub fn sleep(&mut self, now: Nanos) -> Option<Nanos> {
         self.since = now;
@@ -39,7 +39,7 @@ impl Sleeps {
     /// It wakes: once per sleep, and not if it was woken while it ran.
     pub fn wake(&mut self, now: Nanos) {
         let slept = now.0.saturating_sub(self.since.0);
-        if self.since.0 == 0 || slept > MIGRATION_COST.0 {
+        if self.since.0 == 0 || slept > SYSCTL_MIGRATION_COST.0 {
             return;
         }
         let average = self.average.0;

@@ -1,13 +1,16 @@
 #![doc = include_str!("../README.md")]
 
+mod domains;
 mod facts;
 mod hot;
-mod machine;
 pub mod policy;
 pub mod shares;
 
-pub use facts::{Allowed, Placed, Pull, To, Turn, View, Wake, Wakee, Waker, Whom};
-pub use hot::{MIGRATION_COST, Sleeps};
-pub use machine::{Distance, Machine, SHARD_CPUS_MAX};
+pub use domains::{SHARD_CPUS_MAX, SchedDomains};
+pub use facts::{
+    Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
+};
+pub use hot::{SYSCTL_MIGRATION_COST, SleepHistory};
 pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};
 pub use shares::{Pace, Shares};
+pub use warmcore_topo::Distance;

@@ -24,7 +24,7 @@ pub const POLLS_PER_MOVE: u64 = 160;
 pub const MOVES_SAVED: u64 = 8;
 
 /// A move costs what so many polls take, on the nearest CPUs; the same as for a wake.
-const POLLS_PER_REFILL: i64 = super::policy::REFILL_PER_POLL as i64;
+const POLLS_PER_MIGRATION: i64 = super::policy::MIGRATION_COST_PER_POLL as i64;
 
 /// So many neighbours are kept apart.
 pub const NEIGHBOURS: usize = 8;
@@ -91,8 +91,8 @@ impl Shares {
         self.saved = self.saved.min(MOVES_SAVED * POLLS_PER_MOVE);
         self.polls = here.polls;
         let affordable = self.saved / POLLS_PER_MOVE;
-        let farness = super::policy::farness(distance) as i64;
-        self.lags[which].look(here, there, farness, affordable) as u32
+        let distance_factor = super::policy::distance_factor(distance) as i64;
+        self.lags[which].look(here, there, distance_factor, affordable) as u32
     }
 
     /// So many tasks came after the last look that had run elsewhere. Those that never ran carry nothing.
@@ -102,7 +102,7 @@ impl Shares {
 }
 
 impl Lag {
-    fn look(&mut self, here: Pace, there: Pace, farness: i64, affordable: u64) -> u64 {
+    fn look(&mut self, here: Pace, there: Pace, distance_factor: i64, affordable: u64) -> u64 {
         let before = std::mem::replace(self, Self { here, there, is_known: true, ..*self });
         let is_saturated = |now: Pace, then: Pace| now.parks == then.parks && now.queued > 0;
         if !before.is_known || !is_saturated(here, before.here) || !is_saturated(there, before.there) {
@@ -120,11 +120,11 @@ impl Lag {
         let (tasks, their_tasks) = (u64::from(here.queued), u64::from(there.queued));
         let due = (they_did * tasks * PART as u64 / their_tasks) as i64;
         self.lag = (self.lag + did as i64 * PART - due).clamp(0, LAG_MAX * PART);
-        let lag = self.lag / PART / farness;
+        let lag = self.lag / PART / distance_factor;
         // So many that the round here is no longer afterwards than the round there; a round is tasks / polls.
         let (ahead, speed) = (their_tasks * self.polls_here, self.polls_here + self.polls_there);
         let evens = ahead.saturating_sub(tasks * self.polls_there) / speed.max(1);
-        let paid = (lag / POLLS_PER_REFILL) as u64;
+        let paid = (lag / POLLS_PER_MIGRATION) as u64;
         let come = match evens.min(their_tasks / 2) {
             // The only task there has that CPU to itself: it shares this one only if its round becomes no longer by that.
             0 if their_tasks == 1 && (tasks + 1) * self.polls_there > self.polls_here => 0,

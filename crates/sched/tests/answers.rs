@@ -7,7 +7,9 @@ mod common;
 use answers::{Habits, Helps, MACHINES, case};
 use proptest::prelude::*;
 use warmcore_sched::policy::may;
-use warmcore_sched::{Allowed, Home, Policy, PolicyKind, SharedQueue, Sleeps, To, View, Waker};
+use warmcore_sched::{
+    Allowed, Home, Policy, PolicyKind, SharedQueue, SleepHistory, TargetQueue, View, WakeSource,
+};
 use warmcore_types::{CpuId, Nanos};
 
 fn habits(policy: PolicyKind) -> Habits {
@@ -50,7 +52,7 @@ proptest! {
     #[test]
     fn under_home_nobody_sleeps_beside_a_new_task((which, facts, mut wake) in case()) {
         let machine = &MACHINES[which].1;
-        (wake.wakee.home, wake.waker) = (None, Waker::Outside(None));
+        (wake.wakee.prev_cpu, wake.waker) = (None, WakeSource::Outside(None));
         let is_idle = |cpu: &CpuId| facts.is_idle(*cpu) && !facts.is_offline(*cpu);
         let mut idle = (0..machine.cpus() as u32).map(CpuId).filter(is_idle);
         let placed = PolicyKind::Home.wake(machine, &facts, &wake);
@@ -59,8 +61,8 @@ proptest! {
             prop_assert!(kicked.is_some(), "{placed:?}");
             // What may run anywhere lies where the one looks first that is woken for it.
             let there = kicked.map(|cpu| match wake.wakee.allowed {
-                Allowed::Anywhere => To::Shard(machine.shard_of(cpu)),
-                _ => To::Cpu(cpu),
+                Allowed::Anywhere => TargetQueue::Shard(machine.shard_of(cpu)),
+                _ => TargetQueue::Cpu(cpu),
             });
             prop_assert_eq!(Some(placed.to), there);
         }
@@ -75,7 +77,7 @@ proptest! {
 
     #[test]
     fn a_hot_window_moves_only_forward(sleeps in prop::collection::vec((0..900_000u64, 0..900_000u64), 1..200)) {
-        let (mut task, mut now, mut hot_until) = (Sleeps::default(), 1, Nanos(0));
+        let (mut task, mut now, mut hot_until) = (SleepHistory::default(), 1, Nanos(0));
         for (runs, sleeps) in sleeps {
             now += runs;
             let before = hot_until;
@@ -90,7 +92,7 @@ proptest! {
 
     #[test]
     fn the_average_is_within_a_tenth_18_sleeps_after_a_change(old in 1..500_000u64, new in 1_000..500_000u64) {
-        let mut task = Sleeps { since: Nanos(0), average: Nanos(old) };
+        let mut task = SleepHistory { since: Nanos(0), average: Nanos(old) };
         let mut now = 1;
         for _ in 0..18 {
             task.sleep(Nanos(now));
@@ -103,7 +105,7 @@ proptest! {
 
     #[test]
     fn a_long_sleep_says_nothing(average in 1..500_000u64, slept in 500_001..u64::MAX / 2) {
-        let mut task = Sleeps { since: Nanos(0), average: Nanos(average) };
+        let mut task = SleepHistory { since: Nanos(0), average: Nanos(average) };
         task.sleep(Nanos(7));
         task.wake(Nanos(7 + slept));
         prop_assert_eq!(task.average, Nanos(average));
@@ -126,7 +128,7 @@ fn a_task_whose_only_cpu_is_gone_runs_elsewhere_sooner_than_never() {
 /// Two that talk take turns while the others wait: only if their data are worth it, and a millisecond at most.
 #[test]
 fn heavy_ones_that_talk_take_turns_for_a_while() {
-    let chain = |poll_us: u64| warmcore_sched::policy::Home.chain_max(Nanos(poll_us * 1_000));
+    let chain = |poll_us: u64| warmcore_sched::policy::Home.max_lifo_polls(Nanos(poll_us * 1_000));
     assert_eq!(chain(1), 0);
     assert_eq!(chain(20), 16);
     assert_eq!(chain(200), 5);

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Facts, drawn, whole};
 use std::cell::Cell;
-use warmcore_sched::{Home, Machine, Policy, Pull, View};
+use warmcore_sched::{Home, Policy, SchedDomains, StealDecision, View};
 use warmcore_types::{CpuId, Nanos};
 
 /// So many are weighed at most.
@@ -32,15 +32,15 @@ impl View for Counted {
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.facts.backlog_since(cpu)
     }
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         self.looks.set(self.looks.get() + 1);
-        self.facts.refill_there(cpu)
+        self.facts.migration_cost_at(cpu)
     }
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.facts.hot_until(cpu)
     }
-    fn waiting_in(&self, shard: usize) -> u32 {
-        self.facts.waiting_in(shard)
+    fn shared_queue_len(&self, shard: usize) -> u32 {
+        self.facts.shared_queue_len(shard)
     }
     fn idle_in(&self, shard: usize) -> u32 {
         self.facts.idle_in(shard)
@@ -50,12 +50,12 @@ impl View for Counted {
 const NOW: Nanos = Nanos(1_000_000);
 
 /// Somebody waits everywhere, since now.
-fn all_wait() -> (Machine, Counted) {
+fn all_wait() -> (SchedDomains, Counted) {
     let machine = whole(&drawn(2, 12, 8, 2));
     let mut facts = Facts::busy(&machine);
     facts.cpus[0].idle = true;
     for cpu in &mut facts.cpus[1..] {
-        (cpu.backlog, cpu.since, cpu.refill) = (1, NOW, Nanos(64_000));
+        (cpu.backlog, cpu.since, cpu.migration_cost) = (1, NOW, Nanos(64_000));
     }
     (machine, Counted { facts, looks: Cell::new(0) })
 }
@@ -63,8 +63,8 @@ fn all_wait() -> (Machine, Counted) {
 #[test]
 fn who_looks_asks_about_a_few_however_large_the_machine() {
     let (machine, view) = all_wait();
-    let pull = Home.pull(&machine, &view, CpuId(0), NOW);
-    assert!(matches!(pull, Pull::Until(at) if at > NOW), "{pull:?}");
+    let pull = Home.steal(&machine, &view, CpuId(0), NOW);
+    assert!(matches!(pull, StealDecision::Until(at) if at > NOW), "{pull:?}");
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
 
@@ -78,7 +78,7 @@ fn nobody_is_overlooked_for_good() {
     let found = (0..100u64).find(|look| {
         let now = Nanos(NOW.0 + look * 264_000);
         view.facts.cpus.iter_mut().for_each(|cpu| cpu.since = now);
-        matches!(Home.pull(&machine, &view, CpuId(0), now), Pull::From { cpu, .. } if cpu == far)
+        matches!(Home.steal(&machine, &view, CpuId(0), now), StealDecision::From { cpu, .. } if cpu == far)
     });
     assert!(found.is_some(), "not in a hundred looks");
 }
@@ -88,6 +88,6 @@ fn who_waits_far_away_alone_is_found_at_once() {
     let (machine, mut view) = all_wait();
     view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
     view.facts.cpus[383].since = Nanos(0);
-    let pull = Home.pull(&machine, &view, CpuId(0), NOW);
-    assert_eq!(pull, Pull::From { cpu: CpuId(383), at_most: 1 });
+    let pull = Home.steal(&machine, &view, CpuId(0), NOW);
+    assert_eq!(pull, StealDecision::From { cpu: CpuId(383), at_most: 1 });
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{Cpu, Facts, all_machines};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use warmcore_sched::{Allowed, Policy, PolicyKind, Sleeps, Wake, Wakee, Waker};
+use warmcore_sched::{Allowed, Policy, PolicyKind, SleepHistory, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 struct Counting;
@@ -55,35 +55,40 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                     stuck: n % 5 == 0,
                     backlog: if round % 2 == 0 { n % 4 } else { 0 },
                     since: Nanos(u64::from(n % 90_000)),
-                    refill: Nanos(u64::from(n % 300_000)),
+                    migration_cost: Nanos(u64::from(n % 300_000)),
                     hot_until: Nanos(u64::from(n % 200_000)),
                     oldest: None,
                 };
             }
             facts.waiting[0] = round % 2;
             let (a, b) = (CpuId(round % cpus), CpuId(cpus / 2));
-            let wakers = [Waker::Cpu(a), Waker::Cpu(b), Waker::Outside(Some(a)), Waker::Outside(None)];
+            let wakers = [
+                WakeSource::Cpu(a),
+                WakeSource::Cpu(b),
+                WakeSource::Outside(Some(a)),
+                WakeSource::Outside(None),
+            ];
             let here = [Allowed::Anywhere, Allowed::Cpu(b), Allowed::Llc(machine.llc_of(b))];
             for policy in PolicyKind::all() {
                 for (waker, allowed) in wakers.iter().flat_map(|waker| here.map(|allowed| (*waker, allowed)))
                 {
-                    for home in [Some(b), None] {
+                    for prev_cpu in [Some(b), None] {
                         let wakee = Wakee {
-                            home,
-                            refill: Nanos(9_000),
-                            debt: Nanos(8_700),
-                            woken_from: home,
+                            prev_cpu,
+                            migration_cost: Nanos(9_000),
+                            accrued_cost: Nanos(8_700),
+                            woken_from: prev_cpu,
                             allowed,
                         };
                         let wake = Wake { now: Nanos(100_000), wakee, waker };
                         std::hint::black_box(policy.wake(&machine, &facts, &wake));
                     }
                 }
-                std::hint::black_box(policy.pull(&machine, &facts, a, Nanos(100_000)));
-                std::hint::black_box(policy.help(&machine, &facts, b, Nanos(100_000)));
+                std::hint::black_box(policy.steal(&machine, &facts, a, Nanos(100_000)));
+                std::hint::black_box(policy.cpu_to_notify(&machine, &facts, b, Nanos(100_000)));
             }
             std::hint::black_box(machine.others(a).count());
-            let mut sleeps = Sleeps::default();
+            let mut sleeps = SleepHistory::default();
             sleeps.sleep(Nanos(1));
             sleeps.wake(Nanos(100));
         }

@@ -9,7 +9,7 @@ mod common;
 use common::{drawn, whole};
 use std::collections::VecDeque;
 use warmcore_sched::shares::{MOVES_SAVED, NEIGHBOURS, POLLS_PER_MOVE};
-use warmcore_sched::{Machine, Pace, Policy, PolicyKind, Shares};
+use warmcore_sched::{Pace, Policy, PolicyKind, SchedDomains, Shares};
 use warmcore_types::CpuId;
 
 const US: u64 = 1_000;
@@ -24,7 +24,7 @@ const LOOK: u64 = MS;
 const MAINTENANCE: u64 = 200 * US;
 
 /// What an idle CPU lets a task wait before it takes it.
-const PATIENCE: u64 = 200 * US;
+const MIN_STEAL_DELAY: u64 = 200 * US;
 
 /// Largest ÷ smallest, as promised.
 const BAND: f64 = 1.25;
@@ -33,9 +33,9 @@ const BAND: f64 = 1.25;
 const MOVED_MAX: f64 = 0.01;
 
 /// xorshift64.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -67,15 +67,15 @@ struct Cpu {
 }
 
 struct World {
-    machine: Machine,
+    machine: SchedDomains,
     /// Whether its policy takes tasks from a CPU that never idles.
     takes_shares: bool,
     cpus: Vec<Cpu>,
     polls: Vec<u64>,
-    home: Vec<Option<usize>>,
+    prev_cpu: Vec<Option<usize>>,
     poll: Vec<u64>,
     moved: u64,
-    dice: Dice,
+    rng: Rng,
     stolen: Vec<Stolen>,
 }
 
@@ -94,10 +94,10 @@ impl World {
             })
             .collect();
         let poll: Vec<u64> = (0..first).map(poll).collect();
-        let (polls, home) = (vec![0; first], vec![None; first]);
-        let (moved, dice, stolen) = (0, Dice(0x9E37_79B9_7F4A_7C15), vec![]);
+        let (polls, prev_cpu) = (vec![0; first], vec![None; first]);
+        let (moved, rng, stolen) = (0, Rng(0x9E37_79B9_7F4A_7C15), vec![]);
         let takes_shares = policy.is_some_and(|policy| policy.shares());
-        Self { machine, takes_shares, cpus, polls, home, poll, moved, dice, stolen }
+        Self { machine, takes_shares, cpus, polls, prev_cpu, poll, moved, rng, stolen }
     }
 
     /// When the CPU has worked for so long from `from` on.
@@ -141,7 +141,7 @@ impl World {
 
     fn next_of(&self, i: usize) -> u64 {
         let cpu = &self.cpus[i];
-        cpu.ends_at.unwrap_or(if cpu.queue.is_empty() { cpu.now + PATIENCE } else { cpu.now })
+        cpu.ends_at.unwrap_or(if cpu.queue.is_empty() { cpu.now + MIN_STEAL_DELAY } else { cpu.now })
     }
 
     fn idle(&mut self, i: usize) {
@@ -159,18 +159,18 @@ impl World {
     fn end_poll(&mut self, i: usize) {
         let task = self.cpus[i].queue.pop_front().expect("it polled one");
         self.polls[task] += 1;
-        self.moved += u64::from(self.home[task].replace(i).is_some_and(|home| home != i));
+        self.moved += u64::from(self.prev_cpu[task].replace(i).is_some_and(|prev_cpu| prev_cpu != i));
         self.cpus[i].queue.push_back(task);
         self.cpus[i].pace.polls += 1;
         self.cpus[i].left -= 1;
         if self.cpus[i].left > 0 {
             return;
         }
-        self.cpus[i].left = (MAINTENANCE / self.poll[task]).max(1) + self.dice.below(2) as u64;
+        self.cpus[i].left = (MAINTENANCE / self.poll[task]).max(1) + self.rng.below(2) as u64;
         if self.cpus[i].now >= self.cpus[i].look_at && self.takes_shares {
             self.cpus[i].look_at = self.cpus[i].now + LOOK;
             let near = (self.cpus.len() - 1).min(NEIGHBOURS);
-            let which = self.dice.below(near);
+            let which = self.rng.below(near);
             let me = CpuId(i as u32);
             let other = self.machine.others(me).nth(which).unwrap();
             let distance = self.machine.distance(me, other);
@@ -195,10 +195,10 @@ impl World {
             if to == from || waiting == 0 {
                 break;
             }
-            let at = runs + self.dice.below(waiting);
+            let at = runs + self.rng.below(waiting);
             let task = self.cpus[from].queue.remove(at).unwrap();
             self.cpus[to].queue.push_back(task);
-            had_run += u32::from(self.home[task].is_some());
+            had_run += u32::from(self.prev_cpu[task].is_some());
         }
         had_run
     }
@@ -298,13 +298,13 @@ fn a_cpu_that_other_processes_use_does_not_slow_its_tasks_alone() {
 #[test]
 fn moves_are_few_whatever_happens() {
     for seed in 1..20 {
-        let mut dice = Dice(0x1234_5678_9ABC_DEF1_u64.wrapping_mul(seed));
-        let on: Vec<usize> = (0..2 + dice.below(5)).map(|_| 1 + dice.below(9)).collect();
-        let lengths: Vec<u64> = (0..on.iter().sum()).map(|_| (2 + dice.below(498) as u64) * US).collect();
+        let mut rng = Rng(0x1234_5678_9ABC_DEF1_u64.wrapping_mul(seed));
+        let on: Vec<usize> = (0..2 + rng.below(5)).map(|_| 1 + rng.below(9)).collect();
+        let lengths: Vec<u64> = (0..on.iter().sum()).map(|_| (2 + rng.below(498) as u64) * US).collect();
         let mut world = World::new(Some(PolicyKind::Home), &on, |task| lengths[task]);
         for cpu in 0..on.len() {
-            let period = (1 + dice.below(40) as u64) * MS;
-            let part = dice.below(period as usize * 3 / 4) as u64;
+            let period = (1 + rng.below(40) as u64) * MS;
+            let part = rng.below(period as usize * 3 / 4) as u64;
             world.stolen.push(Stolen { cpu, period, part, from: 0, to: u64::MAX });
         }
         world.run(S);

@@ -1,12 +1,12 @@
 //! What Home pays for a task's wakes, beside what it would have paid by always staying and by always following.
 //!
 //! Model.   One task, some CPUs in one LLC, nobody else. A wake by another CPU costs a kick if the task's CPU
-//!          sleeps, and a hand-over if it runs; a move costs the refill.
+//!          sleeps, and a hand-over if it runs; a move costs the migration cost.
 
 mod common;
 
 use common::{Facts, drawn, whole};
-use warmcore_sched::{Home, Machine, Policy, To, Wake, Wakee, Waker};
+use warmcore_sched::{Home, Policy, SchedDomains, TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 /// Against one waker, whatever it does.
@@ -18,13 +18,13 @@ const RATIO_BY_CHANCE_MAX: f64 = 2.2;
 type Call = (u32, bool);
 
 /// What a wake at home costs more than one at the waker's, as the policy itself says it.
-fn price(machine: &Machine, facts: &mut Facts, home: u32, idle: bool) -> u64 {
+fn price(machine: &SchedDomains, facts: &mut Facts, home: u32, idle: bool) -> u64 {
     facts.cpus[home as usize].idle = idle;
-    let wakee = Wakee { home: Some(CpuId(home)), refill: Nanos(u64::MAX), ..Wakee::default() };
-    let waker = Waker::Cpu(CpuId(home ^ 1));
+    let wakee = Wakee { prev_cpu: Some(CpuId(home)), migration_cost: Nanos(u64::MAX), ..Wakee::default() };
+    let waker = WakeSource::Cpu(CpuId(home ^ 1));
     let placed = Home.wake(machine, facts, &Wake { now: Nanos(0), wakee, waker });
     facts.cpus[home as usize].idle = false;
-    placed.debt.0
+    placed.accrued_cost.0
 }
 
 struct Paid {
@@ -33,10 +33,10 @@ struct Paid {
     by_following: u64,
 }
 
-fn pay(machine: &Machine, refill: u64, calls: impl IntoIterator<Item = Call>) -> Paid {
+fn pay(machine: &SchedDomains, migration_cost: u64, calls: impl IntoIterator<Item = Call>) -> Paid {
     let mut facts = Facts::busy(machine);
     let (kick, hand_over) = (price(machine, &mut facts, 0, true), price(machine, &mut facts, 0, false));
-    let (mut at, mut debt, mut followed) = (0, Nanos(0), 0);
+    let (mut at, mut accrued_cost, mut followed) = (0, Nanos(0), 0);
     let mut paid = Paid { home: 0, by_staying: 0, by_following: 0 };
     for (waker, idle) in calls {
         let cost = |at: u32| {
@@ -50,16 +50,21 @@ fn pay(machine: &Machine, refill: u64, calls: impl IntoIterator<Item = Call>) ->
         };
         paid.by_staying += cost(0);
         if waker != followed {
-            (followed, paid.by_following) = (waker, paid.by_following + refill);
+            (followed, paid.by_following) = (waker, paid.by_following + migration_cost);
         }
         facts.cpus[at as usize].idle = idle && waker != at;
-        let wakee = Wakee { home: Some(CpuId(at)), refill: Nanos(refill), debt, ..Wakee::default() };
-        let wake = Wake { now: Nanos(0), wakee, waker: Waker::Cpu(CpuId(waker)) };
+        let wakee = Wakee {
+            prev_cpu: Some(CpuId(at)),
+            migration_cost: Nanos(migration_cost),
+            accrued_cost,
+            ..Wakee::default()
+        };
+        let wake = Wake { now: Nanos(0), wakee, waker: WakeSource::Cpu(CpuId(waker)) };
         let placed = Home.wake(machine, &facts, &wake);
         facts.cpus[at as usize].idle = false;
-        let To::Cpu(to) = placed.to else { panic!("{placed:?}") };
-        paid.home += if to.0 == at { cost(at) } else { refill };
-        (at, debt) = (to.0, placed.debt);
+        let TargetQueue::Cpu(to) = placed.to else { panic!("{placed:?}") };
+        paid.home += if to.0 == at { cost(at) } else { migration_cost };
+        (at, accrued_cost) = (to.0, placed.accrued_cost);
     }
     paid
 }
@@ -78,12 +83,12 @@ fn against_one_waker_it_pays_at_most_twice_the_better_of_staying_and_following()
     let machine = whole(&drawn(1, 1, 2, 1));
     let mut chance = Chance(1);
     for round in 0..2000 {
-        let refill = chance.next(400_000);
+        let migration_cost = chance.next(400_000);
         let calls: Vec<Call> = (0..chance.next(300)).map(|_| (1, chance.next(3) == 0)).collect();
-        let Paid { home, by_staying, by_following } = pay(&machine, refill, calls);
+        let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);
         assert!(
-            home <= RATIO_MAX * by_staying.min(by_following) + refill,
-            "round {round}: {home} ns; {by_staying} by staying, {by_following} by following, refill {refill}"
+            home <= RATIO_MAX * by_staying.min(by_following) + migration_cost,
+            "round {round}: {home} ns; {by_staying} by staying, {by_following} by following, migration_cost {migration_cost}"
         );
     }
 }
@@ -95,7 +100,7 @@ fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
     for cpus in [2, 3, 4, 8, 16] {
         let machine = whole(&drawn(1, 1, cpus, 1));
         for _ in 0..60 {
-            let refill = 1_000 + chance.next(399_000);
+            let migration_cost = 1_000 + chance.next(399_000);
             let weights: Vec<u64> = (0..cpus).map(|_| 1 + chance.next(100).pow(2)).collect();
             let sleeps = chance.next(101);
             let all: u64 = weights.iter().sum();
@@ -110,14 +115,14 @@ fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
                     (who.unwrap_or(0) as u32, chance.next(100) < sleeps)
                 })
                 .collect();
-            let Paid { home, by_staying, by_following } = pay(&machine, refill, calls);
+            let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);
             let best = by_staying.min(by_following);
-            let ratio = home.saturating_sub(refill) as f64 / best as f64;
+            let ratio = home.saturating_sub(migration_cost) as f64 / best as f64;
             worst = f64::max(worst, ratio);
             assert!(
                 ratio <= RATIO_BY_CHANCE_MAX,
                 "{cpus} CPUs, weights {weights:?}, {sleeps} % asleep: {home} ns; {by_staying} by staying, \
-                 {by_following} by following, refill {refill}"
+                 {by_following} by following, migration_cost {migration_cost}"
             );
         }
     }
@@ -129,11 +134,11 @@ fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
 #[test]
 fn wakers_that_know_the_rule_make_it_pay_more() {
     let machine = whole(&drawn(1, 1, 2, 1));
-    let refill = 64_000_u64;
+    let migration_cost = 64_000_u64;
     // Kicks from one side until the task comes, then from the other.
-    let kicks = refill.div_ceil(price(&machine, &mut Facts::busy(&machine), 0, true)) as u32;
+    let kicks = migration_cost.div_ceil(price(&machine, &mut Facts::busy(&machine), 0, true)) as u32;
     let calls = (0..1000 * kicks).map(|i| (1 - i / kicks % 2, true));
-    let Paid { home, by_staying, by_following } = pay(&machine, refill, calls);
+    let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);
     let ratio = home as f64 / by_staying.min(by_following) as f64;
     println!("led about: {ratio:.2}");
     assert!((2.0..=4.0).contains(&ratio), "{home}; {by_staying} by staying, {by_following} by following");

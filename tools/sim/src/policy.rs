@@ -17,7 +17,10 @@ pub use kind::SimPolicyKind;
 pub use prev_cpu::PrevCpu;
 pub use work_steal::WorkSteal;
 
-use warmcore_sched::{Allowed, MIGRATION_COST, Machine, Placed, Policy, Pull, Sleeps, Turn, Wake, Whom};
+use warmcore_sched::{
+    Allowed, Policy, QueueOrder, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
+    StealOrder, Wake, WakeDecision,
+};
 use warmcore_types::{CpuId, Nanos};
 
 /// Why a task is put on a CPU's run queue.
@@ -39,99 +42,111 @@ pub enum Enqueued {
 /// are about what only a simulated kernel keeps.
 pub trait SimPolicy {
     /// See [`Policy::wake`].
-    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed;
+    fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision;
 
-    /// See [`Policy::pull`].
-    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull;
+    /// See [`Policy::steal`].
+    fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision;
 
-    /// See [`Policy::whom`].
-    fn whom(&self) -> Whom {
-        Whom::Last
+    /// See [`Policy::steal_order`].
+    fn steal_order(&self) -> StealOrder {
+        StealOrder::Last
     }
 
-    /// See [`Policy::help`].
-    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId>;
+    /// See [`Policy::cpu_to_notify`].
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        at: CpuId,
+        now: Nanos,
+    ) -> Option<CpuId>;
 
     /// See [`Policy::balance`].
-    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0
     }
 
-    /// See [`Policy::turn`].
-    fn turn(&self, average_poll: Nanos) -> Turn {
+    /// See [`Policy::queue_order`].
+    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
         let _ = average_poll;
-        Turn::Forth
+        QueueOrder::Fifo
     }
 
-    /// See [`Policy::chain_max`].
-    fn chain_max(&self, average_poll: Nanos) -> u32 {
+    /// See [`Policy::max_lifo_polls`].
+    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         let _ = average_poll;
         0
     }
 
-    /// See [`Policy::refill`].
-    fn refill(&self, average_poll: Nanos) -> Nanos {
+    /// See [`Policy::migration_cost`].
+    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
         let _ = average_poll;
         Nanos(0)
     }
 
     /// How many shared queues the host keeps. One per shard, unless the policy numbers them in its own way.
-    fn queues(&self, machine: &Machine) -> usize {
+    fn queues(&self, machine: &SchedDomains) -> usize {
         machine.shards()
     }
 
     /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. It leaves
-    /// that queue when it runs, or goes elsewhere. `waiting_in` counts those entered, and [`Pull::Shard`] takes the first
+    /// that queue when it runs, or goes elsewhere. `shared_queue_len` counts those entered, and [`StealDecision::Shard`] takes the first
     /// of them, off its CPU. `None`: it just waits where it was put.
-    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
+    fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let _ = (machine, cpu, allowed, why);
         None
     }
 
     /// What is learned of a task's sleep when it wakes. Called once per sleep.
-    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
+    fn learn_sleep(&self, sleeps: &mut SleepHistory, now: Nanos) {
         sleeps.wake(now);
     }
 
     /// What a migration counts as at least: it bounds for how long a CPU is taken to idle
     /// ([`AverageIdle`](kernel::AverageIdle)).
-    fn migration_cost(&self) -> Nanos {
-        MIGRATION_COST
+    fn sysctl_migration_cost(&self) -> Nanos {
+        SYSCTL_MIGRATION_COST
     }
 }
 
 impl<P: Policy> SimPolicy for P {
     #[inline]
-    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
         Policy::wake(self, machine, view, wake)
     }
 
-    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
-        Policy::pull(self, machine, view, me, now)
+    fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision {
+        Policy::steal(self, machine, view, me, now)
     }
 
-    fn whom(&self) -> Whom {
-        Policy::whom(self)
+    fn steal_order(&self) -> StealOrder {
+        Policy::steal_order(self)
     }
 
-    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId> {
-        Policy::help(self, machine, view, at, now)
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        at: CpuId,
+        now: Nanos,
+    ) -> Option<CpuId> {
+        Policy::cpu_to_notify(self, machine, view, at, now)
     }
 
-    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         Policy::balance(self, machine, view, me, other)
     }
 
-    fn turn(&self, average_poll: Nanos) -> Turn {
-        Policy::turn(self, average_poll)
+    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
+        Policy::queue_order(self, average_poll)
     }
 
-    fn chain_max(&self, average_poll: Nanos) -> u32 {
-        Policy::chain_max(self, average_poll)
+    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
+        Policy::max_lifo_polls(self, average_poll)
     }
 
-    fn refill(&self, average_poll: Nanos) -> Nanos {
-        Policy::refill(self, average_poll)
+    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
+        Policy::migration_cost(self, average_poll)
     }
 }

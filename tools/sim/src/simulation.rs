@@ -39,7 +39,7 @@ use sched_state::{CpuState, SchedState};
 use settings::Times;
 use task::{NONE, Task};
 use wait_queue::WaitQueue;
-use warmcore_sched::{Machine, Waker};
+use warmcore_sched::{SchedDomains, WakeSource};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
@@ -138,14 +138,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         observer: O,
     ) -> Self {
         let kernel_cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let machine = Machine::new(topology, &kernel_cpus);
+        let machine = SchedDomains::new(topology, &kernel_cpus);
         let core_of: Vec<u32> = topology.cpus.iter().map(|cpu| cpu.core.0).collect();
         let cpus = kernel_cpus.len() as u32;
         let mut memory = Memory::new(costs, topology);
         let queues = policy.queues(&machine);
         let queue_lines = (0..queues).map(|_| memory.line()).collect();
         Self {
-            sched: SchedState::new(machine, &core_of, &settings, queues, policy.migration_cost()),
+            sched: SchedState::new(machine, &core_of, &settings, queues, policy.sysctl_migration_cost()),
             policy,
             observer,
             times: Times::new(costs, &settings),
@@ -180,7 +180,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// The machine, as policies see it: its CPUs are those of the topology, in its order.
-    pub fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &SchedDomains {
         &self.sched.machine
     }
 
@@ -337,7 +337,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             event_class::AWAKE => self.finish_wakeup(index),
             event_class::TIMER => self.timer(index),
             event_class::BEGIN => {
-                let waker = Waker::Outside(None);
+                let waker = WakeSource::Outside(None);
                 self.wake(index, waker, false, 0);
             }
             event_class::PREEMPT => return self.preempt_for(index, generation),

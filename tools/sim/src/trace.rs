@@ -9,7 +9,7 @@
 use crate::program::TaskId;
 use crate::simulation::{Observer, SwitchReason};
 use std::fmt::Write;
-use warmcore_sched::{To, Waker};
+use warmcore_sched::{TargetQueue, WakeSource};
 use warmcore_types::{CpuId, Nanos};
 
 /// A file of 300 MB is more than the UI opens.
@@ -62,10 +62,10 @@ impl Trace {
 }
 
 impl Observer for Trace {
-    fn waking(&mut self, now: Nanos, waker: Waker, wakee: TaskId) {
+    fn waking(&mut self, now: Nanos, waker: WakeSource, wakee: TaskId) {
         let cpu = match waker {
-            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) => cpu,
-            Waker::Outside(None) => CpuId(0),
+            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) => cpu,
+            WakeSource::Outside(None) => CpuId(0),
         };
         let (name, last) =
             (self.name(wakee).to_owned(), self.last.get(wakee.0 as usize).copied().unwrap_or(0));
@@ -77,9 +77,9 @@ impl Observer for Trace {
         );
     }
 
-    fn queued(&mut self, now: Nanos, task: TaskId, at: To) {
+    fn queued(&mut self, now: Nanos, task: TaskId, at: TargetQueue) {
         // In the queue of a shard it waits on no CPU yet.
-        let To::Cpu(cpu) = at else { return };
+        let TargetQueue::Cpu(cpu) = at else { return };
         let place = task.0 as usize;
         if self.last.len() <= place {
             self.last.resize(place + 1, 0);

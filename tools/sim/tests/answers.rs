@@ -7,7 +7,7 @@ mod common;
 
 use answers::{Habits, Helps, MACHINES, case};
 use proptest::prelude::*;
-use warmcore_sched::{Home, Policy, SharedQueue, Sleeps};
+use warmcore_sched::{Home, Policy, SharedQueue, SleepHistory};
 use warmcore_sim::policy::{GlobalFifo, Kernel, PrevCpu, SimPolicy, SimPolicyKind, WorkSteal};
 use warmcore_types::Nanos;
 
@@ -66,7 +66,7 @@ proptest! {
 
     #[test]
     fn the_posted_average_never_jumps_and_is_halved_by_a_long_sleep(average in 0..500_000u64, slept in 0..1_000_000u64) {
-        let mut task = Sleeps { since: Nanos(0), average: Nanos(average) };
+        let mut task = SleepHistory { since: Nanos(0), average: Nanos(average) };
         task.sleep(Nanos(7));
         Kernel::default().learn_sleep(&mut task, Nanos(7 + slept));
         let after = match slept {
@@ -81,7 +81,7 @@ proptest! {
 /// Version 2 of hot windows as posted, step by step; and where ours differs.
 #[test]
 fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
-    let (mut posted, mut ours) = (Sleeps::default(), Sleeps::default());
+    let (mut posted, mut ours) = (SleepHistory::default(), SleepHistory::default());
     let mut averages = Vec::new();
     let mut now = 1_000_000;
     for slept in [80_000, 80_000, 500_000, 499_999] {

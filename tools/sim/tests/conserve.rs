@@ -5,7 +5,7 @@
 mod common;
 
 use common::drawn;
-use common::model::{KICK, Model, Outcome, Task, Then};
+use common::model::{Model, Outcome, Task, Then, WAKEUP_COST};
 use warmcore_sched::{Home, Policy};
 use warmcore_sim::policy::PrevCpu;
 use warmcore_types::{CpuId, Nanos};
@@ -16,10 +16,10 @@ const MS: u64 = 1_000_000;
 /// How long a poll takes at most.
 const POLL_MAX: u64 = 16 * US;
 
-/// What `conserve.rs` promises for Home on this machine: the refill × (farness 4 + 1), or 200 µs if that is more, a poll
+/// What `conserve.rs` promises for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that is more, a poll
 /// and four kicks.
 fn bound() -> u64 {
-    (Home.refill(Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * KICK
+    (Home.migration_cost(Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
 }
 
 /// Two tasks per CPU that yield, all at home on the first CPU.

@@ -7,7 +7,9 @@ use common::{Cpu, Facts, all_machines, drawn, whole};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use warmcore_sched::policy::may;
-use warmcore_sched::{Allowed, Distance, Machine, Placed, Pull, To, View, Wake, Wakee, Waker};
+use warmcore_sched::{
+    Allowed, Distance, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
+};
 use warmcore_sim::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
 use warmcore_sim::policy::{Enqueued, Kernel, KernelView, SimPolicy};
 use warmcore_types::{CpuId, Nanos};
@@ -26,7 +28,7 @@ const NOW: Nanos = Nanos(1_000_000_000);
 /// The facts of the other tests, and those that only the kernel asks for.
 #[derive(Debug, Clone)]
 struct Simulation {
-    machine: Machine,
+    machine: SchedDomains,
     facts: Facts,
     sleeps_next: bool,
     was_on: Option<CpuId>,
@@ -48,7 +50,7 @@ struct Simulation {
 
 impl Simulation {
     /// All run, and nobody waits.
-    fn busy(machine: Machine) -> Self {
+    fn busy(machine: SchedDomains) -> Self {
         Self {
             facts: Facts::busy(&machine),
             sleeps_next: false,
@@ -94,36 +96,37 @@ impl Simulation {
         self
     }
 
-    fn wake(&self, kernel: Kernel, waker: u32, home: u32) -> Placed {
+    fn wake(&self, kernel: Kernel, waker: u32, prev_cpu: u32) -> WakeDecision {
         kernel.wake(
             &self.machine,
             self,
-            &wake(Waker::Cpu(CpuId(waker)), Some(CpuId(home)), Allowed::Anywhere),
+            &wake(WakeSource::Cpu(CpuId(waker)), Some(CpuId(prev_cpu)), Allowed::Anywhere),
         )
     }
 
-    fn goes(&self, kernel: Kernel, waker: u32, home: u32) -> u32 {
-        let To::Cpu(cpu) = self.wake(kernel, waker, home).to else { panic!("to a shard") };
+    fn goes(&self, kernel: Kernel, waker: u32, prev_cpu: u32) -> u32 {
+        let TargetQueue::Cpu(cpu) = self.wake(kernel, waker, prev_cpu).to else { panic!("to a shard") };
         cpu.0
     }
 
     fn forks(&self, from: u32) -> u32 {
-        let to = LINUX.wake(&self.machine, self, &wake(Waker::Cpu(CpuId(from)), None, Allowed::Anywhere)).to;
-        let To::Cpu(cpu) = to else { panic!("to a shard") };
+        let to =
+            LINUX.wake(&self.machine, self, &wake(WakeSource::Cpu(CpuId(from)), None, Allowed::Anywhere)).to;
+        let TargetQueue::Cpu(cpu) = to else { panic!("to a shard") };
         cpu.0
     }
 
-    fn pull(&self, kernel: Kernel, me: u32) -> Pull {
-        kernel.pull(&self.machine, self, CpuId(me), NOW)
+    fn steal(&self, kernel: Kernel, me: u32) -> StealDecision {
+        kernel.steal(&self.machine, self, CpuId(me), NOW)
     }
 }
 
-fn wake(waker: Waker, home: Option<CpuId>, allowed: Allowed) -> Wake {
-    Wake { now: NOW, wakee: Wakee { home, allowed, ..Wakee::default() }, waker }
+fn wake(waker: WakeSource, prev_cpu: Option<CpuId>, allowed: Allowed) -> Wake {
+    Wake { now: NOW, wakee: Wakee { prev_cpu, allowed, ..Wakee::default() }, waker }
 }
 
-fn from(cpu: u32) -> Pull {
-    Pull::From { cpu: CpuId(cpu), at_most: 1 }
+fn from(cpu: u32) -> StealDecision {
+    StealDecision::From { cpu: CpuId(cpu), at_most: 1 }
 }
 
 impl View for Simulation {
@@ -142,14 +145,14 @@ impl View for Simulation {
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.facts.backlog_since(cpu)
     }
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
-        self.facts.refill_there(cpu)
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.facts.migration_cost_at(cpu)
     }
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.facts.hot_until(cpu)
     }
-    fn waiting_in(&self, queue: usize) -> u32 {
-        self.facts.waiting_in(queue)
+    fn shared_queue_len(&self, queue: usize) -> u32 {
+        self.facts.shared_queue_len(queue)
     }
     fn idle_in(&self, shard: usize) -> u32 {
         self.facts.idle_in(shard)
@@ -160,7 +163,7 @@ impl View for Simulation {
 }
 
 impl KernelView for Simulation {
-    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
+    fn can_steal_in(&self, _me: CpuId, _queue: usize) -> bool {
         !self.shut_out
     }
     fn sleeps_next(&self, _: CpuId) -> bool {
@@ -177,9 +180,8 @@ impl KernelView for Simulation {
     }
     fn has_idle_core_in(&self, shard: usize) -> bool {
         let free = |cpu: &CpuId| self.is_idle(*cpu) || self.is_offline(*cpu);
-        let core = |cpu: &CpuId| {
-            !self.is_offline(*cpu) && self.machine.within(*cpu, Distance::Core).iter().all(free)
-        };
+        let core =
+            |cpu: &CpuId| !self.is_offline(*cpu) && self.machine.within(*cpu, Distance::Smt).iter().all(free);
         self.machine.cpus_of(shard).iter().any(core)
     }
     fn average_idle(&self, _: CpuId) -> Nanos {
@@ -211,7 +213,7 @@ const TWO_LLCS: [u32; 4] = [1, 2, 8, 1];
 #[test]
 fn an_idle_previous_cpu_is_gone_back_to_whoever_wakes() {
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 3, 5, 9]);
-    assert_eq!(sim.wake(LINUX, 0, 3), Placed::on(CpuId(3), true));
+    assert_eq!(sim.wake(LINUX, 0, 3), WakeDecision::on(CpuId(3), true));
     assert_eq!(sim.goes(LINUX, 0, 9), 9, "also in the other LLC");
     assert_eq!(sim.goes(LINUX, 3, 3), 3, "an interrupt on it");
 }
@@ -231,7 +233,7 @@ fn a_synchronous_waker_draws_the_task_into_its_llc() {
     sim.sleeps_next = true;
     assert_eq!(sim.goes(LINUX, 4, 9), 5, "an idle CPU beside the waker");
     sim.facts.cpus.iter_mut().for_each(|cpu| cpu.idle = false);
-    assert_eq!(sim.wake(LINUX, 0, 9), Placed::on(CpuId(0), false), "or behind the waker itself");
+    assert_eq!(sim.wake(LINUX, 0, 9), WakeDecision::on(CpuId(0), false), "or behind the waker itself");
     sim.is_wide = true;
     assert_eq!(sim.goes(LINUX, 0, 9), 9, "but not if many are woken from there");
 }
@@ -264,7 +266,7 @@ fn the_search_begins_behind_the_target_and_goes_round() {
 fn a_full_llc_is_not_searched() {
     // Seven of eight used: 1 − (1.17 × 7/8)² < 0.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[5]);
-    assert_eq!(sim.wake(LINUX, 3, 3), Placed::on(CpuId(3), false));
+    assert_eq!(sim.wake(LINUX, 3, 3), WakeDecision::on(CpuId(3), false));
     // Six of eight: 1 − 0.77 = 0.23; one of eight is looked at.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[5, 6]);
     assert_eq!(sim.goes(LINUX, 3, 3), 3);
@@ -275,7 +277,7 @@ fn a_full_llc_is_not_searched() {
 fn a_whole_idle_core_comes_before_an_idle_thread() {
     // Cores of two threads: cpu0–7 and beside them cpu8–15.
     let sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 4, 12, 5]);
-    assert_eq!(sim.machine.within(CpuId(4), Distance::Core), [CpuId(4), CpuId(12)]);
+    assert_eq!(sim.machine.within(CpuId(4), Distance::Smt), [CpuId(4), CpuId(12)]);
     assert_eq!(sim.goes(LINUX, 0, 0), 4);
     let mut sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 8]);
     assert_eq!(sim.goes(LINUX, 0, 0), 8, "no core is idle: the thread beside the previous CPU");
@@ -293,13 +295,13 @@ fn a_core_with_a_thread_that_is_offline_is_idle_when_the_other_one_is() {
 #[test]
 fn threads_of_a_core_have_less_of_a_bonus_than_cpus_of_an_llc() {
     // The previous CPU has 1060 thousandths of what the waker's has: more than the 5 % among threads, less than 8.
-    let sim = |home: u32| {
+    let sim = |prev_cpu: u32| {
         let mut sim = Simulation::drawn([1, 1, 8, 2]);
         sim.loads = vec![1000; 16];
         sim.loads[0] = 1000 * 106 / 100;
-        sim.wake(LINUX, 0, home).to
+        sim.wake(LINUX, 0, prev_cpu).to
     };
-    assert_eq!((sim(8), sim(1)), (To::Cpu(CpuId(8)), To::Cpu(CpuId(0))));
+    assert_eq!((sim(8), sim(1)), (TargetQueue::Cpu(CpuId(8)), TargetQueue::Cpu(CpuId(0))));
 }
 
 #[test]
@@ -318,12 +320,12 @@ fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[4, 5]);
     assert_eq!(sim.goes(LINUX, 3, 3), 4);
     let placed = sim.wake(hot_windows, 3, 3);
-    assert_eq!(placed, Placed { hot_kept: 2, ..Placed::on(CpuId(6), true) });
+    assert_eq!(placed, WakeDecision { hot_kept: 2, ..WakeDecision::on(CpuId(6), true) });
     // Five of eight idle: six are looked at, and three may be passed over.
     let all = sim.clone().hot(&[1, 2, 4, 5, 6]);
     assert_eq!(
         all.wake(hot_windows, 3, 3),
-        Placed { hot_kept: 3, hot_broken: true, ..Placed::on(CpuId(1), true) }
+        WakeDecision { hot_kept: 3, hot_broken: true, ..WakeDecision::on(CpuId(1), true) }
     );
 }
 
@@ -333,9 +335,12 @@ fn who_found_only_kept_ones_goes_behind_his_waker_as_measured_or_takes_the_first
     // Six of sixteen idle, half of them too far away: eight are looked at, and four may be passed over.
     let sim = Simulation::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
     let of = |hot_rule| sim.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
-    assert_eq!(of(HotRule::V1), Placed::on(CpuId(3), false));
-    assert_eq!(of(HotRule::V2), Placed::on(CpuId(3), false));
-    assert_eq!(of(HotRule::Told), Placed { hot_kept: 2, hot_broken: true, ..Placed::on(CpuId(4), true) });
+    assert_eq!(of(HotRule::V1), WakeDecision::on(CpuId(3), false));
+    assert_eq!(of(HotRule::V2), WakeDecision::on(CpuId(3), false));
+    assert_eq!(
+        of(HotRule::Told),
+        WakeDecision { hot_kept: 2, hot_broken: true, ..WakeDecision::on(CpuId(4), true) }
+    );
     // Where more are idle than may be passed over, v2 takes the one behind those, v1 none, and the text the first.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
     let of = |hot_rule| sim.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
@@ -380,15 +385,15 @@ fn who_idles_for_less_than_a_search_costs_does_not_search() {
     sim.average_idle = Nanos(7_999);
     let always = Kernel { newidle: Newidle::Always, ..LINUX };
     let off = Kernel { newidle: Newidle::Off, ..LINUX };
-    let at = |sim: &Simulation, me: u32, kernel| sim.clone().idle(&[me]).pull(kernel, me);
-    assert_eq!(at(&sim, 1, LINUX), Pull::Nothing);
+    let at = |sim: &Simulation, me: u32, kernel| sim.clone().idle(&[me]).steal(kernel, me);
+    assert_eq!(at(&sim, 1, LINUX), StealDecision::Nothing);
     assert_eq!(at(&sim, 1, always), from(5));
     sim.average_idle = Nanos(8_000);
     assert_eq!(at(&sim, 1, LINUX), from(5));
-    assert_eq!(at(&sim, 9, LINUX), Pull::Nothing, "it stops before the next domain");
+    assert_eq!(at(&sim, 9, LINUX), StealDecision::Nothing, "it stops before the next domain");
     sim.average_idle = Nanos(24_000);
     assert_eq!(at(&sim, 9, LINUX), from(5));
-    assert_eq!(at(&sim, 9, off), Pull::Nothing);
+    assert_eq!(at(&sim, 9, off), StealDecision::Nothing);
     sim.newly = false;
     assert_eq!(at(&sim, 9, off), from(5), "who was called searches all the same");
 }
@@ -397,34 +402,34 @@ fn who_idles_for_less_than_a_search_costs_does_not_search() {
 fn a_called_cpu_searches_a_big_domain_seldom() {
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
     (sim.newly, sim.balanced_at) = (false, Nanos(NOW.0 - 8_000_000));
-    assert_eq!(sim.pull(LINUX, 1), from(5), "8 CPUs every 8 ms");
-    assert_eq!(sim.pull(LINUX, 9), Pull::Nothing, "and 16 every 16 ms");
+    assert_eq!(sim.steal(LINUX, 1), from(5), "8 CPUs every 8 ms");
+    assert_eq!(sim.steal(LINUX, 9), StealDecision::Nothing, "and 16 every 16 ms");
 }
 
 #[test]
 fn a_task_that_ran_just_now_is_left_where_its_data_are() {
     let mut sim = Simulation::drawn([1, 1, 4, 2]).waiting(5, 2).idle(&[1, 2]);
     sim.last_ran[5] = Nanos(NOW.0 - 499_999);
-    assert_eq!(sim.machine.within(CpuId(1), Distance::Core), [CpuId(1), CpuId(5)]);
-    assert_eq!(sim.pull(LINUX, 2), Pull::Nothing);
-    assert_eq!(sim.pull(LINUX, 1), from(5), "threads of a core share them");
+    assert_eq!(sim.machine.within(CpuId(1), Distance::Smt), [CpuId(1), CpuId(5)]);
+    assert_eq!(sim.steal(LINUX, 2), StealDecision::Nothing);
+    assert_eq!(sim.steal(LINUX, 1), from(5), "threads of a core share them");
     sim.failed = 2;
-    assert_eq!(sim.pull(LINUX, 2), from(5), "after two searches in vain it moves");
+    assert_eq!(sim.steal(LINUX, 2), from(5), "after two searches in vain it moves");
     (sim.failed, sim.last_ran[5]) = (0, Nanos(NOW.0 - 500_000));
-    assert_eq!(sim.pull(LINUX, 2), from(5));
+    assert_eq!(sim.steal(LINUX, 2), from(5));
 }
 
 #[test]
 fn one_that_waits_for_a_cpu_to_wake_up_is_not_taken() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
-    assert_eq!(sim.pull(LINUX, 1), from(5));
-    assert_eq!(sim.idle(&[5]).pull(LINUX, 1), Pull::Nothing, "only one is there");
+    assert_eq!(sim.steal(LINUX, 1), from(5));
+    assert_eq!(sim.idle(&[5]).steal(LINUX, 1), StealDecision::Nothing, "only one is there");
 }
 
 #[test]
 fn the_nearest_domain_comes_first_and_in_it_the_longest_queue() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(9, 7).waiting(3, 1).waiting(5, 2).idle(&[1]);
-    assert_eq!(sim.pull(LINUX, 1), from(5));
+    assert_eq!(sim.steal(LINUX, 1), from(5));
 }
 
 #[test]
@@ -432,11 +437,11 @@ fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
     let on = Kernel { wake_queue: true, ..LINUX };
     let mut sim = Simulation::drawn(TWO_LLCS).idle(&[0]).waiting(1, 2);
     sim.facts.waiting[0] = 1;
-    assert_eq!(sim.pull(on, 0), Pull::Shard(0));
+    assert_eq!(sim.steal(on, 0), StealDecision::Shard(0));
     sim.shut_out = true;
-    assert_eq!(sim.pull(on, 0), from(1));
+    assert_eq!(sim.steal(on, 0), from(1));
     sim.facts.cpus[1].backlog = 0;
-    assert_eq!(sim.pull(on, 0), Pull::Nothing);
+    assert_eq!(sim.steal(on, 0), StealDecision::Nothing);
 }
 
 const EVERY: [Enqueued; 5] =
@@ -490,7 +495,7 @@ fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
                 assert!(within.iter().all(|near| of(*near) == first + index(*near)), "{name}: {queues:?}");
                 for queue in queues {
                     let sim = Simulation::busy(machine.clone()).idle(&[cpu.0]).entered(kernel, queue, 1);
-                    assert_eq!(sim.pull(kernel, cpu.0), Pull::Shard(queue), "{name}");
+                    assert_eq!(sim.steal(kernel, cpu.0), StealDecision::Shard(queue), "{name}");
                 }
             }
         }
@@ -515,9 +520,9 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
     sim.facts.waiting[0] = 1;
     sim.average_idle = Nanos(0);
-    assert_eq!(sim.pull(on, 1), Pull::Shard(0));
-    assert_eq!(sim.pull(on, 9), Pull::Nothing, "the other LLC's is not its own");
-    assert_eq!(sim.pull(LINUX, 1), Pull::Nothing);
+    assert_eq!(sim.steal(on, 1), StealDecision::Shard(0));
+    assert_eq!(sim.steal(on, 9), StealDecision::Nothing, "the other LLC's is not its own");
+    assert_eq!(sim.steal(LINUX, 1), StealDecision::Nothing);
 }
 
 /// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
@@ -527,20 +532,22 @@ fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     // A search costs 8 µs within the LLC and 16 more on the node.
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
-    for (average, linux, after) in
-        [(7_999, Pull::Nothing, Pull::Nothing), (8_000, from(5), Pull::Nothing), (16_000, from(5), from(5))]
-    {
+    for (average, linux, after) in [
+        (7_999, StealDecision::Nothing, StealDecision::Nothing),
+        (8_000, from(5), StealDecision::Nothing),
+        (16_000, from(5), from(5)),
+    ] {
         sim.average_idle = Nanos(average);
-        assert_eq!((sim.pull(LINUX, 1), sim.pull(v3, 1)), (linux, after), "{average} ns");
+        assert_eq!((sim.steal(LINUX, 1), sim.steal(v3, 1)), (linux, after), "{average} ns");
     }
     // The look into the queues is the begin of the search.
     (sim.average_idle, sim.look) = (Nanos(24_000), Nanos(0));
-    assert_eq!(sim.pull(v3, 9), from(5));
+    assert_eq!(sim.steal(v3, 9), from(5));
     sim.look = Nanos(1);
-    assert_eq!((sim.pull(v3, 9), sim.pull(LINUX, 9)), (Pull::Nothing, from(5)));
+    assert_eq!((sim.steal(v3, 9), sim.steal(LINUX, 9)), (StealDecision::Nothing, from(5)));
     // A called CPU is not asked for how long it idles.
     (sim.newly, sim.average_idle) = (false, Nanos(0));
-    assert_eq!(sim.pull(v3, 1), from(5));
+    assert_eq!(sim.steal(v3, 1), from(5));
 }
 
 /// The experiment of September 2023: the check of the average idle time before the queues, that of overload behind them.
@@ -548,44 +555,56 @@ fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_
 fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
-    let both = |sim: &Simulation| (sim.pull(v3, 1), sim.pull(checked, 1));
+    let both = |sim: &Simulation| (sim.steal(v3, 1), sim.steal(checked, 1));
     // Cores of two threads, whose domain is the innermost: 2 µs. The LLC's: 16 µs.
     let mut sim = Simulation::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
-    assert_eq!(both(&sim), (Pull::Shard(0), Pull::Shard(0)), "no CPU has more than one task");
+    assert_eq!(
+        both(&sim),
+        (StealDecision::Shard(0), StealDecision::Shard(0)),
+        "no CPU has more than one task"
+    );
     sim = sim.waiting(5, 3);
-    for (average, behind) in [(16_000, Pull::Shard(0)), (15_999, Pull::Nothing), (2_000, Pull::Nothing)] {
+    for (average, behind) in
+        [(16_000, StealDecision::Shard(0)), (15_999, StealDecision::Nothing), (2_000, StealDecision::Nothing)]
+    {
         sim.average_idle = Nanos(average);
-        assert_eq!(both(&sim), (Pull::Shard(0), behind), "{average} ns");
+        assert_eq!(both(&sim), (StealDecision::Shard(0), behind), "{average} ns");
     }
     (sim.average_idle, sim.look) = (Nanos(16_000), Nanos(16_001));
     assert_eq!(
         both(&sim),
-        (Pull::Shard(0), Pull::Nothing),
+        (StealDecision::Shard(0), StealDecision::Nothing),
         "looks into the queues have cost more than a search"
     );
     // It does not search either, where Linux would.
     let mut sim = sim.entered(v3, 0, 0);
     sim.average_idle = Nanos(2_000);
-    assert_eq!((sim.pull(LINUX, 17), sim.pull(checked, 17)), (Pull::Nothing, Pull::Nothing));
+    assert_eq!(
+        (sim.steal(LINUX, 17), sim.steal(checked, 17)),
+        (StealDecision::Nothing, StealDecision::Nothing)
+    );
     sim.newly = false;
-    assert_eq!(sim.pull(checked, 1), from(5), "a called CPU searches all the same");
+    assert_eq!(sim.steal(checked, 1), from(5), "a called CPU searches all the same");
 }
 
 #[test]
 fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_sleeps_are_short() {
     let kernel = Kernel { migration_cost: Nanos(50_000), ..LINUX };
-    assert_eq!((kernel.migration_cost(), LINUX.migration_cost()), (Nanos(50_000), Nanos(500_000)));
-    let mut idle = AverageIdle::new(kernel.migration_cost());
+    assert_eq!(
+        (kernel.sysctl_migration_cost(), LINUX.sysctl_migration_cost()),
+        (Nanos(50_000), Nanos(500_000))
+    );
+    let mut idle = AverageIdle::new(kernel.sysctl_migration_cost());
     assert_eq!(idle.average(), Nanos(100_000));
     let night = |idle: &mut AverageIdle, costliest| {
         idle.idle(Nanos(0));
-        idle.wake(Nanos(1_000_000_000), Nanos(costliest), kernel.migration_cost());
+        idle.wake(Nanos(1_000_000_000), Nanos(costliest), kernel.sysctl_migration_cost());
         idle.average().0
     };
     assert_eq!((night(&mut idle, 7), night(&mut idle, 70_000)), (100_000, 140_000));
     // SIS_CACHE halves the average after a sleep of a migration's cost, and learns shorter ones.
     for (slept, average) in [(49_999, 41_249), (50_000, 20_000)] {
-        let mut sleeps = warmcore_sched::Sleeps { since: Nanos(1), average: Nanos(40_000) };
+        let mut sleeps = warmcore_sched::SleepHistory { since: Nanos(1), average: Nanos(40_000) };
         kernel.learn_sleep(&mut sleeps, Nanos(1 + slept));
         assert_eq!(sleeps.average, Nanos(average), "{slept} ns");
     }
@@ -594,8 +613,8 @@ fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_slee
 #[test]
 fn a_tick_behind_which_somebody_waits_calls_the_first_idle_cpu() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
-    assert_eq!(LINUX.help(&sim.machine, &sim, CpuId(5), NOW), Some(CpuId(2)));
-    assert_eq!(LINUX.help(&sim.machine, &sim, CpuId(4), NOW), None, "one alone needs no help");
+    assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(5), NOW), Some(CpuId(2)));
+    assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(4), NOW), None, "one alone needs no help");
 }
 
 #[test]
@@ -644,7 +663,7 @@ fn only_a_master_of_more_slaves_than_an_llc_holds_is_wide() {
     assert!(!Flips::is_wide(&halved, &flips(8), 8));
 }
 
-static MACHINES: LazyLock<Vec<(String, Machine)>> =
+static MACHINES: LazyLock<Vec<(String, SchedDomains)>> =
     LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
 
 fn nanos() -> impl Strategy<Value = Nanos> {
@@ -686,7 +705,7 @@ prop_compose! {
 
 prop_compose! {
     fn case()(sim in sim())
-             (home in prop::option::weighted(0.8, 0..sim.machine.cpus()),
+             (prev_cpu in prop::option::weighted(0.8, 0..sim.machine.cpus()),
               near in prop::option::weighted(0.9, 0..sim.machine.cpus()), allowed in 0..6u8,
               to in 0..sim.machine.cpus(), sim in Just(sim)) -> (Simulation, Wake) {
         let cpu = |index| CpuId(index as u32);
@@ -696,8 +715,8 @@ prop_compose! {
             2 => Allowed::Node(sim.machine.node_of(cpu(to))),
             _ => Allowed::Anywhere,
         };
-        let home = home.map(cpu).filter(|home| may(&sim.machine, allowed, *home));
-        (sim, wake(near.map_or(Waker::Outside(None), |near| Waker::Outside(Some(cpu(near)))), home, allowed))
+        let prev_cpu = prev_cpu.map(cpu).filter(|prev_cpu| may(&sim.machine, allowed, *prev_cpu));
+        (sim, wake(near.map_or(WakeSource::Outside(None), |near| WakeSource::Outside(Some(cpu(near)))), prev_cpu, allowed))
     }
 }
 
@@ -709,7 +728,7 @@ proptest! {
         let Simulation { machine, .. } = &sim;
         let placed = kernel.wake(machine, &sim, &wake);
         prop_assert_eq!(placed, kernel.wake(machine, &sim, &wake));
-        let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
+        let TargetQueue::Cpu(cpu) = placed.to else { panic!("to a shard") };
         let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !sim.is_offline(*cpu));
         prop_assert!(!sim.is_offline(cpu) || online().next().is_none());
         prop_assert!(may(machine, wake.wakee.allowed, cpu) || !online().any(|cpu| may(machine, wake.wakee.allowed, cpu)));
@@ -725,13 +744,13 @@ proptest! {
     /// Half of the target's LLC is idle, so three tenths of it and more are looked at, from the target on.
     #[test]
     fn who_finds_an_idle_cpu_within_the_depth_goes_to_an_idle_one((mut sim, mut wake) in case(), kernel in kernel()) {
-        let home = wake.wakee.home.unwrap_or(CpuId(0));
-        (wake.wakee.home, wake.waker, wake.wakee.allowed) = (Some(home), Waker::Cpu(home), Allowed::Anywhere);
+        let prev_cpu = wake.wakee.prev_cpu.unwrap_or(CpuId(0));
+        (wake.wakee.prev_cpu, wake.waker, wake.wakee.allowed) = (Some(prev_cpu), WakeSource::Cpu(prev_cpu), Allowed::Anywhere);
         let machine = sim.machine.clone();
-        let llc: Vec<CpuId> = machine.behind(home).collect();
+        let llc: Vec<CpuId> = machine.behind(prev_cpu).collect();
         llc.iter().enumerate().for_each(|(i, cpu)| {
             sim.facts.cpus[cpu.index()].offline = false;
-            sim.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != home;
+            sim.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != prev_cpu;
         });
         prop_assume!(llc.len() >= 8);
         let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
@@ -765,29 +784,29 @@ proptest! {
     fn a_pull_is_from_where_somebody_waits_behind_another(sim in sim(), kernel in kernel(), me in any::<prop::sample::Index>()) {
         let machine = &sim.machine;
         let me = CpuId(me.index(machine.cpus()) as u32);
-        let pull = kernel.pull(machine, &sim, me, NOW);
+        let pull = kernel.steal(machine, &sim, me, NOW);
         match pull {
-            Pull::Shard(queue) => {
-                prop_assert!(kernel.wake_queue && sim.waiting_in(queue) > 0);
+            StealDecision::Shard(queue) => {
+                prop_assert!(kernel.wake_queue && sim.shared_queue_len(queue) > 0);
                 let per_shard = kernel.queues(machine) / machine.shards();
                 prop_assert_eq!(machine.llc_of(machine.cpus_of(queue / per_shard)[0]), machine.llc_of(me));
             }
-            Pull::From { cpu, at_most } => {
+            StealDecision::From { cpu, at_most } => {
                 prop_assert!(at_most == 1 && cpu != me && sim.backlog(cpu) > 0 && sim.runs(cpu) > 1);
                 prop_assert!(kernel.newidle != Newidle::Off || !sim.newly);
             }
-            Pull::Nothing => {}
-            Pull::Until(_) => prop_assert!(false, "it has no patience"),
+            StealDecision::Nothing => {}
+            StealDecision::Until(_) => prop_assert!(false, "it has no patience"),
         }
         let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenAtHome);
         let asks = kernel.queue_rule != QueueRule::V3Checked;
-        prop_assert!(!asks || own.is_none_or(|own| sim.waiting_in(own) == 0) || matches!(pull, Pull::Shard(_)));
+        prop_assert!(!asks || own.is_none_or(|own| sim.shared_queue_len(own) == 0) || matches!(pull, StealDecision::Shard(_)));
         // What the gate lets pass, its absence does too.
-        let gated = Kernel { newidle: Newidle::Gated, ..kernel }.pull(machine, &sim, me, NOW);
-        let always = Kernel { newidle: Newidle::Always, ..kernel }.pull(machine, &sim, me, NOW);
+        let gated = Kernel { newidle: Newidle::Gated, ..kernel }.steal(machine, &sim, me, NOW);
+        let always = Kernel { newidle: Newidle::Always, ..kernel }.steal(machine, &sim, me, NOW);
         // A called CPU searches where the check keeps it from the queues.
         let is_called = kernel.queue_rule == QueueRule::V3Checked && !sim.newly;
-        prop_assert!(gated == Pull::Nothing || gated == always || is_called);
+        prop_assert!(gated == StealDecision::Nothing || gated == always || is_called);
     }
 
     #[test]
@@ -808,7 +827,7 @@ proptest! {
         let mut running: Vec<Option<usize>> = vec![None; 16];
         let mut entered: Vec<Vec<usize>> = vec![Vec::new(); 2];
         let mut ended = 0;
-        for (task, (waker, home, ends)) in wakes.iter().enumerate() {
+        for (task, (waker, prev_cpu, ends)) in wakes.iter().enumerate() {
             let state = |sim: &mut Simulation, queues: &[Vec<usize>], running: &[Option<usize>], entered: &[Vec<usize>]| {
                 for cpu in 0..16 {
                     sim.facts.cpus[cpu].idle = running[cpu].is_none() && queues[cpu].is_empty();
@@ -817,11 +836,11 @@ proptest! {
                 (0..2).for_each(|shard| sim.facts.waiting[shard] = entered[shard].len() as u32);
             };
             state(&mut sim, &queues, &running, &entered);
-            let wake = wake(Waker::Outside(Some(CpuId(*waker))), Some(CpuId(*home)), Allowed::Anywhere);
+            let wake = wake(WakeSource::Outside(Some(CpuId(*waker))), Some(CpuId(*prev_cpu)), Allowed::Anywhere);
             let placed = kernel.wake(&sim.machine, &sim, &wake);
-            let To::Cpu(cpu) = placed.to else { panic!("to a shard") };
+            let TargetQueue::Cpu(cpu) = placed.to else { panic!("to a shard") };
             queues[cpu.index()].push(task);
-            let why = if cpu.0 == *home { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
+            let why = if cpu.0 == *prev_cpu { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
             if let Some(shard) = kernel.enters(&sim.machine, cpu, Allowed::Anywhere, why) {
                 entered[shard].push(task);
             }
@@ -834,13 +853,13 @@ proptest! {
                 }
                 state(&mut sim, &queues, &running, &entered);
                 let next = if queues[cpu].is_empty() {
-                    match kernel.pull(&sim.machine, &sim, CpuId(cpu as u32), NOW) {
-                        Pull::Shard(shard) => {
+                    match kernel.steal(&sim.machine, &sim, CpuId(cpu as u32), NOW) {
+                        StealDecision::Shard(shard) => {
                             let task = entered[shard].remove(0);
                             queues.iter_mut().for_each(|queue| queue.retain(|other| *other != task));
                             Some(task)
                         }
-                        other => { prop_assert_eq!(other, Pull::Nothing); None }
+                        other => { prop_assert_eq!(other, StealDecision::Nothing); None }
                     }
                 } else {
                     Some(queues[cpu].remove(0))

@@ -10,7 +10,9 @@ use std::path::Path;
 use warmcore_budget::{capacity, stock};
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Policy as Ids, Stats};
-use warmcore_sched::{Allowed, Home, Machine, Placed, Policy, Pull, Turn, View, Wake};
+use warmcore_sched::{
+    Allowed, Home, Policy, QueueOrder, SchedDomains, StealDecision, View, Wake, WakeDecision,
+};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::{self, Kernel};
@@ -120,28 +122,34 @@ fn the_simulator_has_no_copy_of_cids_rules() {
 struct Impatient;
 
 impl Policy for Impatient {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         Home.wake(machine, view, wake)
     }
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
-        Home.pull(machine, view, me, now)
+    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
+        Home.steal(machine, view, me, now)
     }
-    fn crowded(&self, average_poll: Nanos) -> u32 {
-        Home.crowded(average_poll)
+    fn notify_threshold(&self, average_poll: Nanos) -> u32 {
+        Home.notify_threshold(average_poll)
     }
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId> {
-        Home.help(machine, view, at, now)
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        at: CpuId,
+        now: Nanos,
+    ) -> Option<CpuId> {
+        Home.cpu_to_notify(machine, view, at, now)
     }
-    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         Home.balance(machine, view, me, other)
     }
-    fn turn(&self, average_poll: Nanos) -> Turn {
-        Home.turn(average_poll)
+    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
+        Home.queue_order(average_poll)
     }
-    fn chain_max(&self, average_poll: Nanos) -> u32 {
-        Home.chain_max(average_poll)
+    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
+        Home.max_lifo_polls(average_poll)
     }
-    fn refill(&self, _: Nanos) -> Nanos {
+    fn migration_cost(&self, _: Nanos) -> Nanos {
         Nanos(0)
     }
 }

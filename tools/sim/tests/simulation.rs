@@ -9,7 +9,7 @@ use replay::{Case, REPLAY, VARIABLE, property};
 use std::collections::BTreeMap;
 use std::process::Command;
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
-use warmcore_sched::{Allowed, PolicyKind, To, Waker};
+use warmcore_sched::{Allowed, PolicyKind, TargetQueue, WakeSource};
 use warmcore_sim::cids::CidRules;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
@@ -73,14 +73,14 @@ impl Observer for Books {
         self.names.insert(task, name.to_owned());
     }
 
-    fn waking(&mut self, now: Nanos, _waker: Waker, wakee: TaskId) {
+    fn waking(&mut self, now: Nanos, _waker: WakeSource, wakee: TaskId) {
         self.at(now);
         assert_eq!(self.tasks[&wakee], Is::Asleep, "{wakee:?} is woken");
         self.wakes += 1;
         self.tasks.insert(wakee, Is::Queued(now));
     }
 
-    fn queued(&mut self, now: Nanos, task: TaskId, _at: To) {
+    fn queued(&mut self, now: Nanos, task: TaskId, _at: TargetQueue) {
         self.at(now);
         assert!(matches!(self.tasks[&task], Is::Queued(_)));
     }
@@ -437,7 +437,7 @@ fn work_is_conserved_as_the_policies_promise() {
                     done.1.beside
                 );
             }
-            // Home: refill, at most 400 µs, × (farness + 1), a poll of 60 µs, four kicks.
+            // Home: migration cost, at most 400 µs, × (distance factor + 1), a poll of 60 µs, four kicks.
             let done = run(&topology, Settings::runtime(), PolicyKind::Home, &load);
             check(&done, &load);
             let bound = Nanos(4 * 60_000 * 5 + 60_000 + KICKS.0);

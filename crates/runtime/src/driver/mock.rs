@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use warmcore_sched::{Machine, PolicyKind};
+use warmcore_sched::{PolicyKind, SchedDomains};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet, Nanos};
 
@@ -50,7 +50,7 @@ pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared
     let text = format!("[drawn]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {per_llc}\nsmt = 1\n");
     let topology = Topology::from_machine(&text, "drawn").expect("a machine");
     let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-    let machine = Machine::new(&topology, &cpus);
+    let machine = SchedDomains::new(&topology, &cpus);
     let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
     let virtual_times = Arc::default();
     let remotes = mocks.iter().map(|mock| remote(Box::new(mock.clone()), &virtual_times)).collect();

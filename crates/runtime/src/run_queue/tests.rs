@@ -40,7 +40,7 @@ impl Entry for Alike {
     }
 }
 
-fn round(queue: &mut RunQueue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
+fn round(queue: &mut RunQueue<Alike>, turn: QueueOrder, again: bool) -> Vec<u32> {
     let waiting = queue.len();
     let mut order = Vec::new();
     for _ in 0..waiting {
@@ -57,44 +57,44 @@ fn round(queue: &mut RunQueue<Alike>, turn: Turn, again: bool) -> Vec<u32> {
 fn forth_is_first_come_first_served() {
     let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
-    assert_eq!(round(&mut queue, Turn::Forth, true), [0, 1, 2, 3, 4]);
-    assert_eq!(round(&mut queue, Turn::Forth, false), [0, 1, 2, 3, 4]);
-    assert!(queue.pop(0, || Turn::Forth).is_none());
+    assert_eq!(round(&mut queue, QueueOrder::Fifo, true), [0, 1, 2, 3, 4]);
+    assert_eq!(round(&mut queue, QueueOrder::Fifo, false), [0, 1, 2, 3, 4]);
+    assert!(queue.pop(0, || QueueOrder::Fifo).is_none());
 }
 
 #[test]
 fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
     let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
-    assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
-    assert_eq!(round(&mut queue, Turn::Back, true), [0, 1, 2, 3, 4]);
-    assert_eq!(round(&mut queue, Turn::Back, true), [4, 3, 2, 1, 0]);
+    assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [4, 3, 2, 1, 0]);
+    assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [0, 1, 2, 3, 4]);
+    assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [4, 3, 2, 1, 0]);
 }
 
 #[test]
 fn who_pulls_gets_the_one_that_would_run_last() {
-    for (turn, last) in [(Turn::Forth, 4), (Turn::Back, 3)] {
+    for (turn, last) in [(QueueOrder::Fifo, 4), (QueueOrder::Lifo, 3)] {
         let mut queue = RunQueue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
         // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
-        let taken = queue.steal(Whom::Last, |_| true).unwrap().0;
-        assert!(taken == last || turn == Turn::Back && taken == 4, "{turn:?}: {taken}");
+        let taken = queue.steal(StealOrder::Last, |_| true).unwrap().0;
+        assert!(taken == last || turn == QueueOrder::Lifo && taken == 4, "{turn:?}: {taken}");
         assert_eq!(queue.len(), 3);
     }
 }
 
 #[test]
 fn the_oldest_task_is_taken_first_whatever_the_turn() {
-    for turn in [Turn::Forth, Turn::Back] {
+    for turn in [QueueOrder::Fifo, QueueOrder::Lifo] {
         let mut queue = RunQueue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
         let ran = queue.pop(0, || turn).unwrap().0;
         queue.push(Alike(4));
         let mut expected: Vec<u32> = (0..5).filter(|i| *i != ran).collect();
         while let Some(since) = queue.oldest_since() {
-            let taken = queue.steal(Whom::Oldest, |_| true).unwrap();
+            let taken = queue.steal(StealOrder::Oldest, |_| true).unwrap();
             assert_eq!((taken.0, since), (expected.remove(0), Nanos(taken.0.into())), "{turn:?}");
         }
         assert!(expected.is_empty() && queue.len() == 0);
@@ -126,7 +126,7 @@ fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
     queue.charge(Share { tenant: 2, weight: 100 }, 1_000_000);
     let mut order = Vec::new();
     while let Some(since) = queue.oldest_since() {
-        let taken = queue.steal(Whom::Oldest, |of| !of.is_pinned()).unwrap();
+        let taken = queue.steal(StealOrder::Oldest, |of| !of.is_pinned()).unwrap();
         assert_eq!(since, Nanos(taken.1));
         order.push(taken.1);
     }
@@ -137,7 +137,7 @@ fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
 
 #[test]
 fn a_chain_is_served_first_so_often_and_no_more() {
-    for turn in [Turn::Forth, Turn::Back] {
+    for turn in [QueueOrder::Fifo, QueueOrder::Lifo] {
         let mut queue = RunQueue::new(Arc::default());
         queue.push(Alike(0));
         let mut order = Vec::new();
@@ -158,7 +158,7 @@ fn a_chain_does_not_go_before_another_tenant() {
         if i == 2 {
             queue.push(Item(2));
         }
-        let item = queue.pop(16, || Turn::Back).unwrap();
+        let item = queue.pop(16, || QueueOrder::Lifo).unwrap();
         queue.charge(item.share(), 1000);
         order.push(item.0);
     }
@@ -171,11 +171,11 @@ fn the_next_one_is_taken_when_nobody_else_waits() {
     let mut queue = RunQueue::new(Arc::default());
     queue.push(Alike(0));
     queue.push_lifo(Alike(1));
-    assert_eq!(queue.steal(Whom::Last, |_| true).unwrap().0, 0);
-    assert!(queue.steal(Whom::Last, |_| false).is_none());
-    assert_eq!(queue.steal(Whom::Last, |_| true).unwrap().0, 1);
+    assert_eq!(queue.steal(StealOrder::Last, |_| true).unwrap().0, 0);
+    assert!(queue.steal(StealOrder::Last, |_| false).is_none());
+    assert_eq!(queue.steal(StealOrder::Last, |_| true).unwrap().0, 1);
     assert_eq!(queue.len(), 0);
-    assert!(queue.pop(2, || Turn::Forth).is_none());
+    assert!(queue.pop(2, || QueueOrder::Fifo).is_none());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn what_tenants_use_is_as_their_weights() {
     (0..8).for_each(|i| queue.push(Item(if i % 2 == 0 { 1 } else { 3 })));
     let mut used = std::collections::BTreeMap::new();
     for _ in 0..4000 {
-        let item = queue.pop(0, || Turn::Forth).unwrap();
+        let item = queue.pop(0, || QueueOrder::Fifo).unwrap();
         assert!(queue.virtual_times().has_several_tenants());
         *used.entry(item.0).or_insert(0u64) += 20_000;
         queue.charge(item.share(), 20_000);
@@ -201,7 +201,7 @@ fn who_comes_seldom_comes_first() {
         if i % 10 == 0 {
             queue.push(Item(2));
         }
-        let item = queue.pop(0, || Turn::Forth).unwrap();
+        let item = queue.pop(0, || QueueOrder::Fifo).unwrap();
         assert_eq!(item, Item(if i % 10 == 0 { 2 } else { 1 }), "poll {i}");
         if queue.virtual_times().has_several_tenants() {
             queue.charge(item.share(), if item.0 == 2 { 1_000 } else { 200_000 });
@@ -217,13 +217,13 @@ fn many_tenants_are_told_apart_and_forgotten() {
     let mut queue = RunQueue::new(Arc::default());
     for round in 0..3 {
         (0..500).for_each(|tenant| queue.push(Item(tenant)));
-        let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || Turn::Forth).unwrap().0).collect();
+        let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || QueueOrder::Fifo).unwrap().0).collect();
         seen.sort();
         assert_eq!(seen, (0..500).collect::<Vec<_>>(), "round {round}");
         // All are empty: others take their places.
         (600..1000).for_each(|tenant| queue.push(Item(tenant)));
         assert!(queue.classes.len() <= 500, "{}", queue.classes.len());
-        (600..1000).for_each(|_| assert!(queue.pop(0, || Turn::Forth).is_some()));
+        (600..1000).for_each(|_| assert!(queue.pop(0, || QueueOrder::Fifo).is_some()));
     }
     assert_eq!((queue.len(), queue.busy), (0, 0));
     assert_eq!(queue.by_tenant.len(), queue.classes.len());
@@ -234,9 +234,9 @@ fn what_is_pinned_is_not_movable() {
     let mut queue = RunQueue::new(Arc::default());
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     assert_eq!((queue.len(), queue.stealable()), (4, 2));
-    assert!(queue.steal(Whom::Last, |item| !item.is_pinned()).is_some());
+    assert!(queue.steal(StealOrder::Last, |item| !item.is_pinned()).is_some());
     assert_eq!((queue.len(), queue.stealable()), (3, 1));
-    while queue.pop(0, || Turn::Forth).is_some() {}
+    while queue.pop(0, || QueueOrder::Fifo).is_some() {}
     assert_eq!((queue.len(), queue.stealable()), (0, 0));
 }
 
@@ -247,11 +247,11 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
-        assert!(queue.steal(Whom::Last, |item| item.0 == 9).is_some());
+        assert!(queue.steal(StealOrder::Last, |item| item.0 == 9).is_some());
     }
     assert!(queue.waiting.len() <= 4 * queue.classes.len() + 1, "{} wait", queue.waiting.len());
     let mut left = Vec::new();
-    while let Some(item) = queue.pop(0, || Turn::Forth) {
+    while let Some(item) = queue.pop(0, || QueueOrder::Fifo) {
         left.push(item.0);
     }
     left.sort();
@@ -265,10 +265,10 @@ fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
         let mut queue = RunQueue::new(Arc::default());
         (0..6).for_each(|i| queue.push(Alike(i)));
         // 0 runs; 5 comes for the next round.
-        assert_eq!(queue.pop(0, || Turn::Forth).unwrap().0, 0);
+        assert_eq!(queue.pop(0, || QueueOrder::Fifo).unwrap().0, 0);
         let item = queue.steal_random(lot, |_| true).unwrap().0;
         let rest: Vec<u32> = (1..6).filter(|i| *i != item).collect();
-        assert_eq!(round(&mut queue, Turn::Forth, false), rest, "lot {lot}");
+        assert_eq!(round(&mut queue, QueueOrder::Fifo, false), rest, "lot {lot}");
         taken.push(item);
     }
     taken.sort();
@@ -346,7 +346,7 @@ impl Workers {
         self.dice ^= self.dice >> 7;
         self.dice ^= self.dice << 17;
         let (least, most) = self.poll_ns;
-        let task = self.queues[worker].pop(0, || Turn::Forth).expect("tasks wait");
+        let task = self.queues[worker].pop(0, || QueueOrder::Fifo).expect("tasks wait");
         (task, least + (self.dice >> 11) % (most - least + 1))
     }
 
@@ -405,13 +405,13 @@ fn who_comes_back_catches_up_a_slice_and_no_more() {
     queue.charge(new.share(), 1_000);
     (0..2).for_each(|_| assert!(queue.steal_random(0, |task| task.tenant == 2).is_some()));
     for _ in 0..1000 {
-        let task = queue.pop(0, || Turn::Forth).unwrap();
+        let task = queue.pop(0, || QueueOrder::Fifo).unwrap();
         queue.charge(task.share(), 100_000);
         queue.push(task);
     }
     (0..2).for_each(|_| queue.push(new));
     let mut in_a_row = 0;
-    while let task = queue.pop(0, || Turn::Forth).unwrap()
+    while let task = queue.pop(0, || QueueOrder::Fifo).unwrap()
         && task.tenant == 2
     {
         in_a_row += 1;
@@ -433,13 +433,13 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     (0..2).for_each(|_| assert!(queues[0].steal_random(0, |_| true).is_some()));
     for _ in 0..1000 {
         queues[1].push(alone);
-        let task = queues[1].pop(0, || Turn::Forth).unwrap();
+        let task = queues[1].pop(0, || QueueOrder::Fifo).unwrap();
         queues[1].charge(task.share(), 100_000);
     }
     [alone, alone, absent].into_iter().for_each(|task| queues[0].push(task));
     let mut polls = 0;
     while queues[0].min_vtime() < 1000 * 100_000 {
-        let task = queues[0].pop(0, || Turn::Forth).unwrap();
+        let task = queues[0].pop(0, || QueueOrder::Fifo).unwrap();
         polls += u64::from(task.tenant == 2);
         queues[0].charge(task.share(), 100_000);
         queues[0].push(task);
@@ -452,7 +452,7 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
 
 /// Runs the next task for so long and puts it back. Returns whose it was.
 fn serve(queue: &mut RunQueue<Weighed>, ns: u64) -> u64 {
-    let task = queue.pop(0, || Turn::Forth).unwrap();
+    let task = queue.pop(0, || QueueOrder::Fifo).unwrap();
     queue.charge(task.share(), ns);
     queue.push(task);
     task.tenant
@@ -489,7 +489,7 @@ fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere
         serve(&mut here, 100_000);
         here.push(comes);
         let came = (0..1000).find(|_| {
-            let task = here.pop(0, || Turn::Forth).unwrap();
+            let task = here.pop(0, || QueueOrder::Fifo).unwrap();
             here.charge(task.share(), 100_000);
             if task.tenant == 1 {
                 here.push(task);

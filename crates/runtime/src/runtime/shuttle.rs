@@ -129,7 +129,7 @@ impl Model {
         let beds: Vec<Arc<Bed>> = (0..workers).map(bed).collect();
         let virtual_times = Arc::default();
         let remotes = beds.iter().map(|bed| remote(Box::new(bed.clone()), &virtual_times)).collect();
-        let machine = Machine::new(&topology, &cpus);
+        let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
         // On which CPU the real thread runs is not to matter.
         shared.worker_on = Box::new([]);

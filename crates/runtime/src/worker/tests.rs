@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 use tracing::{Level, Metadata};
-use warmcore_sched::{Machine, PolicyKind};
+use warmcore_sched::{PolicyKind, SchedDomains};
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
 use warmcore_types::CpuSet;
@@ -52,7 +52,7 @@ impl World {
         let text = "[drawn]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 2\nsmt = 1\n";
         let topology = Topology::from_machine(text, "drawn").unwrap();
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let machine = Machine::new(&topology, &cpus);
+        let machine = SchedDomains::new(&topology, &cpus);
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
         let virtual_times = Arc::default();
         let remotes = (0..2).map(|_| remote(Box::new(script.clone()), &virtual_times)).collect();

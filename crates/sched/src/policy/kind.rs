@@ -5,7 +5,7 @@
 //! Number.  One comparison more per question.
 
 use super::{Home, Policy, SharedQueue};
-use crate::{Machine, Placed, Pull, Turn, View, Wake, Whom};
+use crate::{QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
 use std::{fmt, str::FromStr};
 use warmcore_types::{CpuId, Nanos};
 
@@ -91,54 +91,60 @@ macro_rules! ask {
 
 impl Policy for PolicyKind {
     #[inline]
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         match self {
             Self::Home => Home.wake(machine, view, wake),
             other => other.wake_otherwise(machine, view, wake),
         }
     }
 
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
-        ask!(self, policy => policy.pull(machine, view, me, now))
+    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
+        ask!(self, policy => policy.steal(machine, view, me, now))
     }
 
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId> {
-        ask!(self, policy => policy.help(machine, view, at, now))
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        at: CpuId,
+        now: Nanos,
+    ) -> Option<CpuId> {
+        ask!(self, policy => policy.cpu_to_notify(machine, view, at, now))
     }
 
-    fn balance(&self, machine: &Machine, view: &impl View, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         ask!(self, policy => policy.balance(machine, view, me, other))
     }
 
-    fn whom(&self) -> Whom {
-        ask!(self, policy => policy.whom())
+    fn steal_order(&self) -> StealOrder {
+        ask!(self, policy => policy.steal_order())
     }
 
     fn shares(&self) -> bool {
         ask!(self, policy => policy.shares())
     }
 
-    fn crowded(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.crowded(average_poll))
+    fn notify_threshold(&self, average_poll: Nanos) -> u32 {
+        ask!(self, policy => policy.notify_threshold(average_poll))
     }
 
-    fn turn(&self, average_poll: Nanos) -> Turn {
-        ask!(self, policy => policy.turn(average_poll))
+    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
+        ask!(self, policy => policy.queue_order(average_poll))
     }
 
-    fn chain_max(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.chain_max(average_poll))
+    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
+        ask!(self, policy => policy.max_lifo_polls(average_poll))
     }
 
-    fn refill(&self, average_poll: Nanos) -> Nanos {
-        ask!(self, policy => policy.refill(average_poll))
+    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
+        ask!(self, policy => policy.migration_cost(average_poll))
     }
 }
 
 impl PolicyKind {
     /// The rarer arms, out of the way of the first.
     #[inline(never)]
-    fn wake_otherwise(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake_otherwise(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         ask!(self, policy => policy.wake(machine, view, wake))
     }
 }

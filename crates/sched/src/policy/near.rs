@@ -13,14 +13,14 @@
 //!          the first of those that are all kept is taken, where version 2's code takes the one behind those that it
 //!          passed over; and beyond the LLC if nothing in it is idle.
 
-use crate::{Allowed, Machine, Placed, To, View, Wakee, Waker};
+use crate::{Allowed, SchedDomains, TargetQueue, View, WakeDecision, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 /// An LLC is full when it is used to 100/117: Linux's `imbalance_pct` within an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
 /// Whether a task may run on a CPU.
-pub fn may(machine: &Machine, allowed: Allowed, cpu: CpuId) -> bool {
+pub fn may(machine: &SchedDomains, allowed: Allowed, cpu: CpuId) -> bool {
     match allowed {
         Allowed::Anywhere => true,
         Allowed::Cpu(only) => only == cpu,
@@ -30,32 +30,32 @@ pub fn may(machine: &Machine, allowed: Allowed, cpu: CpuId) -> bool {
 }
 
 /// Whether a task may run there, and somebody runs tasks there.
-pub fn takes(machine: &Machine, view: &impl View, allowed: Allowed, cpu: CpuId) -> bool {
+pub fn takes(machine: &SchedDomains, view: &impl View, allowed: Allowed, cpu: CpuId) -> bool {
     may(machine, allowed, cpu) && !view.is_offline(cpu)
 }
 
 /// The nearest CPU that takes the task, beginning with `near` itself.
-pub fn settle(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
+pub fn nearest_allowed(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let all = || std::iter::once(near).chain(machine.others(near));
     let allowed = all().find(|cpu| takes(machine, view, allowed, *cpu));
     allowed.or_else(|| all().find(|cpu| !view.is_offline(*cpu))).unwrap_or(near)
 }
 
 /// The CPU with the least to do of those that take the task; the nearest of these.
-pub fn least_loaded(machine: &Machine, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
+pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let load = |cpu: &CpuId| u64::from(view.backlog(*cpu)) + u64::from(!view.is_idle(*cpu));
     let all = std::iter::once(near).chain(machine.others(near));
     let found = all.filter(|cpu| takes(machine, view, allowed, *cpu)).min_by_key(load);
-    found.unwrap_or_else(|| settle(machine, view, near, allowed))
+    found.unwrap_or_else(|| nearest_allowed(machine, view, near, allowed))
 }
 
 /// Where to begin to look, for a task that has been nowhere: where its waker is; if that is unknown, the
 /// shard with the most idle CPUs, and of equals the one in whose queue the fewest wait.
-pub fn origin(machine: &Machine, view: &impl View, waker: Waker) -> CpuId {
+pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> CpuId {
     match waker {
-        Waker::Cpu(near) | Waker::Outside(Some(near)) => near,
-        Waker::Outside(None) => {
-            let emptiness = |shard: &usize| (u32::MAX - view.idle_in(*shard), view.waiting_in(*shard));
+        WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) => near,
+        WakeSource::Outside(None) => {
+            let emptiness = |shard: &usize| (u32::MAX - view.idle_in(*shard), view.shared_queue_len(*shard));
             let shard = (0..machine.shards()).min_by_key(emptiness).unwrap_or(0);
             machine.cpus_of(shard)[0]
         }
@@ -65,27 +65,30 @@ pub fn origin(machine: &Machine, view: &impl View, waker: Waker) -> CpuId {
 /// The queue that nobody owns, if the task may go there; else the CPU of its own with the least to do.
 /// `shard`: of the nearest CPU, or the one for all.
 pub fn shared(
-    machine: &Machine,
+    machine: &SchedDomains,
     view: &impl View,
     near: CpuId,
     allowed: Allowed,
     shard: Option<usize>,
-) -> Placed {
+) -> WakeDecision {
     if allowed == Allowed::Anywhere {
-        let at = || machine.shard_of(settle(machine, view, near, allowed));
-        return Placed { to: To::Shard(shard.unwrap_or_else(at)), ..Placed::on(near, false) };
+        let at = || machine.shard_of(nearest_allowed(machine, view, near, allowed));
+        return WakeDecision {
+            to: TargetQueue::Shard(shard.unwrap_or_else(at)),
+            ..WakeDecision::on(near, false)
+        };
     }
     let cpu = least_loaded(machine, view, near, allowed);
-    Placed::on(cpu, view.is_idle(cpu))
+    WakeDecision::on(cpu, view.is_idle(cpu))
 }
 
 /// The nearest idle CPU, hot or not.
-pub fn first_idle(machine: &Machine, view: &impl View, near: CpuId) -> Option<CpuId> {
+pub fn first_idle(machine: &SchedDomains, view: &impl View, near: CpuId) -> Option<CpuId> {
     idle_from(machine, view, near).next()
 }
 
 /// The idle CPUs that are online, nearest first.
-fn idle_from(machine: &Machine, view: &impl View, near: CpuId) -> impl Iterator<Item = CpuId> {
+fn idle_from(machine: &SchedDomains, view: &impl View, near: CpuId) -> impl Iterator<Item = CpuId> {
     let shards = machine.shards_from(near).filter(|shard| view.idle_in(*shard) > 0);
     shards.flat_map(move |shard| {
         let itself = (shard == machine.shard_of(near)).then_some(near);
@@ -108,7 +111,7 @@ pub struct Found {
 /// The nearest idle CPU that is not kept for somebody else. As many kept ones are passed over as half of the LLC's
 /// depth; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
 pub fn find_idle(
-    machine: &Machine,
+    machine: &SchedDomains,
     view: &impl View,
     near: CpuId,
     now: Nanos,
@@ -122,7 +125,7 @@ pub fn find_idle(
         if !may(machine, wakee.allowed, cpu) {
             continue;
         }
-        if view.hot_until(cpu) <= now || wakee.home == Some(cpu) {
+        if view.hot_until(cpu) <= now || wakee.prev_cpu == Some(cpu) {
             return Some(Found { cpu, hot_kept: found_hot, hot_broken: false });
         }
         first_hot.get_or_insert(cpu);
@@ -136,7 +139,7 @@ pub fn find_idle(
 
 /// How many CPUs of an LLC are looked at by who searches it: all if it is idle, fewer as it fills, none when it is
 /// full. Ours is the part that is busy at this moment; Linux's is an average ([`scan_depth`]).
-pub fn depth(machine: &Machine, view: &impl View, near: CpuId) -> u32 {
+pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
         let cpus = machine.cpus_of(shard).len() as u64;
@@ -163,7 +166,7 @@ pub const fn hot_max(depth: u32) -> u32 {
 }
 
 /// The shards of a CPU's LLC, its own first.
-pub fn llc_shards(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
+pub fn llc_shards(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = usize> {
     let llc = machine.llc_of(cpu);
     machine.shards_from(cpu).take_while(move |shard| machine.llc_of(machine.cpus_of(*shard)[0]) == llc)
 }

@@ -11,8 +11,8 @@
 //!          `wake_affine` (the wakee stays in its LLC), groups, and the price of a look beyond the LLC.
 
 use super::Policy;
-use super::near::{depth, find_idle, least_loaded, llc_shards, origin, settle, takes};
-use crate::{Allowed, Distance, Machine, Placed, Pull, View, Wake, Whom};
+use super::near::{depth, find_idle, least_loaded, llc_shards, nearest_allowed, origin, takes};
+use crate::{Allowed, Distance, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
 use std::cmp::Reverse;
 use warmcore_types::{CpuId, Nanos};
 
@@ -21,26 +21,26 @@ use warmcore_types::{CpuId, Nanos};
 pub struct SharedQueue;
 
 impl Policy for SharedQueue {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
-        let Some(prev) = wake.wakee.home else {
+        let Some(prev) = wake.wakee.prev_cpu else {
             // A new task is balanced over the machine, as by a fork.
             let near = origin(machine, view, wake.waker);
             let found = find_idle(machine, view, near, Nanos(u64::MAX), &wake.wakee).map(|found| found.cpu);
             let cpu = found.unwrap_or_else(|| least_loaded(machine, view, near, allowed));
-            return Placed::on(cpu, view.is_idle(cpu));
+            return WakeDecision::on(cpu, view.is_idle(cpu));
         };
-        let prev = settle(machine, view, prev, allowed);
+        let prev = nearest_allowed(machine, view, prev, allowed);
         let cpu = idle_sibling(machine, view, prev, allowed).unwrap_or(prev);
-        Placed::on(cpu, view.is_idle(cpu))
+        WakeDecision::on(cpu, view.is_idle(cpu))
     }
 
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, _now: Nanos) -> Pull {
+    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, _now: Nanos) -> StealDecision {
         let own = machine.shard_of(me);
-        if view.waiting_in(own) > 0 {
-            return Pull::Shard(own);
+        if view.shared_queue_len(own) > 0 {
+            return StealDecision::Shard(own);
         }
-        let waits = |cpu: &CpuId| view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+        let waits = |cpu: &CpuId| view.backlog(*cpu) > 0 && view.can_steal(me, *cpu);
         let shards = || machine.shards_from(me).filter(|shard| view.has_backlog_in(*shard));
         let victims = || shards().flat_map(|shard| machine.cpus_from(me, shard)).filter(waits);
         let in_llc = victims().take_while(|cpu| machine.distance(me, *cpu) <= Distance::Llc);
@@ -48,19 +48,25 @@ impl Policy for SharedQueue {
         let longest =
             || victims().max_by_key(|cpu| (Reverse(machine.distance(me, *cpu)), view.backlog(*cpu)));
         match oldest.or_else(longest) {
-            Some(cpu) => Pull::From { cpu, at_most: 1 },
+            Some(cpu) => StealDecision::From { cpu, at_most: 1 },
             None => machine
                 .shards_from(me)
-                .find(|shard| view.waiting_in(*shard) > 0)
-                .map_or(Pull::Nothing, Pull::Shard),
+                .find(|shard| view.shared_queue_len(*shard) > 0)
+                .map_or(StealDecision::Nothing, StealDecision::Shard),
         }
     }
 
-    fn whom(&self) -> Whom {
-        Whom::Oldest
+    fn steal_order(&self) -> StealOrder {
+        StealOrder::Oldest
     }
 
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        at: CpuId,
+        _now: Nanos,
+    ) -> Option<CpuId> {
         // No search for a wakee, whose depth is limited: a CPU that is not called sleeps on beside the queue.
         llc_cpus(machine, at).find(|cpu| is_idle(machine, view, *cpu, Allowed::Anywhere))
     }
@@ -72,18 +78,18 @@ impl Policy for SharedQueue {
 }
 
 /// `target` if it is idle, else an idle CPU of its LLC, as deep as SIS_UTIL says.
-fn idle_sibling(machine: &Machine, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
+fn idle_sibling(machine: &SchedDomains, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
     // 0 where the LLC is overloaded: no CPU but the target is looked at.
     let deep = depth(machine, view, target) as usize;
     llc_cpus(machine, target).take(1 + deep).find(|cpu| is_idle(machine, view, *cpu, allowed))
 }
 
-fn is_idle(machine: &Machine, view: &impl View, cpu: CpuId, allowed: Allowed) -> bool {
+fn is_idle(machine: &SchedDomains, view: &impl View, cpu: CpuId, allowed: Allowed) -> bool {
     view.is_idle(cpu) && takes(machine, view, allowed, cpu)
 }
 
 /// The CPUs of an LLC, beginning with `target`.
-fn llc_cpus(machine: &Machine, target: CpuId) -> impl Iterator<Item = CpuId> {
+fn llc_cpus(machine: &SchedDomains, target: CpuId) -> impl Iterator<Item = CpuId> {
     let others = llc_shards(machine, target).flat_map(move |shard| machine.cpus_from(target, shard));
     std::iter::once(target).chain(others)
 }

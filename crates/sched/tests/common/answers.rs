@@ -7,11 +7,13 @@ use proptest::prelude::*;
 use std::fmt::Display;
 use std::sync::LazyLock;
 use warmcore_sched::policy::may;
-use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, To, View, Wake, Wakee, Waker};
+use warmcore_sched::{
+    Allowed, Policy, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
+};
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
 /// Small enough for many cases, and one that is not.
-pub static MACHINES: LazyLock<Vec<(String, Machine)>> =
+pub static MACHINES: LazyLock<Vec<(String, SchedDomains)>> =
     LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
 
 /// A number that means something: small, great, or none.
@@ -21,9 +23,9 @@ fn nanos() -> impl Strategy<Value = Nanos> {
 
 prop_compose! {
     fn cpu()(idle: bool, offline in prop::bool::weighted(0.3), stuck: bool, hot_until in nanos(),
-             backlog in prop_oneof![Just(0), 0..5u32, any::<u32>()], since in nanos(), refill in nanos())
+             backlog in prop_oneof![Just(0), 0..5u32, any::<u32>()], since in nanos(), migration_cost in nanos())
             -> Cpu {
-        Cpu { idle, offline, stuck, backlog, since, refill, hot_until, ..Cpu::default() }
+        Cpu { idle, offline, stuck, backlog, since, migration_cost, hot_until, ..Cpu::default() }
     }
 }
 
@@ -31,10 +33,10 @@ prop_compose! {
     pub fn case()(which in 0..MACHINES.len())
              (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
               waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], MACHINES[which].1.shards()),
-              home in prop::option::weighted(0.8, 0..MACHINES[which].1.cpus()),
+              prev_cpu in prop::option::weighted(0.8, 0..MACHINES[which].1.cpus()),
               near in prop::option::weighted(0.9, 0..MACHINES[which].1.cpus()),
               (outside, allowed) in (any::<bool>(), 0..5u8), to in 0..MACHINES[which].1.cpus(),
-              (now, refill, debt) in (nanos(), nanos(), nanos()))
+              (now, migration_cost, accrued_cost) in (nanos(), nanos(), nanos()))
              -> (usize, Facts, Wake) {
         let machine = &MACHINES[which].1;
         let mut facts = Facts { cpus, waiting, ..Facts::busy(machine) };
@@ -47,20 +49,20 @@ prop_compose! {
             _ => Allowed::Anywhere,
         };
         // A task's home is a CPU that it may run on; a waker's CPU runs.
-        let home = home.map(cpu).filter(|home| may(machine, allowed, *home));
+        let prev_cpu = prev_cpu.map(cpu).filter(|prev_cpu| may(machine, allowed, *prev_cpu));
         let waker = match near.map(cpu) {
             Some(near) if !outside => {
                 (facts.cpus[near.index()].offline, facts.cpus[near.index()].idle) = (false, false);
-                Waker::Cpu(near)
+                WakeSource::Cpu(near)
             }
-            near => Waker::Outside(near),
+            near => WakeSource::Outside(near),
         };
-        (which, facts, Wake { now, wakee: Wakee { home, refill, debt, woken_from: near.map(cpu), allowed }, waker })
+        (which, facts, Wake { now, wakee: Wakee { prev_cpu, migration_cost, accrued_cost, woken_from: near.map(cpu), allowed }, waker })
     }
 }
 
 /// Whether a CPU may be named: it is allowed and online, or nothing is.
-fn is_right(machine: &Machine, facts: &Facts, allowed: Allowed, cpu: CpuId) -> bool {
+fn is_right(machine: &SchedDomains, facts: &Facts, allowed: Allowed, cpu: CpuId) -> bool {
     let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !facts.is_offline(*cpu));
     let is_online = !facts.is_offline(cpu) || online().next().is_none();
     let is_allowed = may(machine, allowed, cpu) || !online().any(|cpu| may(machine, allowed, cpu));
@@ -83,7 +85,7 @@ pub enum Helps {
 pub struct Habits {
     /// It has one shared queue for all, which offline CPUs may serve.
     pub has_one_queue: bool,
-    /// It keeps debts and hot windows, and lets tasks wait until a time.
+    /// It keeps accrued costs and hot windows, and lets tasks wait until a time.
     pub keeps_debts: bool,
     /// A CPU that pulls looks at all others.
     pub looks_at_all: bool,
@@ -97,21 +99,21 @@ type Checked = Result<(), TestCaseError>;
 pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
     policy: &P,
     habits: Habits,
-    machine: &Machine,
+    machine: &SchedDomains,
     facts: &Facts,
     wake: &Wake,
 ) -> Checked {
     let allowed = wake.wakee.allowed;
     let placed = policy.wake(machine, facts, wake);
     prop_assert_eq!(placed, policy.wake(machine, facts, wake));
-    let Placed { to, kick, debt, hot_kept, hot_broken } = placed;
+    let WakeDecision { to, kick, accrued_cost, hot_kept, hot_broken } = placed;
     match to {
-        To::Cpu(cpu) => {
+        TargetQueue::Cpu(cpu) => {
             prop_assert!(is_right(machine, facts, allowed, cpu), "{policy}: {placed:?}");
             prop_assert!(kick.is_none_or(|kick| kick == cpu), "{policy}: {placed:?}");
             prop_assert!(kick.is_none_or(|kick| facts.is_idle(kick)), "{policy}: {placed:?}");
         }
-        To::Shard(shard) => {
+        TargetQueue::Shard(shard) => {
             prop_assert_eq!(allowed, Allowed::Anywhere);
             prop_assert!(shard < machine.shards());
             prop_assert!(kick.is_none_or(|kick| facts.is_idle(kick) && !facts.is_offline(kick)));
@@ -119,10 +121,10 @@ pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
             prop_assert!(is_served || habits.has_one_queue || facts.cpus.iter().all(|cpu| cpu.offline));
         }
     }
-    if let (To::Cpu(cpu), true) = (to, hot_broken) {
+    if let (TargetQueue::Cpu(cpu), true) = (to, hot_broken) {
         prop_assert!(facts.hot_until(cpu) > wake.now);
     }
-    prop_assert!(habits.keeps_debts || (debt, hot_kept, hot_broken) == (Nanos(0), 0, false));
+    prop_assert!(habits.keeps_debts || (accrued_cost, hot_kept, hot_broken) == (Nanos(0), 0, false));
     Ok(())
 }
 
@@ -130,14 +132,14 @@ pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
 pub fn a_called_cpu_is_idle<P: Policy + Display>(
     policy: &P,
     habits: Habits,
-    machine: &Machine,
+    machine: &SchedDomains,
     facts: &Facts,
     now: Nanos,
 ) -> Checked {
     let is_idle = |cpu: &CpuId| facts.is_idle(*cpu) && !facts.is_offline(*cpu);
     let any = (0..machine.cpus() as u32).map(CpuId).any(|cpu| is_idle(&cpu));
     for at in [0, machine.cpus() - 1] {
-        let called = policy.help(machine, facts, CpuId(at as u32), now);
+        let called = policy.cpu_to_notify(machine, facts, CpuId(at as u32), now);
         prop_assert!(called.is_none_or(|cpu| is_idle(&cpu)), "{policy}: {called:?}");
         let never_misses = match habits.helps {
             Helps::Always => true,
@@ -153,7 +155,7 @@ pub fn a_called_cpu_is_idle<P: Policy + Display>(
 pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
     policy: &P,
     habits: Habits,
-    machine: &Machine,
+    machine: &SchedDomains,
     facts: &Facts,
     now: Nanos,
 ) -> Checked {
@@ -161,13 +163,13 @@ pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
         facts.waiting.iter().any(|n| *n > 0) || machine.others(me).any(|cpu| facts.backlog(cpu) > 0)
     };
     for me in [CpuId(0), CpuId(machine.cpus() as u32 - 1)] {
-        match policy.pull(machine, facts, me, now) {
-            Pull::Shard(shard) => prop_assert!(facts.waiting_in(shard) > 0),
-            Pull::From { cpu, at_most } => {
+        match policy.steal(machine, facts, me, now) {
+            StealDecision::Shard(shard) => prop_assert!(facts.shared_queue_len(shard) > 0),
+            StealDecision::From { cpu, at_most } => {
                 prop_assert!(cpu != me && (1..=facts.backlog(cpu)).contains(&at_most));
             }
-            Pull::Until(at) => prop_assert!(at > now && habits.keeps_debts),
-            Pull::Nothing => prop_assert!(!(habits.looks_at_all && tasks_wait(me)), "{policy}"),
+            StealDecision::Until(at) => prop_assert!(at > now && habits.keeps_debts),
+            StealDecision::Nothing => prop_assert!(!(habits.looks_at_all && tasks_wait(me)), "{policy}"),
         }
     }
     Ok(())
@@ -176,7 +178,7 @@ pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
 /// Between two busy CPUs no more tasks move than make both even.
 pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
     policy: &P,
-    machine: &Machine,
+    machine: &SchedDomains,
     facts: &Facts,
 ) -> Checked {
     let (me, other) = (CpuId(0), CpuId(machine.cpus() as u32 - 1));
@@ -192,9 +194,11 @@ pub fn a_task_whose_cpus_are_gone_runs_elsewhere<P: Policy + Display>(policy: &P
     let mut facts = Facts::busy(&machine);
     facts.cpus[2].offline = true;
     for allowed in [Allowed::Cpu(CpuId(2)), Allowed::Llc(LlcId(9)), Allowed::Node(NodeId(9))] {
-        let wakee = Wakee { home: Some(CpuId(2)), allowed, ..Wakee::default() };
-        let wake = Wake { now: Nanos(0), wakee, waker: Waker::Outside(None) };
-        let To::Cpu(cpu) = policy.wake(&machine, &facts, &wake).to else { panic!("{policy}: shared") };
+        let wakee = Wakee { prev_cpu: Some(CpuId(2)), allowed, ..Wakee::default() };
+        let wake = Wake { now: Nanos(0), wakee, waker: WakeSource::Outside(None) };
+        let TargetQueue::Cpu(cpu) = policy.wake(&machine, &facts, &wake).to else {
+            panic!("{policy}: shared")
+        };
         assert_ne!(cpu, CpuId(2), "{policy}: {allowed:?}");
     }
 }

@@ -7,7 +7,9 @@ use crate::common::{Facts, whole};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
-use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, To, Wake, Wakee, Waker};
+use warmcore_sched::{
+    Allowed, Policy, SchedDomains, StealDecision, TargetQueue, Wake, WakeDecision, WakeSource, Wakee,
+};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::{CpuId, CpuSet, LlcId, Nanos, NodeId};
 
@@ -18,9 +20,9 @@ struct File {
     #[serde(default)]
     wake: Vec<Case>,
     #[serde(default)]
-    pull: Vec<Case>,
+    steal: Vec<Case>,
     #[serde(default)]
-    help: Vec<Case>,
+    notify: Vec<Case>,
 }
 
 #[derive(Deserialize)]
@@ -61,17 +63,17 @@ struct Waiting {
     since_ns: u64,
     oldest_since_ns: Option<u64>,
     #[serde(default)]
-    refill_ns: u64,
+    migration_cost_ns: u64,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Task {
-    home: Option<String>,
+    prev_cpu: Option<String>,
     #[serde(default)]
-    refill_ns: u64,
+    migration_cost_ns: u64,
     #[serde(default)]
-    debt_ns: u64,
+    accrued_cost_ns: u64,
     woken_from: Option<String>,
     allowed: Option<String>,
 }
@@ -86,7 +88,7 @@ fn cpu(text: &str) -> CpuId {
     CpuId(number(text, "cpu"))
 }
 
-fn machine(drawing: &Drawing) -> Machine {
+fn machine(drawing: &Drawing) -> SchedDomains {
     whole(&match drawing {
         Drawing::Known(name) => Topology::from_machine(MACHINES, name).unwrap(),
         Drawing::Counts(counts) => {
@@ -97,7 +99,7 @@ fn machine(drawing: &Drawing) -> Machine {
 }
 
 impl Case {
-    fn facts(&self, machine: &Machine) -> Facts {
+    fn facts(&self, machine: &SchedDomains) -> Facts {
         let mut facts = Facts::busy(machine);
         let list = |text: &str| CpuSet::parse_list(text).unwrap();
         list(&self.idle).iter().for_each(|cpu| facts.cpus[cpu.index()].idle = true);
@@ -112,8 +114,8 @@ impl Case {
                 continue;
             }
             let cpu = &mut facts.cpus[cpu(name).index()];
-            (cpu.backlog, cpu.since, cpu.refill) =
-                (waiting.tasks, Nanos(waiting.since_ns), Nanos(waiting.refill_ns));
+            (cpu.backlog, cpu.since, cpu.migration_cost) =
+                (waiting.tasks, Nanos(waiting.since_ns), Nanos(waiting.migration_cost_ns));
             cpu.oldest = waiting.oldest_since_ns.map(Nanos);
         }
         facts
@@ -128,16 +130,16 @@ impl Case {
             Some(text) => Allowed::Cpu(cpu(text)),
         };
         let waker = match self.waker.as_deref().expect("a wake has a waker") {
-            "outside" => Waker::Outside(None),
+            "outside" => WakeSource::Outside(None),
             text => match text.strip_prefix("outside, on ") {
-                Some(text) => Waker::Outside(Some(cpu(text))),
-                None => Waker::Cpu(cpu(text)),
+                Some(text) => WakeSource::Outside(Some(cpu(text))),
+                None => WakeSource::Cpu(cpu(text)),
             },
         };
         let wakee = Wakee {
-            home: task.home.as_deref().map(cpu),
-            refill: Nanos(task.refill_ns),
-            debt: Nanos(task.debt_ns),
+            prev_cpu: task.prev_cpu.as_deref().map(cpu),
+            migration_cost: Nanos(task.migration_cost_ns),
+            accrued_cost: Nanos(task.accrued_cost_ns),
             woken_from: task.woken_from.as_deref().map(cpu),
             allowed,
         };
@@ -149,35 +151,35 @@ fn said(entries: impl IntoIterator<Item = (&'static str, toml::Value)>) -> toml:
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn of_wake(placed: Placed) -> toml::Table {
-    let Placed { to, kick, debt, hot_kept, hot_broken } = placed;
+fn of_wake(placed: WakeDecision) -> toml::Table {
+    let WakeDecision { to, kick, accrued_cost, hot_kept, hot_broken } = placed;
     let to = match to {
-        To::Cpu(cpu) => cpu.to_string(),
-        To::Shard(shard) => format!("shard{shard}"),
+        TargetQueue::Cpu(cpu) => cpu.to_string(),
+        TargetQueue::Shard(shard) => format!("shard{shard}"),
     };
     let mut all = said([("to", to.into())]);
     all.extend(said(kick.map(|cpu| ("kick", cpu.to_string().into()))));
-    all.extend(said((debt.0 > 0).then(|| ("debt_ns", (debt.0 as i64).into()))));
+    all.extend(said((accrued_cost.0 > 0).then(|| ("accrued_cost_ns", (accrued_cost.0 as i64).into()))));
     all.extend(said((hot_kept > 0).then(|| ("hot_kept", i64::from(hot_kept).into()))));
     all.extend(said(hot_broken.then(|| ("hot_broken", true.into()))));
     all
 }
 
-fn of_pull(pull: Pull) -> toml::Table {
-    match pull {
-        Pull::Shard(shard) => said([("from", format!("shard{shard}").into())]),
-        Pull::From { cpu, at_most } => {
+fn of_steal(steal: StealDecision) -> toml::Table {
+    match steal {
+        StealDecision::Shard(shard) => said([("from", format!("shard{shard}").into())]),
+        StealDecision::From { cpu, at_most } => {
             said([("from", cpu.to_string().into()), ("at_most", i64::from(at_most).into())])
         }
-        Pull::Until(at) => said([("until_ns", (at.0 as i64).into())]),
-        Pull::Nothing => said([("nothing", true.into())]),
+        StealDecision::Until(at) => said([("until_ns", (at.0 as i64).into())]),
+        StealDecision::Nothing => said([("nothing", true.into())]),
     }
 }
 
-fn of_help(called: Option<CpuId>) -> toml::Table {
+fn of_notify(called: Option<CpuId>) -> toml::Table {
     match called {
         Some(cpu) => said([("kick", cpu.to_string().into())]),
-        None => said([("nobody", true.into())]),
+        None => said([("none", true.into())]),
     }
 }
 
@@ -218,12 +220,12 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
         let mut rewritten = text.clone();
         let file: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let machine = machine(&file.machine);
-        let kinds = [("wake", &file.wake), ("pull", &file.pull), ("help", &file.help)];
+        let kinds = [("wake", &file.wake), ("steal", &file.steal), ("notify", &file.notify)];
         for (kind, case) in kinds.into_iter().flat_map(|(kind, all)| all.iter().map(move |case| (kind, case)))
         {
             cases += 1;
             let (facts, now) = (case.facts(&machine), Nanos(case.now_ns));
-            let at = || cpu(case.cpu.as_deref().expect("a pull has a cpu"));
+            let at = || cpu(case.cpu.as_deref().expect("a steal has a cpu"));
             let mut diff = String::new();
             assert!(!case.answer.is_empty(), "{name}: nobody answers `{}`", case.why);
             for (policy, expected) in &case.answer {
@@ -234,8 +236,8 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
                 answered.insert((kind, policy.clone()));
                 let answer = match kind {
                     "wake" => of_wake(asked.wake(&machine, &facts, &case.wake())),
-                    "pull" => of_pull(asked.pull(&machine, &facts, at(), now)),
-                    _ => of_help(asked.help(&machine, &facts, at(), now)),
+                    "steal" => of_steal(asked.steal(&machine, &facts, at(), now)),
+                    _ => of_notify(asked.cpu_to_notify(&machine, &facts, at(), now)),
                 };
                 if answer != *expected {
                     let (of_case, new) = (rewritten.find(&case.why).unwrap(), line(policy, &answer));
@@ -259,7 +261,7 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
     assert!(wrong.is_empty(), "\n\n{wrong}");
     assert!(cases >= 40, "only {cases} cases were found");
     for policy in all {
-        for kind in ["wake", "pull", "help"] {
+        for kind in ["wake", "steal", "notify"] {
             assert!(answered.contains(&(kind, policy.to_string())), "no file asks {policy} for a {kind}");
         }
     }

@@ -3,7 +3,7 @@
 
 pub mod model;
 
-use warmcore_sched::{Machine, View};
+use warmcore_sched::{SchedDomains, View};
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::{CpuId, Nanos};
 
@@ -24,13 +24,13 @@ pub struct Cpu {
     pub since: Nanos,
     /// When the task began to wait that has waited longest, if that is not `since`.
     pub oldest: Option<Nanos>,
-    pub refill: Nanos,
+    pub migration_cost: Nanos,
     pub hot_until: Nanos,
 }
 
 impl Facts {
     /// All run, and nobody waits.
-    pub fn busy(machine: &Machine) -> Self {
+    pub fn busy(machine: &SchedDomains) -> Self {
         let shard_of = (0..machine.cpus() as u32).map(|cpu| machine.shard_of(CpuId(cpu))).collect();
         Self { cpus: vec![Cpu::default(); machine.cpus()], shard_of, waiting: vec![0; machine.shards()] }
     }
@@ -56,13 +56,13 @@ impl View for Facts {
         let cpu = &self.cpus[cpu.index()];
         cpu.oldest.unwrap_or(cpu.since)
     }
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
-        self.cpus[cpu.index()].refill
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.cpus[cpu.index()].migration_cost
     }
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.cpus[cpu.index()].hot_until
     }
-    fn waiting_in(&self, shard: usize) -> u32 {
+    fn shared_queue_len(&self, shard: usize) -> u32 {
         self.waiting[shard]
     }
     fn idle_in(&self, shard: usize) -> u32 {
@@ -75,8 +75,8 @@ impl View for Facts {
 }
 
 /// The host's CPUs are those of the topology, in its order.
-pub fn whole(topology: &Topology) -> Machine {
-    Machine::new(topology, &topology.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>())
+pub fn whole(topology: &Topology) -> SchedDomains {
+    SchedDomains::new(topology, &topology.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>())
 }
 
 /// A machine of so many sockets × LLCs × cores × threads.
@@ -88,7 +88,7 @@ pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
 }
 
 /// Every machine that is worth a try, by name.
-pub fn all_machines() -> Vec<(String, Machine)> {
+pub fn all_machines() -> Vec<(String, SchedDomains)> {
     let known = machines(MACHINES).expect("the file is right");
     let mut all: Vec<_> = known
         .into_iter()
@@ -110,10 +110,10 @@ pub fn all_machines() -> Vec<(String, Machine)> {
     }
     let two = drawn(1, 1, 2, 1);
     let crowd: Vec<CpuId> = (0..1024).map(|i| CpuId(i % 2)).collect();
-    all.push(("1024 workers on 2 CPUs".into(), Machine::new(&two, &crowd)));
+    all.push(("1024 workers on 2 CPUs".into(), SchedDomains::new(&two, &crowd)));
     let lopsided: Vec<CpuId> = (0..100).map(|i| CpuId(u32::from(i > 60))).collect();
-    all.push(("61 and 39 workers on 2 CPUs".into(), Machine::new(&two, &lopsided)));
-    all.push(("a CPU that nobody knows".into(), Machine::new(&two, &[CpuId(0), CpuId(7000), CpuId(1)])));
+    all.push(("61 and 39 workers on 2 CPUs".into(), SchedDomains::new(&two, &lopsided)));
+    all.push(("a CPU that nobody knows".into(), SchedDomains::new(&two, &[CpuId(0), CpuId(7000), CpuId(1)])));
     let mut cut_across = drawn(2, 2, 4, 2);
     for cpu in &mut cut_across.cpus {
         // Nodes deal out the CPUs of each LLC, and sockets those of each node.

@@ -1,7 +1,7 @@
 //! Model: imagined CPUs that do what a policy says, in imagined time.
 //!
 //! Model.   A host as small as can be: a queue per CPU and per shard, kicks that take 10 µs, polls that take
-//!          their time and, after a move, the refill besides. It asks for help as the trait says: when a task is put
+//!          their time and, after a move, the migration cost besides. It asks for help as the trait says: when a task is put
 //!          behind others, after each poll while others wait, when somebody who looked has found
 //!          something, when a poll gets long.
 //! Number.  384 CPUs, 50 ms: about 100 000 events.
@@ -9,12 +9,15 @@
 use super::whole;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use warmcore_sched::{Allowed, Home, Machine, Policy, Pull, To, View, Wake, Wakee, Waker, Whom};
+use warmcore_sched::{
+    Allowed, Home, Policy, SchedDomains, StealDecision, StealOrder, TargetQueue, View, Wake, WakeSource,
+    Wakee,
+};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
 /// What a kick takes.
-pub const KICK: u64 = 10_000;
+pub const WAKEUP_COST: u64 = 10_000;
 /// A poll is called long after so much.
 pub const LONG: u64 = 1_000_000;
 
@@ -39,9 +42,9 @@ pub struct Task {
     pub poll: (u64, u64),
     pub then: Then,
     pub allowed: Allowed,
-    home: Option<CpuId>,
+    prev_cpu: Option<CpuId>,
     average_poll: u64,
-    debt: Nanos,
+    accrued_cost: Nanos,
     woken_from: Option<CpuId>,
     asleep: bool,
     waits: bool,
@@ -55,9 +58,9 @@ impl Task {
             poll,
             then,
             allowed: Allowed::Anywhere,
-            home: None,
+            prev_cpu: None,
             average_poll: 0,
-            debt: Nanos(0),
+            accrued_cost: Nanos(0),
             woken_from: None,
             asleep: true,
             waits: false,
@@ -78,7 +81,7 @@ impl Task {
 
     /// It has been there before.
     pub fn at_home(self, cpu: u32) -> Self {
-        Self { home: Some(CpuId(cpu)), average_poll: (self.poll.0 + self.poll.1) / 2, ..self }
+        Self { prev_cpu: Some(CpuId(cpu)), average_poll: (self.poll.0 + self.poll.1) / 2, ..self }
     }
 }
 
@@ -140,7 +143,7 @@ pub struct Outcome {
 }
 
 pub struct Model<P> {
-    pub machine: Machine,
+    pub machine: SchedDomains,
     policy: P,
     cpus: Vec<Cpu>,
     shards: Vec<VecDeque<usize>>,
@@ -176,27 +179,27 @@ impl<P> View for Model<P> {
         let oldest = self.cpus[cpu.index()].queue.iter().find(mine).expect("asked where a task waits");
         Nanos(self.tasks[*oldest].queued_at)
     }
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
-        self.cpus[cpu.index()].queue.front().map_or(Nanos(0), |task| self.refill(*task))
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.cpus[cpu.index()].queue.front().map_or(Nanos(0), |task| self.migration_cost(*task))
     }
     fn hot_until(&self, _cpu: CpuId) -> Nanos {
         Nanos(0)
     }
-    fn waiting_in(&self, shard: usize) -> u32 {
+    fn shared_queue_len(&self, shard: usize) -> u32 {
         self.shards[shard].len() as u32
     }
     fn idle_in(&self, shard: usize) -> u32 {
         self.machine.cpus_of(shard).iter().filter(|cpu| self.is_idle(**cpu)).count() as u32
     }
-    fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
+    fn can_steal(&self, me: CpuId, cpu: CpuId) -> bool {
         self.cpus[cpu.index()].queue.iter().any(|task| self.machine.allows(self.tasks[*task].allowed, me))
     }
 }
 
 impl<P> Model<P> {
     /// What a move of the task costs, whatever the policy thinks.
-    fn refill(&self, task: usize) -> Nanos {
-        Home.refill(Nanos(self.tasks[task].average_poll))
+    fn migration_cost(&self, task: usize) -> Nanos {
+        Home.migration_cost(Nanos(self.tasks[task].average_poll))
     }
 }
 
@@ -233,7 +236,7 @@ impl<P: Policy> Model<P> {
             if self.tasks[task].waits {
                 continue;
             }
-            self.wake(task, spawned_on.map_or(Waker::Outside(None), Waker::Cpu));
+            self.wake(task, spawned_on.map_or(WakeSource::Outside(None), WakeSource::Cpu));
         }
         while let Some(Reverse((at, _, event))) = self.events.pop()
             && at <= until
@@ -262,15 +265,15 @@ impl<P: Policy> Model<P> {
         match event {
             Event::PollEnds(cpu, generation) if is_now(self, cpu, generation) => self.poll_ends(cpu),
             Event::Timer(task) => {
-                let home = self.tasks[task].home.expect("it ran");
-                match self.cpus[home.index()].state {
-                    State::Offline => self.wake(task, Waker::Outside(None)),
+                let prev_cpu = self.tasks[task].prev_cpu.expect("it ran");
+                match self.cpus[prev_cpu.index()].state {
+                    State::Offline => self.wake(task, WakeSource::Outside(None)),
                     // Its own timer wakes it.
                     State::Idle { .. } => {
-                        self.come(home);
-                        self.wake(task, Waker::Cpu(home));
+                        self.come(prev_cpu);
+                        self.wake(task, WakeSource::Cpu(prev_cpu));
                     }
-                    _ => self.wake(task, Waker::Cpu(home)),
+                    _ => self.wake(task, WakeSource::Cpu(prev_cpu)),
                 }
             }
             Event::Arrives(cpu, generation) | Event::Looks(cpu, generation)
@@ -297,18 +300,18 @@ impl<P: Policy> Model<P> {
                 let at = self.now + self.between(least, most);
                 self.at(at, Event::Timer(task));
             }
-            Then::Pass(partner) => self.wake(partner, Waker::Cpu(cpu)),
+            Then::Pass(partner) => self.wake(partner, WakeSource::Cpu(cpu)),
             Then::Message(of) => {
                 let begin = self.between(0, of as u64) as usize;
                 let other = (0..of)
                     .map(|i| (begin + i) % of)
                     .find(|other| *other != task && self.tasks[*other].asleep);
-                self.wake(other.unwrap_or(task), Waker::Cpu(cpu));
+                self.wake(other.unwrap_or(task), WakeSource::Cpu(cpu));
             }
             Then::Fork(children, least, most) => {
                 for _ in 0..children {
                     self.tasks.push(Task::new((least, most), Then::End));
-                    self.wake(self.tasks.len() - 1, Waker::Cpu(cpu));
+                    self.wake(self.tasks.len() - 1, WakeSource::Cpu(cpu));
                 }
                 let at = self.now + 20 * most;
                 self.at(at, Event::Timer(task));
@@ -321,22 +324,22 @@ impl<P: Policy> Model<P> {
         self.next(cpu);
     }
 
-    fn wake(&mut self, task: usize, waker: Waker) {
+    fn wake(&mut self, task: usize, waker: WakeSource) {
         if !std::mem::replace(&mut self.tasks[task].asleep, false) {
             return;
         }
         self.outcome.wakes += 1;
-        let Task { home, debt, woken_from, allowed, .. } = self.tasks[task];
-        let refill = self.policy.refill(Nanos(self.tasks[task].average_poll));
-        let wakee = Wakee { home, refill, debt, woken_from, allowed };
+        let Task { prev_cpu, accrued_cost, woken_from, allowed, .. } = self.tasks[task];
+        let migration_cost = self.policy.migration_cost(Nanos(self.tasks[task].average_poll));
+        let wakee = Wakee { prev_cpu, migration_cost, accrued_cost, woken_from, allowed };
         let placed = self.policy.wake(&self.machine, &*self, &Wake { now: Nanos(self.now), wakee, waker });
-        self.tasks[task].debt = placed.debt;
+        self.tasks[task].accrued_cost = placed.accrued_cost;
         self.tasks[task].woken_from = match waker {
-            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) if home != Some(cpu) => Some(cpu),
+            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) if prev_cpu != Some(cpu) => Some(cpu),
             _ => None,
         };
         match placed.to {
-            To::Cpu(cpu) => {
+            TargetQueue::Cpu(cpu) => {
                 assert!(!self.is_offline(cpu), "{placed:?}");
                 self.put(cpu, task);
                 if self.is_idle(cpu) {
@@ -345,7 +348,7 @@ impl<P: Policy> Model<P> {
                     self.help(cpu);
                 }
             }
-            To::Shard(shard) => {
+            TargetQueue::Shard(shard) => {
                 self.tasks[task].queued_at = self.now;
                 self.shards[shard].push_back(task);
                 if let Some(cpu) = placed.kick {
@@ -372,7 +375,7 @@ impl<P: Policy> Model<P> {
         if self.cpus.iter().any(looks) {
             return;
         }
-        if let Some(cpu) = self.policy.help(&self.machine, &*self, at, Nanos(self.now)) {
+        if let Some(cpu) = self.policy.cpu_to_notify(&self.machine, &*self, at, Nanos(self.now)) {
             self.kick(cpu);
         }
     }
@@ -395,7 +398,7 @@ impl<P: Policy> Model<P> {
     fn come(&mut self, cpu: CpuId) {
         let State::Idle { since, .. } = self.cpus[cpu.index()].state else { panic!("{cpu} does not sleep") };
         let generation = self.turn(cpu, State::Coming { since });
-        self.at(self.now + KICK, Event::Arrives(cpu, generation));
+        self.at(self.now + WAKEUP_COST, Event::Arrives(cpu, generation));
     }
 
     fn turn(&mut self, cpu: CpuId, state: State) -> u32 {
@@ -430,21 +433,21 @@ impl<P: Policy> Model<P> {
         // Neither running nor asleep while it looks.
         self.cpus[cpu.index()].state = State::Coming { since: idle_since };
         let mut look = None;
-        match self.policy.pull(&self.machine, &*self, cpu, Nanos(now)) {
-            Pull::Shard(shard) => {
+        match self.policy.steal(&self.machine, &*self, cpu, Nanos(now)) {
+            StealDecision::Shard(shard) => {
                 let task = self.shards[shard].pop_front().expect("somebody waits");
                 self.begin(cpu, task, idle_since);
                 self.hand_on(cpu);
                 return true;
             }
-            Pull::From { cpu: from, at_most } => {
+            StealDecision::From { cpu: from, at_most } => {
                 let mut taken = Vec::new();
                 while taken.len() < at_most as usize {
                     let queue = &mut self.cpus[from.index()].queue;
                     let mine = |task: &usize| self.machine.allows(self.tasks[*task].allowed, cpu);
-                    let at = match self.policy.whom() {
-                        Whom::Oldest => queue.iter().position(mine),
-                        Whom::Last => queue.iter().rposition(mine),
+                    let at = match self.policy.steal_order() {
+                        StealOrder::Oldest => queue.iter().position(mine),
+                        StealOrder::Last => queue.iter().rposition(mine),
                     };
                     let Some(task) = at.and_then(|at| queue.remove(at)) else { break };
                     taken.push(task);
@@ -459,8 +462,8 @@ impl<P: Policy> Model<P> {
                 self.hand_on(from);
                 return true;
             }
-            Pull::Until(at) => look = Some(at.0),
-            Pull::Nothing => {}
+            StealDecision::Until(at) => look = Some(at.0),
+            StealDecision::Nothing => {}
         }
         let generation = self.turn(cpu, State::Idle { since: idle_since, look: look.is_some() });
         if let Some(at) = look {
@@ -480,18 +483,18 @@ impl<P: Policy> Model<P> {
         }
         let base = self.between(self.tasks[task].poll.0, self.tasks[task].poll.1);
         let mut takes = base;
-        let home = self.tasks[task].home;
-        if let Some(home) = home.filter(|home| *home != cpu) {
+        let prev_cpu = self.tasks[task].prev_cpu;
+        if let Some(prev_cpu) = prev_cpu.filter(|prev_cpu| *prev_cpu != cpu) {
             self.outcome.moves += 1;
             self.outcome.moves_back += u64::from(self.tasks[task].last_moved_from == Some(cpu));
-            takes += self.refill(task).0;
+            takes += self.migration_cost(task).0;
             let task = &mut self.tasks[task];
-            (task.debt, task.last_moved_from) = (Nanos(0), Some(home));
+            (task.accrued_cost, task.last_moved_from) = (Nanos(0), Some(prev_cpu));
         }
         self.outcome.polls += 1;
         let average = self.tasks[task].average_poll;
         self.tasks[task].average_poll = if average == 0 { base } else { average - average / 8 + base / 8 };
-        self.tasks[task].home = Some(cpu);
+        self.tasks[task].prev_cpu = Some(cpu);
         let generation = self.turn(cpu, State::Running { task, since: now });
         self.at(now + takes, Event::PollEnds(cpu, generation));
         if takes > LONG {

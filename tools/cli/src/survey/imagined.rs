@@ -19,7 +19,7 @@ use warmcore_papers::{
 };
 use warmcore_report::{Lane, Lanes, Panel, Pictures, Run, Simulated};
 use warmcore_results::system as host;
-use warmcore_sched::{To, Waker};
+use warmcore_sched::{TargetQueue, WakeSource};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::Kernel;
@@ -185,15 +185,15 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn waking(&mut self, now: Nanos, waker: Waker, _wakee: TaskId) {
-        if let Waker::Cpu(cpu) = waker
+    fn waking(&mut self, now: Nanos, waker: WakeSource, _wakee: TaskId) {
+        if let WakeSource::Cpu(cpu) = waker
             && (FROM..FROM + DRAWN).contains(&now.0)
         {
             self.lanes[cpu.index()].wakes_ns.push(now.0);
         }
     }
 
-    fn queued(&mut self, _now: Nanos, _task: TaskId, _at: To) {}
+    fn queued(&mut self, _now: Nanos, _task: TaskId, _at: TargetQueue) {}
 
     fn switch(
         &mut self,

@@ -7,7 +7,7 @@
 //! Source.  smol's executor, without its runners' own queues.
 
 use warmcore_sched::policy::near::{first_idle, origin, shared};
-use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, View, Wake};
+use warmcore_sched::{Allowed, Policy, SchedDomains, StealDecision, View, Wake, WakeDecision};
 use warmcore_types::{CpuId, Nanos};
 
 /// The shard whose queue is the one for all.
@@ -18,21 +18,31 @@ const THE_QUEUE: usize = 0;
 pub struct GlobalFifo;
 
 impl Policy for GlobalFifo {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
         let near = origin(machine, view, wake.waker);
         let placed = shared(machine, view, near, allowed, Some(THE_QUEUE));
         if allowed != Allowed::Anywhere {
             return placed;
         }
-        Placed { kick: first_idle(machine, view, near), ..placed }
+        WakeDecision { kick: first_idle(machine, view, near), ..placed }
     }
 
-    fn pull(&self, _machine: &Machine, view: &impl View, _me: CpuId, _now: Nanos) -> Pull {
-        if view.waiting_in(THE_QUEUE) > 0 { Pull::Shard(THE_QUEUE) } else { Pull::Nothing }
+    fn steal(&self, _machine: &SchedDomains, view: &impl View, _me: CpuId, _now: Nanos) -> StealDecision {
+        if view.shared_queue_len(THE_QUEUE) > 0 {
+            StealDecision::Shard(THE_QUEUE)
+        } else {
+            StealDecision::Nothing
+        }
     }
 
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        at: CpuId,
+        _now: Nanos,
+    ) -> Option<CpuId> {
         first_idle(machine, view, at)
     }
 }

@@ -4,7 +4,7 @@
 //!          whole idle core first where cores have threads, else by the kernel's numbers from there on, as deep as
 //!          SIS_UTIL says (`wake.rs`). A new task goes where the most CPUs are idle (`wake.rs`). A CPU that runs
 //!          out of work searches its domains from the inside to the outside for somebody who waits, unless it
-//!          usually idles for less than that costs (`balance.rs`). A CPU that is called by [`help`](SimPolicy::help),
+//!          usually idles for less than that costs (`balance.rs`). A CPU that is called by [`cpu_to_notify`](SimPolicy::cpu_to_notify),
 //!          which a host asks at each tick of a CPU where somebody waits, searches whatever it costs, but each
 //!          domain only now and then. The settings are switches of one and the same code, so that two runs differ
 //!          in nothing else. The shared queues: one per LLC in v1; in v3 one per six CPUs of it, by their numbers.
@@ -22,7 +22,7 @@
 //! - `is_idle` is the kernel's `available_idle_cpu`: nothing runs there, waits there or is on its way.
 //! - Each look at a CPU is one question: `is_idle` in a wake, `runs` in a pull. Who counts them knows what the
 //!   search costs, and `newidle_cost` is the same count for a domain times the price of a look.
-//! - [`Pull::From`] takes the one that has not run for the longest time. [`Pull::Shard`] takes the first of the
+//! - [`StealDecision::From`] takes the one that has not run for the longest time. [`StealDecision::Shard`] takes the first of the
 //!   shared wake queue, off the CPU where it waits ([`SimPolicy::enters`]).
 //! - `usage_in` averages the time that CPUs *run*. Where a pair of tasks per CPU talks, half of them on their way out
 //!   of an idle state, no CPU is idle and yet they are used to two thirds: searches go on, and keep it so.
@@ -39,7 +39,8 @@ pub use view::KernelView;
 
 use super::{Enqueued, SimPolicy};
 use warmcore_sched::{
-    Allowed, Distance, MIGRATION_COST, Machine, Placed, Pull, SHARD_CPUS_MAX, Sleeps, Wake,
+    Allowed, Distance, SHARD_CPUS_MAX, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
+    Wake, WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
 
@@ -125,52 +126,59 @@ impl Default for Kernel {
             queue_rule: QueueRule::default(),
             sis_node: false,
             newidle: Newidle::default(),
-            migration_cost: MIGRATION_COST,
+            migration_cost: SYSCTL_MIGRATION_COST,
         }
     }
 }
 
 impl SimPolicy for Kernel {
-    fn wake(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
         self.select(machine, view, wake)
     }
 
-    fn learn_sleep(&self, sleeps: &mut Sleeps, now: Nanos) {
+    fn learn_sleep(&self, sleeps: &mut SleepHistory, now: Nanos) {
         wake_as_posted(sleeps, now, self.migration_cost);
     }
 
-    fn migration_cost(&self) -> Nanos {
+    fn sysctl_migration_cost(&self) -> Nanos {
         self.migration_cost
     }
 
-    fn queues(&self, machine: &Machine) -> usize {
+    fn queues(&self, machine: &SchedDomains) -> usize {
         machine.shards() * if self.queue_rule == QueueRule::V1 { 1 } else { QUEUES_PER_SHARD }
     }
 
     /// In v1 only a wake in the narrow sense: not a task that was sent elsewhere on purpose. Never a pinned one.
-    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
+    fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let is_pinned = matches!(allowed, Allowed::Cpu(_));
         let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenAtHome;
         let enters = self.wake_queue && is_meant && !is_pinned;
         enters.then(|| self.queues_of(machine, cpu).next()).flatten()
     }
 
-    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
+    fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision {
         if self.wake_queue {
             let is_open = self.queues_are_worth_a_look(machine, view, me);
             if !is_open && view.is_newly_idle(me) {
-                return Pull::Nothing;
+                return StealDecision::Nothing;
             }
-            let holds_one = |queue: &usize| view.waiting_in(*queue) > 0 && view.may_take_in(me, *queue);
+            let holds_one =
+                |queue: &usize| view.shared_queue_len(*queue) > 0 && view.can_steal_in(me, *queue);
             if is_open && let Some(queue) = self.queues_of(machine, me).find(holds_one) {
-                return Pull::Shard(queue);
+                return StealDecision::Shard(queue);
             }
         }
         self.search(machine, view, me, now)
     }
 
     /// `nohz_balancer_kick`, `find_new_ilb`: two are there, so the idle CPU with the lowest number is to look.
-    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        at: CpuId,
+        _now: Nanos,
+    ) -> Option<CpuId> {
         if view.runs(at) < 2 || (0..machine.shards()).all(|shard| view.idle_in(shard) == 0) {
             return None;
         }
@@ -181,11 +189,11 @@ impl SimPolicy for Kernel {
 
     /// Periodic balance between two that are busy: half of the difference, if that is more than the domain lets pass
     /// and the difference is of whole tasks.
-    fn balance(&self, machine: &Machine, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
+    fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
         let imbalance = balance::imbalance_pct(machine.distance(me, other));
         let differs = u64::from(there) * 100 > u64::from(here) * imbalance;
-        if !differs || there < here.saturating_add(2) || !view.may_take(me, other) {
+        if !differs || there < here.saturating_add(2) || !view.can_steal(me, other) {
             return 0;
         }
         // Those that run stay.
@@ -195,7 +203,7 @@ impl SimPolicy for Kernel {
 
 impl Kernel {
     /// The shared queues of a CPU's LLC, that of the CPU first: those that begin with its first shard.
-    fn queues_of(&self, machine: &Machine, cpu: CpuId) -> impl Iterator<Item = usize> {
+    fn queues_of(&self, machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = usize> {
         let llc = machine.within(cpu, Distance::Llc);
         let first = machine.shard_of(llc[0]);
         let (first, all) = match self.queue_rule {
@@ -212,10 +220,10 @@ impl Kernel {
 
 /// The domains of a CPU from the inside to the outside, each with the one within it, whose size is that of the
 /// groups it consists of. A level that adds nobody is none.
-fn domains(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> + '_ {
-    use Distance::{Core, Llc, Machine as All, Node, Same, Socket};
+fn domains(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> + '_ {
+    use Distance::{Llc, Node, Other, Same, Smt, Socket};
     let mut inner = Same;
-    [Core, Llc, Node, Socket, All].into_iter().filter_map(move |level| {
+    [Smt, Llc, Node, Socket, Other].into_iter().filter_map(move |level| {
         let adds = machine.within(cpu, level).len() > machine.within(cpu, inner).len();
         adds.then(|| (level, std::mem::replace(&mut inner, level)))
     })
@@ -223,7 +231,7 @@ fn domains(machine: &Machine, cpu: CpuId) -> impl Iterator<Item = (Distance, Dis
 
 /// The groups of a domain, each of those that are within `inner` of each other.
 fn groups<'m>(
-    machine: &'m Machine,
+    machine: &'m SchedDomains,
     all: &'m [CpuId],
     inner: Distance,
 ) -> impl DoubleEndedIterator<Item = &'m [CpuId]> {
@@ -232,7 +240,7 @@ fn groups<'m>(
 
 /// A task wakes: what its sleep adds to its history, by the rule of SIS_CACHE's code, versions 1 and 2 alike. A sleep of
 /// `migration_cost` is a long one.
-fn wake_as_posted(sleeps: &mut Sleeps, now: Nanos, migration_cost: Nanos) {
+fn wake_as_posted(sleeps: &mut SleepHistory, now: Nanos, migration_cost: Nanos) {
     if sleeps.since.0 == 0 || now <= sleeps.since {
         return;
     }

@@ -5,8 +5,8 @@
 //! Number.  No move, ever; a CPU may idle for as long as its neighbour has a queue.
 //! Source.  seastar, glommio, a current-thread runtime per core.
 
-use warmcore_sched::policy::near::{least_loaded, origin, settle};
-use warmcore_sched::{Machine, Placed, Policy, Pull, View, Wake};
+use warmcore_sched::policy::near::{least_loaded, nearest_allowed, origin};
+use warmcore_sched::{Policy, SchedDomains, StealDecision, View, Wake, WakeDecision};
 use warmcore_types::{CpuId, Nanos};
 
 /// Always home, and never pulled.
@@ -14,22 +14,28 @@ use warmcore_types::{CpuId, Nanos};
 pub struct PrevCpu;
 
 impl Policy for PrevCpu {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
-        let cpu = match wake.wakee.home {
-            Some(home) => settle(machine, view, home, allowed),
+        let cpu = match wake.wakee.prev_cpu {
+            Some(prev_cpu) => nearest_allowed(machine, view, prev_cpu, allowed),
             None => least_loaded(machine, view, origin(machine, view, wake.waker), allowed),
         };
-        Placed::on(cpu, view.is_idle(cpu))
+        WakeDecision::on(cpu, view.is_idle(cpu))
     }
 
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, _now: Nanos) -> Pull {
+    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, _now: Nanos) -> StealDecision {
         // It puts nobody there, but its host may have.
         let shard = machine.shard_of(me);
-        if view.waiting_in(shard) > 0 { Pull::Shard(shard) } else { Pull::Nothing }
+        if view.shared_queue_len(shard) > 0 { StealDecision::Shard(shard) } else { StealDecision::Nothing }
     }
 
-    fn help(&self, _machine: &Machine, _view: &impl View, _at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn cpu_to_notify(
+        &self,
+        _machine: &SchedDomains,
+        _view: &impl View,
+        _at: CpuId,
+        _now: Nanos,
+    ) -> Option<CpuId> {
         None
     }
 }

@@ -8,7 +8,9 @@
 //! Source.  tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.
 
 use warmcore_sched::policy::near::{first_idle, may, origin, shared};
-use warmcore_sched::{Allowed, Machine, Placed, Policy, Pull, View, Wake, Waker, Whom};
+use warmcore_sched::{
+    Allowed, Policy, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision, WakeSource,
+};
 use warmcore_types::{CpuId, Nanos};
 
 /// The shard whose queue takes what comes from outside.
@@ -19,45 +21,51 @@ const INJECT: usize = 0;
 pub struct WorkSteal;
 
 impl Policy for WorkSteal {
-    fn wake(&self, machine: &Machine, view: &impl View, wake: &Wake) -> Placed {
+    fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
         match wake.waker {
-            Waker::Cpu(waker) if may(machine, allowed, waker) => Placed::on(waker, false),
+            WakeSource::Cpu(waker) if may(machine, allowed, waker) => WakeDecision::on(waker, false),
             waker => {
                 let near = origin(machine, view, waker);
                 let placed = shared(machine, view, near, allowed, Some(INJECT));
                 if allowed != Allowed::Anywhere {
                     return placed;
                 }
-                Placed { kick: first_idle(machine, view, near), ..placed }
+                WakeDecision { kick: first_idle(machine, view, near), ..placed }
             }
         }
     }
 
-    fn pull(&self, machine: &Machine, view: &impl View, me: CpuId, now: Nanos) -> Pull {
-        if view.waiting_in(INJECT) > 0 {
-            return Pull::Shard(INJECT);
+    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
+        if view.shared_queue_len(INJECT) > 0 {
+            return StealDecision::Shard(INJECT);
         }
         let all = machine.cpus() as u64;
         let begin = scatter(now.0 ^ u64::from(me.0) << 32) % all;
         let victims = (0..all).map(|i| CpuId(((begin + i) % all) as u32)).filter(|cpu| *cpu != me);
         let mut waiting = victims.map(|cpu| (cpu, view.backlog(cpu)));
-        match waiting.find(|(cpu, waiting)| *waiting > 0 && view.may_take(me, *cpu)) {
-            Some((cpu, waiting)) => Pull::From { cpu, at_most: waiting.div_ceil(2) },
-            None => Pull::Nothing,
+        match waiting.find(|(cpu, waiting)| *waiting > 0 && view.can_steal(me, *cpu)) {
+            Some((cpu, waiting)) => StealDecision::From { cpu, at_most: waiting.div_ceil(2) },
+            None => StealDecision::Nothing,
         }
     }
 
     /// A thief takes from the head of the victim's queue.
-    fn whom(&self) -> Whom {
-        Whom::Oldest
+    fn steal_order(&self) -> StealOrder {
+        StealOrder::Oldest
     }
 
-    fn help(&self, machine: &Machine, view: &impl View, at: CpuId, _now: Nanos) -> Option<CpuId> {
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        at: CpuId,
+        _now: Nanos,
+    ) -> Option<CpuId> {
         first_idle(machine, view, at)
     }
 
-    fn chain_max(&self, _average_poll: Nanos) -> u32 {
+    fn max_lifo_polls(&self, _average_poll: Nanos) -> u32 {
         3
     }
 }

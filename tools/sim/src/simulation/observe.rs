@@ -6,7 +6,7 @@
 //! Writers. The simulation calls; an observer changes nothing in it.
 
 use crate::program::TaskId;
-use warmcore_sched::Waker;
+use warmcore_sched::WakeSource;
 use warmcore_types::{CpuId, Nanos};
 
 /// Why a task left its CPU.
@@ -23,12 +23,12 @@ pub enum SwitchReason {
 /// Somebody who watches. CPUs are the host's: those of the topology, in its order.
 pub trait Observer {
     /// A task is woken, for the first time if it is new.
-    fn waking(&mut self, now: Nanos, waker: Waker, wakee: TaskId) {
+    fn waking(&mut self, now: Nanos, waker: WakeSource, wakee: TaskId) {
         let _ = (now, waker, wakee);
     }
 
     /// A task waits for a CPU from now on: on that one, or on any of the shard.
-    fn queued(&mut self, now: Nanos, task: TaskId, at: warmcore_sched::To) {
+    fn queued(&mut self, now: Nanos, task: TaskId, at: warmcore_sched::TargetQueue) {
         let _ = (now, task, at);
     }
 

@@ -5,11 +5,11 @@
 //!          policy says in which direction a round goes; and a slot for the one that the running task woke.
 //! Number.  56 bytes.
 //! Writers. The simulation.
-//! Source.  Rounds: the runtime's queue, for one tenant. Which task is taken away: `place::Policy::whom`.
+//! Source.  Rounds: the runtime's queue, for one tenant. Which task is taken away: `sched::Policy::steal_order`.
 
 use super::settings::Order;
 use super::task::{NONE, Task};
-use warmcore_sched::{Turn, Whom};
+use warmcore_sched::{QueueOrder, StealOrder};
 
 /// A list through `Task::links[LINK]`.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +108,7 @@ pub(crate) struct RunQueue {
     lifo_slot: u32,
     /// How often in a row that was served.
     lifo_polls: u32,
-    batch_order: Turn,
+    batch_order: QueueOrder,
     /// Those that may run elsewhere, too.
     pub(crate) stealable: u32,
     /// Those of them that may not run everywhere.
@@ -125,7 +125,7 @@ impl Default for RunQueue {
             next_batch,
             lifo_slot: NONE,
             lifo_polls: 0,
-            batch_order: Turn::Forth,
+            batch_order: QueueOrder::Fifo,
             stealable: 0,
             restricted: 0,
             backlog_since: 0,
@@ -175,13 +175,13 @@ impl RunQueue {
     pub(crate) fn choose(
         &mut self,
         tasks: &mut [Task],
-        chain_max: impl Fn() -> u32,
-        turn: impl Fn() -> Turn,
+        max_lifo_polls: impl Fn() -> u32,
+        queue_order: impl Fn() -> QueueOrder,
     ) -> Option<u32> {
         let mut behind = NONE;
         if self.lifo_slot != NONE {
             let next = self.lifo_slot;
-            if self.len() == 1 || self.lifo_polls < chain_max() {
+            if self.len() == 1 || self.lifo_polls < max_lifo_polls() {
                 self.lifo_polls = self.lifo_polls.saturating_add(1);
                 return Some(next);
             }
@@ -195,11 +195,11 @@ impl RunQueue {
                 .collect::<Vec<_>>()
                 .iter()
                 .for_each(|id| tasks[*id as usize].list = BATCH);
-            self.batch_order = turn();
+            self.batch_order = queue_order();
         }
         let chosen = match self.batch_order {
-            Turn::Forth => self.batch.first(),
-            Turn::Back => self.batch.last(),
+            QueueOrder::Fifo => self.batch.first(),
+            QueueOrder::Lifo => self.batch.last(),
         };
         if behind != NONE {
             self.push(tasks, behind, Order::Rounds);
@@ -217,28 +217,28 @@ impl RunQueue {
         }
     }
 
-    /// The task that another CPU takes: what [`Whom`] says, which in a fair order is the task that has not run for the
+    /// The task that another CPU takes: what [`StealOrder`] says, which in a fair order is the task that has not run for the
     /// longest time where it says the last.
     pub(crate) fn spare(
         &self,
         tasks: &[Task],
         order: Order,
-        whom: Whom,
+        steal_order: StealOrder,
         may: impl Fn(&Task) -> bool,
     ) -> Option<u32> {
         let may = |id: &u32| may(&tasks[*id as usize]);
         let next = || (self.lifo_slot != NONE).then_some(self.lifo_slot).filter(may);
-        match (whom, order) {
-            (Whom::Oldest, _) => {
+        match (steal_order, order) {
+            (StealOrder::Oldest, _) => {
                 let waits =
                     self.batch.walk(tasks, false).chain(self.next_batch.walk(tasks, false)).filter(may);
                 waits.min_by_key(|id| tasks[*id as usize].queued_at).or_else(next)
             }
-            (Whom::Last, Order::Fair) => {
+            (StealOrder::Last, Order::Fair) => {
                 self.batch.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].last_ran)
             }
-            (Whom::Last, Order::Rounds) => {
-                let is_back = self.batch_order == Turn::Forth;
+            (StealOrder::Last, Order::Rounds) => {
+                let is_back = self.batch_order == QueueOrder::Fifo;
                 let mut lists = self.next_batch.walk(tasks, is_back).chain(self.batch.walk(tasks, is_back));
                 lists.find(may).or_else(next)
             }

@@ -12,7 +12,7 @@ use super::usage::Usage;
 use crate::policy::KernelView;
 use crate::policy::kernel::{AverageIdle, NewidleCost};
 use std::cell::{Cell, RefCell};
-use warmcore_sched::{Allowed, Distance, Machine, Pull, View, Whom};
+use warmcore_sched::{Allowed, Distance, SchedDomains, StealDecision, StealOrder, View};
 use warmcore_types::{CpuId, Nanos};
 
 /// What a CPU does.
@@ -96,7 +96,7 @@ pub(crate) struct Cpu {
     pub(crate) queue: RunQueue,
 
     /// What the search that is under way ends with, and who had the CPU before it.
-    pub(crate) found: Pull,
+    pub(crate) found: StealDecision,
     pub(crate) had: u32,
     /// Of that search, in ns by how far it looks: it ends after a part of it if a task is woken here.
     pub(crate) parts: [u32; 6],
@@ -144,7 +144,7 @@ impl Cpu {
             sleeps_next: false,
             is_searching: false,
             tries: 0,
-            found: Pull::Nothing,
+            found: StealDecision::Nothing,
             had: NONE,
             parts: [0; 6],
             queue: RunQueue::default(),
@@ -195,7 +195,7 @@ pub(crate) struct Core {
 /// CPUs, tasks and queues as they are at this moment.
 #[derive(Debug)]
 pub(crate) struct SchedState {
-    pub(crate) machine: Machine,
+    pub(crate) machine: SchedDomains,
     pub(crate) now: u64,
     pub(crate) order: Order,
     pub(crate) long_run: Option<Nanos>,
@@ -235,7 +235,7 @@ pub(crate) struct SchedState {
 impl SchedState {
     /// `queues`: how many shared queues there are.
     pub(crate) fn new(
-        machine: Machine,
+        machine: SchedDomains,
         core_of: &[u32],
         settings: &Settings,
         queues: usize,
@@ -466,24 +466,29 @@ impl SchedState {
     pub(crate) fn dequeue(
         &mut self,
         cpu: u32,
-        chain_max: impl Fn(Nanos) -> u32,
-        turn: impl Fn(Nanos) -> warmcore_sched::Turn,
+        max_lifo_polls: impl Fn(Nanos) -> u32,
+        queue_order: impl Fn(Nanos) -> warmcore_sched::QueueOrder,
     ) -> Option<(u32, Option<usize>)> {
         let at = &mut self.cpus[cpu as usize];
         let average = Nanos(at.average_run);
-        let id = at.queue.choose(&mut self.tasks, || chain_max(average), || turn(average))?;
+        let id = at.queue.choose(&mut self.tasks, || max_lifo_polls(average), || queue_order(average))?;
         Some((id, self.unqueue(id)))
     }
 
     /// Takes one that may run on `me` from another CPU's queue, and from the shared queue that it was in besides: both.
-    pub(crate) fn steal(&mut self, me: CpuId, from: CpuId, whom: Whom) -> Option<(u32, Option<usize>)> {
-        let id = self.spare(me, from, whom)?;
+    pub(crate) fn steal(
+        &mut self,
+        me: CpuId,
+        from: CpuId,
+        steal_order: StealOrder,
+    ) -> Option<(u32, Option<usize>)> {
+        let id = self.spare(me, from, steal_order)?;
         Some((id, self.unqueue(id)))
     }
 
-    fn spare(&self, me: CpuId, from: CpuId, whom: Whom) -> Option<u32> {
+    fn spare(&self, me: CpuId, from: CpuId, steal_order: StealOrder) -> Option<u32> {
         let may = |task: &Task| self.machine.allows(task.allowed, me);
-        self.cpus[from.index()].queue.spare(&self.tasks, self.order, whom, may)
+        self.cpus[from.index()].queue.spare(&self.tasks, self.order, steal_order, may)
     }
 
     /// The first in a shared queue if it may run on `me`, off its CPU if it waits on one: which.
@@ -570,11 +575,11 @@ impl View for SchedState {
     }
 
     fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
-        let oldest = self.spare(me, cpu, Whom::Oldest);
+        let oldest = self.spare(me, cpu, StealOrder::Oldest);
         Nanos(oldest.map_or(u64::MAX, |id| self.tasks[id as usize].queued_at))
     }
 
-    fn refill_there(&self, cpu: CpuId) -> Nanos {
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         let at = self.cpu(cpu);
         let of = |id: u32| self.tasks[id as usize].migration_cost;
         at.queue.peek().map_or(Nanos(0), of)
@@ -586,7 +591,7 @@ impl View for SchedState {
     }
 
     #[inline]
-    fn waiting_in(&self, queue: usize) -> u32 {
+    fn shared_queue_len(&self, queue: usize) -> u32 {
         if self.searching_cpu.get().is_some() {
             self.queues_examined.borrow_mut().push(queue as u32);
         }
@@ -607,7 +612,7 @@ impl View for SchedState {
         }
     }
 
-    fn may_take(&self, me: CpuId, cpu: CpuId) -> bool {
+    fn can_steal(&self, me: CpuId, cpu: CpuId) -> bool {
         let queue = &self.cpu(cpu).queue;
         let may = |id: u32| self.machine.allows(self.tasks[id as usize].allowed, me);
         queue.stealable > queue.restricted || queue.restricted > 0 && queue.all(&self.tasks).any(may)
@@ -615,7 +620,7 @@ impl View for SchedState {
 }
 
 impl KernelView for SchedState {
-    fn may_take_in(&self, me: CpuId, queue: usize) -> bool {
+    fn can_steal_in(&self, me: CpuId, queue: usize) -> bool {
         self.first_for(queue, me).is_some()
     }
 
@@ -660,7 +665,7 @@ impl KernelView for SchedState {
 
     fn last_ran(&self, cpu: CpuId) -> Nanos {
         let (queue, is_there) = (&self.cpu(cpu).queue, |task: &Task| task.prev_cpu == cpu.0);
-        let spare = queue.spare(&self.tasks, self.order, Whom::Last, |task| !task.is_pinned());
+        let spare = queue.spare(&self.tasks, self.order, StealOrder::Last, |task| !task.is_pinned());
         let task = spare.map(|id| &self.tasks[id as usize]).filter(|task| is_there(task));
         Nanos(task.map_or(0, |task| task.last_ran))
     }

@@ -19,7 +19,7 @@ use super::{Simulation, Target, event_class};
 use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
 use crate::random::{Purpose, below};
-use warmcore_sched::Pull;
+use warmcore_sched::StealDecision;
 use warmcore_types::{CpuId, Nanos};
 
 /// Tries in a row to pull, each of which brings something unless a policy is wrong.
@@ -224,7 +224,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             let average = |old: u64| if old == 0 { burst } else { old - old / 8 + burst / 8 };
             task.average_run = average(task.average_run);
             at.average_run = average(at.average_run);
-            task.migration_cost = self.policy.refill(Nanos(task.average_run));
+            task.migration_cost = self.policy.migration_cost(Nanos(task.average_run));
         }
         match reason {
             SwitchReason::Blocked if self.settings.keep_idle_only && at.queue.len() > 0 => {
@@ -301,8 +301,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// keeps the CPU did not enter one.
     fn dequeue(&mut self, cpu: u32, cost: u64, had: Option<u32>) -> Option<Next> {
         let (sched, policy) = (&mut self.sched, &self.policy);
-        let (id, queue) =
-            sched.dequeue(cpu, |average| policy.chain_max(average), |average| policy.turn(average))?;
+        let (id, queue) = sched.dequeue(
+            cpu,
+            |average| policy.max_lifo_polls(average),
+            |average| policy.queue_order(average),
+        )?;
         let injected = queue.filter(|_| had != Some(id));
         let leaving = injected.map_or(0, |queue| self.lock_queue(cpu, queue));
         Some(Next::Run(id, cost + leaving))
@@ -328,7 +331,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Takes a task from another CPU's queue. For how long that takes; `None`: there is none.
     fn steal(&mut self, me: CpuId, from: CpuId) -> Option<u64> {
-        let (id, injected) = self.sched.steal(me, from, self.policy.whom())?;
+        let (id, injected) = self.sched.steal(me, from, self.policy.steal_order())?;
         let leaving = injected.map_or(0, |queue| self.lock_queue(me.0, queue));
         Some(self.steal_ns(me, from) + leaving + self.enqueue_stolen(me.0, id))
     }
@@ -403,10 +406,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// Does what the policy says. `None`: what it said is not so any more, and it is to be asked again.
-    fn apply_steal(&mut self, cpu: u32, pull: Pull) -> Option<Next> {
+    fn apply_steal(&mut self, cpu: u32, pull: StealDecision) -> Option<Next> {
         let (me, now) = (CpuId(cpu), self.sched.now);
         let cost = match pull {
-            Pull::Shard(queue) => {
+            StealDecision::Shard(queue) => {
                 let cost = self.pop_inject(me, queue);
                 let at = &mut self.sched.cpus[cpu as usize];
                 let looked = u64::from(at.parts[0]);
@@ -415,15 +418,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 }
                 cost
             }
-            Pull::From { cpu: from, at_most } => {
+            StealDecision::From { cpu: from, at_most } => {
                 let costs = (0..at_most.clamp(1, 256)).map_while(|_| self.steal(me, from));
                 costs.reduce(|sum, cost| sum + cost)
             }
-            Pull::Until(at) => {
+            StealDecision::Until(at) => {
                 self.search_at(cpu, at.0.max(now + 1));
                 return Some(Next::Idle);
             }
-            Pull::Nothing => return Some(Next::Idle),
+            StealDecision::Nothing => return Some(Next::Idle),
         };
         if let Some(cost) = cost {
             return self.dequeue(cpu, cost, None).or(Some(Next::Idle));
@@ -438,16 +441,16 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// Asks, and keeps what the search costs, in `Cpu::parts` by how far it looks.
-    pub(super) fn ask_steal(&mut self, cpu: u32) -> Pull {
+    pub(super) fn ask_steal(&mut self, cpu: u32) -> StealDecision {
         let now = Nanos(self.sched.now);
         let sched = &self.sched;
         sched.begin_search(cpu);
-        let pull = self.policy.pull(&sched.machine, sched, CpuId(cpu), now);
+        let pull = self.policy.steal(&sched.machine, sched, CpuId(cpu), now);
         let looked = sched.end_search();
         let (waiting, overloaded) = (sched.waiting > 0, sched.overloaded > 0);
         let others = sched.cpus.len() as u32 - 1;
         let kernel = sched.cpus[cpu as usize].kernel;
-        let is_vain = waiting && !matches!(pull, Pull::From { .. } | Pull::Shard(_));
+        let is_vain = waiting && !matches!(pull, StealDecision::From { .. } | StealDecision::Shard(_));
         let at = &mut self.sched.cpus[cpu as usize];
         at.parts = [0; 6];
         // The own one, looked at, is no other.

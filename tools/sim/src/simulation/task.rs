@@ -7,7 +7,7 @@
 use crate::memory::ExtentId;
 use crate::policy::kernel::Flips;
 use crate::program::{LOOPS_MAX, TIMERS};
-use warmcore_sched::{Allowed, Sleeps};
+use warmcore_sched::{Allowed, SleepHistory};
 use warmcore_types::{CpuId, Nanos};
 
 /// No task, no CPU.
@@ -113,7 +113,7 @@ pub(crate) struct Task {
     /// What is left of the step that it was interrupted in.
     pub(crate) remaining_ns: u64,
     pub(crate) migration_cost: Nanos,
-    pub(crate) sleeps: Sleeps,
+    pub(crate) sleeps: SleepHistory,
     pub(crate) accrued_cost: Nanos,
     pub(crate) code: u32,
     pub(crate) step: u32,
@@ -163,7 +163,7 @@ impl Task {
             vruntime_cpu: NONE,
             remaining_ns: 0,
             migration_cost: Nanos(0),
-            sleeps: Sleeps::default(),
+            sleeps: SleepHistory::default(),
             average_run: 0,
             burst: 0,
             accrued_cost: Nanos(0),

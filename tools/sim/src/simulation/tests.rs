@@ -532,24 +532,36 @@ struct CountedEnqueues(Kernel, std::cell::RefCell<std::collections::BTreeMap<Str
 impl SimPolicy for CountedEnqueues {
     fn wake(
         &self,
-        machine: &Machine,
+        machine: &SchedDomains,
         view: &impl KernelView,
         wake: &warmcore_sched::Wake,
-    ) -> warmcore_sched::Placed {
+    ) -> warmcore_sched::WakeDecision {
         self.0.wake(machine, view, wake)
     }
-    fn queues(&self, machine: &Machine) -> usize {
+    fn queues(&self, machine: &SchedDomains) -> usize {
         self.0.queues(machine)
     }
-    fn enters(&self, machine: &Machine, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
+    fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         *self.1.borrow_mut().entry(format!("{why:?}")).or_default() += 1;
         self.0.enters(machine, cpu, allowed, why)
     }
-    fn pull(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> warmcore_sched::Pull {
-        self.0.pull(machine, view, me, now)
+    fn steal(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        me: CpuId,
+        now: Nanos,
+    ) -> warmcore_sched::StealDecision {
+        self.0.steal(machine, view, me, now)
     }
-    fn help(&self, machine: &Machine, view: &impl KernelView, at: CpuId, now: Nanos) -> Option<CpuId> {
-        self.0.help(machine, view, at, now)
+    fn cpu_to_notify(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        at: CpuId,
+        now: Nanos,
+    ) -> Option<CpuId> {
+        self.0.cpu_to_notify(machine, view, at, now)
     }
 }
 

@@ -6,7 +6,7 @@
 //! Number.  2 × 56 cores in C1: 1500 ns from a wake to the wakee's first instruction.
 //! Writers. The simulation.
 //! Source.  Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. When help is asked for:
-//!          `place::Policy::help`.
+//!          `sched::Policy::cpu_to_notify`.
 
 use super::observe::Observer;
 use super::sched_state::CpuState;
@@ -16,7 +16,7 @@ use super::{Simulation, Target, event_class};
 use crate::policy::kernel::Flips;
 use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
-use warmcore_sched::{To, Wake, Wakee, Waker};
+use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
@@ -43,7 +43,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let llc = self.llc_cpus(cpu);
         self.sched.wakes_wide = Flips::is_wide(&by, &whom, llc);
         self.sched.cpus[cpu as usize].sleeps_next = is_sync;
-        let cost = self.wake(id, Waker::Cpu(CpuId(cpu)), true, 0);
+        let cost = self.wake(id, WakeSource::Cpu(CpuId(cpu)), true, 0);
         self.sched.wakes_wide = false;
         self.sched.cpus[cpu as usize].sleeps_next = false;
         cost
@@ -62,7 +62,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             CpuState::Idle => self.times.exit(self.sched.now - at.state_since).0,
             _ => 0,
         };
-        let cost = self.wake(id, Waker::Cpu(CpuId(prev_cpu)), false, delay);
+        let cost = self.wake(id, WakeSource::Cpu(CpuId(prev_cpu)), false, delay);
         if self.is_running(prev_cpu) {
             // Whoever runs there was interrupted for it.
             self.delay(prev_cpu, cost);
@@ -71,10 +71,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// A task that does not run is to run. `by_task`: a task wakes it, no timer. `delay`: until the wake is under way.
     /// What it costs the waker.
-    pub(super) fn wake(&mut self, id: u32, waker: Waker, by_task: bool, delay: u64) -> u64 {
+    pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
         let from = match waker {
-            Waker::Cpu(cpu) => cpu.0,
-            Waker::Outside(_) => NONE,
+            WakeSource::Cpu(cpu) => cpu.0,
+            WakeSource::Outside(_) => NONE,
         };
         let now = Nanos(self.sched.now);
         self.observer.waking(now, waker, TaskId(id));
@@ -91,9 +91,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let woken_from = (task.woken_from != NONE).then_some(CpuId(task.woken_from));
         let may_stay = prev_cpu.filter(|prev_cpu| self.sched.machine.allows(task.allowed, *prev_cpu));
         let wakee = Wakee {
-            home: may_stay,
-            refill: task.migration_cost,
-            debt: task.accrued_cost,
+            prev_cpu: may_stay,
+            migration_cost: task.migration_cost,
+            accrued_cost: task.accrued_cost,
             woken_from,
             allowed: task.allowed,
         };
@@ -105,23 +105,23 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let is_new = prev_cpu.is_none();
         let why = match placed.to {
             _ if is_new => Enqueued::New,
-            To::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenAtHome,
+            TargetQueue::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenAtHome,
             _ => Enqueued::WokenElsewhere,
         };
         let task = &mut self.sched.tasks[id as usize];
         task.was_on = task.prev_cpu;
-        task.accrued_cost = placed.debt;
+        task.accrued_cost = placed.accrued_cost;
         task.woken_from = match waker {
-            Waker::Cpu(cpu) | Waker::Outside(Some(cpu)) if prev_cpu != Some(cpu) => cpu.0,
+            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) if prev_cpu != Some(cpu) => cpu.0,
             _ => NONE,
         };
         task.counts.wakes += 1;
         self.observer.queued(now, TaskId(id), placed.to);
         let mut queue = match placed.to {
-            To::Shard(shard) => Some(shard),
-            To::Cpu(cpu) => self.policy.enters(&self.sched.machine, cpu, wakee.allowed, why),
+            TargetQueue::Shard(shard) => Some(shard),
+            TargetQueue::Cpu(cpu) => self.policy.enters(&self.sched.machine, cpu, wakee.allowed, why),
         };
-        if let To::Cpu(cpu) = placed.to
+        if let TargetQueue::Cpu(cpu) = placed.to
             && !is_new
             && from != cpu.0
             && self.sched.cpu(cpu).state != CpuState::Running
@@ -134,14 +134,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             _ => 0,
         };
         match placed.to {
-            To::Cpu(cpu) => {
+            TargetQueue::Cpu(cpu) => {
                 if let Some(prev_cpu) = prev_cpu {
                     let distance = self.sched.machine.distance(prev_cpu, cpu);
                     self.sched.task(id).counts.wakes_by_distance[distance as usize] += 1;
                 }
                 self.enqueue_wakee(cpu.0, id, from, by_task, queue, delay);
             }
-            To::Shard(shard) => {
+            TargetQueue::Shard(shard) => {
                 self.sched.push_inject(shard, id);
                 if let Some(cpu) = placed.kick.filter(|cpu| self.sched.cpu(*cpu).state == CpuState::Idle) {
                     self.record_idle_end(cpu.0);
@@ -168,7 +168,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
         let at = &self.sched.cpus[cpu as usize];
         let (state, average) = (at.state, Nanos(at.average_run));
-        let is_lifo = order == Order::Rounds && by_task && from == cpu && self.policy.chain_max(average) > 0;
+        let is_lifo =
+            order == Order::Rounds && by_task && from == cpu && self.policy.max_lifo_polls(average) > 0;
         self.sched.enqueue(cpu, id, is_lifo, enters);
         match state {
             CpuState::Idle => {
@@ -216,7 +217,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let now = Nanos(self.sched.now);
         let at = &mut self.sched.cpus[cpu as usize];
         let costliest = at.newidle.iter().map(|cost| cost.most().0).sum();
-        at.average_idle.wake(now, Nanos(costliest), self.policy.migration_cost());
+        at.average_idle.wake(now, Nanos(costliest), self.policy.sysctl_migration_cost());
     }
 
     /// Ends a CPU's sleep.
@@ -241,7 +242,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             return;
         }
         let now = Nanos(self.sched.now);
-        if let Some(cpu) = self.policy.help(&self.sched.machine, &self.sched, CpuId(at), now) {
+        if let Some(cpu) = self.policy.cpu_to_notify(&self.sched.machine, &self.sched, CpuId(at), now) {
             self.kick(cpu.0, 0, true);
         }
     }

@@ -11,7 +11,7 @@
 //!          `find_busiest_queue`, `task_hot`, `can_migrate_task`, `rebalance_domains`.
 
 use super::{Kernel, KernelView, Newidle, QueueRule, domains, groups};
-use warmcore_sched::{Distance, Machine, Pull};
+use warmcore_sched::{Distance, SchedDomains, StealDecision};
 use warmcore_types::{CpuId, Nanos};
 
 /// A called CPU takes a cache-hot task after so many searches in vain, up to the node.
@@ -28,7 +28,7 @@ const NUMA_IMBALANCE_MIN: u64 = 2;
 /// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference counts for nothing while at most
 /// `imb_numa_nr` would run here with the one that comes: one per LLC, or an eighth of the node's CPUs.
 pub(super) fn is_small_across_nodes(
-    machine: &Machine,
+    machine: &SchedDomains,
     at: CpuId,
     domain: Distance,
     runs: u64,
@@ -45,13 +45,13 @@ pub(super) fn is_small_across_nodes(
 /// By how many percent a group must be busier.
 pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     match domain {
-        Distance::Same | Distance::Core => 110,
+        Distance::Same | Distance::Smt => 110,
         _ => 117,
     }
 }
 
 /// `rd->overload` is not set: nobody waits anywhere, and everybody knows that.
-fn nobody_waits(machine: &Machine, view: &impl KernelView, me: CpuId) -> bool {
+fn nobody_waits(machine: &SchedDomains, view: &impl KernelView, me: CpuId) -> bool {
     !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
 }
 
@@ -60,7 +60,7 @@ impl Kernel {
     /// than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
     pub(super) fn queues_are_worth_a_look(
         &self,
-        machine: &Machine,
+        machine: &SchedDomains,
         view: &impl KernelView,
         me: CpuId,
     ) -> bool {
@@ -74,10 +74,16 @@ impl Kernel {
     }
 
     /// `newidle_balance`; for one that was called, `rebalance_domains`.
-    pub(super) fn search(&self, machine: &Machine, view: &impl KernelView, me: CpuId, now: Nanos) -> Pull {
+    pub(super) fn search(
+        &self,
+        machine: &SchedDomains,
+        view: &impl KernelView,
+        me: CpuId,
+        now: Nanos,
+    ) -> StealDecision {
         let newly = view.is_newly_idle(me);
         if (newly && self.newidle == Newidle::Off) || nobody_waits(machine, view, me) {
-            return Pull::Nothing;
+            return StealDecision::Nothing;
         }
         let is_gated = newly && self.newidle == Newidle::Gated;
         let mut cost = 0u64;
@@ -89,7 +95,7 @@ impl Kernel {
                 && let Some(domain) = beyond.next()
                 && view.average_idle(me) < view.newidle_cost(me, domain)
             {
-                return Pull::Nothing;
+                return StealDecision::Nothing;
             }
             // It began with the look into the queues.
             cost = view.newidle_cost(me, Distance::Same).0;
@@ -104,16 +110,16 @@ impl Kernel {
                 continue;
             }
             if let Some(cpu) = self.busiest(machine, view, me, (domain, inner), now) {
-                return Pull::From { cpu, at_most: 1 };
+                return StealDecision::From { cpu, at_most: 1 };
             }
         }
-        Pull::Nothing
+        StealDecision::Nothing
     }
 }
 
 /// How busy a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum GroupType {
     HasSpare,
     FullyBusy,
     Overloaded,
@@ -121,7 +127,7 @@ enum Kind {
 
 #[derive(Debug, Clone, Copy)]
 struct Group {
-    kind: Kind,
+    group_type: GroupType,
     cpus: u64,
     runs: u64,
     idle: u64,
@@ -134,12 +140,12 @@ impl Group {
             let here = u64::from(view.runs(*cpu));
             (runs, idle, online) = (runs + here, idle + u64::from(here == 0), online + 1);
         }
-        let kind = match () {
-            () if runs > online && runs * 100 > online * pct => Kind::Overloaded,
-            () if runs < online => Kind::HasSpare,
-            () => Kind::FullyBusy,
+        let group_type = match () {
+            () if runs > online && runs * 100 > online * pct => GroupType::Overloaded,
+            () if runs < online => GroupType::HasSpare,
+            () => GroupType::FullyBusy,
         };
-        Self { kind, cpus: online.max(1), runs, idle }
+        Self { group_type, cpus: online.max(1), runs, idle }
     }
 
     fn load(&self) -> u64 {
@@ -148,10 +154,10 @@ impl Group {
 
     /// `update_sd_pick_busiest`.
     fn is_busier(&self, than: &Self) -> bool {
-        let by_kind = self.kind.cmp(&than.kind);
-        by_kind
-            .then_with(|| match self.kind {
-                Kind::HasSpare => than.idle.cmp(&self.idle).then(self.runs.cmp(&than.runs)),
+        let by_type = self.group_type.cmp(&than.group_type);
+        by_type
+            .then_with(|| match self.group_type {
+                GroupType::HasSpare => than.idle.cmp(&self.idle).then(self.runs.cmp(&than.runs)),
                 _ => self.load().cmp(&than.load()),
             })
             .is_gt()
@@ -162,7 +168,7 @@ impl Kernel {
     /// The CPU to take one from, if the domain has one that is worth it.
     fn busiest(
         &self,
-        machine: &Machine,
+        machine: &SchedDomains,
         view: &impl KernelView,
         me: CpuId,
         (domain, inner): (Distance, Distance),
@@ -180,7 +186,7 @@ impl Kernel {
         }
         let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
         debug_assert!(group.runs > 0);
-        if local.kind == Kind::HasSpare && group.kind != Kind::Overloaded {
+        if local.group_type == GroupType::HasSpare && group.group_type != GroupType::Overloaded {
             let differ = group.runs.saturating_sub(local.runs);
             if is_small_across_nodes(machine, me, domain, local.runs, differ) {
                 return None;
@@ -190,7 +196,7 @@ impl Kernel {
         let mut longest: Option<(u32, &CpuId)> = None;
         for cpu in cpus {
             let runs = view.runs(*cpu);
-            let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.may_take(me, *cpu);
+            let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.can_steal(me, *cpu);
             if is_one && longest.is_none_or(|(most, _)| runs > most) {
                 longest = Some((runs, cpu));
             }
@@ -204,7 +210,7 @@ impl Kernel {
     fn is_hot(&self, view: &impl KernelView, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
         let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
         let ran = view.last_ran(cpu).0;
-        domain > Distance::Core
+        domain > Distance::Smt
             && ran > 0
             && now.0.saturating_sub(ran) < self.migration_cost.0
             && view.balances_failed(me, domain) <= tries
@@ -213,16 +219,16 @@ impl Kernel {
 
 /// `find_busiest_group`, for a CPU that is idle.
 fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
-    if local.kind > busiest.kind {
+    if local.group_type > busiest.group_type {
         return false;
     }
-    if local.kind == Kind::Overloaded {
+    if local.group_type == GroupType::Overloaded {
         return 100 * busiest.load() > pct * local.load();
     }
     // SD_PREFER_SIBLING: what is too much in one group spills over into the next.
-    if local.kind == Kind::HasSpare && busiest.runs > local.runs + 1 {
+    if local.group_type == GroupType::HasSpare && busiest.runs > local.runs + 1 {
         return true;
     }
-    busiest.kind == Kind::Overloaded
+    busiest.group_type == GroupType::Overloaded
         || (busiest.runs > 1 && (busiest.cpus == 1 || local.idle > busiest.idle + 1))
 }

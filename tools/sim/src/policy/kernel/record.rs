@@ -8,7 +8,7 @@
 //!          that task.
 //! Source.  Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
 
-use warmcore_sched::MIGRATION_COST;
+use warmcore_sched::SYSCTL_MIGRATION_COST;
 use warmcore_types::Nanos;
 
 /// A second, after which the costs seen fade and half of the flips are forgotten.
@@ -24,7 +24,7 @@ pub struct AverageIdle {
 impl Default for AverageIdle {
     /// With Linux's default cost of a migration.
     fn default() -> Self {
-        Self::new(MIGRATION_COST)
+        Self::new(SYSCTL_MIGRATION_COST)
     }
 }
 

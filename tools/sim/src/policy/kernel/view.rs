@@ -10,7 +10,7 @@ use warmcore_types::{CpuId, Nanos};
 pub trait KernelView: View {
     /// Whether the first task of a shared queue may run on `me`: a pull takes no other one. A host whose shared queues
     /// hold only tasks that may run anywhere says yes.
-    fn may_take_in(&self, _me: CpuId, _queue: usize) -> bool {
+    fn can_steal_in(&self, _me: CpuId, _queue: usize) -> bool {
         true
     }
     /// The task that runs there says that it sleeps right after this wake (a synchronous one).
@@ -60,7 +60,7 @@ pub trait KernelView: View {
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// It has just run out of work. If not, it was called by [`help`](crate::policy::SimPolicy::help), or it looks again.
+    /// It has just run out of work. If not, it was called by [`cpu_to_notify`](crate::policy::SimPolicy::cpu_to_notify), or it looks again.
     fn is_newly_idle(&self, _cpu: CpuId) -> bool {
         true
     }

@@ -19,29 +19,31 @@
 use super::balance::{imbalance_pct, is_small_across_nodes};
 use super::{HotRule, Kernel, KernelView, domains, groups};
 use warmcore_sched::policy::near::{
-    Found, SCALE, hot_max, llc_shards, may, origin, scan_depth, settle, takes,
+    Found, SCALE, hot_max, llc_shards, may, nearest_allowed, origin, scan_depth, takes,
 };
-use warmcore_sched::{Allowed, Distance, Machine, Placed, Wake, Waker};
+use warmcore_sched::{Allowed, Distance, SchedDomains, Wake, WakeDecision, WakeSource};
 use warmcore_types::CpuId;
 
 /// `imbalance_pct` of an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
 impl Kernel {
-    pub(super) fn select(&self, machine: &Machine, view: &impl KernelView, wake: &Wake) -> Placed {
+    pub(super) fn select(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
-        let Some(home) = wake.wakee.home else {
-            let near = settle(machine, view, origin(machine, view, wake.waker), allowed);
+        let Some(prev_cpu) = wake.wakee.prev_cpu else {
+            let near = nearest_allowed(machine, view, origin(machine, view, wake.waker), allowed);
             let cpu = idlest(machine, view, near, allowed);
-            return Placed::on(cpu, view.is_idle(cpu));
+            return WakeDecision::on(cpu, view.is_idle(cpu));
         };
-        let prev = settle(machine, view, home, allowed);
+        let prev = nearest_allowed(machine, view, prev_cpu, allowed);
         if matches!(allowed, Allowed::Cpu(_)) {
-            return Placed::on(prev, view.is_idle(prev));
+            return WakeDecision::on(prev, view.is_idle(prev));
         }
         let target = match wake.waker {
-            Waker::Cpu(this) | Waker::Outside(Some(this)) => affine(machine, view, this, prev, allowed),
-            Waker::Outside(None) => prev,
+            WakeSource::Cpu(this) | WakeSource::Outside(Some(this)) => {
+                affine(machine, view, this, prev, allowed)
+            }
+            WakeSource::Outside(None) => prev,
         };
         self.idle_sibling(machine, view, wake, prev, target)
     }
@@ -49,33 +51,33 @@ impl Kernel {
     /// `select_idle_sibling`.
     fn idle_sibling(
         &self,
-        machine: &Machine,
+        machine: &SchedDomains,
         view: &impl KernelView,
         wake: &Wake,
         prev: CpuId,
         target: CpuId,
-    ) -> Placed {
+    ) -> WakeDecision {
         let allowed = wake.wakee.allowed;
         let is_idle = |cpu: CpuId| takes(machine, view, allowed, cpu) && view.is_idle(cpu);
         let shares = |cpu: CpuId| machine.distance(target, cpu) <= Distance::Llc;
         if is_idle(target) {
-            return Placed::on(target, true);
+            return WakeDecision::on(target, true);
         }
         if prev != target && shares(prev) && is_idle(prev) {
-            return Placed::on(prev, true);
+            return WakeDecision::on(prev, true);
         }
         let other = |cpu: &CpuId| *cpu != prev && *cpu != target;
         if let Some(recent) = view.wakee_was_on().filter(other)
             && shares(recent)
             && is_idle(recent)
         {
-            return Placed::on(recent, true);
+            return WakeDecision::on(recent, true);
         }
         let has_core = has_idle_core(machine, view, target);
         if !has_core && shares(prev) {
-            let threads = machine.within(prev, Distance::Core);
+            let threads = machine.within(prev, Distance::Smt);
             if let Some(beside) = threads.iter().find(|cpu| **cpu != prev && is_idle(**cpu)) {
-                return Placed::on(*beside, true);
+                return WakeDecision::on(*beside, true);
             }
         }
         let mut found = self.scan(machine, view, wake, target, has_core);
@@ -86,17 +88,17 @@ impl Kernel {
         }
         match found {
             Some(Found { cpu, hot_kept, hot_broken }) => {
-                Placed { hot_kept, hot_broken, ..Placed::on(cpu, true) }
+                WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) }
             }
             // It is not idle, unless all that may be named is offline.
-            None => Placed::on(target, view.is_idle(target)),
+            None => WakeDecision::on(target, view.is_idle(target)),
         }
     }
 
     /// `select_idle_cpu`: in one LLC, from behind the target on.
     fn scan(
         &self,
-        machine: &Machine,
+        machine: &SchedDomains,
         view: &impl KernelView,
         wake: &Wake,
         target: CpuId,
@@ -117,7 +119,7 @@ impl Kernel {
         let (chosen, was_passed) = loop {
             let Some(cpu) = all.next() else { break (first, true) };
             let is_free = if has_core {
-                let core = machine.within(cpu, Distance::Core);
+                let core = machine.within(cpu, Distance::Smt);
                 let rank = machine.steps_behind(target, cpu);
                 if core.iter().any(|other| {
                     machine.steps_behind(target, *other) < rank && takes(machine, view, allowed, *other)
@@ -167,13 +169,13 @@ impl Kernel {
 }
 
 /// `test_idle_cores`: where cores have threads, and one has none that works.
-fn has_idle_core(machine: &Machine, view: &impl KernelView, near: CpuId) -> bool {
-    machine.within(near, Distance::Core).len() > 1
+fn has_idle_core(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> bool {
+    machine.within(near, Distance::Smt).len() > 1
         && llc_shards(machine, near).any(|shard| view.has_idle_core_in(shard))
 }
 
 /// How many CPUs of an LLC are looked at, by how much they have been used.
-fn depth(machine: &Machine, view: &impl KernelView, near: CpuId) -> u32 {
+fn depth(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> u32 {
     let used = llc_shards(machine, near).map(|shard| {
         view.usage_in(shard).unwrap_or_else(|| {
             let all = machine.cpus_of(shard).len() as u64;
@@ -184,7 +186,13 @@ fn depth(machine: &Machine, view: &impl KernelView, near: CpuId) -> u32 {
 }
 
 /// `wake_affine`: the waker's CPU or the previous one.
-fn affine(machine: &Machine, view: &impl KernelView, this: CpuId, prev: CpuId, allowed: Allowed) -> CpuId {
+fn affine(
+    machine: &SchedDomains,
+    view: &impl KernelView,
+    this: CpuId,
+    prev: CpuId,
+    allowed: Allowed,
+) -> CpuId {
     if this == prev || view.wakes_wide() || !takes(machine, view, allowed, this) {
         return prev;
     }
@@ -216,14 +224,14 @@ fn affine(machine: &Machine, view: &impl KernelView, this: CpuId, prev: CpuId, a
 
 /// A group of CPUs as the slow path sees it.
 #[derive(Debug, Clone, Copy)]
-struct Roomy {
+struct SpareCapacity {
     cpus: u64,
     idle: u64,
     runs: u64,
 }
 
-impl Roomy {
-    fn of(machine: &Machine, view: &impl KernelView, cpus: &[CpuId], allowed: Allowed) -> Option<Self> {
+impl SpareCapacity {
+    fn of(machine: &SchedDomains, view: &impl KernelView, cpus: &[CpuId], allowed: Allowed) -> Option<Self> {
         let mut all = Self { cpus: 0, idle: 0, runs: 0 };
         for cpu in cpus.iter().filter(|cpu| takes(machine, view, allowed, **cpu)) {
             let idle = view.is_idle(*cpu);
@@ -235,27 +243,27 @@ impl Roomy {
     }
 
     /// What is more is better: spare room, then more of it; else less to do for each.
-    fn room(&self) -> (bool, u64, u64) {
+    fn spare_capacity(&self) -> (bool, u64, u64) {
         (self.idle > 0, self.idle, u64::MAX - self.runs * SCALE / self.cpus)
     }
 }
 
 /// `find_idlest_cpu`, for a task that is new: from the machine down to the core.
-fn idlest(machine: &Machine, view: &impl KernelView, near: CpuId, allowed: Allowed) -> CpuId {
+fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: Allowed) -> CpuId {
     let mut at = near;
-    let levels = [Distance::Machine, Distance::Socket, Distance::Node, Distance::Llc, Distance::Core];
+    let levels = [Distance::Other, Distance::Socket, Distance::Node, Distance::Llc, Distance::Smt];
     for level in levels {
         let Some((_, inner)) = domains(machine, at).find(|(domain, _)| *domain == level) else { continue };
         let local = machine.within(at, inner);
-        let Some(here) = Roomy::of(machine, view, local, allowed) else { continue };
+        let Some(here) = SpareCapacity::of(machine, view, local, allowed) else { continue };
         let others = groups(machine, machine.within(at, level), inner).filter(|group| group[0] != local[0]);
         // Of equals the first.
-        let mut best: Option<(Roomy, &[CpuId])> = None;
+        let mut best: Option<(SpareCapacity, &[CpuId])> = None;
         for group in others {
-            if let Some(room) = Roomy::of(machine, view, group, allowed)
-                && best.is_none_or(|(best, _)| room.room() > best.room())
+            if let Some(spare) = SpareCapacity::of(machine, view, group, allowed)
+                && best.is_none_or(|(best, _)| spare.spare_capacity() > best.spare_capacity())
             {
-                best = Some((room, group));
+                best = Some((spare, group));
             }
         }
         if let Some((there, group)) = best
@@ -269,7 +277,13 @@ fn idlest(machine: &Machine, view: &impl KernelView, near: CpuId, allowed: Allow
 }
 
 /// Whether the local group is as good, or the other not better by enough.
-fn stays(machine: &Machine, at: CpuId, level: Distance, here: Roomy, there: Roomy) -> bool {
+fn stays(
+    machine: &SchedDomains,
+    at: CpuId,
+    level: Distance,
+    here: SpareCapacity,
+    there: SpareCapacity,
+) -> bool {
     match (here.idle > 0, there.idle > 0) {
         (true, false) => true,
         (false, true) => false,
@@ -287,7 +301,12 @@ fn stays(machine: &Machine, at: CpuId, level: Distance, here: Roomy, there: Room
 }
 
 /// `find_idlest_group_cpu`: an idle one by the kernel's numbers, else the one with the least to do.
-fn idlest_of(machine: &Machine, view: &impl KernelView, group: &[CpuId], allowed: Allowed) -> Option<CpuId> {
+fn idlest_of(
+    machine: &SchedDomains,
+    view: &impl KernelView,
+    group: &[CpuId],
+    allowed: Allowed,
+) -> Option<CpuId> {
     let all = group.iter().copied().filter(|cpu| takes(machine, view, allowed, *cpu));
     let load = |cpu: CpuId| if view.is_idle(cpu) { 0 } else { view.runs(cpu).max(1) };
     all.min_by_key(|cpu| (load(*cpu), machine.kernel_cpu(*cpu)))

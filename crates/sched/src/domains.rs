@@ -10,31 +10,14 @@
 //! Writers. None after `new`.
 
 use std::ops::Range;
-use warmcore_topo::{Cpu, Topology};
+use warmcore_topo::{Cpu, Distance, Topology};
 use warmcore_types::{CoreId, CpuId, LlcId, NodeId, SocketId};
 
 /// A shard serves at most so many CPUs.
 pub const SHARD_CPUS_MAX: usize = 16;
 
-/// How far one CPU is from another: what they share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Distance {
-    /// It is the same.
-    Same,
-    /// A core: SMT siblings.
-    Core,
-    /// A last-level cache.
-    Llc,
-    /// A NUMA node.
-    Node,
-    /// A socket.
-    Socket,
-    /// Nothing nearer than the machine.
-    Machine,
-}
-
 #[derive(Debug, Clone)]
-struct Spot {
+struct CpuInfo {
     kernel_cpu: CpuId,
     core: CoreId,
     llc: LlcId,
@@ -54,20 +37,20 @@ struct Shard {
     cpus: Range<usize>,
     /// Intervals of shards, each within the next: the shard itself; those of its core, where a core has more
     /// workers than a shard serves; of its LLC; of its node; of its socket; all.
-    rings: [Range<usize>; 6],
+    domains: [Range<usize>; 6],
 }
 
 /// What a host's CPUs share with each other.
 #[derive(Debug, Clone)]
-pub struct Machine {
-    spots: Vec<Spot>,
+pub struct SchedDomains {
+    cpu_infos: Vec<CpuInfo>,
     sorted: Vec<CpuId>,
     /// As `sorted`, and within an LLC by the kernel's numbers.
     numbered: Vec<CpuId>,
     shards: Vec<Shard>,
 }
 
-impl Machine {
+impl SchedDomains {
     /// CPU `i` of the host is the kernel's `kernel_cpus[i]`; several may be the same one. One that the
     /// topology doesn't know counts as that of its first CPU.
     pub fn new(topology: &Topology, kernel_cpus: &[CpuId]) -> Self {
@@ -86,7 +69,7 @@ impl Machine {
         let mut shards: Vec<Shard> = Vec::new();
         for llc in runs(0..sorted.len(), |at| key(at).1) {
             for cpus in cut(llc, |at| key(at).2) {
-                shards.push(Shard { cpus, rings: [const { 0..0 }; 6] });
+                shards.push(Shard { cpus, domains: [const { 0..0 }; 6] });
             }
         }
         let firsts: Vec<_> = shards.iter().map(|shard| key(shard.cpus.start)).collect();
@@ -97,7 +80,7 @@ impl Machine {
                 begin..end
             };
             let ((socket, node), llc, core) = firsts[i];
-            shards[i].rings = [
+            shards[i].domains = [
                 i..i + 1,
                 around(&|at| firsts[at].2 == core),
                 around(&|at| firsts[at].1 == llc),
@@ -106,10 +89,10 @@ impl Machine {
                 0..firsts.len(),
             ];
         }
-        let mut spots: Vec<Spot> = found
+        let mut cpu_infos: Vec<CpuInfo> = found
             .iter()
             .zip(kernel_cpus)
-            .map(|(cpu, kernel_cpu)| Spot {
+            .map(|(cpu, kernel_cpu)| CpuInfo {
                 kernel_cpu: *kernel_cpu,
                 core: cpu.core,
                 llc: cpu.llc,
@@ -122,24 +105,24 @@ impl Machine {
             .collect();
         let mut numbered = sorted.clone();
         for llc in runs(0..sorted.len(), |at| key(at).1) {
-            numbered[llc.clone()].sort_by_key(|cpu| (spots[cpu.index()].kernel_cpu, *cpu));
-            llc.for_each(|at| spots[numbered[at].index()].number_at = at as u32);
+            numbered[llc.clone()].sort_by_key(|cpu| (cpu_infos[cpu.index()].kernel_cpu, *cpu));
+            llc.for_each(|at| cpu_infos[numbered[at].index()].number_at = at as u32);
         }
         for core in runs(0..sorted.len(), |at| key(at).2) {
             for at in core.clone() {
-                let spot = &mut spots[sorted[at].index()];
-                (spot.at, spot.core_at) = (at as u32, (core.start as u32, core.end as u32));
+                let info = &mut cpu_infos[sorted[at].index()];
+                (info.at, info.core_at) = (at as u32, (core.start as u32, core.end as u32));
             }
         }
         for (shard, Shard { cpus, .. }) in shards.iter().enumerate() {
-            cpus.clone().for_each(|at| spots[sorted[at].index()].shard = shard as u32);
+            cpus.clone().for_each(|at| cpu_infos[sorted[at].index()].shard = shard as u32);
         }
-        Self { spots, sorted, numbered, shards }
+        Self { cpu_infos, sorted, numbered, shards }
     }
 
     /// How many CPUs the host has.
     pub fn cpus(&self) -> usize {
-        self.spots.len()
+        self.cpu_infos.len()
     }
 
     /// How many shared queues there are: one per LLC, more for big ones.
@@ -150,7 +133,7 @@ impl Machine {
     /// The shard that serves a CPU.
     #[inline]
     pub fn shard_of(&self, cpu: CpuId) -> usize {
-        self.spots[cpu.index()].shard as usize
+        self.cpu_infos[cpu.index()].shard as usize
     }
 
     /// The CPUs of a shard.
@@ -161,19 +144,19 @@ impl Machine {
 
     /// The kernel's number of a CPU.
     pub fn kernel_cpu(&self, cpu: CpuId) -> CpuId {
-        self.spots[cpu.index()].kernel_cpu
+        self.cpu_infos[cpu.index()].kernel_cpu
     }
 
     /// The LLC of a CPU.
     #[inline]
     pub fn llc_of(&self, cpu: CpuId) -> LlcId {
-        self.spots[cpu.index()].llc
+        self.cpu_infos[cpu.index()].llc
     }
 
     /// The node of a CPU.
     #[inline]
     pub fn node_of(&self, cpu: CpuId) -> NodeId {
-        self.spots[cpu.index()].node
+        self.cpu_infos[cpu.index()].node
     }
 
     /// Whether a task that is `allowed` so much may run there.
@@ -185,33 +168,33 @@ impl Machine {
     /// How far `b` is from `a`.
     #[inline]
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
-        let (near, far, same) = (&self.spots[a.index()], &self.spots[b.index()], a == b);
-        let [.., node, socket, _] = &self.shards[near.shard as usize].rings;
+        let (near, far, same) = (&self.cpu_infos[a.index()], &self.cpu_infos[b.index()], a == b);
+        let [.., node, socket, _] = &self.shards[near.shard as usize].domains;
         let there = far.shard as usize;
         match () {
             () if same => Distance::Same,
-            () if near.core == far.core => Distance::Core,
+            () if near.core == far.core => Distance::Smt,
             () if near.llc == far.llc => Distance::Llc,
             () if node.contains(&there) => Distance::Node,
             () if socket.contains(&there) => Distance::Socket,
-            () => Distance::Machine,
+            () => Distance::Other,
         }
     }
 
     /// Those that are at most so far from it, itself included. What is nearer lies within what is farther.
     #[inline]
     pub fn within(&self, cpu: CpuId, distance: Distance) -> &[CpuId] {
-        let spot = &self.spots[cpu.index()];
-        let [_, _, llc, node, socket, all] = &self.shards[spot.shard as usize].rings;
-        let ring = match distance {
-            Distance::Same => return &self.sorted[spot.at as usize..=spot.at as usize],
-            Distance::Core => return &self.sorted[spot.core_at.0 as usize..spot.core_at.1 as usize],
+        let info = &self.cpu_infos[cpu.index()];
+        let [_, _, llc, node, socket, all] = &self.shards[info.shard as usize].domains;
+        let domain = match distance {
+            Distance::Same => return &self.sorted[info.at as usize..=info.at as usize],
+            Distance::Smt => return &self.sorted[info.core_at.0 as usize..info.core_at.1 as usize],
             Distance::Llc => llc,
             Distance::Node => node,
             Distance::Socket => socket,
-            Distance::Machine => all,
+            Distance::Other => all,
         };
-        &self.sorted[self.shards[ring.start].cpus.start..self.shards[ring.end - 1].cpus.end]
+        &self.sorted[self.shards[domain.start].cpus.start..self.shards[domain.end - 1].cpus.end]
     }
 
     /// The CPUs of its LLC by the kernel's numbers: from the next one on and round, itself last.
@@ -224,23 +207,23 @@ impl Machine {
     /// How many [`behind`](Self::behind) `cpu` names before `other`, which is of the same LLC.
     pub fn steps_behind(&self, cpu: CpuId, other: CpuId) -> usize {
         let (at, llc) = self.number_in_llc(cpu);
-        let there = self.spots[other.index()].number_at as usize;
+        let there = self.cpu_infos[other.index()].number_at as usize;
         (there + llc.len() - at as usize - 1) % llc.len()
     }
 
     /// The first CPU, by the kernel's numbers, of each other LLC of its node: the next one's first.
     pub fn other_llcs(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
-        let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].rings;
-        let begins = |shard: &usize| self.shards[*shard].rings[2].start == *shard;
+        let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].domains;
+        let begins = |shard: &usize| self.shards[*shard].domains[2].start == *shard;
         let others = (llc.end..node.end).chain(node.start..llc.start).filter(begins);
         others.map(|shard| self.numbered[self.shards[shard].cpus.start])
     }
 
     /// Where it stands in `numbered`, and where its LLC does.
     fn number_in_llc(&self, cpu: CpuId) -> (u32, Range<usize>) {
-        let spot = &self.spots[cpu.index()];
-        let llc = &self.shards[spot.shard as usize].rings[2];
-        (spot.number_at, self.shards[llc.start].cpus.start..self.shards[llc.end - 1].cpus.end)
+        let info = &self.cpu_infos[cpu.index()];
+        let llc = &self.shards[info.shard as usize].domains[2];
+        (info.number_at, self.shards[llc.start].cpus.start..self.shards[llc.end - 1].cpus.end)
     }
 
     /// All others, nearest first: SMT siblings, the shard, the LLC, the node, the socket, the machine.
@@ -251,8 +234,8 @@ impl Machine {
     /// All shards, nearest first, beginning with the one that serves the CPU.
     pub fn shards_from(&self, cpu: CpuId) -> impl Iterator<Item = usize> + '_ {
         let own = self.shard_of(cpu);
-        let rings = &self.shards[own].rings;
-        let outward = rings.windows(2).flat_map(|pair| {
+        let domains = &self.shards[own].domains;
+        let outward = domains.windows(2).flat_map(|pair| {
             let (inner, outer) = (&pair[0], &pair[1]);
             (inner.end..outer.end).chain(outer.start..inner.start)
         });
@@ -261,14 +244,14 @@ impl Machine {
 
     /// The CPUs of a shard as another CPU goes through them: itself left out, its core first.
     pub fn cpus_from(&self, cpu: CpuId, shard: usize) -> impl Iterator<Item = CpuId> + '_ {
-        let spot = &self.spots[cpu.index()];
-        let (at, all) = (spot.at as usize, self.shards[shard].cpus.clone());
+        let info = &self.cpu_infos[cpu.index()];
+        let (at, all) = (info.at as usize, self.shards[shard].cpus.clone());
         let parts = if all.contains(&at) {
-            let core = all.start.max(spot.core_at.0 as usize)..all.end.min(spot.core_at.1 as usize);
+            let core = all.start.max(info.core_at.0 as usize)..all.end.min(info.core_at.1 as usize);
             [at + 1..core.end, core.start..at, core.end..all.end, all.start..core.start]
         } else {
             // At one's own rank.
-            let own = &self.shards[spot.shard as usize].cpus;
+            let own = &self.shards[info.shard as usize].cpus;
             let middle = all.start + (at - own.start) % all.len();
             [middle..all.end, all.start..middle, 0..0, 0..0]
         };

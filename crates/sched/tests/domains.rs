@@ -4,13 +4,13 @@ mod common;
 
 use common::all_machines;
 use std::collections::BTreeSet;
-use warmcore_sched::{Distance, Machine};
+use warmcore_sched::{Distance, SchedDomains};
 use warmcore_types::CpuId;
 
 /// A shard serves at most so many CPUs.
 const SHARD_CPUS_MAX: usize = 16;
 
-fn cpus(machine: &Machine) -> impl Iterator<Item = CpuId> {
+fn cpus(machine: &SchedDomains) -> impl Iterator<Item = CpuId> {
     // Of a crowd, some: each has as many others.
     let step = if machine.cpus() > 400 { 37 } else { 1 };
     (0..machine.cpus() as u32).step_by(step).map(CpuId)
@@ -51,7 +51,7 @@ fn shards_are_whole_cores_of_one_llc_and_not_too_many() {
             for cpu in of {
                 assert_eq!(machine.shard_of(*cpu), shard, "{name}");
                 assert_eq!(machine.llc_of(*cpu), machine.llc_of(of[0]), "{name}: shard {shard} {of:?}");
-                let core = |other: &CpuId| machine.distance(*cpu, *other) <= Distance::Core;
+                let core = |other: &CpuId| machine.distance(*cpu, *other) <= Distance::Smt;
                 let siblings = machine.others(*cpu).filter(core).count();
                 let here = of.iter().filter(|other| core(other)).count() - 1;
                 assert!(here == siblings || siblings >= SHARD_CPUS_MAX, "{name}: {cpu} of {of:?}");
