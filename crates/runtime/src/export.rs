@@ -131,7 +131,7 @@ pub fn record_now(handle: &Handle) {
 /// Tenants of one name are one series here, too, and each call overwrites it; when the tenant ends its gauges stay as
 /// they were told last.
 ///
-/// **Touches** the account and each CPU's seat of the tenant, for reading.
+/// **Touches** the account and the pcpu_cid of each CPU of the tenant, for reading.
 pub fn record_tenant(tenant: &Tenant) {
     let (name, stats) = (tenant.name().to_owned(), tenant.stats());
     gauge!(TENANT_IDS, "tenant" => name.clone()).set(f64::from(stats.in_use));

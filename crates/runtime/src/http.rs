@@ -48,7 +48,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const BATCH: usize = 32;
 
 /// How long a client may be quiet, and how long connections may take to finish at the end, if nothing is said.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Spawns what hyper wants spawned: `hyper::rt::Executor`, for servers and clients.
 #[derive(Debug, Clone)]
@@ -160,8 +160,8 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
         tenant_of: None,
         configure: None,
         shutdown: Box::pin(pending()),
-        deadline: PATIENCE,
-        bounds: Bounds { head: PATIENCE, idle: PATIENCE },
+        deadline: TIMEOUT,
+        bounds: Bounds { head: TIMEOUT, idle: TIMEOUT },
     }
 }
 

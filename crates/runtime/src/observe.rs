@@ -49,7 +49,7 @@ pub const SCHEMA: u32 = 3;
 pub const VARIABLE: &str = "WARMCORE_TOP";
 
 /// An exchange that takes longer is given up, on both sides.
-const PATIENCE: Duration = Duration::from_secs(1);
+const IO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client reads no longer answer: 4096 workers and 40 000 tenants.
 const ANSWER_MAX: usize = 16 << 20;
@@ -80,7 +80,7 @@ pub(crate) struct Observer {
     path: PathBuf,
     /// The listener's other handle, to end its wait: only a stream has `shutdown`.
     listener: UnixStream,
-    is_over: Arc<AtomicBool>,
+    is_shutdown: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -106,10 +106,10 @@ impl Observer {
     fn new(bases: &[PathBuf], shared: Arc<Shared>) -> io::Result<Self> {
         let (path, listener) = bind(&private_folder(bases)?)?;
         // Dropped, it takes the socket away again.
-        let is_over = Arc::new(AtomicBool::new(false));
+        let is_shutdown = Arc::new(AtomicBool::new(false));
         let made = listener.try_clone().map(|it| UnixStream::from(OwnedFd::from(it)));
         let mut observer = match made {
-            Ok(listener) => Self { path, listener, is_over: is_over.clone(), thread: None },
+            Ok(listener) => Self { path, listener, is_shutdown: is_shutdown.clone(), thread: None },
             Err(error) => {
                 let _ = fs::remove_file(path);
                 return Err(error);
@@ -124,9 +124,9 @@ impl Observer {
                 // For `accept` as well: it gives up after so long.
                 let _ = waits.set_read_timeout(is_wanted.then_some(LOOKED_AT));
             };
-            while !is_over.load(Relaxed) {
+            while !is_shutdown.load(Relaxed) {
                 match listener.accept() {
-                    Ok((stream, _)) if is_over.load(Relaxed) => drop(stream),
+                    Ok((stream, _)) if is_shutdown.load(Relaxed) => drop(stream),
                     Ok((stream, _)) => {
                         count_own(true);
                         // A client that breaks off is no news.
@@ -147,7 +147,7 @@ impl Drop for Observer {
     /// Waits for the thread, which may be at an answer for a second; on a worker it does not wait.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        self.is_over.store(true, Relaxed);
+        self.is_shutdown.store(true, Relaxed);
         // Ends the thread's wait for a client: Linux says so to a thread in `accept`.
         let woken = self.listener.shutdown(Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
@@ -164,7 +164,7 @@ fn answer(mut stream: &UnixStream, line: impl FnOnce() -> String) -> io::Result<
     if user != local::user() && user != 0 {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let (until, line) = (Instant::now() + PATIENCE, line());
+    let (until, line) = (Instant::now() + IO_TIMEOUT, line());
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(until)?))?;
@@ -302,7 +302,7 @@ impl Observable {
     /// What it does now: a line of JSON, as docs/json.md says, after a second at most. An error if the process is
     /// gone, is another one than its socket's name says, or says more than 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + IO_TIMEOUT;
         let mut stream = local::connect(&self.path)?;
         if !self.is_peer(&stream) {
             return Err(io::ErrorKind::PermissionDenied.into());

@@ -52,7 +52,7 @@ fn compute(for_us: u64) {
 fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
     listen(Warnings);
     static IS_OVER: AtomicBool = AtomicBool::new(false);
-    let runtime = || Runtime::builder().worker_threads(2).name("crowd").observe(false).build().unwrap();
+    let runtime = || Runtime::builder().worker_threads(2).name("busy").observe(false).build().unwrap();
 
     // Foreign tasks that mostly sleep, and tasks of ours that work, on a runtime of their own.
     let quiet = runtime();
@@ -87,8 +87,8 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
     for pause in [Some(Duration::from_micros(100)), None] {
         IS_OVER.store(false, Relaxed);
         TOLD.lock().unwrap().clear();
-        let crowd = runtime();
-        let work = crowd.spawn(async move {
+        let busy = runtime();
+        let work = busy.spawn(async move {
             let mut set = JoinSet::new();
             for _ in 0..8 {
                 set.spawn(async move {
@@ -111,10 +111,10 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
         // As long again, and it isn't repeated.
         std::thread::sleep(began.elapsed());
         IS_OVER.store(true, Relaxed);
-        crowd.block_on(work).unwrap();
+        busy.block_on(work).unwrap();
         let told = told();
         assert_eq!(told.len(), 1, "{told:?}");
-        for word in ["crowd", "worker=", "tasks=8", "http::serve"] {
+        for word in ["busy", "worker=", "tasks=8", "http::serve"] {
             assert!(told[0].contains(word), "no {word} in {told:?}");
         }
     }

@@ -8,6 +8,7 @@
 
 #![cfg(target_os = "linux")]
 
+use fastrand::Rng;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -57,17 +58,6 @@ impl<F> Drop for Checked<F> {
     fn drop(&mut self) {
         assert!(!*self.is_polled.get_mut(), "dropped while it is polled");
         LIVING.fetch_sub(1, Relaxed);
-    }
-}
-
-/// Dice that differ by seed alone.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (x ^ (x >> 27)) % end
     }
 }
 
@@ -127,14 +117,14 @@ fn can_open(files: u64) -> bool {
 }
 
 /// Moves every thread of the process somewhere else.
-fn shake(dice: &mut Dice) {
+fn shake(rng: &mut Rng) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
     for task in tasks.flatten().take(64) {
         let Some(thread) = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        let mask: u64 = if dice.below(3) == 0 { 1 << dice.below(cpus.min(64)) } else { u64::MAX };
+        let mask: u64 = if rng.u64(..3) == 0 { 1 << rng.u64(..cpus.min(64)) } else { u64::MAX };
         // SAFETY: the kernel reads eight bytes. A thread that is gone, or CPUs that are not there, it refuses.
         unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread, 8usize, &raw const mask) };
     }
@@ -142,7 +132,7 @@ fn shake(dice: &mut Dice) {
 
 /// One runtime, from its beginning to its end.
 fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
-    let mut dice = Dice(seed);
+    let mut rng = Rng::with_seed(seed);
     let runtime = Runtime::builder().name("soak").worker_threads(workers).policy(policy).build().unwrap();
     let account = Account::root("soak").limit(64).build();
     let tenants =
@@ -152,7 +142,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
     let each = (wakes / tasks_count).max(4);
     let mut tasks: Vec<(u64, JoinHandle<u64>)> = Vec::new();
     for i in 0..tasks_count {
-        let kind = dice.below(10);
+        let kind = rng.u64(..10);
         let bell = bell.clone();
         let account = account.clone();
         let future = checked(async move {
@@ -182,14 +172,14 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
         tasks.push((kind, task));
     }
     // From outside: rings as long as anybody may wait for it, and aborts some that wait or run.
-    let is_over = Arc::new(AtomicBool::new(false));
+    let is_shutdown = Arc::new(AtomicBool::new(false));
     let outside = std::thread::spawn({
-        let (bell, is_over, mut dice) = (bell.clone(), is_over.clone(), Dice(seed ^ 1));
+        let (bell, is_shutdown, mut rng) = (bell.clone(), is_shutdown.clone(), Rng::with_seed(seed ^ 1));
         move || {
-            while !is_over.load(Relaxed) {
+            while !is_shutdown.load(Relaxed) {
                 bell.ring();
-                if dice.below(50) == 0 {
-                    shake(&mut dice);
+                if rng.u64(..50) == 0 {
+                    shake(&mut rng);
                 }
                 std::thread::yield_now();
             }
@@ -203,7 +193,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
             Err(error) => assert!(kind == 9 && error.is_cancelled(), "{error}"),
         }
     }
-    is_over.store(true, Relaxed);
+    is_shutdown.store(true, Relaxed);
     outside.join().unwrap();
     // Some are left where they wait: the end finds them.
     for _ in 0..8 {

@@ -50,7 +50,7 @@ const TENANTS: [(&str, u64, u64); 3] =
     [("a", 48 * MIB, 32 * MIB), ("b", 48 * MIB, 32 * MIB), ("hog", 128 * MIB, 0)];
 
 /// A request waits so long for room.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A request's memory comes in pieces like this, and others get a turn between two.
 const PIECE: u64 = 64 << 10;
@@ -147,7 +147,7 @@ impl Server {
 
 /// Fills memory and sums it up: see [`sum`].
 async fn work(account: &Account, bytes: u64, held: Duration) -> Result<String, OverBudget> {
-    let mut reserved = match timeout(PATIENCE, account.charge(bytes)).await {
+    let mut reserved = match timeout(TIMEOUT, account.charge(bytes)).await {
         Ok(charge) => charge?,
         // Too late, unless there is room by now.
         Err(_) => account.try_hold(bytes)?,

@@ -87,7 +87,7 @@ fn a_client_gets_one_line_of_json_and_the_folder_is_the_users_alone() {
     assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
     let line = one.ask().unwrap();
     assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(line.starts_with("{\"schema\":2,\"what\":\"top\",\"pid\":"), "{line}");
+    assert!(line.starts_with("{\"schema\":3,\"what\":\"top\",\"pid\":"), "{line}");
     assert!(line.contains(r#""name":"a \"name\"\u000a\u009b""#), "{line}");
     for name in WorkerStats::NAMES {
         assert_eq!(line.matches(&format!("\"{name}\":")).count(), 2, "{name} in {line}");
@@ -309,7 +309,7 @@ fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     let (mocks, shared) = workers(1, 1);
     let gate = mocks[0].gate.lock().unwrap();
     let observer = Observer::new(&[base.path().to_owned()], Arc::new(shared)).unwrap();
-    let is_over = Arc::downgrade(&observer.is_over);
+    let is_shutdown = Arc::downgrade(&observer.is_shutdown);
     let client = local::connect(&observer.path).unwrap();
     while mocks[0].used.load(Relaxed) == 0 {
         std::thread::yield_now();
@@ -317,9 +317,9 @@ fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     let tasks = runtime("drops");
     in_time(move || tasks.block_on(tasks.spawn(async move { drop(observer) })).unwrap());
     // The thread has it still, and ends behind the task.
-    assert!(is_over.upgrade().is_some_and(|is_over| is_over.load(Relaxed)));
+    assert!(is_shutdown.upgrade().is_some_and(|is_shutdown| is_shutdown.load(Relaxed)));
     drop((gate, client));
-    while is_over.strong_count() > 0 {
+    while is_shutdown.strong_count() > 0 {
         std::thread::yield_now();
     }
 }

@@ -319,7 +319,7 @@ struct Workers {
     polls: Vec<(u64, Weighed, u64)>,
     /// By tenant, polls that have ended.
     ran: Vec<u64>,
-    dice: u64,
+    rng: u64,
     poll_ns: (u64, u64),
 }
 
@@ -333,7 +333,7 @@ impl Workers {
                 (0..tasks).for_each(|_| queue.push(Weighed { tenant: tenant as u64, weight: *weight }));
             }
         }
-        let mut all = Self { queues, polls: vec![], ran: vec![0; weights.len()], dice: 7, poll_ns };
+        let mut all = Self { queues, polls: vec![], ran: vec![0; weights.len()], rng: 7, poll_ns };
         for worker in 0..workers {
             let (task, takes) = all.begin(worker);
             all.polls.push((takes, task, takes));
@@ -342,12 +342,12 @@ impl Workers {
     }
 
     fn begin(&mut self, worker: usize) -> (Weighed, u64) {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
         let (least, most) = self.poll_ns;
         let task = self.queues[worker].pop(0, || QueueOrder::Fifo).expect("tasks wait");
-        (task, least + (self.dice >> 11) % (most - least + 1))
+        (task, least + (self.rng >> 11) % (most - least + 1))
     }
 
     /// The next poll ends.

@@ -26,7 +26,7 @@ const SCHEDULES: usize = 500;
 const PREEMPTIONS: usize = 3;
 
 /// Who waits for the end gives way so often, and everybody else ought to have come to rest.
-const PATIENCE: usize = 20_000;
+const YIELDS_MAX: usize = 20_000;
 
 /// Whether alarms ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl Model {
         let Self { runtime, .. } = self;
         let shared = &runtime.shared;
         shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
-        for _ in 0..PATIENCE {
+        for _ in 0..YIELDS_MAX {
             if shared.num_alive_tasks() == 0 {
                 break;
             }
@@ -488,7 +488,7 @@ fn two_that_end_in_each_others_tasks_end() {
             // Aborted if the other was first.
             assert!(block_on(task).err().is_none_or(|error| error.is_cancelled()));
         }
-        for _ in 0..PATIENCE {
+        for _ in 0..YIELDS_MAX {
             if shared.iter().all(|shared| shared.strong_count() == 0) {
                 break;
             }
