@@ -1,7 +1,7 @@
-//! Guard: an id that this thread holds.
+//! `Guard`: an id that this thread holds.
 //!
-//! Model.   Dropping it leaves the id on its CPU. It borrows its tenant, so that a tenant that is
-//!          gone has nobody inside, and it stays on its thread.
+//! Dropping the guard leaves the id on its CPU. The guard borrows its tenant, so a tenant that is dropped has no thread
+//! inside, and it stays on its thread.
 
 use crate::tenant::Inner;
 use std::fmt;
@@ -14,7 +14,7 @@ use warmcore_types::Cid;
 
 /// Holds an id of a tenant on this thread: [`Tenant::enter`](crate::Tenant::enter).
 ///
-/// It does not leave its thread:
+/// A guard stays on its thread:
 ///
 /// ```compile_fail,E0277
 /// let tenant = warmcore_tenant::Tenant::builder().build();
@@ -24,7 +24,7 @@ use warmcore_types::Cid;
 #[must_use = "the id is held as long as the guard lives"]
 pub struct Guard<'a> {
     tenant: &'a Inner,
-    /// Taken when it is dropped.
+    /// Taken out when the guard is dropped.
     held: ManuallyDrop<HeldCid<'a>>,
     /// What the thread allocates is charged to the tenant's account, if it has one.
     _current: Option<ActiveAccount<'a>>,
@@ -38,13 +38,13 @@ impl<'a> Guard<'a> {
         Self { tenant, held: ManuallyDrop::new(held), _current, not_send: PhantomData }
     }
 
-    /// The id. No other thread has it as long as the guard lives; other tasks of this thread may.
+    /// The id. No other thread has it as long as the guard lives; other tasks of this thread may have it too.
     #[inline(always)]
     pub fn cid(&self) -> Cid {
         self.held.cid()
     }
 
-    /// Whether it is an overflow id: somebody lost this CPU while holding its id.
+    /// Whether it is an overflow id: another thread lost this CPU while it held the CPU's id.
     pub fn is_overflow(&self) -> bool {
         self.held.is_overflow()
     }
@@ -53,7 +53,7 @@ impl<'a> Guard<'a> {
 impl Drop for Guard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: taken once, here; nobody sees the guard again.
+        // SAFETY: taken once, here; the guard is not used again.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
         if let Err(held) = self.tenant.ids.leave_fast(held) {
             self.tenant.leave_slow(held);
@@ -61,7 +61,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-// SAFETY: the tenant handed the id out.
+// SAFETY: the id is the tenant's, and this thread holds it as long as the guard lives.
 unsafe impl CidHolder for Guard<'_> {
     #[inline(always)]
     fn cid(&self) -> Cid {

@@ -1,10 +1,10 @@
-//! PcpuCids: where the pcpu_cids of all tenants are, and the slots of their data.
+//! Where the [`PcpuCid`]s of all tenants are, and the slots of their data.
 //!
-//! Model.   A [`Space`] is two pools for machines of so many CPU numbers. A pcpu_cid is 8 bytes in the
-//!          page of its CPU, which the pcpu_cids of 512 tenants share; a tenant's data is whole pairs
-//!          of lines in the page of its id, beside that of other tenants. A page exists when it was
-//!          touched.
-//! Number.  384 CPUs all used: 3 KiB of pcpu_cids for a tenant. 2 used: two pages for 512 tenants.
+//! A [`Space`] is two pools for machines of one number of CPU numbers. A `PcpuCid` is 8 bytes in the page of its CPU, which
+//! those of 512 tenants share. A tenant's data is whole pairs of lines in the page of its id, beside that of other tenants.
+//! A page exists once it was touched.
+//!
+//! With all of 384 CPUs used, a tenant has 3 KiB of `PcpuCid`s; with 2 used, 512 tenants share two pages.
 
 use std::sync::Mutex;
 use warmcore_budget::process::unaccounted;
@@ -12,26 +12,26 @@ use warmcore_cid::{PcpuCid, PcpuCids};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_types::{CpuId, ignore_poison};
 
-/// So many overflow ids has a tenant: threads that lost their CPU while they held an id.
+/// How many overflow ids a tenant has: one for each thread that finds the id of its CPU in use.
 pub(crate) const OVERFLOW_IDS: u32 = 4096;
 
 /// More CPU numbers than any Linux has.
 pub(crate) const CPUS_MAX: u32 = 1 << 16;
 
-/// What tenants share.
+/// The memory that tenants share.
 #[derive(Debug)]
 pub(crate) struct Space {
     cpus: u32,
     pcpu_cids: Pool,
-    /// A slot for every id: the CPUs', then the overflow's.
+    /// A slot for every id: first those of CPUs, then the overflow ids.
     pub(crate) data: Pool,
 }
 
 impl Space {
-    /// The space for machines of so many CPU numbers. There are as many as were asked for: one, but
-    /// for those who try what another machine would cost.
+    /// The space for machines with `cpus` CPU numbers. A process has one, unless it makes tenants as for other machines
+    /// ([`Builder::cpus`](crate::Builder::cpus)).
     pub(crate) fn of(cpus: u32) -> &'static Self {
-        // It stays, for all tenants: no account's.
+        // It stays, for all tenants: it must not be charged to the current account.
         unaccounted(|| Self::find_or_make(cpus))
     }
 
@@ -49,12 +49,12 @@ impl Space {
     }
 
     pub(crate) fn pcpu_cids(&self) -> PooledPcpuCids {
-        // The pages of pcpu_cids are shared with other tenants, and so is the list of them.
+        // The pages, and the list of them, are shared with other tenants.
         PooledPcpuCids(unaccounted(|| PerCpu::in_pool(&self.pcpu_cids)))
     }
 }
 
-/// The pcpu_cids of one tenant.
+/// The `PcpuCid`s of one tenant.
 #[derive(Debug)]
 pub(crate) struct PooledPcpuCids(PerCpu<PcpuCid>);
 

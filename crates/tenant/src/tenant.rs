@@ -1,9 +1,10 @@
-//! Tenant: a group of tasks that share data, and the ids of those that run.
+//! `Tenant`: a group of tasks that share data, and the ids of those that run.
 //!
-//! Model.   A handle is an `Arc`. What it leads to lives as long as any handle, guard or data; then
-//!          its pcpu_cids and slots go back to where other tenants take theirs.
-//! Number.  Before it touches data, a tenant on 384 CPUs is 1.8 KiB: itself, its bitmaps, a name,
-//!          8 bytes for every CPU that it was on, and a record in every thread that entered.
+//! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and slots
+//! go back to the pools of all tenants.
+//!
+//! Before it touches data, a tenant on 384 CPUs has 1.8 KiB: itself, its bitmaps, a name, 8 bytes for every CPU that it was
+//! on, and a record in every thread that entered it.
 
 use crate::guard::Guard;
 use crate::pcpu_cids::{CPUS_MAX, OVERFLOW_IDS, PooledPcpuCids, Space};
@@ -29,29 +30,29 @@ pub struct Tenant {
     inner: Arc<Inner>,
 }
 
-/// Each task of a tenant counts the `Arc` that it is in up and down, from any CPU; each poll reads what is here. Aligned,
-/// it is on other lines than the counts.
+/// What a handle leads to. Each poll reads it; each task of the tenant clones and drops the `Arc` around it, from any CPU.
+/// The alignment puts it on other lines than the `Arc`'s counts.
 #[derive(Line)]
 #[line(pair, default = read_mostly)]
 #[repr(align(128))]
 pub(crate) struct Inner {
-    /// Never given to another tenant.
+    /// No other tenant ever has it.
     pub(crate) serial: u64,
     name: Box<str>,
     weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<PooledPcpuCids>,
-    /// The threads that are its users, by their numbers, with how many CPUs each was found to be allowed on last. Written by
-    /// a thread that joins or ends; the compactor locks it twenty times a second, for no system call, which is rare
-    /// enough to stand beside what each poll reads.
+    /// The threads that are its users, by the kernel's number, each with how many CPUs its mask had last. Written by a
+    /// thread that joins or ends. The compactor locks it twenty times a second and makes no system call under it: rarely
+    /// enough for a line that each poll reads.
     threads: Mutex<BTreeMap<u32, usize>>,
-    /// Who pays for what its threads allocate.
+    /// The account that its threads' allocations are charged to.
     pub(crate) account: Option<Account>,
-    /// Whether the compactor is to look at it: see `registry`.
+    /// Whether the compactor must compact its ids: see `registry`.
     is_busy: &'static AtomicBool,
 }
 
-/// How a tenant is made: [`Tenant::builder`].
+/// Makes a tenant: see [`Tenant::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the tenant"]
 pub struct Builder {
@@ -63,12 +64,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What it is called in texts and metrics.
+    /// Sets the name in texts and metrics; `tenant` by default.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Which ids CPUs get; [`CacheLocal`] if nothing is said.
+    /// Sets which ids CPUs get; [`CacheLocal`] by default.
     pub fn policy(self, policy: &'static dyn Policy) -> Self {
         Self { policy, ..self }
     }
@@ -79,18 +80,19 @@ impl Builder {
         Self { account: Some(account.clone()), ..self }
     }
 
-    /// How much of a runtime's time it gets, on all workers together, while tasks of several tenants have work: twice as
-    /// much as one of half the weight, whatever their polls take and however many tasks each has. What it does not use
-    /// goes to the others: with fewer busy tasks than workers, or while they wait for room in its budget for longer than
-    /// some milliseconds. It counts beside tenants of the same runtime; tasks without a tenant are one of weight 100.
+    /// Sets the tenant's share of a runtime's time, on all workers together, while tasks of several tenants have work: twice
+    /// the time of a tenant of half the weight, however long their polls take and however many tasks each has. Other
+    /// tenants get the time that it does not use: when it has fewer busy tasks than there are workers, or while its tasks
+    /// wait for its budget for longer than some milliseconds. Weights are compared among tenants of the same runtime; all
+    /// tasks without a tenant count as one tenant of weight 100.
     ///
-    /// 100 if nothing is said. [`build`](Self::build) panics at 0 and above 10 000.
+    /// 100 by default. [`build`](Self::build) panics at 0 and above 10 000.
     pub fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }
     }
 
-    /// As on a machine with so many CPU numbers, to see what that costs. [`build`](Self::build)
-    /// panics if this machine has more, and above 65536.
+    /// Makes the tenant as on a machine with `cpus` CPU numbers, to measure what that costs. [`build`](Self::build) panics
+    /// if this machine has more CPU numbers, and above 65536.
     pub fn cpus(self, cpus: u32) -> Self {
         Self { cpus: Some(cpus), ..self }
     }
@@ -123,19 +125,19 @@ impl Builder {
 }
 
 impl Tenant {
-    /// A tenant without a name and with [`CacheLocal`] ids, until the builder is told otherwise.
+    /// Returns a builder with the name `tenant`, [`CacheLocal`] ids, weight 100 and no account.
     pub fn builder() -> Builder {
         Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None, weight: 100 }
     }
 
-    /// Holds an id of this tenant on this thread until the guard is dropped: nobody else has the
-    /// same meanwhile. A thread that holds one gets the same again.
+    /// Holds an id of this tenant on this thread until the guard is dropped. No other thread has the same id at the same
+    /// time. A thread that holds one gets the same one again.
     ///
-    /// Guards are for short work. A thread that sleeps with one keeps its CPU's id, and whoever else
-    /// enters there gets an overflow id. Panics if 4096 threads hold one of those. Not for signal
-    /// handlers and global allocators: they may find the thread in here already.
+    /// Guards are for short work. A thread that sleeps with a guard keeps its CPU's id in use, and other threads that enter
+    /// on that CPU get overflow ids. Panics if 4096 threads hold overflow ids. Must not be called from signal handlers and
+    /// global allocators: they may interrupt this function on the same thread.
     ///
-    /// **Touches** this CPU's pcpu_cid, for writing, if this thread entered here last.
+    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last.
     #[inline(always)]
     pub fn enter(&self) -> Guard<'_> {
         self.inner.enter()
@@ -150,12 +152,12 @@ impl Tenant {
         unaccounted(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
     }
 
-    /// What happened to its ids so far, and what is now.
+    /// Counts of what happened to its ids, and their present state.
     pub fn stats(&self) -> Stats {
         self.inner.ids.stats()
     }
 
-    /// As it was named.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -165,23 +167,23 @@ impl Tenant {
         self.inner.serial
     }
 
-    /// A small number that no other living tenant has: an index for who keeps something for each. The next tenant
-    /// gets it when this one is gone.
+    /// A small number that no other tenant has at the same time: an index into a table with something for each tenant. A
+    /// later tenant gets it when this one is gone.
     pub fn index(&self) -> usize {
         registry::index_of(self.inner.serial)
     }
 
-    /// The tenant with this [`serial`](Self::serial), if it lives. To know one without keeping it alive.
+    /// The tenant with this [`serial`](Self::serial), if it is alive. A serial refers to a tenant without keeping it alive.
     pub fn by_serial(serial: u64) -> Option<Self> {
         registry::tenant(serial).map(|inner| Self { inner })
     }
 
-    /// How much of a worker it gets, beside others.
+    /// Its share of a runtime's time: see [`Builder::weight`].
     pub fn weight(&self) -> u32 {
         self.inner.weight
     }
 
-    /// The account that pays for what its threads allocate.
+    /// The account that its threads' allocations are charged to.
     pub fn account(&self) -> Option<&Account> {
         self.inner.account.as_ref()
     }
@@ -208,7 +210,7 @@ impl Inner {
     pub(crate) fn enter(&self) -> Guard<'_> {
         let cpu = rseq::current_cpu();
         if let Some(user) = thread::cached_user(self.serial) {
-            // SAFETY: this thread's record; nobody looks it up until `enter_fast` returns.
+            // SAFETY: this thread's record; it is not looked up again before `enter_fast` returns.
             if let Some(held) = self.ids.enter_fast(cpu, unsafe { &mut *user }) {
                 return Guard::new(self, held);
             }
@@ -216,7 +218,8 @@ impl Inner {
         Guard::new(self, self.enter_slow(cpu, read_mask))
     }
 
-    /// `mask`: the CPUs that this thread may run on.
+    /// Enters on another CPU than last, for the first time, or when the CPU's id is in use. `mask` reads the CPUs that this
+    /// thread may run on.
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> HeldCid<'_> {
@@ -249,14 +252,14 @@ impl Inner {
         held
     }
 
-    /// This thread becomes a user, if it is not about to end.
+    /// Makes this thread a user, unless it is about to end.
     fn join(&self, mask: impl Fn() -> CpuSet) -> Option<*mut User> {
-        // Without an area of its own a thread would ask the kernel for its CPU at each entry.
+        // Without an rseq area the thread would make a system call for its CPU at each entry.
         rseq::register_thread();
         let allowed = mask();
         thread::join(self.serial, |token| {
             let user = self.ids.add_user(token, &allowed);
-            // Until `part`.
+            // Removed by `forget_thread`.
             self.threads().insert(affinity::this_thread(), allowed.len());
             user
         })
@@ -266,18 +269,18 @@ impl Inner {
         ignore_poison(self.threads.lock())
     }
 
-    /// This thread ends: its mask says nothing any more.
-    pub(crate) fn part(&self) {
+    /// This thread ends: its mask does not count any more.
+    pub(crate) fn forget_thread(&self) {
         self.threads().remove(&affinity::this_thread());
     }
 
-    /// Adds what its threads may run on by now, and has a thread whose number of CPUs changed read its mask again when it
-    /// moves next: `sched_setaffinity` and a changed cpuset send no notice. `read`: what the thread with this number may
-    /// run on.
+    /// Adds the CPUs that its threads may run on now to the tenant's set. If a thread's number of CPUs changed, each user
+    /// reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no notice. `read` returns the
+    /// mask of the thread with this number.
     ///
-    /// A thread joins and ends without waiting for a system call here, and no lock is held during one if the process
-    /// forks in that moment.
-    fn follow_masks(&self, masks: &mut Masks, read: impl Fn(u32) -> CpuSet) {
+    /// No lock is held during the system calls: threads that join and end do not wait for them, and a fork in that moment
+    /// copies no held lock.
+    fn update_masks(&self, masks: &mut Masks, read: impl Fn(u32) -> CpuSet) {
         let Masks { numbers, masks } = masks;
         numbers.clear();
         numbers.extend(self.threads().keys());
@@ -287,14 +290,14 @@ impl Inner {
         let mut is_changed = false;
         let mut threads = self.threads();
         numbers.retain(|number| {
-            // A thread that ended meanwhile may have lent its number to another process.
+            // If the thread ended in between, its number may belong to a thread of another process by now.
             let Some(known) = threads.get_mut(number) else { return false };
-            // 0: the kernel does not say.
+            // 0: the kernel did not return a mask.
             let now = masks[number].len();
             is_changed |= now > 0 && std::mem::replace(known, now) != now;
             true
         });
-        // Under the lock: after `part` nothing is said of a thread's mask.
+        // Under the lock, so that the mask of a thread does not count after its `forget_thread`.
         if is_changed {
             self.ids.notify_masks_changed();
         }
@@ -309,13 +312,14 @@ impl Inner {
             Some(user) => self.ids.leave(held, unsafe { &mut *user }),
             None => self.ids.leave_overflow(held),
         }
-        thread::count_out_late();
+        thread::leave_tenants_late();
     }
 
-    /// Follows its threads' masks and compacts. Says that it is not busy any more, then looks once more: a thread that got an
-    /// id before that is seen here, and one that gets an id later sees that it has to say that it is busy.
+    /// Updates its threads' masks and compacts. If no id is in use, it clears `is_busy` and then reads the number again: a
+    /// thread that got an id before the store is found by that read, and a thread that gets one later sees the store and
+    /// sets `is_busy`.
     pub(crate) fn compact(&self, masks: &mut Masks) {
-        self.follow_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
+        self.update_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
         if self.ids.compact() > 0 {
             return;
         }
@@ -327,17 +331,17 @@ impl Inner {
     }
 }
 
-/// The CPUs that this thread may run on; none if the kernel does not say.
+/// The CPUs that this thread may run on; none if the kernel returns no mask.
 fn read_mask() -> CpuSet {
     affinity::allowed().unwrap_or_default()
 }
 
-/// The masks of threads, each read once for all tenants that a pass looks at. If a thread ends within the pass and another
-/// gets its number, the new one counts with the old one's mask until the next pass.
+/// The masks of threads, each read once for all tenants that a pass compacts. If a thread ends within the pass and another
+/// one gets its number, the new one counts with the old one's mask until the next pass.
 #[derive(Default)]
 pub(crate) struct Masks {
     masks: BTreeMap<u32, CpuSet>,
-    /// The threads of the tenant that is looked at.
+    /// The threads of the tenant that is being compacted.
     numbers: Vec<u32>,
 }
 
@@ -347,7 +351,7 @@ impl Drop for Inner {
     }
 }
 
-// SAFETY: `Ids` counts an id as handed out before it gives it, and for ever.
+// SAFETY: `Ids` counts an id as allocated before it returns it, and for ever.
 unsafe impl IdSource for Inner {
     #[inline]
     fn with_id(&self, act: &mut dyn FnMut(Cid)) {
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_on_a_cpu_where_none_was_allowed_reads_its_mask_again_and_only_then() {
+    fn a_thread_reads_its_mask_again_only_on_a_cpu_beyond_all_masks() {
         let tenant = Tenant::builder().cpus(1024).build();
         let (inner, reads) = (&*tenant.inner, std::cell::Cell::new(0));
         let enter = |cpu: u32, mask: CpuSet| {
@@ -386,17 +390,17 @@ mod tests {
             drop(Guard::new(inner, inner.enter_slow(CpuId(cpu), read)));
             (reads.get(), tenant.stats().nr_cpus_allowed)
         };
-        // What the compactor reads is this thread's real mask.
+        // The compactor reads this thread's real mask.
         let real = read_mask();
         let fresh: Vec<u32> = (0..1024).filter(|cpu| !real.contains(CpuId(*cpu))).take(8).collect();
         let more = |mine: usize| (real.len() + mine) as u32;
         let joined = real.union(&set([fresh[0]]));
         assert_eq!(enter(fresh[0], joined), (1, more(1)), "it joins");
         // From here on the compactor does not compare its masks with the real one.
-        inner.part();
-        assert_eq!(enter(fresh[0], set(fresh.clone())), (1, more(1)), "where it was");
+        inner.forget_thread();
+        assert_eq!(enter(fresh[0], set(fresh.clone())), (1, more(1)), "on the same CPU");
         assert_eq!(enter(fresh[3], set(fresh[2..6].iter().copied())), (2, more(5)), "all of its new mask");
-        assert_eq!(enter(fresh[5], set(fresh.clone())), (2, more(5)), "where it is known to be allowed");
+        assert_eq!(enter(fresh[5], set(fresh.clone())), (2, more(5)), "on a CPU in the tenant's set");
         assert_eq!(enter(fresh[7], CpuSet::new()), (3, more(6)), "a mask that cannot be read: this CPU");
     }
 
@@ -418,13 +422,13 @@ mod tests {
             assert!(tenant.inner.threads().is_empty(), "leaks: {leaks}");
         };
         ends(false);
-        // The guard's user stays for ever, but the thread's number may be another process's thread's.
+        // The leaked guard's user stays for ever, but the thread's number may later be that of another thread.
         ends(true);
         ends(false);
     }
 
     #[test]
-    fn a_thread_whose_mask_was_widened_reads_it_again_where_another_thread_may_run() {
+    fn a_thread_whose_mask_was_widened_reads_it_again_on_any_other_cpu() {
         let tenant = Tenant::builder().policy(&warmcore_cid::KeptPerCpu).cpus(1024).build();
         let inner = &*tenant.inner;
         let reads = std::cell::Cell::new(0);
@@ -438,14 +442,14 @@ mod tests {
         };
         let wide = set(0..4);
         assert_eq!(enter(0, set([0])), 1, "it joins");
-        inner.follow_masks(&mut Masks::default(), |_| wide.clone());
-        // It is no user any more for the compactor, whose own pass finds its real mask.
-        inner.part();
+        inner.update_masks(&mut Masks::default(), |_| wide.clone());
+        // Hides this thread from the compactor, which would find its real mask.
+        inner.forget_thread();
         assert!(tenant.stats().nr_cpus_allowed >= 4);
-        assert_eq!(enter(0, wide.clone()), 1, "where it was, no mask counts");
+        assert_eq!(enter(0, wide.clone()), 1, "on the same CPU no mask counts");
         assert_eq!(enter(2, wide.clone()), 2, "it moves");
         assert_eq!([enter(3, wide.clone()), enter(0, wide.clone())], [2; 2], "it was read once");
-        inner.follow_masks(&mut Masks::default(), |_| unreachable!("it has no threads"));
+        inner.update_masks(&mut Masks::default(), |_| unreachable!("it has no threads"));
         assert_eq!(enter(1, wide.clone()), 2);
     }
 
@@ -454,13 +458,13 @@ mod tests {
         let tenant = Tenant::builder().build();
         let _here = tenant.enter();
         let (tell, told) = std::sync::mpsc::channel();
-        tenant.inner.follow_masks(&mut Masks::default(), |_| {
+        tenant.inner.update_masks(&mut Masks::default(), |_| {
             let (tenant, tell) = (tenant.clone(), tell.clone());
             let thread = std::thread::spawn(move || {
                 drop(tenant.enter());
                 tell.send(()).unwrap();
             });
-            told.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits to join");
+            told.recv_timeout(std::time::Duration::from_secs(60)).expect("the thread waits to join");
             thread.join().unwrap();
             read_mask()
         });
@@ -468,15 +472,15 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_of_a_thread_that_ended_meanwhile_does_not_count() {
+    fn the_mask_of_a_thread_that_ended_during_the_pass_does_not_count() {
         let tenant = Tenant::builder().cpus(1024).build();
         let beyond = (0..1024).find(|cpu| !read_mask().contains(CpuId(*cpu))).unwrap();
         let join = || tenant.inner.enter_slow(CpuId(0), read_mask);
         drop(Guard::new(&tenant.inner, join()));
         let before = tenant.stats().nr_cpus_allowed;
-        // As when its number is another process's thread's by then.
-        tenant.inner.follow_masks(&mut Masks::default(), |_| {
-            tenant.inner.part();
+        // As if its number belonged to a thread of another process by then.
+        tenant.inner.update_masks(&mut Masks::default(), |_| {
+            tenant.inner.forget_thread();
             set([beyond])
         });
         assert_eq!(tenant.stats().nr_cpus_allowed, before);

@@ -1,12 +1,11 @@
-//! Thread: which tenants this thread belongs to, and where it was in each.
+//! Which tenants this thread belongs to, and its user record in each.
 //!
-//! Model.   A record per tenant. Sixteen are at home, in the thread's own static memory, at a place
-//!          given by the low bits of the tenant's serial number; the fast path looks only there.
-//!          Serials are handed out in turn, so sixteen neighbours have a home each. The spilled
-//!          are in a map, and whoever is looked for there comes home in exchange for whoever was.
-//!          A thread becomes a tenant's user at its first entry and ceases to be at its end.
-//! Number.  64 bytes at home, about 75 in the map for each tenant that still lives.
-//! Writers. This thread. No other ever sees it.
+//! A thread becomes a tenant's user at its first entry, and ceases to be one when it ends. It has a record for each tenant.
+//! Sixteen of them are in a cache in the thread's own static memory, in the slot given by the low bits of the tenant's
+//! serial, which are its index; the fast path looks only there. Sixteen tenants with consecutive indices have a slot each.
+//! The other records are in a map: a record that is found there is exchanged with the one in its slot.
+//!
+//! Only this thread reads and writes these records. A record has 64 bytes in the cache, and about 75 in the map.
 
 use crate::registry;
 use std::cell::{Cell, UnsafeCell};
@@ -17,29 +16,28 @@ use warmcore_budget::process::unaccounted;
 use warmcore_cid::User;
 use warmcore_types::ignore_poison;
 
-/// So many tenants can be at home at once.
+/// How many records the cache holds.
 const CACHE_SLOTS: usize = 16;
 
-/// A home. Its serial is set only while its user is: read without a look at the user.
+/// A slot of the cache. `serial` is set only while `user` is, so that a lookup reads the serial alone.
 struct CachedUser {
-    /// 0 if nobody lives there.
+    /// 0 if the slot is empty.
     serial: u64,
     user: Option<User>,
 }
 
 const EMPTY: CachedUser = CachedUser { serial: 0, user: None };
 
-/// Nothing here is dropped with the thread, so that reaching it takes no look at whether it still
-/// lives: [`Exit`] cleans up.
+/// Nothing in here is dropped with the thread, so that an access need not check whether it still exists. [`Exit`] cleans up.
 struct Table {
     cached: UnsafeCell<[CachedUser; CACHE_SLOTS]>,
     spilled: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
-    /// So many spilled, and those whose tenants are gone are looked for.
+    /// With this many spilled records, those whose tenants are gone are removed.
     spilled_max: Cell<usize>,
-    /// Somebody is between two steps that belong together, and may be allocating.
+    /// `change` runs: the table may be half changed, and the thread may be allocating.
     is_changing: Cell<bool>,
     token: Cell<Option<u32>>,
-    /// The thread was counted out of its tenants, but for those of which it held a guard.
+    /// [`Exit`] was dropped: the thread has left its tenants, except those of which it holds a guard.
     has_exited: Cell<bool>,
 }
 
@@ -57,23 +55,23 @@ thread_local! {
     static EXIT: Exit = const { Exit };
 }
 
-/// This thread's record in the tenant with this serial, if it is at home. To be used before the
-/// next call in here, by nobody else meanwhile.
+/// This thread's record in the tenant with this serial, if it is in the cache. The pointer is valid until the next call of
+/// this module, and must be the only one in use.
 #[inline(always)]
 pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     TABLE.with(|table| {
-        // SAFETY: only this thread has the table, and no reference into it outlives a step.
+        // SAFETY: only this thread has the table, and no reference into it outlives a function of this module.
         let slot = unsafe { &mut (*table.cached.get())[serial as usize % CACHE_SLOTS] };
-        // SAFETY: no tenant has serial 0, and any other lives there with its record: see `CachedUser`.
+        // SAFETY: no tenant has serial 0, and with any other serial the slot has a user: see `CachedUser`.
         (slot.serial == serial).then(|| unsafe { std::ptr::from_mut(slot.user.as_mut().unwrap_unchecked()) })
     })
 }
 
-/// This thread's record in the tenant with this serial, which is at home from now on.
+/// This thread's record in the tenant with this serial, which is in the cache from now on.
 pub(crate) fn user(serial: u64) -> Option<*mut User> {
     cached_user(serial).or_else(|| {
         change(|table| {
-            // SAFETY: `change` lets nobody else in.
+            // SAFETY: `change` excludes other accesses.
             let user = unsafe { (**table.spilled.get()).remove(&serial) }?;
             insert_cached(table, serial, user);
             Some(())
@@ -82,23 +80,23 @@ pub(crate) fn user(serial: u64) -> Option<*mut User> {
     })
 }
 
-/// Joins a tenant that this thread was not in before. `add` counts it in there. None if the thread
-/// is about to end, and has been counted out of all of them: it would never be counted out again.
+/// Joins a tenant to which this thread does not belong. `add` adds the user there. None if the thread is about to end and
+/// has left its tenants already: it would never leave this one.
 #[cold]
 pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut User> {
     EXIT.try_with(|_| {}).ok()?;
     change(|table| {
-        let token = table.token.get().unwrap_or_else(take_number);
+        let token = table.token.get().unwrap_or_else(take_token);
         table.token.set(Some(token));
         insert_cached(table, serial, add(token));
     });
     cached_user(serial)
 }
 
-/// Puts a record at its home, and whoever lived there among the spilled.
+/// Puts a record into its slot of the cache, and the one that was there into the map.
 fn insert_cached(table: &Table, serial: u64, user: User) {
-    // SAFETY: `change` lets nobody else in. Who looks for somebody at home while this allocates
-    // finds him there or not at all.
+    // SAFETY: `change` excludes other accesses. A lookup in the cache by an allocator that runs in here finds a complete
+    // slot or none.
     let (slot, spilled) =
         unsafe { (&mut (*table.cached.get())[serial as usize % CACHE_SLOTS], &mut **table.spilled.get()) };
     let before = std::mem::replace(slot, CachedUser { serial, user: Some(user) });
@@ -112,8 +110,8 @@ fn insert_cached(table: &Table, serial: u64, user: User) {
     }
 }
 
-/// Several steps that belong together. An allocator that enters a tenant while this allocates would
-/// meet them half done: that ends the process.
+/// Runs steps that must not be interleaved. An allocator that enters a tenant while this allocates would find them half
+/// done: that ends the process.
 fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
     struct Changing<'a>(&'a Cell<bool>);
     impl Drop for Changing<'_> {
@@ -127,62 +125,62 @@ fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
             std::process::abort();
         }
         let _changing = Changing(&table.is_changing);
-        // The table lives as long as the thread, whichever account pays now.
+        // The table lives as long as the thread: it must not be charged to the current account.
         unaccounted(|| act(table))
     })
 }
 
-/// Numbers of threads: no two living ones have the same.
-struct Numbers {
+/// Tokens of threads: no two threads that are alive have the same.
+struct Tokens {
     free: Vec<u32>,
     next: u32,
 }
 
-fn numbers<R>(act: impl FnOnce(&mut Numbers) -> R) -> R {
-    static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: Vec::new(), next: 0 });
-    unaccounted(|| act(&mut *ignore_poison(NUMBERS.lock())))
+fn tokens<R>(act: impl FnOnce(&mut Tokens) -> R) -> R {
+    static TOKENS: Mutex<Tokens> = Mutex::new(Tokens { free: Vec::new(), next: 0 });
+    unaccounted(|| act(&mut *ignore_poison(TOKENS.lock())))
 }
 
-fn take_number() -> u32 {
-    numbers(|numbers| {
-        numbers.free.pop().unwrap_or_else(|| {
-            numbers.next += 1;
-            numbers.next - 1
+fn take_token() -> u32 {
+    tokens(|tokens| {
+        tokens.free.pop().unwrap_or_else(|| {
+            tokens.next += 1;
+            tokens.next - 1
         })
     })
 }
 
-/// Counts the thread out of its tenants when it ends.
+/// Makes the thread leave its tenants when it ends.
 struct Exit;
 
 impl Drop for Exit {
     fn drop(&mut self) {
         TABLE.with(|table| table.has_exited.set(true));
-        count_out();
+        leave_tenants();
     }
 }
 
-/// After a guard was dropped: if that was in another thread-local's destructor, after [`Exit`], the thread is counted out
-/// of what it left just now.
-pub(crate) fn count_out_late() {
+/// To be called after a guard was dropped. If that happened in the destructor of another thread-local, after [`Exit`], the
+/// thread leaves the guard's tenant now.
+pub(crate) fn leave_tenants_late() {
     if TABLE.with(|table| table.has_exited.get()) {
-        count_out();
+        leave_tenants();
     }
 }
 
-/// Counts the thread out of all tenants of which it holds no guard. A guard that lives on in another thread-local keeps its
-/// record, and with it the thread's number, until it is dropped; one that was leaked, for ever.
-fn count_out() {
+/// Makes the thread leave all tenants of which it holds no guard. A guard in another thread-local keeps its record, and with
+/// it the thread's token, until it is dropped; a leaked guard keeps them for ever.
+fn leave_tenants() {
     change(|table| {
-        // SAFETY: `change` lets nobody else in.
+        // SAFETY: `change` excludes other accesses.
         let (cached, spilled) = unsafe { (&mut *table.cached.get(), &mut **table.spilled.get()) };
         let mut all_left = true;
         let mut leave = |serial: u64, user: User| {
-            // A tenant that is gone has nobody inside.
+            // A tenant that is gone has no users.
             let tenant = registry::tenant(serial)?;
-            tenant.part();
+            tenant.forget_thread();
             if tenant.ids.holds(&user) {
-                // Its drop comes by here again.
+                // The guard's drop calls this function again.
                 tenant.ids.make_leave_slow(&user);
                 all_left = false;
                 return Some(user);
@@ -200,7 +198,7 @@ fn count_out() {
         *spilled = staying.collect();
         if let Some(token) = table.token.get().filter(|_| all_left) {
             table.token.set(None);
-            numbers(|numbers| numbers.free.push(token));
+            tokens(|tokens| tokens.free.push(token));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The compactor's thread, in a process of its own: other tests have tenants too.
+//! The compactor's thread. This test has a process of its own, because other tests make tenants too.
 
 use std::time::{Duration, Instant};
 use warmcore_tenant::Tenant;

@@ -1,5 +1,5 @@
-//! A container whose CPUs are changed while its threads run, in a process of its own. It needs a
-//! cgroup that it may write, and says so where there is none.
+//! A container whose CPUs change while its threads run. The test has a process of its own and needs a cgroup that it may
+//! write; without one it is skipped.
 #![cfg(target_os = "linux")]
 
 use bytemuck::Zeroable;
@@ -16,10 +16,10 @@ struct Numbers {
     n: LocalU64,
 }
 
-/// A cgroup that this process is in until it is dropped.
+/// A cgroup that this process belongs to until the value is dropped.
 struct Cpuset {
     dir: PathBuf,
-    /// Where the process goes back to.
+    /// The cgroup that the process returns to.
     parent: PathBuf,
 }
 

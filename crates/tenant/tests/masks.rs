@@ -1,4 +1,4 @@
-//! The CPUs that a tenant's threads may run on change after they joined.
+//! Affinity masks that change after their threads joined a tenant.
 #![cfg(target_os = "linux")]
 
 use std::sync::mpsc;
@@ -7,6 +7,7 @@ use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_types::CpuSet;
 
+/// Waits until the tenant's set has this many CPUs.
 fn becomes(tenant: &Tenant, nr_cpus_allowed: usize) {
     let began = Instant::now();
     while tenant.stats().nr_cpus_allowed as usize != nr_cpus_allowed {
@@ -29,7 +30,7 @@ fn a_mask_that_was_widened_counts_before_its_thread_moves() {
         let (tenant, all, one) = (&tenant, &all, &one);
         scope.spawn(move || {
             affinity::set_allowed(one).unwrap();
-            // HeldCid, so that the tenant is busy; and not entered again, so that no entry tells of the mask.
+            // The guard keeps the tenant busy. There is no second entry, which would update the mask.
             let _here = tenant.enter();
             tell.send(()).unwrap();
             going.recv().unwrap();

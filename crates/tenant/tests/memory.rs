@@ -1,4 +1,4 @@
-//! What tenants cost, in a process of its own: it looks at the whole process's memory.
+//! The memory of tenants. The test has a process of its own, because it measures the memory of a whole process.
 
 use bytemuck::Zeroable;
 use warmcore_percpu::{LocalU64, PerCid, field};
@@ -6,9 +6,10 @@ use warmcore_sys::{affinity, map};
 use warmcore_tenant::Tenant;
 
 const TENANTS: usize = 10_000;
-/// Before they touch data.
+/// The limit for a tenant that has not touched data.
 const BYTES_EACH_MAX: usize = 4096;
-/// Of these, each of four times so many tenants, memory grows in all only where something is not given back.
+/// How many times memory is measured, each time over the making of four times `TENANTS` tenants. It grows every time only
+/// if memory is not given back.
 const WINDOWS: usize = 5;
 
 #[derive(Zeroable)]
@@ -22,7 +23,7 @@ fn resident_bytes() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * map::page_bytes()
 }
 
-/// Tenants that were entered once on every CPU, as on a machine of `cpus`.
+/// Makes tenants as on a machine of `cpus` CPU numbers, and enters each once on every CPU.
 fn tenants(cpus: u32) -> Vec<Tenant> {
     let tenants: Vec<Tenant> = (0..TENANTS).map(|_| Tenant::builder().cpus(cpus).build()).collect();
     std::thread::scope(|scope| {
@@ -37,10 +38,10 @@ fn tenants(cpus: u32) -> Vec<Tenant> {
     tenants
 }
 
-/// As many tenants as on a machine of so many CPU numbers, in a process of their own, since memory
-/// that was given back to the heap would make the next ones look cheap.
+/// Measures tenants as on a machine of `cpus` CPU numbers. Each call needs a process of its own: memory that was given back
+/// to the heap would make the next tenants look cheap.
 fn cost(cpus: u32) {
-    // What the first tenant brings for all: the backend's self-test, the pools, the compactor.
+    // The first tenant sets up what all share: the backend's self-test, the pools, the compactor.
     drop(Tenant::builder().build().enter());
     let before = resident_bytes();
     let alive = tenants(cpus);
@@ -56,14 +57,14 @@ fn cost(cpus: u32) {
     assert!(are < were / 8, "{are} of {were} bytes of data each stayed when the data were gone");
     drop(alive);
 
-    // The same again and again is no more: what they had went back. The heap settles at a size that depends on which thread
-    // gave back what, in some jumps; what is not given back grows in every window.
+    // Making the same tenants again needs no more memory. The heap's size changes in jumps, depending on which thread frees
+    // what; memory that is not given back makes it grow every time.
     (0..3).for_each(|_| drop(tenants(cpus)));
     let grown = |_| {
         let before = resident_bytes();
         (0..4).for_each(|_| drop(tenants(cpus)));
         let grown = || resident_bytes().saturating_sub(before) / (4 * TENANTS);
-        // The compactor may hold the last ones for as long as it looks at them.
+        // The compactor may hold the last tenants while it compacts them.
         for _ in 0..20 {
             if grown() < BYTES_EACH_MAX / 32 {
                 break;

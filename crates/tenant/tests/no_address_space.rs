@@ -1,7 +1,7 @@
-//! No address space: a tenant that can't be made leaves no trace.
+//! A tenant that can't be made, for lack of address space, leaves no trace.
 //!
-//! Model.   The process may map little more than it has. A limit is the whole process's, so this test is alone in its file.
-//! Number.  65536 CPU numbers are 256 MiB of addresses; 64 MiB are left.
+//! The test limits the address space of its process to 64 MiB more than it has, so it is the only one in this file. 65536
+//! CPU numbers need 256 MiB of addresses.
 
 #![cfg(target_os = "linux")]
 
@@ -9,22 +9,22 @@ use std::fs;
 use std::panic::catch_unwind;
 use warmcore_tenant::Tenant;
 
-/// More CPU numbers than there are addresses left for.
+/// A number of CPU numbers for which the address space does not suffice.
 const CPUS: u32 = 65536;
 
 fn leave_64_mib() {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    // SAFETY: no arguments that could be wrong.
+    // SAFETY: the call has no requirements.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let bytes = pages * page + (64 << 20);
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads the struct during the call.
+    // SAFETY: the kernel reads the struct during the call only.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
 }
 
-/// A thread that begins needs address space, too: the compactor begins with the first tenant.
-fn until_the_compactor_waits() {
+/// Waits until the compactor's thread, which starts with the first tenant and needs address space too, has started.
+fn await_the_compactor() {
     let waits = || {
         fs::read_dir("/proc/self/task").unwrap().any(|task| {
             let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
@@ -37,9 +37,9 @@ fn until_the_compactor_waits() {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_made_gives_its_place_back() {
+fn a_tenant_that_cannot_be_made_gives_its_index_back() {
     let first = Tenant::builder().build();
-    until_the_compactor_waits();
+    await_the_compactor();
     leave_64_mib();
     for _ in 0..10 {
         let panic = catch_unwind(|| Tenant::builder().cpus(CPUS).build()).unwrap_err();

@@ -1,8 +1,8 @@
-//! Memory that all tenants share is no account's, whichever is current where a tenant is made, entered or given data.
+//! Memory that all tenants share is charged to no account, whichever is current when a tenant is made, entered or given
+//! data.
 //!
-//! Model.   Tenants are made, used and dropped in an account's scope, under the charging allocator. What the registry,
-//!          the pools and the thread keep for the next ones is not the account's.
-//! Number.  3000 tenants: flags, places and pages grow several times.
+//! Tenants are made, used and dropped in the scope of an account, under the charging allocator. What the registry, the pools
+//! and the thread keep must not be charged to it. 3000 tenants make flags, indices and pages grow several times.
 
 use std::alloc::System;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,9 +22,9 @@ struct Data {
 }
 
 #[test]
-fn what_tenants_leave_behind_is_not_billed() {
+fn memory_that_dropped_tenants_leave_behind_is_not_charged() {
     let account = Account::root("maker").strict().build();
-    let billed = || account.exact_usage();
+    let charged = || account.exact_usage();
     {
         let _current = enter(&account);
         let tenants: Vec<Tenant> = (0..TENANTS).map(|_| Tenant::builder().build()).collect();
@@ -33,14 +33,14 @@ fn what_tenants_leave_behind_is_not_billed() {
             let _here = tenant.enter();
             data.current().numbers[0].fetch_add(1, Relaxed);
         }
-        assert!(billed() > 0, "a tenant itself is its maker's");
+        assert!(charged() > 0, "a tenant itself is charged to the account that is current when it is made");
     }
-    // The compactor may hold the last ones for as long as it looks at them.
+    // The compactor may hold the last tenants while it compacts them.
     for _ in 0..600 {
-        if billed() == 0 {
+        if charged() == 0 {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    assert_eq!(billed(), 0);
+    assert_eq!(charged(), 0);
 }

@@ -1,5 +1,5 @@
-//! Everything at once: threads that outnumber the CPUs, that are moved while they run, and end.
-//! `cargo xtask test` runs it on every backend.
+//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test` runs this on every
+//! backend.
 
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -8,29 +8,29 @@ use warmcore_sys::affinity;
 use warmcore_tenant::{CacheLocal, KeptPerCpu, Lowest, Policy, Tenant};
 use warmcore_types::CpuId;
 
-/// Entries of the default policy. Debug builds take a tenth: there each costs many times more.
+/// Entries under the default policy. Debug builds make a tenth of them, since each takes many times longer.
 const ENTRIES: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 100_000_000 };
 const THREADS: u64 = 8;
 /// Entries between two changes of a thread's affinity.
 const MOVE_EVERY: u64 = 50_000;
 
-/// One slot of the data: a number that is exact only if ids are unique, and who is there.
+/// One slot of the data: a count that is exact only if ids are unique, and whether a thread is inside.
 #[derive(Zeroable)]
 struct Slot {
     entries: LocalU64,
     inside: AtomicU32,
 }
 
-/// Until threads lost their CPU while they held an id: before that nothing was tested.
+/// Repeats the test until a thread has lost its CPU while it held an id: without that, uniqueness was not tested.
 fn stress(policy: &'static dyn Policy, entries: u64) {
     const ROUNDS_MAX: u32 = 100;
     let has_cpu_each = affinity::allowed().unwrap().len() >= THREADS as usize;
     let is_tested = |overflows| overflows > 0 || has_cpu_each;
     let tested = (0..ROUNDS_MAX).any(|_| is_tested(stress_once(policy, entries)));
-    assert!(tested, "{policy:?}: nobody lost its CPU with an id in {ROUNDS_MAX} rounds");
+    assert!(tested, "{policy:?}: no thread lost its CPU with an id in {ROUNDS_MAX} rounds");
 }
 
-/// Says how many found their CPU's id held.
+/// Returns how many entries found the id of their CPU in use.
 fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
     let tenant = Tenant::builder().policy(policy).build();
     let data: PerCid<Slot> = tenant.data();
@@ -42,7 +42,7 @@ fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
             scope.spawn(move || {
                 for n in 0..each {
                     if n % MOVE_EVERY == 0 {
-                        // Now here, now there, now anywhere.
+                        // On each CPU in turn, then on any.
                         let to = (thread + n / MOVE_EVERY) as usize % (cpus.len() + 1);
                         match cpus.get(to) {
                             Some(cpu) => affinity::pin(*cpu).unwrap(),
@@ -51,8 +51,8 @@ fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
                     }
                     let guard = tenant.enter();
                     let own = data.owned_slot(&guard);
-                    // Not atomic on purpose: a swap would repair what it is to find.
-                    assert_eq!(own.inside.load(Relaxed), 0, "{} is held twice", guard.cid());
+                    // A load and a store on purpose: an atomic swap would hide a second thread.
+                    assert_eq!(own.inside.load(Relaxed), 0, "two threads hold {}", guard.cid());
                     own.inside.store(1, Relaxed);
                     own.add(field!(Slot, entries), 1);
                     own.inside.store(0, Relaxed);
@@ -60,7 +60,7 @@ fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
             })
         };
         let threads: Vec<_> = (0..THREADS).map(work).collect();
-        // A scope ends with the threads' work, a join with the threads: then they are counted out.
+        // A scope ends when the closures return, a join when the threads have ended: then they have left the tenant.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     assert_eq!(data.sum(field!(Slot, entries)), each * THREADS, "{policy:?}");
@@ -76,15 +76,15 @@ fn sums_are_exact_while_threads_are_moved_cache_local() {
 }
 
 #[test]
-fn sums_are_exact_while_threads_are_moved_every_other_policy() {
+fn sums_are_exact_while_threads_are_moved_other_policies() {
     for policy in [&Lowest as &dyn Policy, &KeptPerCpu] {
         stress(policy, ENTRIES / 20);
     }
 }
 
-/// Threads that live for a moment, in tenants that live for a moment longer.
+/// Short-lived threads in short-lived tenants, while another thread uses a tenant that stays.
 #[test]
-fn tenants_and_threads_come_and_go() {
+fn sums_are_exact_with_short_lived_tenants_and_threads() {
     let (sum, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let keeper = Tenant::builder().name("stays").build();

@@ -13,8 +13,8 @@ use warmcore_types::{Cid, CpuId, CpuSet};
 
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
-/// Long enough for anything that the compactor does in a tenth of a second, on any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ample for what the compactor does within a tenth of a second, on any machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Zeroable)]
 struct Numbers {
@@ -22,7 +22,7 @@ struct Numbers {
     b: LocalU64,
 }
 
-/// Tests that pin threads to CPUs run one after the other, or one would preempt the other.
+/// Locks out other tests: those that pin threads to CPUs would preempt each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,7 +32,7 @@ fn cpus() -> Vec<CpuId> {
     affinity::allowed().unwrap().iter().collect()
 }
 
-/// Runs `act` on a thread of its own, pinned to one CPU if there is one named.
+/// Runs `act` on a new thread, pinned to `cpu` if given.
 fn on<R: Send>(cpu: Option<CpuId>, act: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let run = || {
@@ -43,11 +43,11 @@ fn on<R: Send>(cpu: Option<CpuId>, act: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Waits for what the compactor or another thread is to bring about.
+/// Waits until the compactor or another thread has made `is_so` true.
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(began.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -60,7 +60,7 @@ fn a_thread_that_holds_an_id_gets_the_same_again_and_leaves_in_any_order() {
         assert_eq!((first.cid(), first.cid()), (second.cid(), third.cid()), "{policy:?}");
         drop(first);
         drop(third);
-        // Two left, one did not: the id is still ours, so nobody gets it.
+        // Two guards are dropped, one is not: the id is still in use, so no other thread gets it.
         let other = on(Some(affinity::current_cpu()), || tenant.enter().cid());
         assert_ne!(other, second.cid(), "{policy:?}");
         drop(second);
@@ -68,7 +68,7 @@ fn a_thread_that_holds_an_id_gets_the_same_again_and_leaves_in_any_order() {
 }
 
 #[test]
-fn who_finds_its_cpus_id_held_gets_an_overflow_id() {
+fn a_thread_that_finds_its_cpus_id_in_use_gets_an_overflow_id() {
     let _alone = alone();
     let tenant = Tenant::builder().name("overflow").build();
     let cpu = cpus()[0];
@@ -127,14 +127,14 @@ fn data_of_the_kernels_ids_refuses_every_guard() {
 }
 
 #[test]
-fn what_another_tenant_left_in_the_slots_is_gone() {
+fn slots_of_a_dropped_tenant_are_zeroed() {
     for round in 0..200 {
         let tenant = Tenant::builder().build();
         let data: PerCid<Numbers> = tenant.data();
         assert_eq!(data.sum(field!(Numbers, a)), 0, "round {round}");
         data.add(field!(Numbers, a), round + 1);
         assert_eq!(data.sum(field!(Numbers, a)), round + 1);
-        assert_eq!(data.iter().count(), 1, "one id was handed out");
+        assert_eq!(data.iter().count(), 1, "one id was allocated");
     }
 }
 
@@ -148,7 +148,7 @@ fn data_lives_longer_than_its_tenants_handles() {
 }
 
 #[test]
-fn a_tenant_is_found_by_its_serial_as_long_as_it_lives_and_its_place_is_its_own() {
+fn a_tenant_is_found_by_its_serial_while_alive_and_its_index_is_unique() {
     let _alone = alone();
     let tenants: Vec<Tenant> = (0..10).map(|_| Tenant::builder().build()).collect();
     let indices: std::collections::BTreeSet<usize> = tenants.iter().map(Tenant::index).collect();
@@ -158,11 +158,11 @@ fn a_tenant_is_found_by_its_serial_as_long_as_it_lives_and_its_place_is_its_own(
         let found = Tenant::by_serial(serial).unwrap();
         assert_eq!((found.serial(), found.index()), (serial, index));
         drop(tenant);
-        // What was found is a handle as any other.
+        // The found handle keeps the tenant alive, as any other does.
         assert!(Tenant::by_serial(serial).is_some());
         drop(found);
         assert!(Tenant::by_serial(serial).is_none());
-        // Whoever comes next, on its index or another, has a number of its own.
+        // The next tenant, with the same index or another, has another serial.
         assert_ne!(Tenant::builder().build().serial(), serial);
     }
     assert!(Tenant::by_serial(0).is_none());
@@ -182,8 +182,8 @@ fn an_unused_id_is_taken_back_and_a_used_one_is_not() {
         eventually("three more compactions", || used.stats().compactions >= before + 3);
         assert_eq!((guard.cid(), used.stats().in_use), (id, 1));
     });
-    eventually("then this one is, too", || used.stats().in_use == 0);
-    // Idle tenants are left alone, and are heard of again when somebody enters.
+    eventually("the other id is taken back, too", || used.stats().in_use == 0);
+    // Idle tenants are not compacted until a thread enters again.
     let before = used.stats().compactions;
     drop(used.enter());
     eventually("it is compacted again", || used.stats().compactions > before && used.stats().in_use == 0);
@@ -216,10 +216,14 @@ fn after_a_pause_every_cpu_has_its_id_again() {
     };
     let up: Vec<usize> = (0..cpus.len()).collect();
     let down: Vec<usize> = up.iter().rev().copied().collect();
-    // The first round makes them users; only then is there room for an id each.
+    // The first round makes the threads users; with all of them as users, each CPU can have an id of its own.
     ids(&up);
     let first = ids(&up);
-    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), cpus.len(), "an id each: {first:?}");
+    assert_eq!(
+        first.iter().collect::<BTreeSet<_>>().len(),
+        cpus.len(),
+        "each CPU has an id of its own: {first:?}"
+    );
     for order in [&down, &up, &down] {
         eventually("all ids are taken back", || tenant.stats().in_use == 0);
         assert_eq!(ids(order), first);
@@ -227,7 +231,7 @@ fn after_a_pause_every_cpu_has_its_id_again() {
 }
 
 #[test]
-fn threads_are_counted_out_when_they_end() {
+fn threads_leave_their_tenants_when_they_end() {
     let tenant = Tenant::builder().build();
     on(None, || {
         drop(tenant.enter());
@@ -242,13 +246,13 @@ fn threads_are_counted_out_when_they_end() {
                 });
             }
         });
-        eventually("all four are out", || tenant.stats().users == 1);
+        eventually("four threads have ended", || tenant.stats().users == 1);
     });
     assert_eq!(tenant.stats().users, 0);
 }
 
 #[test]
-fn allowed_cpus_are_counted_in_while_it_runs() {
+fn cpus_are_added_to_the_allowed_set_at_run_time() {
     let _alone = alone();
     let cpus = cpus();
     let tenant = Tenant::builder().build();
@@ -256,10 +260,10 @@ fn allowed_cpus_are_counted_in_while_it_runs() {
         let guard = tenant.enter();
         assert_eq!(tenant.stats().nr_cpus_allowed, 1);
         for (n, &cpu) in cpus.iter().enumerate() {
-            // Its id goes with it, guard and all.
+            // The thread keeps its id while it holds the guard.
             affinity::pin(cpu).unwrap();
             assert_eq!(tenant.enter().cid(), guard.cid());
-            // One more CPU at a time: who is there already counts.
+            // Another thread on this CPU adds it: one CPU more each time.
             on(Some(cpu), || drop(tenant.enter()));
             assert_eq!(tenant.stats().nr_cpus_allowed as usize, n + 1);
         }
@@ -287,7 +291,7 @@ fn a_thread_may_be_in_thousands_of_tenants() {
         assert!(guards.iter().zip(&again).all(|(a, b)| a.cid() == b.cid()));
         drop(guards);
         drop(again);
-        // And tenants that come and go leave no records behind that would be looked through.
+        // Records of dropped tenants don't accumulate.
         drop(tenants);
         for _ in 0..20_000 {
             drop(Tenant::builder().build().enter());
@@ -303,7 +307,7 @@ fn a_panic_with_a_guard_leaves_the_id() {
     on(Some(cpu), || {
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _guard = tenant.enter();
-            panic!("while it holds");
+            panic!("while the guard lives");
         }));
         assert!(panicked.is_err());
     });
@@ -311,7 +315,7 @@ fn a_panic_with_a_guard_leaves_the_id() {
 }
 
 #[test]
-fn a_leaked_guard_costs_its_cpu_the_id_and_nothing_else() {
+fn a_leaked_guard_keeps_its_cpus_id_in_use_and_nothing_else() {
     let _alone = alone();
     let tenant = Tenant::builder().build();
     let data: PerCid<Numbers> = tenant.data();
@@ -325,7 +329,7 @@ fn a_leaked_guard_costs_its_cpu_the_id_and_nothing_else() {
         });
     }
     assert_eq!(data.sum(field!(Numbers, a)), 3);
-    assert_eq!(tenant.stats().users, 1, "who leaked it is still inside");
+    assert_eq!(tenant.stats().users, 1, "the thread that leaked it is still a user");
 }
 
 /// Thread-locals end in no particular order: one of them may hold a guard, or enter.
@@ -335,7 +339,7 @@ fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
     impl Drop for Late {
         fn drop(&mut self) {
             drop(self.1.take());
-            // As a guest by now, or still as a user: an id of its own it is.
+            // No user any more, with two overflow ids, or still a user, with one id.
             let (one, other) = (self.0.enter(), self.0.enter());
             assert!(one.is_overflow() || one.cid() == other.cid());
         }
@@ -351,13 +355,13 @@ fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
         EARLY.with(|early| *early.borrow_mut() = Some(Late(tenant, Some(tenant.enter()))));
         LATE.with(|late| *late.borrow_mut() = Some(Late(tenant, Some(first))));
     });
-    eventually("nobody holds anything", || tenant.stats().in_use == 0);
+    eventually("no id is in use", || tenant.stats().in_use == 0);
     assert_eq!(tenant.stats().overflow_in_use, 0);
 }
 
-/// Metrics are flushed like that: the thread-local is older than the tenant's records.
+/// As metrics that are flushed by a thread-local's destructor: it is older than the thread's records of tenants.
 #[test]
-fn who_enters_while_its_thread_ends_is_not_counted_in_for_ever() {
+fn a_thread_that_enters_while_it_ends_does_not_stay_a_user() {
     struct Flush(&'static Tenant);
     impl Drop for Flush {
         fn drop(&mut self) {
@@ -376,9 +380,9 @@ fn who_enters_while_its_thread_ends_is_not_counted_in_for_ever() {
     assert_eq!((stats.users, stats.overflow_in_use), (0, 0), "{stats:?}");
 }
 
-/// What was never handed out was never cleared for the next tenant: there is no slot for it.
+/// The slot of an id that was never allocated may hold another tenant's data: it is not accessible.
 #[test]
-fn an_id_that_was_never_handed_out_has_no_slot() {
+fn an_id_that_was_never_allocated_has_no_slot() {
     let tenant = Tenant::builder().build();
     let data: PerCid<Numbers> = tenant.data();
     assert!(data.get(Cid(0)).is_none() && data.iter().next().is_none());
@@ -388,7 +392,7 @@ fn an_id_that_was_never_handed_out_has_no_slot() {
 }
 
 #[test]
-fn a_thread_with_an_overflow_id_keeps_it_wherever_it_goes() {
+fn a_thread_with_an_overflow_id_keeps_it_on_every_cpu() {
     let _alone = alone();
     let cpus = cpus();
     let tenant = Tenant::builder().build();
@@ -396,7 +400,7 @@ fn a_thread_with_an_overflow_id_keeps_it_wherever_it_goes() {
         drop(tenant.enter());
         on(Some(cpus[cpus.len() - 1]), || {
             let _held = tenant.enter();
-            // This one was on the first CPU before, and finds the last one taken.
+            // This thread was on the first CPU before, and finds the id of the last one in use.
             on(Some(cpus[0]), || {
                 drop(tenant.enter());
                 affinity::pin(cpus[cpus.len() - 1]).unwrap();
@@ -410,7 +414,7 @@ fn a_thread_with_an_overflow_id_keeps_it_wherever_it_goes() {
 }
 
 #[test]
-fn a_tenant_says_who_it_is() {
+fn a_tenant_has_its_name_and_policy() {
     let tenant = Tenant::builder().name("orders").policy(&KeptPerCpu).build();
     assert_eq!((tenant.name(), tenant.policy().name()), ("orders", "kept-per-cpu"));
     assert!(
@@ -418,7 +422,7 @@ fn a_tenant_says_who_it_is() {
     );
 }
 
-/// As on a machine with CPU numbers up to 8191: more than a fixed set of 1024 holds.
+/// CPU numbers up to 8191: more than a fixed set of 1024 holds.
 #[test]
 fn a_tenant_may_be_made_as_for_a_larger_machine() {
     let tenant = Tenant::builder().cpus(8192).build();

@@ -1,8 +1,7 @@
-//! Threads that end with a guard in another thread-local: they are counted out when that guard is dropped.
+//! Threads that end with a guard in another thread-local: they leave the tenant when that guard is dropped.
 //!
-//! Model.   A thread-local that was made before the thread entered is dropped after the thread has been counted out of
-//!          its tenants. The guard in it is dropped then.
-//! Number.  20 threads, one after the other, with one guard or three.
+//! A thread-local that was made before the thread entered is dropped after the thread has left its other tenants. Its guard
+//! is dropped then. 20 threads do this, one after the other, with one guard or three.
 
 use std::cell::RefCell;
 use std::thread;
@@ -12,10 +11,10 @@ thread_local! {
     static HELD: RefCell<Vec<Guard<'static>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that ends with so many guards of a tenant.
+/// Runs a thread that ends with this many guards of a tenant.
 fn end_with(tenant: &'static Tenant, guards: usize) {
     let ends = move || {
-        // Reached first, dropped last.
+        // The first thread-local that is used is dropped last.
         HELD.with(|held| held.borrow_mut().reserve(guards));
         let here: Vec<_> = (0..guards).map(|_| tenant.enter()).collect();
         HELD.with(|held| held.borrow_mut().extend(here));
@@ -34,7 +33,7 @@ fn a_guard_that_is_dropped_late_leaves_no_user() {
                 let Stats { users, .. } = tenant.stats();
                 assert_eq!(users, 0, "{policy:?}, {guards} guards");
             }
-            // What it held is nobody's: all enter, and no id is an overflow's.
+            // The ids of the ended threads are free: an entry gets no overflow id.
             let here = tenant.enter();
             assert!(!here.is_overflow());
             assert_eq!(tenant.stats().users, 1);
