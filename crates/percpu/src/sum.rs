@@ -181,7 +181,7 @@ impl Sum {
         let settled = self.bank(frozen);
         // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
         // depends: the reads of `settled` come before every later add to that bank.
-        // Model: none, since loom has no sections. `sys::rseq::tests::a_fence_leaves_no_section_behind` tests the
+        // Model: none, since loom has no sections. `sys::rseq::tests::after_a_fence_no_section_commits_to_the_old_slots` tests the
         // fence, and `section/aarch64/reactivate.litmus` the ordering.
         self.active.store(other, Release);
         membarrier::fence_rseq();

@@ -1,42 +1,43 @@
-//! Affinity: on which CPUs a thread may run, and on which it runs now.
+//! Affinity: the CPUs on which a thread may run, and the CPU on which it runs now.
 //!
-//! Model.   The mask is per thread. The kernel's mask may be wider than 1024 CPUs, so the buffer
-//!          grows until the kernel is content.
-//! Source.  sched_setaffinity(2), getcpu(2).
+//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer grows until the
+//! kernel accepts it.
+//!
+//! Source. sched_setaffinity(2), getcpu(2).
 
 use std::io;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 use warmcore_types::{CpuId, CpuSet};
 
-/// The CPUs this thread may run on.
+/// Returns the CPUs on which this thread may run.
 #[cfg(target_os = "linux")]
 pub fn allowed() -> io::Result<CpuSet> {
     allowed_to(0)
 }
 
-/// The CPUs that the process's first thread may run on: what the process was given, unless it pinned
-/// that one.
+/// Returns the CPUs on which the process's first thread may run: those of the process, unless the program has
+/// changed that thread's mask.
 #[cfg(target_os = "linux")]
 pub fn allowed_to_main() -> io::Result<CpuSet> {
     allowed_to(std::process::id())
 }
 
-/// This thread's number, for [`allowed_to`].
+/// Returns this thread's id (gettid(2)), for [`allowed_to`].
 #[cfg(target_os = "linux")]
 pub fn this_thread() -> u32 {
     // SAFETY: no arguments, no memory, and it cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// The CPUs that a thread may run on; 0 for this one. An error if there is no such thread any more.
+/// Returns the CPUs on which a thread may run, by its id; 0 is this thread. Fails if there is no such thread.
 ///
-/// A number that a thread had may be another thread's after its end.
+/// After a thread's end the kernel may give its id to another thread.
 #[cfg(target_os = "linux")]
 pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
     let mut words = vec![0u64; 16];
     loop {
-        // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
+        // SAFETY: the kernel writes at most the given length, which is the buffer's.
         let got = unsafe {
             libc::syscall(libc::SYS_sched_getaffinity, thread, words.len() * 8, words.as_mut_ptr())
         };
@@ -53,40 +54,39 @@ pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
     }
 }
 
-/// Lets this thread run on `cpus` only. It is on one of them when this returns.
+/// Restricts this thread to `cpus`. When this returns, the thread runs on one of them.
 #[cfg(target_os = "linux")]
 pub fn set_allowed(cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.words();
-    // SAFETY: the kernel reads the length that we name, which is the buffer's.
+    // SAFETY: the kernel reads the given length, which is the buffer's.
     let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets this thread run on one CPU only.
+/// Restricts this thread to one CPU.
 pub fn pin(cpu: CpuId) -> io::Result<()> {
     set_allowed(&[cpu].into_iter().collect())
 }
 
-/// The CPU this thread runs on, or ran on a moment ago.
+/// Returns the CPU on which this thread runs, by a system call. The thread may migrate before the caller uses it.
 #[cfg(target_os = "linux")]
 #[inline]
 pub fn current_cpu() -> CpuId {
-    // SAFETY: no arguments, no memory. It fails only without the syscall: then 0 is as good.
+    // SAFETY: no arguments, no memory. It fails only without the syscall; 0 is a usable answer then.
     CpuId(unsafe { libc::sched_getcpu() }.max(0) as u32)
 }
 
-/// What Linux can be configured to: more CPUs than any machine has.
+/// The largest number of CPUs for which Linux can be configured (`NR_CPUS`).
 const LINUX_CPUS_MAX: usize = 8192;
 
-/// Every CPU number, and every concurrency id of the kernel, is below this as long as the
-/// machine runs, hot-plug included. The same number at every call, so that memory sized by it fits
-/// whatever is sized by it later.
+/// Returns a number above every CPU number and every concurrency id that the kernel uses until the machine is shut
+/// down, CPUs that are plugged in later included. Every call returns the same number, so tables that are sized by it
+/// at different times have the same size.
 ///
-/// It is the width in which the kernel prints its own masks, fixed at boot, rounded up to a hex
-/// digit. `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller
-/// one, and whoever sizes memory by it writes beyond its end. Read from the kernel by the first call;
-/// where that one can read no file (no descriptors left, no `/proc`), the width of the mask as it is
-/// stored, which is never smaller.
+/// It is the width in which the kernel prints its own masks, which is fixed at boot, rounded up to a hex digit.
+/// `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller set, and a table sized by it
+/// would be too small. The first call reads the width from `/proc/self/status`. If it cannot read that file (no
+/// descriptors left, no `/proc`), it uses the width of the mask as the kernel stores it, which is never smaller.
 ///
 /// **Touches** one read-mostly static, after the first call.
 #[cfg(target_os = "linux")]
@@ -94,17 +94,17 @@ pub fn nr_cpu_ids() -> usize {
     static END: OnceLock<usize> = OnceLock::new();
     *END.get_or_init(|| {
         let mut words = [0u64; LINUX_CPUS_MAX / 64];
-        // SAFETY: the kernel writes at most the length that we name, which is the buffer's.
+        // SAFETY: the kernel writes at most the given length, which is the buffer's.
         let bytes =
             unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
-        // The mask as it is stored: never too narrow, but on some kernels four times as wide.
+        // The width of the mask as it is stored: never too small, but on some kernels four times too large.
         let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         printed_width(&status).map_or(stored, |printed| printed.min(stored))
     })
 }
 
-/// The width of the mask in `Cpus_allowed:\tff,ffffffff`, in CPUs.
+/// Parses the width of the mask in `Cpus_allowed:\tff,ffffffff`, in CPUs.
 #[cfg(target_os = "linux")]
 fn printed_width(status: &str) -> Option<usize> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?.trim();
@@ -116,7 +116,7 @@ fn printed_width(status: &str) -> Option<usize> {
 mod elsewhere {
     use super::*;
 
-    /// All CPUs: this platform has no affinity that we use.
+    /// Returns all CPUs: affinity is not supported on this platform.
     pub fn allowed() -> io::Result<CpuSet> {
         let n = std::thread::available_parallelism()?.get() as u32;
         Ok((0..n).map(CpuId).collect())
@@ -127,7 +127,7 @@ mod elsewhere {
         allowed()
     }
 
-    /// Always 0: threads have no masks.
+    /// Returns 0: threads have no masks on this platform.
     pub fn this_thread() -> u32 {
         0
     }
@@ -137,17 +137,17 @@ mod elsewhere {
         allowed()
     }
 
-    /// Always `Unsupported`.
+    /// Returns the error `Unsupported`.
     pub fn set_allowed(_: &CpuSet) -> io::Result<()> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
-    /// One slot: this platform runs on the `plain` backend.
+    /// Returns 1: the `plain` backend of this platform has one slot.
     pub fn nr_cpu_ids() -> usize {
         1
     }
 
-    /// Always CPU 0.
+    /// Returns CPU 0.
     pub fn current_cpu() -> CpuId {
         CpuId(0)
     }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_thread_runs_where_it_was_pinned() {
+    fn a_pinned_thread_runs_on_its_cpu() {
         let before = allowed().unwrap();
         for cpu in before.iter() {
             pin(cpu).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_cpu_numbers_is_beyond_every_cpu_we_may_use() {
+    fn nr_cpu_ids_is_above_every_allowed_cpu() {
         let last = allowed().unwrap().last().unwrap();
         assert!(last.index() < nr_cpu_ids() && nr_cpu_ids() <= LINUX_CPUS_MAX);
         assert_eq!(printed_width("Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n"), Some(4));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn another_threads_mask_is_read_while_it_lives() {
+    fn the_mask_of_another_live_thread_can_be_read() {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let last = allowed().unwrap().last().unwrap();

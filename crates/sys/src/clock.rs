@@ -1,15 +1,21 @@
-//! Clock: nanoseconds that never run backwards on one thread, as cheap as the CPU has them.
+//! Clock: a monotonic time in nanoseconds that is cheap to read.
 //!
-//! Model.   Where the time-stamp counter is invariant, ticks are read from it and scaled by a
-//!          factor measured once against CLOCK_MONOTONIC; elsewhere the vDSO is asked.
-//! Number.  `rdtsc` 6–10 ns, the vDSO 20–50 ns.
-//! Source.  CPUID 8000_0007H EDX bit 8 (invariant TSC); ARM CNTVCT_EL0, CNTFRQ_EL0.
+//! Where the time-stamp counter is invariant, the time is its value scaled by a factor that is measured once against
+//! CLOCK_MONOTONIC. Elsewhere it is CLOCK_MONOTONIC itself. The time never decreases on one thread.
+//!
+//! # Cost
+//!
+//! `rdtsc` takes 6 to 10 ns, CLOCK_MONOTONIC through the vDSO 20 to 50 ns.
+//!
+//! # Source
+//!
+//! CPUID 8000_0007H EDX bit 8 (invariant TSC); ARM CNTVCT_EL0, CNTFRQ_EL0.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use warmcore_types::Nanos;
 
-/// Where the time comes from.
+/// The clock that [`now`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The CPU's own counter, scaled.
@@ -22,13 +28,13 @@ struct Scale {
     source: Source,
     /// Nanoseconds per tick, as a fraction of 2³².
     ns_per_tick_q32: u64,
-    /// The tick at which our time is zero.
+    /// The counter's value at time 0.
     zero_tick: u64,
-    /// The same moment on the other clock.
+    /// CLOCK_MONOTONIC at time 0.
     zero: Instant,
 }
 
-/// How long the calibration takes: 5 ms against a clock good to 50 ns is an error of 1e-5.
+/// The length of the calibration. Against a clock with an error of 50 ns, 5 ms give an error of 1e-5.
 const CALIBRATE_FOR: Duration = Duration::from_millis(5);
 
 static SCALE: OnceLock<Scale> = OnceLock::new();
@@ -39,8 +45,8 @@ fn scale() -> &'static Scale {
         let Some(zero_tick) = ticks() else {
             return Scale { source: Source::Monotonic, ns_per_tick_q32: 0, zero_tick: 0, zero };
         };
-        // Each end is bracketed by two reads of the slow clock; a pair that took long was
-        // interrupted and is read again.
+        // Each end of the interval is bracketed by two reads of CLOCK_MONOTONIC. Of 16 tries the shortest is used, since
+        // longer ones were interrupted.
         let pair = || {
             (0..16)
                 .map(|_| {
@@ -62,7 +68,7 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// The time since the first call in this process. The first call takes 5 ms to calibrate.
+/// Returns the time since the first call in this process. The first call takes 5 ms, for the calibration.
 #[inline]
 pub fn now() -> Nanos {
     let scale = scale();
@@ -75,50 +81,50 @@ pub fn now() -> Nanos {
     }
 }
 
-/// Where [`now`] reads the time.
+/// Returns the clock that [`now`] reads.
 pub fn source() -> Source {
     scale().source
 }
 
-/// How often the CPU's counter counts in a nanosecond, if the time comes from it. On x86-64 that is
-/// the rate that the processor is sold with, not that of the core at the moment.
+/// Returns the rate of the CPU's counter in ticks per nanosecond, or `None` if [`now`] does not use the counter. On
+/// x86-64 it is near the processor's base frequency and independent of the core's current frequency.
 pub fn ticks_per_ns() -> Option<f64> {
     let scale = scale();
     (scale.source == Source::Counter).then(|| (1u64 << 32) as f64 / scale.ns_per_tick_q32 as f64)
 }
 
-/// The CPU time that all threads of this process have used so far.
+/// Returns the CPU time of all threads of this process.
 #[cfg(unix)]
 pub fn process_cpu() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec. It fails only without the clock: then 0 is as good.
+    // SAFETY: the kernel writes one timespec. It fails only without the clock; the result is 0 then.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Always 0: this platform has no such clock that we use.
+/// Returns 0: not supported on this platform.
 #[cfg(not(unix))]
 pub fn process_cpu() -> Nanos {
     Nanos(0)
 }
 
-/// A thread's CPU time, as any thread of its process can read it while the thread lives.
+/// The CPU-time clock of a thread. Every thread of the process can read it while that thread lives.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadCpu(libc::clockid_t);
 
 #[cfg(target_os = "linux")]
 impl ThreadCpu {
-    /// Of the current thread.
+    /// Returns the clock of the current thread.
     pub fn current() -> Self {
         let mut id = libc::CLOCK_THREAD_CPUTIME_ID;
-        // SAFETY: the thread is this one, and lives; one clock is written. It fails only without the clock, and then
-        // the number means whichever thread reads it.
+        // SAFETY: this thread lives; one clock id is written. It fails only without that clock; then the id stays that
+        // of the calling thread, whichever it is.
         unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut id) };
         Self(id)
     }
 
-    /// The CPU time that the thread has used so far; 0 if it has ended. A system call, 0.2 µs.
+    /// Returns the CPU time of the thread, or 0 if it has ended. A system call, 0.2 µs.
     pub fn read(self) -> Nanos {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the kernel writes one timespec; of a thread that has ended it writes none.
@@ -127,7 +133,7 @@ impl ThreadCpu {
     }
 }
 
-/// How often the calling thread was taken off its CPU so far though it could have run on. A system call, 0.2 µs.
+/// Returns how often the calling thread was preempted. A system call, 0.2 µs.
 #[cfg(target_os = "linux")]
 pub fn involuntary_switches() -> u64 {
     // SAFETY: the kernel fills the struct, for which all zeros is valid; it can't fail for a thread's own usage.
@@ -139,26 +145,26 @@ pub fn involuntary_switches() -> u64 {
     usage.ru_nivcsw as u64
 }
 
-/// The CPU's counter, if all CPUs count alike.
+/// Reads the time-stamp counter, if it is invariant and the kernel trusts it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> Option<u64> {
     use std::arch::x86_64::{__cpuid, _rdtsc};
     static INVARIANT: OnceLock<bool> = OnceLock::new();
     let invariant = *INVARIANT.get_or_init(|| {
-        // The kernel knows of broken counters that the CPU promises (unsynchronised sockets,
-        // live migration): if it does not trust its own, neither do we.
+        // CPUID may report an invariant counter that is not usable (unsynchronised sockets, live migration). The kernel
+        // detects this and uses another clock source.
         let trusted =
             std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
                 .is_ok_and(|name| matches!(name.trim(), "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page"));
         trusted && __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
     });
-    // SAFETY: every x86-64 has the instruction; the kernel leaves it enabled or delivers SIGSEGV
-    // to programs that asked for that with prctl(PR_SET_TSC), which nobody here does.
+    // SAFETY: every x86-64 CPU has the instruction. The kernel leaves it enabled unless the program has disabled it with
+    // prctl(PR_SET_TSC), which ends the program with SIGSEGV.
     invariant.then(|| unsafe { _rdtsc() })
 }
 
-/// The generic timer, which is the same on all CPUs by the architecture.
+/// Reads the generic timer, which is the same on all CPUs by the architecture.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 fn ticks() -> Option<u64> {
@@ -178,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_never_runs_backwards_on_one_thread() {
+    fn the_time_never_decreases_on_one_thread() {
         let mut last = now();
         for _ in 0..100_000 {
             let next = now();
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_process_that_computes_uses_the_cpu() {
+    fn process_cpu_grows_while_the_process_computes() {
         let before = process_cpu();
         let mut used = 0;
         for i in 0..10_000_000u64 {
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_threads_cpu_time_is_its_own_and_others_can_read_it() {
+    fn another_thread_can_read_a_threads_cpu_time() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, end) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -214,7 +220,7 @@ mod tests {
             end.recv().unwrap_err();
         });
         let (theirs, read_there) = told.recv().unwrap();
-        // It waits: what is read here is what was read there, and the little that it takes to wait.
+        // The thread blocks, so this value is the one read there plus the little time that blocking took.
         let read_here = theirs.read();
         assert!(
             read_here >= read_there && read_here.0 - read_there.0 < 5_000_000,
@@ -223,18 +229,18 @@ mod tests {
         assert_ne!(theirs, ThreadCpu::current());
         drop(done);
         thread.join().unwrap();
-        // `join` returns while the kernel still takes the thread apart.
+        // `join` may return before the kernel has removed the thread.
         while theirs.read() != Nanos(0) {
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn it_agrees_with_the_other_clock() {
+    fn the_time_agrees_with_the_monotonic_clock() {
         let (a, b) = (now(), Instant::now());
         std::thread::sleep(Duration::from_millis(50));
         let (ours, theirs) = (now().0 - a.0, b.elapsed().as_nanos() as u64);
-        // Preempted between the two reads, either may be later; a wrong scale is off by far more.
+        // A preemption between the two reads makes them differ; a wrong scale would differ by far more.
         assert!(ours.abs_diff(theirs) < theirs, "{ours} ns against {theirs} ns");
     }
 }

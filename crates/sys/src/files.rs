@@ -1,15 +1,15 @@
-//! Files: access control lists, and opening a file but no symbolic link.
+//! Files: access control lists, and opening a file without following a symbolic link.
 //!
-//! A POSIX access control list is the extended attribute `system.posix_acl_access`. A file without one has no such
-//! attribute, and where the file system has none the kernel says so.
+//! A POSIX access control list is the extended attribute `system.posix_acl_access`. A file without a list has no such
+//! attribute (`ENODATA`); a file system without lists returns `ENOTSUP`.
 //!
 //! Source: acl(5), xattr(7), open(2).
 
 #[cfg(unix)]
 use std::{fs::File, io, path::Path};
 
-/// Opens `path` to write to it, as an empty file, which is made if there is none. An error if `path` is a symbolic
-/// link, whatever that leads to.
+/// Opens the file at `path` for writing and truncates it; creates it if there is none. Fails if `path` is a symbolic
+/// link.
 #[cfg(unix)]
 pub fn open_no_link(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -17,12 +17,12 @@ pub fn open_no_link(path: &Path) -> io::Result<File> {
     options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Gives the open file `to` the access control list of the file at `from`. If `from` has none, `to` has none
-/// afterwards: a new file may have one that its folder gave it. Symbolic links are not followed.
+/// Copies the access control list of the file at `from` to the open file `to`. If `from` has no list, it removes that of
+/// `to`, since a new file may have inherited one from its folder. Does not follow symbolic links.
 ///
 /// # Errors
 ///
-/// What the kernel says of either file. A file system without such lists is none.
+/// Returns the kernel's error for either file. A file system without lists is not an error.
 #[cfg(target_os = "linux")]
 pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
     use std::ffi::CString;
@@ -54,7 +54,7 @@ pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
     }
 }
 
-/// Does nothing: how this platform keeps such lists is not known here.
+/// Does nothing: not supported on this platform.
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn copy_acl(_: &Path, _: &File) -> io::Result<()> {
     Ok(())

@@ -1,16 +1,18 @@
-//! Fork: what runs in a child of fork(2) before anything else does.
+//! Fork: handlers that run in a child of fork(2) before other code of the child.
 //!
-//! Model.   A child has one thread, and a copy of all memory: a lock that another thread held is held for ever there.
-//! Source.  pthread_atfork(3).
+//! The child has one thread and a copy of all memory. A lock that another thread of the parent held is never released
+//! in the child.
+//!
+//! Source. pthread_atfork(3).
 
 use std::io;
 
-/// Has `act` called in every child that this process forks from now on, on the child's thread, before `fork` returns
-/// there. `act` takes no lock and allocates nothing: another thread may have been in the middle of either. An error
-/// where there is no memory for it.
+/// Registers `act` to be called in each child that this process forks later, on the child's thread, before `fork`
+/// returns there. `act` must not take a lock or allocate memory, since another thread of the parent may have been doing
+/// so. Fails if there is no memory for the registration.
 #[cfg(unix)]
 pub fn in_children(act: extern "C" fn()) -> io::Result<()> {
-    // SAFETY: a function that lives for ever; nothing is called before the fork.
+    // SAFETY: a static function; nothing is called before the fork.
     match unsafe { libc::pthread_atfork(None, None, Some(act)) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
@@ -35,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_in_the_child_alone() {
+    fn the_handler_runs_in_the_child_only() {
         in_children(count).unwrap();
         // SAFETY: the child calls nothing but `_exit`.
         let child = unsafe { libc::fork() };
@@ -45,7 +47,7 @@ mod tests {
         }
         assert!(child > 0);
         let mut status = 0;
-        // SAFETY: writes the number that we give it.
+        // SAFETY: writes to `status` during the call.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status));
         assert_eq!((libc::WEXITSTATUS(status), CALLS.load(Relaxed)), (1, 0));

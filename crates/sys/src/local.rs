@@ -1,10 +1,10 @@
-//! Local: sockets of this machine: connecting without waiting, and which process is at the other end.
+//! Local: Unix sockets: connecting without blocking, and the credentials of the process at the other end.
 //!
-//! `connect(2)` on a local socket waits while the listener's backlog is full, for as long as the listener likes.
-//! Here it does not wait. `SO_PEERCRED` names the process that called `listen(2)`, or `connect(2)`, as the kernel
-//! knows it; a file's owner or name says less, since anyone may put a file into a shared folder.
+//! `connect(2)` on a blocking Unix socket waits while the listener's backlog is full. [`connect`] returns an error
+//! instead. [`peer`] reads `SO_PEERCRED`: the process that called `listen(2)` or `connect(2)`, as the kernel recorded it.
+//! The owner and the name of the socket's file are no proof, since every user may create files in a shared folder.
 //!
-//! Source: unix(7).
+//! Source. unix(7).
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -18,20 +18,20 @@ mod linux {
     /// The process at the other end of a local socket.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Peer {
-        /// Its number, as this process sees it; 0 if it does not see that process.
+        /// Its process id in this process's namespace, or 0 if it is not in it.
         pub pid: u32,
-        /// Its effective user.
+        /// Its effective user id.
         pub user: u32,
     }
 
-    /// The effective user of this thread.
+    /// Returns the effective user id of this thread.
     pub fn user() -> u32 {
-        // SAFETY: no pointer is passed; it can't fail.
+        // SAFETY: no pointer is passed; it cannot fail.
         unsafe { libc::geteuid() }
     }
 
-    /// A connection to the local socket at `path`, in non-blocking mode. An error of kind `WouldBlock` says that a
-    /// process listens there and has as many connections waiting as its backlog takes.
+    /// Connects to the Unix socket at `path`, in non-blocking mode. An error of kind `WouldBlock` means that a process
+    /// listens there and its backlog is full.
     pub fn connect(path: &Path) -> io::Result<UnixStream> {
         let bytes = path.as_os_str().as_bytes();
         // SAFETY: all zeros is a valid address.
@@ -49,19 +49,19 @@ mod linux {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: new, and nothing else owns it.
+        // SAFETY: a new descriptor, which nothing else owns.
         let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let length = offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
-        // SAFETY: the descriptor is ours; the first `length` bytes of `address` are read during the call.
+        // SAFETY: `stream` owns the descriptor; the first `length` bytes of `address` are read during the call.
         let done = unsafe { libc::connect(fd, (&raw const address).cast(), length as libc::socklen_t) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(stream) }
     }
 
-    /// The process at the other end.
+    /// Returns the process at the other end.
     pub fn peer(stream: &UnixStream) -> io::Result<Peer> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the descriptor is valid; `found` has room for `length` bytes, and both outlive the call.
+        // SAFETY: the descriptor is valid; `found` has `length` bytes, and both outlive the call.
         let done = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),
@@ -89,12 +89,12 @@ mod linux {
         }
 
         #[test]
-        fn a_full_backlog_is_an_error_and_not_a_wait() {
+        fn a_full_backlog_is_an_error() {
             let folder = folder("full");
             let path = folder.join("s");
             let listener = UnixListener::bind(&path).unwrap();
-            // What `bind` asks for is up to 4096, each of which takes a descriptor here.
-            // SAFETY: a descriptor that is open; no memory.
+            // `bind` sets a backlog of up to 4096. Filling that would take as many descriptors.
+            // SAFETY: the descriptor is open; no memory is passed.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
             let mut waiting = Vec::new();
             let full = loop {
@@ -113,7 +113,7 @@ mod linux {
         }
 
         #[test]
-        fn a_path_that_no_address_holds_is_an_error() {
+        fn a_path_that_does_not_fit_an_address_is_an_error() {
             let long = "x".repeat(200);
             for path in [long.as_str(), "a\0b"] {
                 assert_eq!(connect(Path::new(path)).unwrap_err().kind(), io::ErrorKind::InvalidInput);

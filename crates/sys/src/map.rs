@@ -1,30 +1,35 @@
-//! Map: address space whose memory comes with the first touch of each page.
+//! Map: address space whose pages get memory when they are first written.
 //!
-//! Model.   A [`Region`] reserves addresses. A page costs memory when it is first written, on
-//!          the node of the CPU that wrote it; a page only read stays the kernel's zero page.
-//! Number.  8192 slots of a page each reserve 32 MiB and cost nothing until touched.
-//!          A program that calls mlockall(MCL_FUTURE) gets all of it at once: don't.
-//! Source.  mmap(2) MAP_NORESERVE, madvise(2) MADV_NOHUGEPAGE: with huge pages on by default,
-//!          the first touch of one slot would bring in 2 MiB, 512 slots of others.
+//! A [`Region`] reserves addresses. The first write to a page allocates it, on the NUMA node of the CPU that writes. A
+//! page that is only read stays the kernel's zero page. With mlockall(MCL_FUTURE) the kernel allocates all pages at
+//! once, so programs with large regions must not use it.
+//!
+//! # Cost
+//!
+//! 8192 slots of a page each reserve 32 MiB of addresses and take no memory until they are touched.
+//!
+//! # Source
+//!
+//! mmap(2) MAP_NORESERVE; madvise(2) MADV_NOHUGEPAGE, because with huge pages the first touch of a slot would allocate
+//! 2 MiB, which are 512 slots.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// The page size, in bytes.
+/// Returns the page size in bytes.
 #[cfg(unix)]
 pub fn page_bytes() -> usize {
-    // SAFETY: no arguments that could be wrong. It cannot fail for _SC_PAGESIZE.
+    // SAFETY: no pointers. It cannot fail for _SC_PAGESIZE.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// The page size, in bytes.
+/// Returns the page size in bytes.
 #[cfg(not(unix))]
 pub fn page_bytes() -> usize {
     4096
 }
 
-/// How many pages this thread brought in so far without reading a disk: the first touch of each, and
-/// the first write to one that was shared.
+/// Returns the number of minor page faults of this thread: first touches of pages, and first writes to shared pages.
 #[cfg(target_os = "linux")]
 pub fn page_faults() -> io::Result<u64> {
     // SAFETY: the kernel fills the struct, for which all zeros is valid.
@@ -35,7 +40,7 @@ pub fn page_faults() -> io::Result<u64> {
     if done == 0 { Ok(usage.ru_minflt as u64) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Always `Unsupported`.
+/// Returns the error `Unsupported`.
 #[cfg(not(target_os = "linux"))]
 pub fn page_faults() -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
@@ -48,12 +53,12 @@ pub struct Region {
     bytes: usize,
 }
 
-// SAFETY: a Region is an address range; who may touch what in it is its owner's business.
+// SAFETY: a Region is an address range; its owner decides which threads access it.
 unsafe impl Send for Region {}
-// SAFETY: as above; `&Region` gives out an address and nothing else.
+// SAFETY: as above; `&Region` returns addresses and numbers only.
 unsafe impl Sync for Region {}
 
-/// `bytes` rounded up to pages, at least one.
+/// Rounds `bytes` up to a multiple of the page size, at least one page.
 fn whole_pages(bytes: usize) -> io::Result<usize> {
     bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
@@ -78,7 +83,7 @@ impl Region {
             return Err(io::Error::last_os_error());
         }
         #[cfg(target_os = "linux")]
-        // SAFETY: advice about our own new mapping. A kernel without huge pages refuses it: fine.
+        // SAFETY: advice for the new mapping. A kernel without huge pages returns an error, which is ignored.
         unsafe {
             libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE)
         };
@@ -96,37 +101,37 @@ impl Region {
         Ok(Self { start, bytes })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How many bytes are reserved.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Gives all memory back and keeps the addresses: what is read there next is zero. Whoever may
-    /// write there must be told. An error where the system can't, and then nothing changed.
+    /// Frees all memory and keeps the addresses, which then read as zeros. The caller makes sure that no thread uses the
+    /// memory at the same time. On an error nothing has changed.
     #[cfg(target_os = "linux")]
     pub fn discard(&self) -> io::Result<()> {
-        // SAFETY: our own private anonymous mapping; afterwards it is as after `reserve`.
+        // SAFETY: this region's private anonymous mapping; afterwards it is as after `reserve`.
         match unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) } {
             0 => Ok(()),
-            // Locked pages (mlockall) are not given back.
+            // The kernel does not free locked pages (mlockall).
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Always `Unsupported`.
+    /// Returns the error `Unsupported`.
     #[cfg(not(target_os = "linux"))]
     pub fn discard(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// How many pages of memory it has for itself, swapped ones too. A page that was only read
-    /// is the kernel's zero page and counts for nothing; mincore(2) would count it.
+    /// Returns the number of pages of memory that only this region uses, including swapped ones. A page that was only read
+    /// is the kernel's zero page and is not counted; mincore(2) would count it.
     #[cfg(target_os = "linux")]
     pub fn resident_pages(&self) -> io::Result<usize> {
         use std::os::unix::fs::FileExt;
@@ -143,7 +148,7 @@ impl Region {
         Ok(entries.iter().filter(|e| is_ours(u64::from_ne_bytes(**e))).count())
     }
 
-    /// Always `Unsupported`.
+    /// Returns the error `Unsupported`.
     #[cfg(not(target_os = "linux"))]
     pub fn resident_pages(&self) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
@@ -153,8 +158,7 @@ impl Region {
 impl Drop for Region {
     #[cfg(unix)]
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `reserve` made. Whoever kept an address into it had
-        // to keep the Region.
+        // SAFETY: exactly the mapping that `reserve` made. Users of addresses in it must keep the Region.
         let done = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(done, 0, "munmap of our own mapping: {}", io::Error::last_os_error());
     }
@@ -172,11 +176,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_costs_memory_only_when_it_is_written() {
+    fn a_page_takes_memory_only_when_it_is_written() {
         let region = Region::reserve(8192 * page_bytes()).unwrap();
         assert_eq!(region.resident_pages().unwrap(), 0);
         for page in [0, 17, 8191] {
-            // SAFETY: inside the region, which nobody else knows.
+            // SAFETY: inside the region, which only this test uses.
             unsafe { region.start().add(page * page_bytes()).write(1) };
         }
         assert_eq!(region.resident_pages().unwrap(), 3);
@@ -189,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_first_write_is_a_page_fault_and_a_second_is_none() {
+    fn only_the_first_write_to_a_page_is_a_page_fault() {
         let region = Region::reserve(64 * page_bytes()).unwrap();
         let write = || {
             let before = page_faults().unwrap();
             for page in 0..64 {
-                // SAFETY: inside the region, which nobody else knows.
+                // SAFETY: inside the region, which only this test uses.
                 unsafe { region.start().add(page * page_bytes()).write_volatile(1) };
             }
             page_faults().unwrap() - before
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_size_is_an_error() {
+    fn a_size_above_the_address_space_is_an_error() {
         assert!(Region::reserve(1 << 60).is_err());
         assert!(Region::reserve(usize::MAX).is_err());
     }

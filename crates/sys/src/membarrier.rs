@@ -1,15 +1,21 @@
-//! Membarrier: a fence on every CPU that runs this process, paid by the caller alone.
+//! Membarrier: a fence on every CPU that runs this process, issued by one thread.
 //!
-//! Model.   After `fence_rseq` returns, every restartable section of this process that was under
-//!          way on another CPU has committed or begun again, and every store before it is seen.
-//! Number.  0.25 to 0.5 µs when no sibling runs. With one: about 1 µs on bare metal; 9 to 11 µs
-//!          measured on a virtual machine, where the interrupt leaves the guest.
-//! Source.  membarrier(2), MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, Linux 5.10.
+//! When [`fence_rseq`] returns, each restartable section that was running in this process on another CPU has committed
+//! or was aborted, and the caller sees every store that was made before.
+//!
+//! # Cost
+//!
+//! 0.25 to 0.5 µs if no other thread of the process runs. If one runs, about 1 µs on bare metal, and 9 to 11 µs on a
+//! virtual machine, where the interrupt leaves the guest (measured).
+//!
+//! # Source
+//!
+//! membarrier(2), MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, Linux 5.10.
 
 #[cfg(target_os = "linux")]
 use std::io;
 
-/// The commands, by the numbers of `linux/membarrier.h`; libc has them as an enum per target.
+/// The commands, with the numbers of `linux/membarrier.h`. The libc crate has them only on some targets.
 #[cfg(target_os = "linux")]
 mod cmd {
     pub const QUERY: i32 = 0;
@@ -26,8 +32,8 @@ fn call(cmd: i32) -> io::Result<i32> {
     if got >= 0 { Ok(got as i32) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Tells the kernel that this process will call [`fence_rseq`]. Once per process; a child of
-/// fork inherits it. An error says what is missing and what follows.
+/// Registers this process for [`fence_rseq`]. Needed once per process; a child of fork inherits it. The error says what
+/// is missing.
 #[cfg(target_os = "linux")]
 pub fn register_rseq() -> Result<(), String> {
     let supported =
@@ -40,13 +46,13 @@ pub fn register_rseq() -> Result<(), String> {
         .map_err(|e| format!("membarrier would not register: {e}"))
 }
 
-/// Restarts every section under way on another CPU, and makes all its stores visible.
+/// Aborts the sections that run on other CPUs, and makes the stores of these CPUs visible to the caller.
 ///
-/// Ends the process if the kernel refuses, which it must not after [`register_rseq`]: a filter
-/// installed since, or no memory for a CPU mask. Callers are in the middle of moving data, and a
-/// fence that did not happen loses updates without a trace.
+/// Aborts the process if the call fails. After [`register_rseq`] it fails only because of a seccomp filter that was
+/// installed later, or if the kernel has no memory for a CPU mask. The callers are moving data at that moment, and
+/// going on without the fence would lose updates silently.
 ///
-/// **Touches** no line of ours; interrupts each CPU that runs a thread of this process.
+/// **Touches** no cache line of this process; interrupts each CPU that runs a thread of it.
 #[cfg(target_os = "linux")]
 pub fn fence_rseq() {
     if let Err(error) = call(cmd::PRIVATE_EXPEDITED_RSEQ) {
@@ -55,7 +61,7 @@ pub fn fence_rseq() {
     }
 }
 
-/// What `doctor` prints: the expedited commands this kernel has.
+/// Returns the names of the kernel's expedited commands, for `warmcore doctor`.
 #[cfg(target_os = "linux")]
 pub fn describe() -> String {
     match call(cmd::QUERY) {
@@ -76,17 +82,17 @@ pub fn describe() -> String {
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
-    /// Always an error: membarrier is Linux's.
+    /// Returns an error: only Linux has membarrier.
     pub fn register_rseq() -> Result<(), String> {
         Err("membarrier is Linux's".into())
     }
 
-    /// Never called: nothing here runs restartable sections.
+    /// Never called: this platform has no restartable sections.
     pub fn fence_rseq() {
         unreachable!("fence_rseq without register_rseq")
     }
 
-    /// `none`.
+    /// Returns a text that begins with `none`.
     pub fn describe() -> String {
         "none: membarrier is Linux's".into()
     }

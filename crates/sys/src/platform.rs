@@ -1,8 +1,6 @@
-//! Platform: the kernel and the libc that this process really runs on.
-//!
-//! Model.   Strings for people and for reports; nothing decides by them.
+//! Platform: names of the kernel, the libc and the hypervisor, for reports and messages. No code decides by them.
 
-/// The kernel's release, `6.18.44`.
+/// Returns the kernel's release, for example `6.18.44`.
 #[cfg(unix)]
 pub fn kernel() -> String {
     // SAFETY: uname fills the struct; all zero is a valid one.
@@ -15,13 +13,13 @@ pub fn kernel() -> String {
     String::from_utf8_lossy(&release).into_owned()
 }
 
-/// The kernel's release: unknown here.
+/// Returns the name of the operating system: its release is not read on this platform.
 #[cfg(not(unix))]
 pub fn kernel() -> String {
     std::env::consts::OS.to_owned()
 }
 
-/// The libc and its version, `glibc 2.36`.
+/// Returns the name and version of the libc, for example `glibc 2.36`.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn libc() -> String {
     // SAFETY: returns a static string.
@@ -29,13 +27,13 @@ pub fn libc() -> String {
     format!("glibc {}", version.to_string_lossy())
 }
 
-/// The libc.
+/// Returns the name of the libc, or of the operating system if it is unknown.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn libc() -> String {
     if cfg!(target_env = "musl") { "musl".to_owned() } else { std::env::consts::OS.to_owned() }
 }
 
-/// Whether a hypervisor runs this machine, and which, by its signature.
+/// Returns the name of the hypervisor, by its CPUID signature, or `None` on bare metal.
 #[cfg(target_arch = "x86_64")]
 pub fn hypervisor() -> Option<String> {
     use std::arch::x86_64::__cpuid;
@@ -54,7 +52,7 @@ pub fn hypervisor() -> Option<String> {
     })
 }
 
-/// Whether a hypervisor runs this machine: only x86 tells.
+/// Returns `None`: this architecture has no instruction that reports a hypervisor.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn hypervisor() -> Option<String> {
     None

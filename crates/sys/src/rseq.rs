@@ -1,14 +1,18 @@
-//! Rseq: sections that the kernel restarts when they were disturbed, and the ids it keeps.
+//! Rseq: restartable sections, and the ids of the CPU and the thread that the kernel publishes.
 //!
-//! Model.   Every thread shares a 32-byte area with the kernel, at a fixed distance from its
-//!          thread pointer. The kernel writes the CPU and the concurrency id there; the thread
-//!          writes only `rseq_cs`, the address of the section it is about to enter. A thread
-//!          that is preempted, migrated or signalled inside a section comes back at its abort
-//!          address instead, so that a section that reached its last store ran undisturbed on
-//!          one CPU with one id.
-//! Number.  An area is 32 bytes in one line of the thread's own; a section costs two stores.
-//! Writers. The kernel: all fields. The thread: `rseq_cs` (+8). Nobody else.
-//! Source.  Linux `include/uapi/linux/rseq.h`; glibc manual, "Restartable Sequences".
+//! Every thread shares a 32-byte area with the kernel, at a fixed distance from its thread pointer. The kernel writes
+//! the CPU number and the concurrency id there. The thread writes only `rseq_cs`, the address of the descriptor of the
+//! section that it enters. If the thread is preempted, migrated or signalled inside the section, the kernel continues
+//! it at the section's abort address. So a section that reached its last store ran uninterrupted on one CPU with one
+//! id.
+//!
+//! An area takes 32 bytes in a cache line of the thread. A section costs two stores.
+//!
+//! # Source
+//!
+//! Linux `include/uapi/linux/rseq.h`; glibc manual, "Restartable Sequences".
+//!
+//! Writers. The kernel: all fields. The thread: `rseq_cs` (offset 8) only.
 
 mod own;
 pub mod section;
@@ -23,48 +27,47 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use warmcore_types::CpuId;
 
-/// Where the fields of the area stand, in bytes. `section` and `own` use them in asm.
+/// The offsets of the area's fields, in bytes. `section` and `own` use them in asm.
 pub(crate) mod field {
     pub const CPU_ID: usize = 4;
     pub const RSEQ_CS: usize = 8;
     pub const NODE_ID: usize = 20;
     pub const MM_CID: usize = 24;
-    /// The area as every kernel since 4.18 takes it.
+    /// The size of an area that every kernel since 4.18 accepts.
     pub const AREA_BYTES: usize = 32;
 }
 
-/// Which of the kernel's ids a section indexes by.
+/// The id by which a section indexes slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PercpuMode {
-    /// The CPU's number: sparse, up to the number of possible CPUs.
+    /// The CPU number: sparse, up to the number of possible CPUs.
     Cpu,
-    /// The process's concurrency id: below the number of its threads, and of the CPUs they may
-    /// use. A kernel without it (before 6.3) gives the CPU's number instead; the data does not
-    /// care.
+    /// The concurrency id (`mm_cid`): below the number of the process's threads, and below the number of CPUs that they
+    /// may use. On kernels before 6.3, which have none, it is the CPU number.
     Cid,
 }
 
-/// Who registered the areas.
+/// The code that registered the areas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// glibc, at each thread's start.
+    /// glibc, when a thread starts.
     Glibc,
-    /// This crate, at each thread's first slow path.
+    /// This crate, in a thread's first slow path.
     Own,
 }
 
-/// What this process has of rseq.
+/// The rseq features that this process can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Support {
-    /// Who registered the areas.
+    /// The code that registered the areas.
     pub source: Source,
-    /// Whether the kernel keeps a concurrency id there (6.3).
+    /// Whether the kernel writes the concurrency id to the area (since 6.3).
     pub has_mm_cid: bool,
-    /// Whether the kernel keeps the NUMA node there (6.3).
+    /// Whether the kernel writes the NUMA node to the area (since 6.3).
     pub has_node_id: bool,
 }
 
-/// Why this process has no rseq: the fact, then the next step.
+/// The reason why this process cannot use rseq, with what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable(pub(crate) String);
 
@@ -76,31 +79,31 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Where every thread's area is and where in it the concurrency id stands, in one word so that
-/// nobody sees one without the other: the distance from the thread pointer above, the field's
-/// offset in the lower half. 0: none. Written once, in `support`; read by `RseqArea::lookup`.
+/// The place of every thread's area and of the concurrency id in it. One word, so that both are read together: the
+/// upper half is the distance from the thread pointer, the lower half the field's offset. 0: there are no areas.
+/// Written once, in `support`; read by `RseqArea::lookup`.
 static FOUND: AtomicI64 = AtomicI64::new(0);
 
-/// How far the CPU's number is from the thread pointer: of `FOUND`, what [`cpu_hint`] needs. 0: there
-/// is none. Written once, in `support`.
+/// The distance of the field with the CPU number from the thread pointer, for [`cpu_hint`]. 0: there are no areas.
+/// Written once, in `support`.
 pub(crate) static CPU_OFFSET: AtomicI64 = AtomicI64::new(0);
 
-/// `FOUND`, once sections may run; 0 before, and for ever if they may not. Written once, in
-/// `enable_sections`; read by `section::area` on every fast path.
+/// The value of `FOUND` once sections are enabled; 0 before. Written once, in `enable_sections`; read by
+/// `section::area` on every fast path.
 pub(crate) static ENABLED: AtomicI64 = AtomicI64::new(0);
 
-/// How often any section of this process was aborted. Written by the abort stubs.
+/// The number of aborted sections in this process. Written by the abort stubs.
 pub(crate) static ABORTS: AtomicU64 = AtomicU64::new(0);
 
-/// How often a section of this process was aborted so far, on any thread.
+/// Returns the number of aborted sections in this process, of all threads.
 pub fn aborts() -> u64 {
     ABORTS.load(Relaxed)
 }
 
 static SUPPORT: OnceLock<Result<Support, Unavailable>> = OnceLock::new();
 
-/// Finds or registers the areas, once per process. What it says holds for threads started
-/// later too; one whose own registration fails is simply without an area.
+/// Finds or registers the areas, once per process. The result also holds for threads that start later. A thread whose
+/// registration fails has no area.
 pub fn support() -> Result<Support, Unavailable> {
     SUPPORT
         .get_or_init(|| {
@@ -121,28 +124,29 @@ pub fn support() -> Result<Support, Unavailable> {
         .clone()
 }
 
-/// Lets [`RseqArea::current`] find areas from now on. Before this, and without it, every fast path ends
-/// in its slow one. Pins the library that this code is in, should it have been loaded at run
-/// time: the kernel may look at the last descriptor after everybody else has forgotten it.
+/// Enables sections: [`RseqArea::current`] returns areas from now on. Before this call every fast path ends in its slow
+/// path.
+///
+/// If this code is in a library that was loaded at run time, the library stays loaded until the process ends, because
+/// the kernel may read the descriptor of a thread's last section at any later time.
 ///
 /// # Safety
-/// From now on no slot of any section may be written by locked instructions, or lent out as if it
-/// were.
+/// From now on no thread may write a slot with locked instructions while sections may run on it.
 pub unsafe fn enable_sections() -> Result<Support, Unavailable> {
     let support = support()?;
     pin_this_library();
-    // ORDERING: Relaxed. Whoever sees it reads its own thread's area, which needs no other store
-    // of ours.
+    // ORDERING: Relaxed. A thread that sees the value reads its own area, which depends on no other store of this
+    // process.
     ENABLED.store(FOUND.load(Relaxed), Relaxed);
     Ok(support)
 }
 
-/// Keeps the shared object with our descriptors in memory until the process ends. For the main
-/// program there is nothing to keep, and the loader says no.
+/// Keeps the shared object with the descriptors loaded until the process ends. For the main program the loader returns
+/// an error, and nothing needs to be done.
 #[cfg(target_os = "linux")]
 fn pin_this_library() {
-    // SAFETY: dladdr of an address in this very object fills `info`; a static linker's dladdr
-    // says no. NOLOAD only adds NODELETE to what is loaded already.
+    // SAFETY: dladdr with an address in this object fills `info`; in a static program it fails. NOLOAD only adds
+    // NODELETE to an object that is loaded already.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         let own = (&raw const ENABLED).cast();
@@ -155,19 +159,19 @@ fn pin_this_library() {
 #[cfg(not(target_os = "linux"))]
 fn pin_this_library() {}
 
-/// The areas' owner, their offset, and how many bytes the kernel keeps up to date.
+/// Returns the code that registered the areas, their offset, and how many bytes of them the kernel writes.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn find() -> Result<(Source, isize, usize), Unavailable> {
-    // AT_RSEQ_FEATURE_SIZE. 0 before Linux 6.3: then the area ends with `flags`, at 20.
-    // SAFETY: getauxval takes any number.
+    // AT_RSEQ_FEATURE_SIZE. It is 0 before Linux 6.3, where the area ends with `flags`, at 20.
+    // SAFETY: getauxval accepts any number.
     let kernel_keeps = match unsafe { libc::getauxval(27) } as usize {
         0 => 20,
         bytes => bytes.min(field::AREA_BYTES),
     };
     match glibc_area() {
         Some((offset, size)) if size > 0 => {
-            // `__rseq_size` is 32 in 2.35–2.39, 20 in 2.40 and some patched 2.36, whatever the
-            // kernel keeps; from 2.41 it is what both know.
+            // In glibc 2.35 to 2.39 `__rseq_size` is always 32, in 2.40 and some patched 2.36 always 20. From 2.41 on
+            // it is the size that both glibc and the kernel support.
             let bytes = if matches!(size, 20 | 32) { kernel_keeps } else { kernel_keeps.min(size) };
             Ok((Source::Glibc, offset, bytes))
         }
@@ -184,8 +188,8 @@ fn find() -> Result<(Source, isize, usize), Unavailable> {
     )))
 }
 
-/// glibc's `__rseq_offset` and `__rseq_size`, looked up by name: a link against them would bar
-/// musl and older glibc.
+/// Returns glibc's `__rseq_offset` and `__rseq_size`. They are looked up by name, since a program that is linked against
+/// them would not start with musl or an older glibc.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn glibc_area() -> Option<(isize, usize)> {
     // SAFETY: dlsym with a NUL-terminated name. The symbols, where they exist, are a ptrdiff_t
@@ -201,7 +205,7 @@ fn glibc_area() -> Option<(isize, usize)> {
     }
 }
 
-/// This thread's registered area, and where in it the index stands.
+/// This thread's registered area, and the field of it that sections use as their index.
 #[derive(Clone, Copy)]
 pub struct RseqArea {
     pub(crate) base: NonNull<u8>,
@@ -209,12 +213,12 @@ pub struct RseqArea {
 }
 
 impl RseqArea {
-    /// This thread's area, if it has a registered one and [`enable_sections`] was called.
+    /// Returns this thread's area, if it has a registered one and [`enable_sections`] was called.
     ///
-    /// Compiles to ten instructions without a branch, and the compiler may lift it out of a
-    /// loop: a thread keeps its area. For the same reason it must not be kept across a switch
-    /// of stacks that changes the thread; no `await` can do that, since a poll returns first.
-    /// What was lifted above [`enable_sections`] is `None`: slow, not wrong.
+    /// Compiles to ten instructions without a branch. The compiler may hoist it out of a loop, since a thread's area
+    /// does not change. If it is hoisted above [`enable_sections`], it returns `None`, which is slow but correct. The
+    /// value must not be kept across a switch to a stack of another thread. An `await` is no such switch, because the
+    /// poll returns first.
     ///
     /// **Touches** two read-mostly statics and this thread's own area.
     #[inline(always)]
@@ -223,15 +227,15 @@ impl RseqArea {
         Some(Self::at(NonNull::new(area)?, mode, cid_field))
     }
 
-    /// This thread's area, if it has a registered one, whether or not sections are enabled.
-    /// For slow paths and tests, and for whoever only reads the ids.
+    /// Returns this thread's area, if it has a registered one, whether or not sections are enabled. For slow paths,
+    /// tests, and code that only reads the ids.
     #[inline(always)]
     pub fn lookup(mode: PercpuMode) -> Option<Self> {
         let found = FOUND.load(Relaxed);
         let (offset, cid_field) = ((found >> 32) as isize, found as u32 as usize);
         let area = NonNull::new(section::thread_pointer().wrapping_byte_offset(offset));
         let area = area.filter(|_| offset != 0)?;
-        // A negative number: this thread is not registered, and its other fields mean nothing.
+        // A negative CPU number: this thread is not registered, and its other fields are undefined.
         let is_registered = (Self::at(area, PercpuMode::Cpu, cid_field).index() as i32) >= 0;
         is_registered.then(|| Self::at(area, mode, cid_field))
     }
@@ -242,28 +246,28 @@ impl RseqArea {
             PercpuMode::Cpu => field::CPU_ID,
             PercpuMode::Cid => cid_field,
         };
-        // SAFETY: both fields stand inside the 32 bytes of the area.
+        // SAFETY: both fields are inside the 32 bytes of the area.
         let index = unsafe { base.byte_add(field).cast::<u32>() };
         Self { base, index }
     }
 
-    /// The id that the kernel wrote last. Stale as soon as it is read, unless a section reads it.
+    /// Returns the id that the kernel wrote last. Outside of a section it may be outdated immediately.
     #[inline(always)]
     pub fn index(self) -> u32 {
-        // SAFETY: the field of this thread's live area; the kernel writes it in this very thread.
+        // SAFETY: the field of this thread's live area; the kernel writes it only while this thread is in the kernel.
         unsafe { self.index.read_volatile() }
     }
 
-    /// Whether a section was armed in this thread since the kernel last cleared it: the proof
-    /// that the code path really runs sections, in the build at hand.
+    /// Whether this thread has entered a section since the kernel last cleared `rseq_cs`. Tests use it to prove that a
+    /// code path runs sections in the given build.
     pub fn is_armed(self) -> bool {
         // SAFETY: `rseq_cs` of this thread's own area.
         unsafe { self.base.byte_add(field::RSEQ_CS).cast::<u64>().read_volatile() != 0 }
     }
 }
 
-/// The CPU that the kernel wrote last for this thread, if it writes: [`affinity::current_cpu`]
-/// without a call. For who indexes by a CPU and does not mind being moved.
+/// Returns the CPU on which this thread runs, without a call, or `None` if the thread has no area. The thread may migrate
+/// before the caller uses the number. [`affinity::current_cpu`] makes a call instead.
 ///
 /// [`affinity::current_cpu`]: crate::affinity::current_cpu
 #[inline(always)]
@@ -273,14 +277,15 @@ pub fn cpu_hint() -> Option<u32> {
         return None;
     }
     let cpu = section::read_area(offset);
-    // A negative number: this thread is not registered.
+    // A negative CPU number: this thread is not registered.
     ((cpu as i32) >= 0).then_some(cpu)
 }
 
-/// The CPU that this thread runs on, or ran on a moment ago: by [`cpu_hint`], else by a call.
+/// Returns the CPU on which this thread runs, by [`cpu_hint`] or else by a call. The thread may migrate before the caller
+/// uses the number.
 #[inline(always)]
 pub fn current_cpu() -> CpuId {
-    /// Apart, so that the fast path saves no registers for the call.
+    /// A separate function, so that the fast path saves no registers for the call.
     #[cold]
     fn asked() -> CpuId {
         affinity::current_cpu()
@@ -288,11 +293,11 @@ pub fn current_cpu() -> CpuId {
     cpu_hint().map_or_else(asked, CpuId)
 }
 
-/// Gives this thread an area if it has none and may have one; says whether it has one now.
+/// Registers an area for this thread if it has none and areas are in use. Returns whether the thread has one now.
 ///
-/// The slow path of every section calls it, so nobody has to. With own areas (musl) a thread that
-/// begins with a hot loop should: the compiler may have lifted [`RseqArea::current`] out of that loop,
-/// and then the whole of it takes the slow path.
+/// The slow path of every section calls this function, so calling it is optional. With areas of this crate (musl), a
+/// thread that begins with a hot loop should call it first: the compiler may have hoisted [`RseqArea::current`] out of
+/// the loop, which then takes the slow path each time.
 #[cold]
 pub fn register_thread() -> bool {
     match SUPPORT.get() {
@@ -302,7 +307,7 @@ pub fn register_thread() -> bool {
     }
 }
 
-/// The process-wide concurrency id of this thread, if the kernel keeps one.
+/// Returns the concurrency id of this thread, if the kernel has concurrency ids.
 pub fn mm_cid() -> Option<u32> {
     RseqArea::lookup(PercpuMode::Cid).filter(|_| support().is_ok_and(|s| s.has_mm_cid)).map(RseqArea::index)
 }

@@ -1,21 +1,21 @@
-//! Signals: keeping them from threads that are nobody's.
+//! Signals: starting library threads that take no signals of the program.
 //!
-//! Model.   A thread inherits the mask of blocked signals from whoever makes it. So one is made with
-//!          all of them blocked, and the maker's mask is as it was afterwards.
+//! A thread inherits the signal mask of the thread that creates it. So the creator blocks all signals, creates the
+//! thread, and restores its own mask.
 
-/// Runs `act` with all signals blocked on this thread, so that a thread made in it takes none. The
-/// kernel keeps out of it those that cannot be blocked.
+/// Calls `act` with all signals blocked on this thread, so that a thread created in it takes none. Signals that cannot be
+/// blocked (SIGKILL, SIGSTOP) are not affected.
 #[cfg(unix)]
 pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
-    /// Puts the mask back, also when `act` panics.
+    /// Restores the mask when dropped, also if `act` panics.
     struct Before(libc::sigset_t);
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: a mask that the system filled.
+            // SAFETY: a mask that pthread_sigmask wrote.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
         }
     }
-    // SAFETY: both sets are the system's to fill; a zeroed one is valid to be filled.
+    // SAFETY: the calls initialise both sets before they are read.
     let _before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -25,7 +25,7 @@ pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
     act()
 }
 
-/// Runs `act`: this platform has no signals that we know of.
+/// Calls `act`: this platform has no signals.
 #[cfg(not(unix))]
 pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
     act()
@@ -35,7 +35,7 @@ pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// The signals that this thread has blocked, the first in the lowest bit.
+    /// Returns the blocked signals of this thread; signal 1 is the lowest bit.
     fn mask() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let hex = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_made_inside_takes_no_signals_and_its_maker_does_again() {
+    fn a_thread_created_inside_blocks_signals_and_its_creator_does_not() {
         let before = mask();
         let inside = blocked(|| std::thread::spawn(mask)).join().unwrap();
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGPROF] {

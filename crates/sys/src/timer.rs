@@ -1,8 +1,8 @@
-//! Timer: a descriptor that becomes readable after a time, finer than a millisecond.
+//! Timer: a file descriptor that becomes readable at a time, with nanosecond resolution.
 //!
-//! Model.   Set, it rings once. Set again, only the last time counts.
-//! Number.  0.3 µs to set.
-//! Source.  timerfd_create(2).
+//! A timer expires once per [`set`](Timer::set). Setting it again replaces the earlier time. Setting it takes 0.3 µs.
+//!
+//! Source. timerfd_create(2).
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -10,12 +10,12 @@ mod linux {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
     use std::time::Duration;
 
-    /// A descriptor that becomes readable after a time.
+    /// A one-shot timer as a file descriptor, which becomes readable when the timer expires.
     #[derive(Debug)]
     pub struct Timer(OwnedFd);
 
     impl Timer {
-        /// A timer that is not set. Fails where the process may open no more files.
+        /// Creates a timer that is not set. Fails if the process may open no more files.
         pub fn new() -> io::Result<Self> {
             // SAFETY: no pointer is passed.
             let fd = unsafe {
@@ -24,18 +24,18 @@ mod linux {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: new, and nobody else's.
+            // SAFETY: a new descriptor, which nothing else owns.
             Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
         }
 
-        /// It rings after so long, once; what was set before is forgotten. At least after a nanosecond.
+        /// Sets the timer to expire once, after `after` but at least 1 ns from now. Replaces an earlier time.
         pub fn set(&self, after: Duration) -> io::Result<()> {
             self.arm(after.max(Duration::from_nanos(1)))
         }
 
-        /// It does not ring.
+        /// Stops the timer: it does not expire until it is set again.
         pub fn stop(&self) {
-            // A valid descriptor and a valid time: it can't fail.
+            // Cannot fail with a valid descriptor and a valid time.
             let stopped = self.arm(Duration::ZERO);
             debug_assert!(stopped.is_ok(), "timerfd_settime: {stopped:?}");
         }
@@ -47,7 +47,7 @@ mod linux {
             };
             let time =
                 libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-            // SAFETY: the descriptor is ours; `time` is read during the call.
+            // SAFETY: `self` owns the descriptor; `time` is read during the call.
             match unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &time, std::ptr::null_mut()) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! Stocks under a real kernel's preemption, in a process of their own: here every abort counted is
-//! one of theirs. `cargo xtask test` runs this with lengthened sections too (feature `delay`).
+//! Stocks under preemption by a real kernel, in a process of their own, so that every counted abort is one of these
+//! operations. `cargo xtask test` also runs this with lengthened sections (feature `delay`).
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use fastrand::Rng;
@@ -11,16 +11,16 @@ use warmcore_sys::rseq::{PercpuMode, RseqArea, aborts, register_thread, section:
 use warmcore_sys::{affinity, affinity::nr_cpu_ids};
 use warmcore_types::CpuId;
 
-/// A pair of lines per CPU.
+/// A pair of cache lines per CPU.
 const SHIFT: u32 = 7;
-/// One round of disturbance.
+/// The length of one round of operations.
 const ROUND: Duration = Duration::from_millis(400);
-/// Rounds until enough aborts were seen.
+/// The largest number of rounds.
 const ROUNDS_MAX: usize = 25;
-/// How many make a verdict.
+/// The number of aborts after which a test ends.
 const ABORTS_WANTED: u64 = 20;
 
-/// One test after the other: they count aborts, which a process has only once.
+/// Runs the tests one after the other, since they count the aborts of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     #[cfg(feature = "delay")]
@@ -29,8 +29,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `round` until sections were aborted often enough. Panics if they were not: then nothing was
-/// tested.
+/// Repeats `round` until enough sections were aborted. Panics after [`ROUNDS_MAX`] rounds with fewer aborts, because then
+/// nothing was tested.
 fn until_aborted(mut round: impl FnMut()) {
     let before = aborts();
     for _ in 0..ROUNDS_MAX {
@@ -42,7 +42,7 @@ fn until_aborted(mut round: impl FnMut()) {
     panic!("{} sections were aborted in {ROUNDS_MAX} rounds: nothing was tested", aborts() - before);
 }
 
-/// A stock for every CPU there can be.
+/// A stock for every possible CPU.
 struct Table(Region);
 
 impl Table {
@@ -64,12 +64,12 @@ impl Table {
         unsafe { self.0.start().add((cpu << SHIFT) + 8 * i).cast::<AtomicU64>().as_ref() }
     }
 
-    /// (used, granted)
+    /// Returns (used, granted).
     fn counts(&self, cpu: usize) -> (u32, u32) {
         (self.word(cpu, 0).load(Relaxed) as u32, self.word(cpu, 1).load(Relaxed) as u32)
     }
 
-    /// Over all CPUs, what is free: below 0 where there are debts.
+    /// Returns the sum of free units of all CPUs; debts count as negative.
     fn free(&self) -> i64 {
         let free = |(used, granted): (u32, u32)| i64::from(granted.wrapping_sub(used) as i32);
         (0..nr_cpu_ids()).map(|cpu| free(self.counts(cpu))).sum()
@@ -85,8 +85,8 @@ fn cpus() -> Vec<CpuId> {
     affinity::allowed().unwrap().iter().collect()
 }
 
-/// Threads of one CPU: one that never rests, and nappers, whose wakes find it inside a section.
-/// Wanderers change the CPU too.
+/// The threads of one CPU: busy ones; nappers, whose wakes preempt the busy ones inside a section; and wanderers, which
+/// also change the CPU.
 #[derive(Clone, Copy, PartialEq)]
 enum ThreadKind {
     Busy,
@@ -94,11 +94,11 @@ enum ThreadKind {
     Wanderer,
 }
 
-/// What a thread did: sums, whatever they are of. Kept by each thread: a shared one would keep it
-/// outside of sections for most of its time.
+/// Totals of what a thread did. Each thread has its own: with shared ones the threads would spend most of their time
+/// outside of sections.
 type Tally = [i64; 3];
 
-/// Calls `act` until the round is over, on threads of every kind on every CPU; adds up what they did.
+/// Calls `act` until the end of the round, on threads of each kind on each CPU. Returns the sum of their totals.
 fn disturbed(act: impl Fn(RseqArea, &mut Rng, &mut Tally) + Sync) -> Tally {
     let (cpus, began, act) = (&cpus(), Instant::now(), &act);
     let kinds =
@@ -127,15 +127,15 @@ fn disturbed(act: impl Fn(RseqArea, &mut Rng, &mut Tally) + Sync) -> Tally {
 }
 
 const KEY: u32 = 7;
-/// Where numbers begin: so that they pass the edge of 32 bits soon.
+/// The first value of the totals, so that they soon wrap around at 32 bits.
 const NEAR_THE_EDGE: u32 = u32::MAX - 500;
-/// 2^this: what an uncharge must leave free less than.
+/// The capacity of the stocks, as a power of 2.
 const CAPACITY_LOG2: u64 = 10;
 
-/// Charges or uncharges by chance; says by how much what is charged rose.
+/// Charges or uncharges at random. Returns the change of the charged units.
 fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
     let (n, key) = (rng.u64(..16) as u32, if rng.u64(..16) > 0 { KEY } else { !KEY });
-    // SAFETY: the table has a stock for every CPU; all tests here write it as promised.
+    // SAFETY: the table has a stock for every CPU; all tests write it only in the ways that `stock_charge` allows.
     let rose = unsafe {
         match rng.u64(..2) {
             0 if stock_charge::<SHIFT>(area, table.first(), key, n) => n.into(),
@@ -143,11 +143,11 @@ fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
             _ => 0,
         }
     };
-    assert!(key == KEY || rose == 0, "a charge of somebody else's stock");
+    assert!(key == KEY || rose == 0, "a charge with another key succeeded");
     rose
 }
 
-/// Takes what is free on every CPU, from wherever it is, or pays the debt; closes the stock.
+/// Takes the free units of each CPU's stock, or pays its debt, and sets its capacity to 0. Returns the units taken.
 fn take_everywhere(table: &Table) -> i64 {
     let take = |cpu: CpuId| {
         let [head, grant] = [0, 1].map(|i| table.word(cpu.0 as usize, i));
@@ -160,13 +160,13 @@ fn take_everywhere(table: &Table) -> i64 {
     cpus().into_iter().map(take).map(i64::from).sum()
 }
 
-/// The upper half of a `grant` to follow `grant`, with capacity 0.
+/// Returns the upper half of the `grant` that follows `grant`, with capacity 0.
 fn next_tag(grant: u64) -> u64 {
     ((grant >> 37) + 1) << 37
 }
 
 #[test]
-fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
+fn charged_and_free_units_are_the_granted_ones_less_the_taken_ones() {
     let _alone = alone();
     let edge = u64::from(NEAR_THE_EDGE);
     let table = &Table::new([u64::from(KEY) << 32 | edge, CAPACITY_LOG2 << 32 | edge]);
@@ -210,7 +210,7 @@ fn what_is_charged_and_what_is_free_is_what_was_granted_less_what_was_taken() {
 }
 
 #[test]
-fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
+fn without_takers_free_units_stay_between_0_and_the_capacity() {
     const GRANTED: u32 = 1000;
     let _alone = alone();
     let (used, granted) = (NEAR_THE_EDGE, NEAR_THE_EDGE.wrapping_add(GRANTED));
@@ -229,11 +229,11 @@ fn where_nobody_takes_no_stock_gets_a_debt_or_more_than_has_room() {
     });
 }
 
-/// Heads count 1, 2, …, and a grant names the head that it was made for, in its lower half; the upper
-/// half is raised from elsewhere. A head is left behind granted or not. So no head counts twice, and
-/// every grant was made for a head that stood: it was left granted, or stands granted.
+/// Heads are the numbers 1, 2, …. The lower half of a grant is the head for which it was made; other CPUs increase the
+/// upper half. A head may be replaced with or without a grant. So each head is replaced once, and each grant belongs to a
+/// head that was current when the grant was made: that head was replaced with its grant, or is still current with it.
 #[test]
-fn a_head_is_replaced_once_and_a_grant_is_made_for_the_head_that_stands() {
+fn a_head_is_replaced_once_and_a_grant_is_made_for_the_current_head() {
     let _alone = alone();
     let table = &Table::new([1, 0]);
     let (mut left_granted, mut left, mut granted, raised) = (0, 0, 0, &AtomicU64::new(0));

@@ -1,18 +1,20 @@
-//! Own areas: where no libc registered one (musl, glibc before 2.35 or told not to).
+//! Own areas: the areas of this crate, for processes whose libc registers none (musl, glibc before 2.35, or glibc with
+//! rseq disabled).
 //!
-//! Model.   A thread-local area, registered at the thread's first slow path, unregistered by a
-//!          thread-local destructor: the kernel must not write to a dead thread's memory.
-//! Source.  rseq(2) as in Linux 4.18; EINVAL and EBUSY mean that somebody else registered.
+//! An area is thread-local. The thread's first slow path registers it, and a thread-local destructor unregisters it,
+//! because the kernel must not write to the memory of a thread that has ended.
+//!
+//! Source. rseq(2) as of Linux 4.18; EINVAL and EBUSY mean that another library has registered an area.
 
 use super::Unavailable;
 
-/// What the kernel and the abort stubs agree on: the word before every abort address.
+/// The signature: the word before every abort address, which the kernel checks.
 #[cfg(target_arch = "x86_64")]
 const SIGNATURE: u32 = 0x5305_3053;
-/// What the kernel and the abort stubs agree on: the word before every abort address.
+/// The signature: the word before every abort address, which the kernel checks.
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 const SIGNATURE: u32 = 0xd428_bc00;
-/// What the kernel and the abort stubs agree on: an instruction, which is little-endian there too.
+/// The signature: an instruction, which is little-endian on big-endian systems too.
 #[cfg(all(target_arch = "aarch64", target_endian = "big"))]
 const SIGNATURE: u32 = 0x00bc_28d4;
 
@@ -24,26 +26,26 @@ mod linux {
     use std::io;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// As the kernel wants it: 32 bytes, aligned to 32; a line to itself.
+    /// An area: 32 bytes, aligned to 32 as the kernel requires, and to 64 to have a cache line of its own.
     #[repr(C, align(64))]
     struct Area(UnsafeCell<[u32; field::AREA_BYTES / 4]>);
 
     impl Area {
         const fn unregistered() -> Self {
             let mut words = [0; field::AREA_BYTES / 4];
-            words[field::CPU_ID / 4] = u32::MAX; // negative: no section runs before the kernel says so
+            words[field::CPU_ID / 4] = u32::MAX; // negative: no section runs before the registration
             Self(UnsafeCell::new(words))
         }
     }
 
-    /// Unregisters when the thread ends.
+    /// Unregisters the area when the thread ends.
     struct Registration;
 
     impl Drop for Registration {
         fn drop(&mut self) {
             const UNREGISTER: i32 = 1;
-            // The kernel sets `cpu_id` to -1 here: sections in later destructors take the slow
-            // path, which finds this destructor gone and registers no more.
+            // The kernel sets `cpu_id` to -1 here. Later destructors of the thread take the slow path, which does not
+            // register an area again, since `REGISTRATION` is destroyed.
             let _ = rseq(UNREGISTER);
         }
     }
@@ -63,14 +65,14 @@ mod linux {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// From the thread pointer to this thread's area.
+    /// Returns the distance from the thread pointer to this thread's area.
     fn offset() -> isize {
         area() as isize - section::thread_pointer() as isize
     }
 
     pub fn register_first() -> Result<isize, Unavailable> {
         let offset = offset();
-        // A dlopened library gets its thread-locals from the heap: no fixed offset, no sections.
+        // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset: no sections then.
         let same_elsewhere = std::thread::Builder::new()
             .spawn(self::offset)
             .map_err(|e| Unavailable(format!("no rseq: a thread to try it could not be started: {e}")))?
@@ -111,7 +113,7 @@ mod linux {
 
     /// Registers this thread unless it is ending or registered already.
     fn register() -> bool {
-        // SAFETY: this thread's own area, written by the kernel in this very thread.
+        // SAFETY: this thread's own area, which the kernel writes only while this thread is in the kernel.
         let is_registered = || unsafe { area().byte_add(field::CPU_ID).cast::<i32>().read_volatile() >= 0 };
         is_registered() || (REGISTRATION.try_with(|_| ()).is_ok() && rseq(0).is_ok() && is_registered())
     }

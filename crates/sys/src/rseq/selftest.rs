@@ -1,31 +1,34 @@
-//! Self-test: whether this kernel really restarts a disturbed section.
+//! Self-test: whether this kernel aborts sections that are interrupted.
 //!
-//! Model.   Two threads on one CPU add to one slot through a section that is longer than the
-//!          other's naps: each waking preempts it. With restarts the sum is exact and aborts are
-//!          seen; a kernel that misses an abort loses an update.
-//! Number.  About 20 aborts in 5 to 40 ms; after 100 ms as many as there were must do, and one is
-//!          the least. A kernel that misses one abort in a hundred may pass.
-//! Source.  Linux 6.19–7.0 on arm64 missed aborts on the same core; version numbers can't tell,
-//!          since fixes are backported. So the kernel at hand is asked.
+//! Two threads on one CPU add to one slot, in sections of 50 µs. One of them sleeps 20 µs after each add. When it wakes,
+//! it preempts the other thread, which is nearly always inside a section. If the kernel aborts that section, the sum is
+//! exact and the abort is counted. If it does not, an update is lost.
+//!
+//! The test ends after 20 aborts, which takes 5 to 40 ms, or after 100 ms with at least one abort. A kernel that misses
+//! one abort of a hundred may pass.
+//!
+//! Source. Linux 6.19 to 7.0 on arm64 missed aborts on the same core. The version number does not show whether a kernel
+//! is affected, since fixes are backported.
 
 use super::{PercpuMode, RseqArea, Unavailable, aborts, register_thread, section};
 use crate::{affinity, map::Region};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How many aborts make a verdict.
+/// The number of aborts after which the test ends.
 const ABORTS_WANTED: u64 = 20;
 
-/// How long to wait for them. A machine that is this busy gets the safe backend.
+/// The time after which the test ends with fewer aborts. Without any abort the result is an error, and the process uses
+/// locked instructions.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// About 50 µs: shorter than a nap of the other thread, longer than a switch to it.
+/// The length of a section: about 50 µs.
 const SPINS: u64 = 100_000;
 
-/// A page per CPU: wide enough for every id.
+/// A slot of 4 KiB per CPU.
 const SHIFT: u32 = 12;
 
-/// Runs the test on the CPU that the caller is on. `slots` is the number of possible ids.
+/// Runs the test on the current CPU. `slots` is the number of possible ids.
 pub fn selftest(slots: usize) -> Result<(), Unavailable> {
     let region = Region::reserve(slots << SHIFT)
         .map_err(|e| Unavailable(format!("no rseq: its self-test got no memory: {e}")))?;
@@ -35,11 +38,11 @@ pub fn selftest(slots: usize) -> Result<(), Unavailable> {
 
     let adder = &|naps: bool| {
         let mut added = 0;
-        // An unpinned pair still tells, if the two happen to meet; without aborts there is no verdict.
+        // Without pinning the two threads may still run on one CPU. If they do not, there are no aborts and no verdict.
         let _ = affinity::pin(cpu);
         let area = register_thread().then(|| RseqArea::lookup(PercpuMode::Cpu)).flatten()?;
         while !done.load(Relaxed) {
-            // SAFETY: the region has a page for every possible CPU, and only this test knows it.
+            // SAFETY: the region has a slot for every possible CPU, and only this test uses it.
             added += u64::from(unsafe { section::add_delayed::<SHIFT>(area, &active, 1, SPINS, true) });
             if naps {
                 std::thread::sleep(Duration::from_micros(20));

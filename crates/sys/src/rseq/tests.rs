@@ -2,7 +2,7 @@ use super::*;
 use crate::{affinity, map::Region, membarrier};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
-/// A page per slot: wide enough for every id of a test machine.
+/// A slot of 4 KiB, and more slots than a test machine has ids.
 const SHIFT: u32 = 12;
 const SLOTS: usize = 8192;
 
@@ -34,7 +34,7 @@ fn area(ids: PercpuMode) -> RseqArea {
 }
 
 #[test]
-fn the_kernels_ids_are_where_we_read_them() {
+fn the_area_has_the_kernels_cpu_number_and_concurrency_id() {
     let area = area(PercpuMode::Cpu);
     for cpu in affinity::allowed().unwrap().iter() {
         affinity::pin(cpu).unwrap();
@@ -45,13 +45,13 @@ fn the_kernels_ids_are_where_we_read_them() {
 }
 
 #[test]
-fn an_add_really_arms_a_section() {
-    // SAFETY: no test here writes slots by locked instructions.
+fn an_add_arms_a_section() {
+    // SAFETY: no test of this crate writes slots with locked instructions.
     unsafe { enable_sections() }.unwrap();
     let (area, slots) = (area(PercpuMode::Cid), Slots::new());
     assert!(RseqArea::current(PercpuMode::Cid).is_some());
     let armed = (0..100).any(|_| {
-        // SAFETY: a page for every possible id, known to this test alone.
+        // SAFETY: a slot for every possible id, used by this test only.
         assert!(unsafe { section::add::<SHIFT>(area, &slots.active, 3) } || aborts() > 0);
         area.is_armed()
     });
@@ -67,20 +67,20 @@ fn the_self_test_passes_on_this_kernel() {
     println!("self-test: {:?}", began.elapsed());
 }
 
-/// The negative control: a test of sections has power only if it fails without them.
+/// The negative control: the conditions of these tests must make unprotected code fail.
 #[test]
 fn a_section_that_is_never_armed_loses_updates() {
     area(PercpuMode::Cpu);
     let kept_share = |armed: bool| {
         let (slots, cpu) = (Slots::new(), affinity::current_cpu());
         let began = std::time::Instant::now();
-        // One that never sleeps, two that do: each of their wakes finds it inside the section.
+        // One thread never sleeps and two do: when they wake, they preempt it inside the section.
         let adder = &|naps: bool| {
             let _ = affinity::pin(cpu);
             assert!(register_thread());
             let (area, mut added) = (RseqArea::lookup(PercpuMode::Cpu).unwrap(), 0);
             while began.elapsed().as_millis() < 300 {
-                // SAFETY: a page for every possible id, known to this test alone.
+                // SAFETY: a slot for every possible id, used by this test only.
                 added += u64::from(unsafe {
                     section::add_delayed::<SHIFT>(area, &slots.active, 1, 100_000, armed)
                 });
@@ -97,13 +97,16 @@ fn a_section_that_is_never_armed_loses_updates() {
         (slots.sum(), added)
     };
     let (kept, added) = kept_share(true);
-    assert_eq!(kept, added, "armed, and yet updates were lost");
+    assert_eq!(kept, added, "armed sections lost updates");
     let (kept, added) = kept_share(false);
-    assert!(kept < added, "never armed, and yet all {added} adds were kept: this test has no power");
+    assert!(
+        kept < added,
+        "all {added} adds of sections that were never armed were kept: this test detects nothing"
+    );
 }
 
 #[test]
-fn a_fence_leaves_no_section_behind() {
+fn after_a_fence_no_section_commits_to_the_old_slots() {
     membarrier::register_rseq().unwrap();
     area(PercpuMode::Cid);
     let (old, new) = (Slots::new(), Slots::new());
@@ -114,7 +117,7 @@ fn a_fence_leaves_no_section_behind() {
             assert!(register_thread());
             let (area, mut added) = (RseqArea::lookup(PercpuMode::Cid).unwrap(), 0);
             while !stop.load(Relaxed) {
-                // SAFETY: both regions have a page for every possible id.
+                // SAFETY: both regions have a slot for every possible id.
                 added += u64::from(unsafe { section::add_delayed::<SHIFT>(area, &active, 1, 500, true) });
             }
             added
@@ -127,7 +130,7 @@ fn a_fence_leaves_no_section_behind() {
             let frozen = from.sum();
             for _ in 0..5 {
                 std::thread::yield_now();
-                assert_eq!(from.sum(), frozen, "a section committed to slots that were moved away from");
+                assert_eq!(from.sum(), frozen, "a section committed to the old slots");
             }
             (from, to) = (to, from);
         }

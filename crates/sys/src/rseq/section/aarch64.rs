@@ -1,21 +1,19 @@
-//! The sections for aarch64, from ARMv8.0. Each carries its pseudo-code; the frame is in the
-//! parent's page.
+//! The sections for aarch64 (ARMv8.0 and later), each with its pseudo-code. The parent module describes the frame.
 //!
 //! # Notes on order
 //!
-//! ARM lets plain loads and stores pass one another, and every access here is plain. Four things
-//! hold the order that x86-64 gives for nothing:
+//! ARM may reorder plain loads and stores, and every access in these sections is plain. Four facts ensure the order
+//! that x86-64 guarantees by itself:
 //!
-//! 1. *One CPU.* It sees its own accesses in program order, across interrupts and switches too:
-//!    a section and the one that comes next on the same slot need no more. A concurrency id that
-//!    moves to another CPU is handed over by the scheduler, which orders what stood before the
-//!    hand-over ahead of what follows.
-//! 2. *The fence.* `membarrier` is a full barrier on every CPU that runs this process, and on the
-//!    caller before and after. What committed before the interrupt is visible to the caller; what
-//!    begins or begins again after it loads the new `active`. CPUs that it skips switch to this
-//!    process later, through a full barrier, and sections that were switched out start again.
-//! 3. *The address dependency.* After the fence the caller reads and zeroes the slots it moved
-//!    away from, and one day stores their address in `active` again, with no second fence:
+//! 1. *One CPU.* A CPU sees its own accesses in program order, also across interrupts and context switches. So a section
+//!    sees the stores of the previous section on the same slot. If a concurrency id moves to another CPU, the scheduler
+//!    orders all accesses before the move ahead of those after it.
+//! 2. *The fence.* `membarrier` is a full barrier on every CPU that runs this process, and on the calling CPU before and
+//!    after. A section that committed before the interrupt is visible to the caller. A section that begins after it, or
+//!    is tried again, loads the new `active`. A CPU without a thread of this process gets no interrupt. It executes a
+//!    full barrier when it switches to this process, and sections that were switched out are aborted.
+//! 3. *The address dependency.* After the fence the caller reads and zeroes the old slots. Later it stores their
+//!    address in `active` again, without a second fence:
 //!
 //! ```text
 //!    caller                         section
@@ -25,27 +23,26 @@
 //!                                   slot.word = x + n    // not seen by the caller's read
 //! ```
 //!
-//!    The Release keeps the caller's reads and zeroes before its store of `active`. In the
-//!    section the address of the word is computed from the loaded `active`, and an address
-//!    dependency orders a load before the accesses made through its result, loads and stores
-//!    alike. In asm no compiler can cut it. It holds for what is reached *through* `active` only:
-//!    an `Acquire` would order more, and nothing here needs more.
-//! 4. *One location.* Loads of `active` that are ordered, in one thread or by happens-before
-//!    across two, never go back to an older value.
+//!    The Release orders the caller's reads and zeroing before its store to `active`. The section computes the address of
+//!    the word from the loaded `active`, and an address dependency orders that load before the accesses through its
+//!    result, loads and stores alike. A compiler cannot remove a dependency in asm. It orders only accesses *through*
+//!    `active`. An `Acquire` would order more, which these sections do not need.
+//! 4. *One location.* Of two ordered loads of `active`, in one thread or by happens-before in two, the later one does not
+//!    return an older value.
 //!
-//! So a store of `active` must be Release or stronger, and be followed by the fence before the
-//! slots that it moved away from are touched. The dependency reaches as far as a slot's items: a
-//! drain that put new ones there would publish them, but not what they refer to.
+//! Therefore a store to `active` must be Release or stronger, and the old slots may be accessed only after a fence that
+//! follows it. The dependency covers a slot's items: new items that a drain stored would be visible, but not the
+//! memory to which they point.
 //!
-//! `aarch64/*.litmus` put 2, 3 and 4 to ARM's own model with herd7; each names the change that
-//! breaks it. `section/tests.rs` ran under qemu-user, aborts included. No ARM kernel has run
-//! these sections yet: `selftest` asks the one at hand before any counter trusts them.
+//! `aarch64/*.litmus` check 2, 3 and 4 against ARM's memory model with herd7; each file names a change that breaks it.
+//! `section/tests.rs` has run under qemu-user, including aborts. These sections have not run on an ARM kernel yet;
+//! `selftest` checks the kernel before the `rseq` backend is used.
 
 use super::super::{ABORTS, CPU_OFFSET, ENABLED, RseqArea, field};
 use std::arch::asm;
 use std::sync::atomic::AtomicPtr;
 
-/// The thread pointer, as glibc and musl set it.
+/// Returns the thread pointer, as set by glibc and musl.
 #[inline(always)]
 pub(crate) fn thread_pointer() -> *mut u8 {
     let pointer;
@@ -54,33 +51,32 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-/// `CPU_OFFSET`.
+/// Returns `CPU_OFFSET`.
 #[inline(always)]
 pub(crate) fn cpu_offset() -> isize {
     CPU_OFFSET.load(std::sync::atomic::Ordering::Relaxed) as isize
 }
 
-/// A word of this thread's area, `offset` from the thread pointer.
+/// Returns the word at `offset` from the thread pointer, a field of this thread's area.
 #[inline(always)]
 pub(crate) fn read_area(offset: isize) -> u32 {
     // SAFETY: `offset` leads into this thread's area, which lives as long as the thread.
     unsafe { thread_pointer().byte_offset(offset).cast::<u32>().read_volatile() }
 }
 
-/// This thread's area, or null when it has no registered one or sections are not enabled; and
-/// where in an area the concurrency id stands.
+/// Returns this thread's area, or null if it has no registered one or sections are not enabled; and the offset of the
+/// concurrency id in an area.
 ///
 /// ```text
-/// (offset, field) = ENABLED               // one word, so one load: never half of it
-/// area = thread pointer + offset          // offset 0 leads to the control block: harmless
+/// (offset, field) = ENABLED               // one word and one load, so both match
+/// area = thread pointer + offset          // offset 0 is the control block, which may be read
 /// if area.cpu_id < 0 or offset == 0: area = null
 /// ```
 #[inline(always)]
 pub(crate) fn area() -> (*mut u8, usize) {
     let (area, field): (*mut u8, usize);
-    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` says that other
-    // code cannot change the result: both are set before the first section and then constant for
-    // the thread, until its end.
+    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot change
+    // the result: both are set before the thread's first section and then constant until its end.
     unsafe {
         asm!(
             "adrp {offset}, {ENABLED}",
@@ -91,7 +87,7 @@ pub(crate) fn area() -> (*mut u8, usize) {
             "add {area}, {area}, {offset}",
             "ldr {id:w}, [{area}, #{cpu_id}]",
             "cmp {offset}, #0",
-            "ccmp {id:w}, #0, #8, ne", // no offset: flags as if the id were negative
+            "ccmp {id:w}, #0, #8, ne", // offset 0: sets the flags as for a negative id
             "csel {area}, {area}, xzr, ge",
             offset = out(reg) _,
             field = out(reg) field,
@@ -105,11 +101,11 @@ pub(crate) fn area() -> (*mut u8, usize) {
     (area, field)
 }
 
-/// Where `__rseq_offset` and `__rseq_size` are, or null without them: weak, so that the program
-/// links and starts without them too. For static glibc, where no `dlsym` finds them.
+/// Returns the addresses of `__rseq_offset` and `__rseq_size`, or null if there are none. The symbols are weak, so the
+/// program links and starts without them. For static glibc, where `dlsym` does not find them.
 pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
     let (offset, size): (*const isize, *const u32);
-    // SAFETY: reads two words of the table of addresses that the linker made.
+    // SAFETY: reads two words of the global offset table.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -126,18 +122,17 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
-/// The frame of every section: descriptor, abort stub, arm, the body up to its commit. `slow` is
-/// what the stub does after counting: it names a label that does not return into the section.
-/// What stands after `then` is no part of it: where a commit may fail, the look at whether it did.
+/// The frame of every section: descriptor, abort stub, arming, and the body up to its commit. `slow` is what the stub does
+/// after it has counted the abort: a jump to a label outside of the section. Code after `then` is not part of the section;
+/// it checks whether a commit that can fail did.
 ///
-/// The stub may be out of a branch's reach, ±128 MiB; a linker then goes through a veneer, which
-/// writes x16 and x17. So both are taken, and free for the body to use, though not for its
-/// commit: `delay` takes x16 before it. Nothing but `b` may name a place in the stub, since no
-/// linker extends a conditional branch's ±1 MiB.
+/// The stub may be more than a branch's range, ±128 MiB, away. The linker then inserts a veneer, which writes x16 and x17.
+/// So the frame declares both as outputs, and the body may use them. The commit may not, since `delay` uses x16 before
+/// it. Only `b` may jump to the stub: linkers do not extend a conditional branch's range of ±1 MiB.
 macro_rules! section {
     (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal $(then $after:literal)?, $($operand:tt)*) => {
         asm!(
-            // "aw": PIE relocates the descriptor; "?": it goes where its function goes.
+            // "aw": PIE relocates the descriptor; "?": it is in the section group of its function.
             ".pushsection __rseq_cs, \"aw?\", @progbits",
             ".balign 32",
             "66:",
@@ -146,11 +141,11 @@ macro_rules! section {
             ".popsection",
             ".pushsection .text.unlikely, \"ax?\", @progbits",
             ".balign 4",
-            ".inst 0xd428bc00", // brk: the signature must not be code to fall into
+            ".inst 0xd428bc00", // the signature is a brk: executing it is an error
             "55:",
             "adrp {slot}, {ABORTS}",
             "add {slot}, {slot}, :lo12:{ABORTS}",
-            "99: ldxr x16, [{slot}]", // ARMv8.0 has no one instruction for it
+            "99: ldxr x16, [{slot}]", // ARMv8.0 has no single instruction for an atomic add
             "add x16, x16, #1",
             "stxr w17, x16, [{slot}]",
             "cbnz w17, 99b",
@@ -189,7 +184,7 @@ macro_rules! section {
 
 pub(super) mod stock;
 
-/// Adds `n` to the word at the start of the slot. False: aborted, nothing was added.
+/// Adds `n` to the word at the start of the slot. Returns false, and changes nothing, if the section was aborted.
 ///
 /// ```text
 /// x = slot.word
@@ -197,11 +192,11 @@ pub(super) mod stock;
 /// ```
 ///
 /// # Safety
-/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may give,
-/// written by nobody else but sections, until `active` was changed and a fence passed.
+/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it until
+/// `active` was changed and a fence was issued after that.
 #[inline(always)]
 pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
-    // SAFETY: the caller's promise; the scratch registers are the asm's own.
+    // SAFETY: the caller guarantees it; the scratch registers are outputs of the asm.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -220,7 +215,7 @@ pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u
     true
 }
 
-/// Adds `n` to the word at `base + id * stride`. False: aborted, nothing was added.
+/// Adds `n` to the word at `base + id * stride`. Returns false, and changes nothing, if the section was aborted.
 ///
 /// ```text
 /// slot = base + *index * stride
@@ -229,11 +224,11 @@ pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u
 /// ```
 ///
 /// # Safety
-/// `base + id * stride` is a writable, aligned word for every id that the kernel may give, and
-/// nobody else but sections writes it while they may.
+/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while they
+/// may run.
 #[inline(always)]
 pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["madd {slot}, {slot}, {stride}, {base}"],
@@ -252,8 +247,8 @@ pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) 
     true
 }
 
-/// Stores `new` in the word at the start of the slot if it is `expected`. False: it was not, or
-/// the section was aborted; nothing happened.
+/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if it
+/// is not or if the section was aborted.
 ///
 /// ```text
 /// if slot.word != expected: return false
@@ -268,7 +263,7 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
     expected: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -287,15 +282,15 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
     true
 }
 
-/// As [`add`], with `spins` between load and store, and `armed` or not: the negative control of
-/// every test, and the self-test's section that a preemption is sure to hit.
+/// As [`add`], with `spins` between load and store. Used by the self-test, since a preemption is likely to hit so long a
+/// section, and with `armed` false as the negative control of tests.
 ///
 /// ```text
 /// x = slot.word; spin; slot.word = x + n
 /// ```
 ///
 /// # Safety
-/// As [`add`]. Not armed, updates may be lost: that is what it is for.
+/// As [`add`]. With `armed` false it may lose updates.
 pub unsafe fn add_delayed<const SHIFT: u32>(
     area: RseqArea,
     active: &AtomicPtr<u8>,
@@ -304,7 +299,7 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
     armed: bool,
 ) -> bool {
     let descriptor_mask = if armed { u64::MAX } else { 0 };
-    // SAFETY: the caller's promise. Not armed, `rseq_cs` is cleared again inside the section.
+    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the section.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -333,7 +328,7 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
     true
 }
 
-/// Takes the top item of the slot's stack; 0 when there is none or the section was aborted.
+/// Pops the top item of the slot's stack. Returns 0 if the stack is empty or the section was aborted.
 ///
 /// ```text
 /// if slot.len == 0: return 0
@@ -342,13 +337,12 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
 /// ```
 ///
 /// # Safety
-/// `*active + (id << SHIFT)` is a stack (`len: u64, cap: u64, items: [u64; cap]`) for every id
-/// that the kernel may give, written by nobody else but sections, until `active` was changed and
-/// a fence passed.
+/// `*active + (id << SHIFT)` is a stack (`len: u64, cap: u64, items: [u64; cap]`) for every id that the kernel may use.
+/// Only sections write it until `active` was changed and a fence was issued after that.
 #[inline(always)]
 pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u64 {
     let item;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -373,11 +367,11 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
     item
 }
 
-/// Puts an item on the slot's stack. False: full, or aborted; nothing happened.
+/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was aborted.
 ///
 /// ```text
 /// if slot.len >= slot.cap: return false
-/// slot.items[len] = item  // above `len`: nobody reads it yet
+/// slot.items[len] = item  // above `len`: not read before the commit
 /// slot.len = len + 1      // commit
 /// ```
 ///
@@ -385,7 +379,7 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
 /// As [`pop`].
 #[inline(always)]
 pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -411,7 +405,7 @@ pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, ite
     true
 }
 
-/// Takes up to `max` items off the slot's stack into `out`; says how many, 0 also when aborted.
+/// Pops up to `max` items of the slot's stack into `out`. Returns how many, or 0 if the section was aborted.
 ///
 /// ```text
 /// k = min(max, slot.len); if k == 0: return 0
@@ -420,7 +414,7 @@ pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, ite
 /// ```
 ///
 /// # Safety
-/// As [`pop`]; `out` is good for `max` writes, and what it holds after a 0 is unspecified.
+/// As [`pop`]; `out` is valid for `max` writes. Its contents are unspecified if the result is 0.
 #[inline(always)]
 pub unsafe fn pop_batch<const SHIFT: u32>(
     area: RseqArea,
@@ -429,7 +423,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
     max: usize,
 ) -> usize {
     let taken;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
@@ -465,7 +459,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
     taken
 }
 
-/// Puts up to `n` items on the slot's stack; says how many, 0 when full or aborted.
+/// Pushes up to `n` items on the slot's stack. Returns how many, or 0 if the stack is full or the section was aborted.
 ///
 /// ```text
 /// k = min(n, slot.cap - slot.len); if k == 0: return 0
@@ -474,7 +468,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
 /// ```
 ///
 /// # Safety
-/// As [`pop`]; `items` is good for `n` reads.
+/// As [`pop`]; `items` is valid for `n` reads.
 #[inline(always)]
 pub unsafe fn push_batch<const SHIFT: u32>(
     area: RseqArea,
@@ -483,7 +477,7 @@ pub unsafe fn push_batch<const SHIFT: u32>(
     n: usize,
 ) -> usize {
     let put;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],

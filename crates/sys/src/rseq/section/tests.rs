@@ -1,6 +1,5 @@
-//! Every verb against its model, on a fake area: nothing here asks the kernel for anything, so
-//! it runs where there is no rseq (qemu-user) and says the same on every architecture. What a
-//! real kernel does with a section is for `rseq/tests.rs`.
+//! Each operation against its model, on a fake area. These tests need no support of the kernel, so they also run without
+//! rseq (qemu-user), and give the same results on every architecture. `rseq/tests.rs` tests sections on a real kernel.
 
 use super::super::{ENABLED, aborts, field};
 use super::*;
@@ -13,13 +12,13 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 mod stock;
 
-/// What glibc registers, and the kernel looks for before an abort address.
+/// The word before an abort address, which glibc registers and the kernel checks.
 #[cfg(target_arch = "x86_64")]
 const SIGNATURE: u32 = 0x5305_3053;
 #[cfg(target_arch = "aarch64")]
 const SIGNATURE: u32 = if cfg!(target_endian = "big") { 0x00bc_28d4 } else { 0xd428_bc00 };
 
-/// What `rseq_cs` points at: `struct rseq_cs` of `linux/rseq.h`.
+/// The descriptor to which `rseq_cs` points: `struct rseq_cs` of `linux/rseq.h`.
 #[repr(C, align(32))]
 struct Descriptor {
     version: u32,
@@ -31,8 +30,7 @@ struct Descriptor {
 
 impl Descriptor {
     fn is_valid(&self) -> bool {
-        // SAFETY: the abort address is in this program's text, which is readable, and has the
-        // signature before it.
+        // SAFETY: the abort address is in this program's text, which is readable, and the signature is before it.
         let signature = unsafe { std::ptr::with_exposed_provenance::<u32>(self.abort - 4).read_unaligned() };
         (self.version, self.flags, signature) == (0, 0, SIGNATURE)
             && (8..400).contains(&self.bytes)
@@ -44,7 +42,7 @@ impl Descriptor {
     }
 }
 
-/// An area as the kernel would keep it, and nobody does.
+/// An area that is not registered, so the kernel does not write it.
 #[repr(C, align(32))]
 struct FakeArea([u32; field::AREA_BYTES / 4]);
 
@@ -73,7 +71,7 @@ impl FakeArea {
     }
 }
 
-/// What the verbs mean, on a slot's words: `len`, `cap`, items.
+/// The model of the operations, on the words of a slot: `len`, `cap`, items.
 mod model {
     pub fn pop(slot: &mut [u64]) -> u64 {
         let mut one = [0];
@@ -96,10 +94,10 @@ mod model {
     }
 }
 
-/// Larger than the stack of any slot here.
+/// Larger than the capacity of each stack in the tests.
 const BATCH_MAX: usize = 1000;
 
-/// Random verbs on random ids; after each, every word of every slot is as the model's.
+/// Applies random operations to random ids. After each, all words of all slots equal the model's.
 fn agrees_with_the_model<const SHIFT: u32>() {
     const SLOTS: usize = 5;
     let slot_words = (1 << SHIFT) / 8;
@@ -121,24 +119,24 @@ fn agrees_with_the_model<const SHIFT: u32>() {
         let before = fake.0;
         let area = fake.rseq_area(if by_cid { field::MM_CID } else { field::CPU_ID });
         let slot = &mut model[id * slot_words..][..slot_words];
-        // A word of the items, so that the adds below don't ruin `len`.
+        // A word of the items, so that the adds below do not change `len`.
         let at = 8 * (2 + rng.usize(..slot_words - 2));
         let word = AtomicPtr::new(active.load(Relaxed).wrapping_byte_add(at));
         let n = [0, 1, u64::MAX, rng.u64(..)][rng.usize(..4)];
         let batch = [0, 1, 2, rng.usize(..20), BATCH_MAX][rng.usize(..5)];
         let items: Vec<u64> = (0..batch).map(|_| rng.u64(..)).collect();
         let (mut out, mut model_out) = (vec![7; batch], vec![7; batch]);
-        let verb = rng.usize(..9);
+        let operation = rng.usize(..9);
         // SAFETY: the region has `SLOTS` slots of this shape, `id` is one of them, and this
         // thread alone knows them.
         unsafe {
-            match verb {
+            match operation {
                 0 => {
                     assert!(add::<SHIFT>(area, &word, n));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 1 | 2 => {
-                    assert!(add_delayed::<SHIFT>(area, &word, n, rng.u64(..3), verb == 1));
+                    assert!(add_delayed::<SHIFT>(area, &word, n, rng.u64(..3), operation == 1));
                     slot[at / 8] = slot[at / 8].wrapping_add(n);
                 }
                 3 => {
@@ -167,38 +165,38 @@ fn agrees_with_the_model<const SHIFT: u32>() {
             }
         }
         assert_eq!(out, model_out, "step {step}: what pop_batch took");
-        // SAFETY: the region's words; no verb is under way.
+        // SAFETY: the region's words; no operation is in progress.
         let now = unsafe { std::slice::from_raw_parts(base.as_ptr(), words) };
         assert_eq!(
             now.iter().zip(&model).position(|(a, b)| a != b),
             None,
-            "step {step}: verb {verb} on slot {id}"
+            "step {step}: operation {operation} on slot {id}"
         );
-        assert_eq!(fake.armed().is_some(), verb != 2, "step {step}: verb {verb}");
-        assert!(fake.armed().is_none_or(Descriptor::is_valid), "step {step}: verb {verb}");
+        assert_eq!(fake.armed().is_some(), operation != 2, "step {step}: operation {operation}");
+        assert!(fake.armed().is_none_or(Descriptor::is_valid), "step {step}: operation {operation}");
         fake.disarm();
-        assert_eq!(fake.0, before, "step {step}: verb {verb} wrote a field that is the kernel's");
+        assert_eq!(fake.0, before, "step {step}: operation {operation} wrote a field that is the kernel's");
     }
 }
 
 #[test]
-fn every_verb_does_to_a_page_what_its_model_does() {
+fn operations_on_slots_of_a_page_agree_with_the_model() {
     agrees_with_the_model::<12>();
 }
 
 #[test]
-fn every_verb_does_to_a_pair_of_lines_what_its_model_does() {
+fn operations_on_slots_of_two_lines_agree_with_the_model() {
     agrees_with_the_model::<7>();
 }
 
 #[test]
-fn a_stack_takes_what_fits_and_gives_what_it_has() {
+fn a_batch_is_cut_to_what_the_stack_can_hold_or_has() {
     let mut stack = [0_u64, 4, 0, 0, 0, 0, u64::MAX];
     let active = AtomicPtr::new(stack.as_mut_ptr().cast::<u8>());
     let mut fake = FakeArea::new(0, 1);
     let area = fake.rseq_area(field::CPU_ID);
     let mut out = [0; 9];
-    // SAFETY: id 0 is a stack of 4, this test's own; the batches are within their arrays.
+    // SAFETY: id 0 is a stack of 4 items, used by this test only; the batches are within their arrays.
     unsafe {
         assert_eq!((pop::<12>(area, &active), pop_batch::<12>(area, &active, out.as_mut_ptr(), 9)), (0, 0));
         assert!(push::<12>(area, &active, 11));
@@ -210,22 +208,22 @@ fn a_stack_takes_what_fits_and_gives_what_it_has() {
         assert_eq!(pop::<12>(area, &active), 14);
         assert_eq!(pop_batch::<12>(area, &active, out.as_mut_ptr(), 2), 2);
         assert_eq!(out[..3], [12, 13, 0], "the top two, oldest first");
-        assert_eq!(pop_batch::<12>(area, &active, out.as_mut_ptr(), 9), 1, "all it has");
+        assert_eq!(pop_batch::<12>(area, &active, out.as_mut_ptr(), 9), 1, "all that the stack has");
     }
     assert_eq!((stack[0], stack[6]), (0, u64::MAX));
 }
 
 thread_local! {
-    /// Whose `rseq_cs` the handler looks at; null where no test runs. Const and without a
-    /// destructor: a signal handler may read it.
+    /// The area whose `rseq_cs` the signal handler reads; null if no test runs on this thread. Const and without a
+    /// destructor, so that a signal handler may read it.
     static FAULTING: Cell<*mut FakeArea> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Plays the kernel: a fault inside the armed section resumes at its abort address. Any other
-/// fault happens again, and kills.
+/// Does what the kernel does: after a fault inside the armed section, execution continues at the abort address. After any
+/// other fault it restores the default action, so the fault is repeated and ends the process.
 extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel's context of this very signal; the area is alive while a verb runs on it.
+    // SAFETY: the kernel's context of this signal; the area is alive while an operation runs on it.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         let pc = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
@@ -242,9 +240,9 @@ extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut l
     }
 }
 
-/// Makes `handler` the process's for `signal`.
+/// Installs `handler` for `signal`.
 fn handle(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) {
-    // SAFETY: the handlers here touch nothing but their arguments, thread-locals and the area there.
+    // SAFETY: the handlers access only their arguments, thread-locals and the area of the thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -254,35 +252,35 @@ fn handle(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut li
 }
 
 #[test]
-fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
+fn an_aborted_section_changes_nothing_and_returns_so() {
     let bytes = page_bytes();
     let protect = |at: *mut u8, protection: i32| {
         // SAFETY: a page of the region below.
         assert_eq!(unsafe { libc::mprotect(at.cast(), bytes, protection) }, 0);
     };
     handle(libc::SIGSEGV, abort_the_section);
-    // A page that faults, one that cannot be written, one that can. The stack's `len` and `cap`
-    // end the second page, its items start the third: of its stores only the commit faults.
+    // Three pages: not accessible, read-only, writable. The stack's `len` and `cap` are at the end of the second page and
+    // its items at the start of the third, so of all its stores only the commit faults.
     let region = Region::reserve(3 * bytes).unwrap();
     let [nowhere, fixed, open] = [0, 1, 2].map(|page| region.start().as_ptr().wrapping_add(page * bytes));
     let (len, items) = (open.wrapping_sub(16).cast::<u64>(), open.cast::<u64>());
     let ready = || {
         protect(fixed, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: words of the second and third page, this test's own.
+        // SAFETY: words of the second and third page, used by this test only.
         unsafe { (*len, *len.add(1), *items, *items.add(1), *items.add(2)) = (2, 100, 31, 32, 33) };
         protect(fixed, libc::PROT_READ);
     };
     protect(nowhere, libc::PROT_NONE);
 
-    // At the first instruction, at the first look at the slot, and at the commit.
+    // Aborted at the first instruction, at the first load from the slot, and at the commit.
     for (at_index, slot) in [(true, len), (false, nowhere.cast()), (false, len)] {
         let active = AtomicPtr::new(slot.cast::<u8>());
         let is_at_commit = !at_index && slot == len;
-        let disturbed = |name: &str, verb: &dyn Fn(RseqArea) -> u64, next_item: u64| {
+        let aborted = |name: &str, operation: &dyn Fn(RseqArea) -> u64, next_item: u64| {
             ready();
             let (mut fake, before) = (FakeArea::new(0, 0), aborts());
             let fake = &raw mut fake;
-            // SAFETY: the area above, in this frame; no reference to it lives across the verb.
+            // SAFETY: the area above, in this frame; no reference to it lives during the operation.
             let area = unsafe { (*fake).rseq_area(field::CPU_ID) };
             let area = if at_index {
                 RseqArea { index: NonNull::new(nowhere).unwrap().cast(), ..area }
@@ -290,9 +288,9 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
                 area
             };
             FAULTING.set(fake);
-            let said = verb(area);
+            let result = operation(area);
             FAULTING.set(std::ptr::null_mut());
-            assert_eq!(said, 0, "{name}");
+            assert_eq!(result, 0, "{name}");
             assert!(aborts() > before, "{name} was not aborted");
             // SAFETY: as in `ready`.
             let now = unsafe { (*len, *items, *items.add(1), *items.add(2)) };
@@ -300,36 +298,36 @@ fn a_section_disturbed_anywhere_changes_nothing_and_says_so() {
             assert_eq!(now, (2, 31, 32, next_item), "{name}");
         };
         let mut out = [0; 2];
-        // SAFETY: for id 0, which the fake area gives, the slot is the stack above; the verbs
-        // that would touch other memory are aborted there.
+        // SAFETY: for id 0, the fake area's, the slot is the stack above. Operations that would access other memory
+        // are aborted at that access.
         unsafe {
-            disturbed("add", &|area| add::<12>(area, &active, 1).into(), 33);
-            disturbed("add_delayed", &|area| add_delayed::<12>(area, &active, 1, 9, true).into(), 33);
-            disturbed("add_strided", &|area| add_strided(area, slot.cast(), 64, 1).into(), 33);
-            disturbed("cmpeqv_storev", &|area| cmpeqv_storev::<12>(area, &active, 2, 5).into(), 33);
-            disturbed("pop", &|area| pop::<12>(area, &active), 33);
-            disturbed("push", &|area| push::<12>(area, &active, 40).into(), 40);
+            aborted("add", &|area| add::<12>(area, &active, 1).into(), 33);
+            aborted("add_delayed", &|area| add_delayed::<12>(area, &active, 1, 9, true).into(), 33);
+            aborted("add_strided", &|area| add_strided(area, slot.cast(), 64, 1).into(), 33);
+            aborted("cmpeqv_storev", &|area| cmpeqv_storev::<12>(area, &active, 2, 5).into(), 33);
+            aborted("pop", &|area| pop::<12>(area, &active), 33);
+            aborted("push", &|area| push::<12>(area, &active, 40).into(), 40);
             let out = out.as_mut_ptr();
-            disturbed("pop_batch", &|area| pop_batch::<12>(area, &active, out, 2) as u64, 33);
-            disturbed("push_batch", &|area| push_batch::<12>(area, &active, [41].as_ptr(), 1) as u64, 41);
+            aborted("pop_batch", &|area| pop_batch::<12>(area, &active, out, 2) as u64, 33);
+            aborted("push_batch", &|area| push_batch::<12>(area, &active, [41].as_ptr(), 1) as u64, 41);
             if is_at_commit {
                 // Inside the copying loops.
                 let nowhere = nowhere.cast::<u64>();
-                disturbed("pop_batch", &|area| pop_batch::<12>(area, &active, nowhere, 2) as u64, 33);
-                disturbed("push_batch", &|area| push_batch::<12>(area, &active, nowhere, 1) as u64, 33);
+                aborted("pop_batch", &|area| pop_batch::<12>(area, &active, nowhere, 2) as u64, 33);
+                aborted("push_batch", &|area| push_batch::<12>(area, &active, nowhere, 1) as u64, 33);
             }
         }
     }
 }
 
-/// In a child of fork, since it writes the process's offset.
+/// Runs in a child of fork, since it overwrites the process's `ENABLED`.
 #[test]
 fn an_area_is_found_only_while_it_is_registered_and_sections_are_enabled() {
     // SAFETY: the child calls nothing but `area` and `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // The pointer is opaque: of two calls in a row the compiler would keep one, as it may.
+        // The function pointer is opaque: the compiler may merge two direct calls into one.
         let found = || std::hint::black_box(area as fn() -> (*mut u8, usize))().0;
         let mut fake = std::hint::black_box(FakeArea::new(0, 1));
         let fake = std::hint::black_box(&raw mut fake);

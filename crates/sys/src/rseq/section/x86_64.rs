@@ -1,10 +1,10 @@
-//! The sections for x86-64. Each carries its pseudo-code; the frame is in the parent's page.
+//! The sections for x86-64, each with its pseudo-code. The parent module describes the frame.
 
 use super::super::{ABORTS, CPU_OFFSET, ENABLED, RseqArea, field};
 use std::arch::asm;
 use std::sync::atomic::AtomicPtr;
 
-/// The thread pointer: glibc and musl keep its own value at `fs:0`.
+/// Returns the thread pointer: glibc and musl store it at `fs:0`.
 #[inline(always)]
 pub(crate) fn thread_pointer() -> *mut u8 {
     let pointer;
@@ -13,8 +13,7 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-/// `CPU_OFFSET`, without a look at where that is: two loads that wait for each other would be one
-/// more than there must be.
+/// Returns `CPU_OFFSET` with a single load. Position-independent code of the compiler may first load its address.
 #[inline(always)]
 pub(crate) fn cpu_offset() -> isize {
     let offset;
@@ -30,8 +29,8 @@ pub(crate) fn cpu_offset() -> isize {
     offset
 }
 
-/// A word of this thread's area, `offset` from the thread pointer: one load, where adding first
-/// would be two that wait for each other.
+/// Returns the word at `offset` from the thread pointer, a field of this thread's area. One load; computing the address
+/// first would need a second load, of the thread pointer, before it.
 #[inline(always)]
 pub(crate) fn read_area(offset: isize) -> u32 {
     let word;
@@ -47,20 +46,19 @@ pub(crate) fn read_area(offset: isize) -> u32 {
     word
 }
 
-/// This thread's area, or null when it has no registered one or sections are not enabled; and
-/// where in an area the concurrency id stands.
+/// Returns this thread's area, or null if it has no registered one or sections are not enabled; and the offset of the
+/// concurrency id in an area.
 ///
 /// ```text
-/// (offset, field) = ENABLED               // one word, so one load: never half of it
-/// area = thread pointer + offset          // offset 0 leads to the control block: harmless
+/// (offset, field) = ENABLED               // one word and one load, so both match
+/// area = thread pointer + offset          // offset 0 is the control block, which may be read
 /// if area.cpu_id < 0 or offset == 0: area = null
 /// ```
 #[inline(always)]
 pub(crate) fn area() -> (*mut u8, usize) {
     let (area, field): (*mut u8, usize);
-    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` says that other
-    // code cannot change the result: both are set before the first section and then constant for
-    // the thread, until its end.
+    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot change
+    // the result: both are set before the thread's first section and then constant until its end.
     unsafe {
         asm!(
             "mov {offset}, qword ptr [rip + {ENABLED}]",
@@ -85,11 +83,11 @@ pub(crate) fn area() -> (*mut u8, usize) {
     (area, field)
 }
 
-/// Where `__rseq_offset` and `__rseq_size` are, or null without them: weak, so that the program
-/// links and starts without them too. For static glibc, where no `dlsym` finds them.
+/// Returns the addresses of `__rseq_offset` and `__rseq_size`, or null if there are none. The symbols are weak, so the
+/// program links and starts without them. For static glibc, where `dlsym` does not find them.
 pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
     let (offset, size): (*const isize, *const u32);
-    // SAFETY: reads two words of the table of addresses that the linker made.
+    // SAFETY: reads two words of the global offset table.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -104,14 +102,14 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
-/// The frame of every section: descriptor, abort stub, arm, the body up to its commit. `slow` is
-/// what the stub does after counting: it names a label that does not return into the section.
-/// What stands after `then` is no part of it: where a commit may fail, the look at whether it did.
-/// Numeric labels have two digits, since 0 and 1 read as binary numbers in this syntax.
+/// The frame of every section: descriptor, abort stub, arming, and the body up to its commit. `slow` is what the stub does
+/// after it has counted the abort: a jump to a label outside of the section. Code after `then` is not part of the section;
+/// it checks whether a commit that can fail did. Numeric labels have two digits, since the assembler reads 0 and 1 as
+/// binary numbers in this syntax.
 macro_rules! section {
     (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal $(then $after:literal)?, $($operand:tt)*) => {
         asm!(
-            // "aw": PIE relocates the descriptor; "?": it goes where its function goes.
+            // "aw": PIE relocates the descriptor; "?": it is in the section group of its function.
             ".pushsection __rseq_cs, \"aw?\", @progbits",
             ".balign 32",
             "66:",
@@ -119,7 +117,7 @@ macro_rules! section {
             ".quad 33f, 44f - 33f, 55f",
             ".popsection",
             ".pushsection .text.unlikely, \"ax?\", @progbits",
-            ".byte 0x0f, 0xb9, 0x3d", // ud1: the signature must not look like code to fall into
+            ".byte 0x0f, 0xb9, 0x3d", // ud1, whose operand is the signature: executing it is an error
             ".long 0x53053053",
             "55:",
             "lock inc qword ptr [rip + {ABORTS}]",
@@ -155,18 +153,18 @@ macro_rules! section {
 
 pub(super) mod stock;
 
-/// Adds `n` to the word at the start of the slot. False: aborted, nothing was added.
+/// Adds `n` to the word at the start of the slot. Returns false, and changes nothing, if the section was aborted.
 ///
 /// ```text
 /// slot.word += n          // load, add and store in one instruction: the commit
 /// ```
 ///
 /// # Safety
-/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may give,
-/// written by nobody else but sections, until `active` was changed and a fence passed.
+/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it until
+/// `active` was changed and a fence was issued after that.
 #[inline(always)]
 pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
-    // SAFETY: the caller's promise; the scratch register is the asm's own.
+    // SAFETY: the caller guarantees it; the scratch register is an output of the asm.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -184,18 +182,18 @@ pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u
     true
 }
 
-/// Adds `n` to the word at `base + id * stride`. False: aborted, nothing was added.
+/// Adds `n` to the word at `base + id * stride`. Returns false, and changes nothing, if the section was aborted.
 ///
 /// ```text
 /// slot = base + *index * stride; slot.word += n      // commit
 /// ```
 ///
 /// # Safety
-/// `base + id * stride` is a writable, aligned word for every id that the kernel may give, and
-/// nobody else but sections writes it while they may.
+/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while they
+/// may run.
 #[inline(always)]
 pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["imul {slot}, {stride}"],
@@ -213,8 +211,8 @@ pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) 
     true
 }
 
-/// Stores `new` in the word at the start of the slot if it is `expected`. False: it was not, or
-/// the section was aborted; nothing happened.
+/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if it
+/// is not or if the section was aborted.
 ///
 /// ```text
 /// if slot.word != expected: return false
@@ -229,7 +227,7 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
     expected: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -248,15 +246,15 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
     true
 }
 
-/// As [`add`], with `spins` between load and store, and `armed` or not: the negative control of
-/// every test, and the self-test's section that a preemption is sure to hit.
+/// As [`add`], with `spins` between load and store. Used by the self-test, since a preemption is likely to hit so long a
+/// section, and with `armed` false as the negative control of tests.
 ///
 /// ```text
 /// x = slot.word; spin; slot.word = x + n
 /// ```
 ///
 /// # Safety
-/// As [`add`]. Not armed, updates may be lost: that is what it is for.
+/// As [`add`]. With `armed` false it may lose updates.
 pub unsafe fn add_delayed<const SHIFT: u32>(
     area: RseqArea,
     active: &AtomicPtr<u8>,
@@ -265,7 +263,7 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
     armed: bool,
 ) -> bool {
     let descriptor_mask = if armed { u64::MAX } else { 0 };
-    // SAFETY: the caller's promise. Not armed, `rseq_cs` is cleared again inside the section.
+    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the section.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -292,22 +290,21 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
     true
 }
 
-/// Takes the top item of the slot's stack; 0 when there is none or the section was aborted.
+/// Pops the top item of the slot's stack. Returns 0 if the stack is empty or the section was aborted.
 ///
 /// ```text
 /// if slot.len == 0: return 0
 /// item = slot.items[len - 1]
-/// slot.len = len - 1      // commit; as one instruction on memory it measured 8 % slower
+/// slot.len = len - 1      // commit; a single instruction on memory was 8 % slower when measured
 /// ```
 ///
 /// # Safety
-/// `*active + (id << SHIFT)` is a stack (`len: u64, cap: u64, items: [u64; cap]`) for every id
-/// that the kernel may give, written by nobody else but sections, until `active` was changed and
-/// a fence passed.
+/// `*active + (id << SHIFT)` is a stack (`len: u64, cap: u64, items: [u64; cap]`) for every id that the kernel may use.
+/// Only sections write it until `active` was changed and a fence was issued after that.
 #[inline(always)]
 pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u64 {
     let item;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -331,11 +328,11 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
     item
 }
 
-/// Puts an item on the slot's stack. False: full, or aborted; nothing happened.
+/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was aborted.
 ///
 /// ```text
 /// if slot.len >= slot.cap: return false
-/// slot.items[len] = item  // above `len`: nobody reads it yet
+/// slot.items[len] = item  // above `len`: not read before the commit
 /// slot.len = len + 1      // commit
 /// ```
 ///
@@ -343,7 +340,7 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
 /// As [`pop`].
 #[inline(always)]
 pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -368,7 +365,7 @@ pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, ite
     true
 }
 
-/// Takes up to `max` items off the slot's stack into `out`; says how many, 0 also when aborted.
+/// Pops up to `max` items of the slot's stack into `out`. Returns how many, or 0 if the section was aborted.
 ///
 /// ```text
 /// k = min(max, slot.len); if k == 0: return 0
@@ -377,7 +374,7 @@ pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, ite
 /// ```
 ///
 /// # Safety
-/// As [`pop`]; `out` is good for `max` writes, and what it holds after a 0 is unspecified.
+/// As [`pop`]; `out` is valid for `max` writes. Its contents are unspecified if the result is 0.
 #[inline(always)]
 pub unsafe fn pop_batch<const SHIFT: u32>(
     area: RseqArea,
@@ -386,7 +383,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
     max: usize,
 ) -> usize {
     let taken;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
@@ -431,7 +428,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
     taken
 }
 
-/// Puts up to `n` items on the slot's stack; says how many, 0 when full or aborted.
+/// Pushes up to `n` items on the slot's stack. Returns how many, or 0 if the stack is full or the section was aborted.
 ///
 /// ```text
 /// k = min(n, slot.cap - slot.len); if k == 0: return 0
@@ -440,7 +437,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
 /// ```
 ///
 /// # Safety
-/// As [`pop`]; `items` is good for `n` reads.
+/// As [`pop`]; `items` is valid for `n` reads.
 #[inline(always)]
 pub unsafe fn push_batch<const SHIFT: u32>(
     area: RseqArea,
@@ -449,7 +446,7 @@ pub unsafe fn push_batch<const SHIFT: u32>(
     n: usize,
 ) -> usize {
     let put;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],

@@ -1,9 +1,10 @@
-//! The sections of a stock for aarch64. What each does is said in `section/stock.rs`.
+//! The sections of a stock for aarch64. `section/stock.rs` documents them.
 //!
-//! Order.   `charge` and `uncharge` are plain: the next section on this CPU sees what they stored,
-//!          whichever thread's it is (the parent's "Notes on order", 1). Another CPU sees it at the
-//!          latest through the `grant` that follows, a Release. In `rebind` the store waits for both
-//!          comparisons, as a store does for a branch.
+//! # Order
+//!
+//! `charge` and `uncharge` use plain accesses. The next section on this CPU sees their stores, whichever thread runs it
+//! (the parent's "Notes on order", 1). Another CPU sees them at the latest through the next `grant`, which is a Release.
+//! In `rebind` the store comes after both comparisons, by a control dependency.
 
 use crate::rseq::{ABORTS, RseqArea, field};
 use std::arch::asm;
@@ -15,7 +16,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
     key: u32,
     n: u32,
 ) -> bool {
-    // SAFETY: the caller's promise. With `key` unchanged the commit is a store of the whole word.
+    // SAFETY: the caller guarantees it. With `key` unchanged the commit is a store of the whole word.
     unsafe {
         section!(
             at: ["add {slot}, {first}, {slot}, lsl #{shift}"],
@@ -27,7 +28,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
                 "ldr w16, [{slot}, #8]",
                 "add {used:w}, {used:w}, {n:w}",
                 "subs w16, w16, {used:w}",
-                "b.mi {slow}" // not tbnz: it reaches 32 KiB, and `slow` is where the caller's code is
+                "b.mi {slow}" // not tbnz: it reaches only 32 KiB, and `slow` may be further away in the caller
             ],
             commit: "str {used:w}, [{slot}]",
             area = in(reg) area.base.as_ptr(),
@@ -59,11 +60,11 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
                 "ldp {used:w}, w17, [{slot}]",
                 "cmp w17, {key:w}",
                 "b.ne {slow}",
-                "ldr x16, [{slot}, #8]", // one load, not a pair of halves: those may be of two moments
+                "ldr x16, [{slot}, #8]", // one load: a pair of halves may be of different moments
                 "sub {used:w}, {used:w}, {n:w}",
                 "lsr x17, x16, #32",
                 "sub w16, w16, {used:w}",
-                "lsr w16, w16, w17", // by the low 5 bits of w17
+                "lsr w16, w16, w17", // shifts by the low 5 bits of w17
                 "cbnz w16, {slow}"
             ],
             commit: "str {used:w}, [{slot}]",
@@ -88,7 +89,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
     grant: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise. The store's status outlives a switch after the commit.
+    // SAFETY: the caller guarantees it. The status register survives a context switch after the commit.
     unsafe {
         section!(
             at: ["cmp {slot:w}, {cpu:w}", "b.ne {slow}", "add {slot}, {first}, {slot}, lsl #{shift}"],
@@ -127,7 +128,7 @@ pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
     grant: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["cmp {slot:w}, {cpu:w}", "b.ne {slow}", "add {slot}, {first}, {slot}, lsl #{shift}"],

@@ -1,4 +1,4 @@
-//! The verbs of a stock against their model; aborts at every place.
+//! The operations on stocks against their model, and with aborts at every instruction.
 
 use super::*;
 use fastrand::Rng;
@@ -6,7 +6,7 @@ use fastrand::Rng;
 /// A stock's two words.
 type Stock = [u64; 2];
 
-/// What the verbs mean.
+/// The model of the operations.
 mod model {
     use super::Stock;
 
@@ -45,7 +45,7 @@ mod model {
     }
 }
 
-/// A random word, often at an edge: of 32 bits, of a sign, of a capacity.
+/// A random word, often near an edge: of 32 bits, of the sign bit, of a capacity.
 fn random_word(rng: &mut Rng) -> u32 {
     let near = rng.u32(..7);
     let edge: u32 = match rng.u32(..5) {
@@ -68,7 +68,7 @@ fn random_stock(rng: &mut Rng, key: u32) -> Stock {
     [u64::from(key) << 32 | u64::from(used), u64::from(tag) << 32 | u64::from(granted)]
 }
 
-/// Random verbs on random CPUs; after each, every word of every stock is as the model's.
+/// Applies random operations on random CPUs. After each, all words of all stocks equal the model's.
 fn agrees_with_the_model<const SHIFT: u32>() {
     const CPUS: usize = 5;
     let apart = (1 << SHIFT) / 16;
@@ -76,7 +76,7 @@ fn agrees_with_the_model<const SHIFT: u32>() {
     let mut table: Vec<Stock> = (0..CPUS * apart).map(|_| random_stock(&mut rng, 7)).collect();
     let mut model = table.clone();
     let first = table.as_mut_ptr();
-    let mut said_counts = [[0; 2]; 4];
+    let mut result_counts = [[0; 2]; 4];
 
     for step in 0..200_000 {
         let (cpu, key) = (rng.usize(..CPUS), random_key(&mut rng));
@@ -105,15 +105,15 @@ fn agrees_with_the_model<const SHIFT: u32>() {
         let new = u64::from(random_word(&mut rng)) << 32 | u64::from(random_word(&mut rng));
         let mut fake = FakeArea::new(cpu as u32, 1 << 20);
         let fields = fake.0;
-        let (area, verb, first) = (fake.rseq_area(field::CPU_ID), rng.u64(..4), first.cast::<u8>());
-        // SAFETY: the table has a stock for every CPU that the area may name, this test's own.
-        let (said, expected) = unsafe {
-            match verb {
+        let (area, operation, first) = (fake.rseq_area(field::CPU_ID), rng.u64(..4), first.cast::<u8>());
+        // SAFETY: the table has a stock for every CPU that the area may name, used by this test only.
+        let (result, expected) = unsafe {
+            match operation {
                 0 => (stock_charge::<SHIFT>(area, first, key, n), model::charge(&mut model[at], key, n)),
                 1 => (stock_uncharge::<SHIFT>(area, first, key, n), model::uncharge(&mut model[at], key, n)),
                 2 => {
                     let expected = named == cpu as u32 && model::grant(&mut model[at], seen, new);
-                    // Its store-exclusive may fail for no reason.
+                    // Its store-exclusive may fail spuriously.
                     let tries = if expected && cfg!(target_arch = "aarch64") { 100 } else { 1 };
                     let grant = || stock_grant::<SHIFT>(area, first, named, seen[0], seen[1], new);
                     ((0..tries).any(|_| grant()), expected)
@@ -124,53 +124,56 @@ fn agrees_with_the_model<const SHIFT: u32>() {
                 ),
             }
         };
-        let what =
-            || format!("step {step}: verb {verb} on {before:x?}, key {key:x}, n {n:x}, {named} {seen:x?}");
-        assert_eq!(said, expected, "{}", what());
-        // SAFETY: the table's own entries; no verb is under way.
+        let what = || {
+            format!(
+                "step {step}: operation {operation} on {before:x?}, key {key:x}, n {n:x}, {named} {seen:x?}"
+            )
+        };
+        assert_eq!(result, expected, "{}", what());
+        // SAFETY: the table's own entries; no operation is in progress.
         let now = unsafe { std::slice::from_raw_parts(first.cast::<Stock>(), model.len()) };
         assert!(now == model, "{}", what());
         assert!(fake.armed().is_some_and(Descriptor::is_valid), "{}", what());
         fake.disarm();
         assert_eq!(fake.0, fields, "{} wrote a field that is the kernel's", what());
-        said_counts[verb as usize][usize::from(said)] += 1;
+        result_counts[operation as usize][usize::from(result)] += 1;
     }
     assert!(
-        said_counts.as_flattened().iter().all(|&times| times > 5_000),
-        "too few of a kind: {said_counts:?}"
+        result_counts.as_flattened().iter().all(|&times| times > 5_000),
+        "too few of a kind: {result_counts:?}"
     );
 }
 
 #[test]
-fn every_verb_does_to_neighbouring_stocks_what_its_model_does() {
+fn operations_on_adjacent_stocks_agree_with_the_model() {
     agrees_with_the_model::<4>();
 }
 
 #[test]
-fn every_verb_does_to_stocks_of_two_lines_what_its_model_does() {
+fn operations_on_stocks_two_lines_apart_agree_with_the_model() {
     agrees_with_the_model::<7>();
 }
 
-/// Whose stock the tests of aborts use.
+/// The key of the stock that the tests of aborts use.
 const KEY: u32 = 7;
-/// 10 of 100 are used, the capacity allows less than 2^10.
+/// A stock with 10 of 100 units used and a capacity of 2^10.
 const STOCK: Stock = [(KEY as u64) << 32 | 10, 10 << 32 | 100];
 
-/// Every verb, and what [`STOCK`] is after [`apply`].
-const VERBS: [(&str, Stock); 4] = [
+/// Each operation, and the stock that [`apply`] makes of [`STOCK`].
+const OPERATIONS: [(&str, Stock); 4] = [
     ("charge", [STOCK[0] + 90, STOCK[1]]),
     ("uncharge", [STOCK[0] - 9, STOCK[1]]),
     ("grant", [STOCK[0], 3]),
     ("rebind", [3, STOCK[1]]),
 ];
 
-/// Applies a verb, as it would succeed.
-fn apply(verb: &str, area: RseqArea, first: *mut u8) -> bool {
+/// Applies an operation with arguments for which it succeeds.
+fn apply(operation: &str, area: RseqArea, first: *mut u8) -> bool {
     let [head, grant] = STOCK;
-    // SAFETY: for CPU 0, which the fake areas give, the stock is at `first`, the test's own; a verb that
-    // would touch other memory is aborted there.
+    // SAFETY: for CPU 0, the fake areas', the stock is at `first`, used by the test only. An operation that would access
+    // other memory is aborted at that access.
     unsafe {
-        match verb {
+        match operation {
             "charge" => stock_charge::<4>(area, first, KEY, 90),
             "uncharge" => stock_uncharge::<4>(area, first, KEY, 9),
             "grant" => stock_grant::<4>(area, first, 0, head, grant, 3),
@@ -180,7 +183,7 @@ fn apply(verb: &str, area: RseqArea, first: *mut u8) -> bool {
 }
 
 #[test]
-fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
+fn a_section_aborted_at_a_load_or_at_its_commit_changes_nothing() {
     let bytes = page_bytes();
     let region = Region::reserve(2 * bytes).unwrap();
     let [fixed, nowhere] = [0, 1].map(|page| region.start().as_ptr().wrapping_add(page * bytes));
@@ -191,30 +194,30 @@ fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
     handle(libc::SIGSEGV, abort_the_section);
     protect(nowhere, libc::PROT_NONE);
 
-    // At the index, at the first word, at the second, at the commit to a page that cannot be written.
+    // Aborted at the load of the index, of the first word, of the second, and at the commit to a read-only page.
     let split = nowhere.wrapping_sub(8);
     for (index, first) in [(Some(nowhere), fixed), (None, nowhere), (None, split), (None, fixed)] {
-        for (name, _) in VERBS {
+        for (name, _) in OPERATIONS {
             let words = first.cast::<u64>();
-            // SAFETY: words of the first page, this test's own.
+            // SAFETY: words of the first page, used by this test only.
             let each = |act: &dyn Fn(*mut u64, u64)| {
                 (0..2)
                     .filter(|&i| words.wrapping_add(i) < nowhere.cast())
                     .for_each(|i| act(words.wrapping_add(i), STOCK[i]))
             };
             protect(fixed, libc::PROT_READ | libc::PROT_WRITE);
-            // SAFETY: a word of the first page, this test's own.
+            // SAFETY: a word of the first page, used by this test only.
             each(&|at, word| unsafe { at.write(word) });
             protect(fixed, libc::PROT_READ);
             let (mut fake, before) = (FakeArea::new(0, 1), aborts());
             let fake = &raw mut fake;
-            // SAFETY: the area above, in this frame; no reference to it lives across the verb.
+            // SAFETY: the area above, in this frame; no reference to it lives during the operation.
             let area = unsafe { (*fake).rseq_area(field::CPU_ID) };
             let index = index.and_then(NonNull::new).map_or(area.index, NonNull::cast);
             FAULTING.set(fake);
-            let said = apply(name, RseqArea { index, ..area }, first);
+            let result = apply(name, RseqArea { index, ..area }, first);
             FAULTING.set(std::ptr::null_mut());
-            assert!(!said, "{name}");
+            assert!(!result, "{name}");
             assert!(aborts() > before, "{name} was not aborted");
             // SAFETY: as above.
             each(&|at, word| assert_eq!(unsafe { at.read() }, word, "{name}"));
@@ -222,7 +225,7 @@ fn a_section_disturbed_at_a_look_or_at_its_commit_changes_nothing() {
     }
 }
 
-/// After each of its instructions, one after the other: with the processor's own single steps.
+/// Aborts after each instruction of a section, with the processor's single-step trap.
 #[cfg(target_arch = "x86_64")]
 mod stepped {
     use super::*;
@@ -231,18 +234,18 @@ mod stepped {
     const TRAP: u32 = 1 << 8;
 
     thread_local! {
-        /// How many instructions of the section may still pass before it is disturbed.
+        /// The number of instructions of the section that still run before it is aborted.
         static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plays the kernel at the section's chosen instruction; stops stepping there, or after the end.
+    /// Does what the kernel does, at the chosen instruction of the section. Stops stepping there, or after the section.
     extern "C" fn step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();
-        // SAFETY: the kernel's context of this very signal; the area is alive while a verb runs on it.
+        // SAFETY: the kernel's context of this signal; the area is alive while an operation runs on it.
         unsafe {
             let registers = &mut (*context).uc_mcontext.gregs;
             let fake = FAULTING.get();
-            // Null until the section is armed, which is before its first instruction.
+            // Null until the section is armed, which happens before its first instruction.
             let Some(section) = fake.as_ref().and_then(FakeArea::armed) else { return };
             let (pc, left) = (registers[libc::REG_RIP as usize] as usize, STEPS_LEFT.get());
             if section.holds(pc) && left > 0 {
@@ -258,11 +261,11 @@ mod stepped {
     }
 
     #[test]
-    fn a_section_disturbed_after_any_instruction_changes_nothing_and_one_left_alone_all() {
+    fn a_section_aborted_after_any_instruction_changes_nothing() {
         handle(libc::SIGTRAP, step);
         let mut stock = STOCK;
         let stock = &raw mut stock;
-        for (name, done) in VERBS {
+        for (name, done) in OPERATIONS {
             for steps in 0.. {
                 let (mut fake, before) = (FakeArea::new(0, 1), aborts());
                 let fake = &raw mut fake;
@@ -273,20 +276,20 @@ mod stepped {
                 };
                 FAULTING.set(fake);
                 STEPS_LEFT.set(steps);
-                // SAFETY: the trap's handler is there. It ends stepping at the latest after the section.
+                // SAFETY: the handler of the trap is installed and stops the stepping at the latest after the section.
                 unsafe {
                     std::arch::asm!("pushfq", "or dword ptr [rsp], {TRAP}", "popfq", TRAP = const TRAP)
                 };
-                let said = apply(name, area, stock.cast());
+                let result = apply(name, area, stock.cast());
                 FAULTING.set(std::ptr::null_mut());
                 // SAFETY: as above.
-                let (now, was_disturbed) = unsafe { (stock.read(), (*fake).armed().is_none()) };
+                let (now, was_aborted) = unsafe { (stock.read(), (*fake).armed().is_none()) };
                 assert_eq!(
-                    (said, now),
-                    if was_disturbed { (false, STOCK) } else { (true, done) },
+                    (result, now),
+                    if was_aborted { (false, STOCK) } else { (true, done) },
                     "{name}, {steps}"
                 );
-                if !was_disturbed {
+                if !was_aborted {
                     assert!(steps >= 5, "{name}: {steps} instructions are no section");
                     break;
                 }

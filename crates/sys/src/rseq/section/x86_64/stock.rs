@@ -1,4 +1,4 @@
-//! The sections of a stock for x86-64. What each does is said in `section/stock.rs`.
+//! The sections of a stock for x86-64. `section/stock.rs` documents them.
 
 use crate::rseq::{ABORTS, RseqArea, field};
 use std::arch::asm;
@@ -10,7 +10,7 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
     key: u32,
     n: u32,
 ) -> bool {
-    // SAFETY: the caller's promise. With `key` unchanged the commit is a store of the whole word.
+    // SAFETY: the caller guarantees it. With `key` unchanged the commit is a store of the whole word.
     unsafe {
         section!(
             at: ["shl {slot}, {shift}", "add {slot}, {first}"],
@@ -18,13 +18,12 @@ pub(in crate::rseq::section) unsafe fn charge<const SHIFT: u32>(
             body: [
                 "cmp dword ptr [{slot} + 4], {key:e}",
                 "jne {slow}",
-                // A plain load, and of the width of the commit: only that has the value of a store
-                // just made at once. Added from memory it measured three times slower, loaded with
-                // the key as one word five times.
+                // A load of the same width as the commit, because only such a load is forwarded from a recent store. Measured:
+                // an add with a memory operand was three times slower, one load of key and `used` five times.
                 "mov {used:e}, dword ptr [{slot}]",
                 "add {used:e}, {n:e}",
                 "cmp dword ptr [{slot} + 8], {used:e}",
-                "js {slow}" // the difference's own sign: jl would ask without the modulus
+                "js {slow}" // the sign of the difference modulo 2^32; jl would compare without the modulus
             ],
             commit: "mov dword ptr [{slot}], {used:e}",
             area = in(reg) area.base.as_ptr(),
@@ -61,8 +60,8 @@ pub(in crate::rseq::section) unsafe fn uncharge<const SHIFT: u32>(
                 "shr rcx, 32",
                 "sub {used:e}, {n:e}",
                 "sub {free:e}, {used:e}",
-                // A shift by 0 leaves the flags as the subtraction set them: the same answer. By
-                // more it looks at the low 5 bits of cl only.
+                // A shift by 0 keeps the flags of the subtraction, which are right for it. Otherwise the shift uses the low
+                // 5 bits of cl.
                 "shr {free:e}, cl",
                 "jnz {slow}"
             ],
@@ -90,7 +89,7 @@ pub(in crate::rseq::section) unsafe fn grant<const SHIFT: u32>(
     grant: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise. The flags outlive a switch after the commit.
+    // SAFETY: the caller guarantees it. The flags survive a context switch after the commit.
     unsafe {
         section!(
             at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
@@ -119,7 +118,7 @@ pub(in crate::rseq::section) unsafe fn rebind<const SHIFT: u32>(
     grant: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         section!(
             at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
