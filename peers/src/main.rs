@@ -40,18 +40,18 @@ struct Args {
 
 /// The cases, in the order of the report.
 const CASES: &[Case] = &[
-    Case { name: "peers.counter.add", needs_two: false, run: |ctx| counters::add(ctx, false) },
-    Case { name: "peers.counter.add.2threads", needs_two: true, run: |ctx| counters::add(ctx, true) },
-    Case { name: "peers.freelist.pair", needs_two: false, run: |ctx| blocks::pair(ctx, false) },
-    Case { name: "peers.freelist.pair.2threads", needs_two: true, run: |ctx| blocks::pair(ctx, true) },
-    Case { name: "peers.freelist.batch32", needs_two: false, run: |ctx| blocks::batch32(ctx, false) },
-    Case { name: "peers.freelist.batch32.2threads", needs_two: true, run: |ctx| blocks::batch32(ctx, true) },
-    Case { name: "peers.freelist.pair.tcmalloc", needs_two: false, run: tcmalloc::pair },
-    Case { name: "peers.freelist.batch32.tcmalloc", needs_two: false, run: tcmalloc::batch32 },
-    Case { name: "peers.budget.hit", needs_two: false, run: |ctx| budget::case(ctx, Hit, false) },
-    Case { name: "peers.budget.hit.2threads", needs_two: true, run: |ctx| budget::case(ctx, Hit, true) },
-    Case { name: "peers.budget.ring", needs_two: false, run: |ctx| budget::case(ctx, Ring, false) },
-    Case { name: "peers.budget.ring.2threads", needs_two: true, run: |ctx| budget::case(ctx, Ring, true) },
+    Case::new("peers.counter.add", |ctx| counters::add(ctx, false)),
+    Case::new("peers.counter.add.2threads", |ctx| counters::add(ctx, true)).needs_two_cpus(),
+    Case::new("peers.freelist.pair", |ctx| blocks::pair(ctx, false)),
+    Case::new("peers.freelist.pair.2threads", |ctx| blocks::pair(ctx, true)).needs_two_cpus(),
+    Case::new("peers.freelist.batch32", |ctx| blocks::batch32(ctx, false)),
+    Case::new("peers.freelist.batch32.2threads", |ctx| blocks::batch32(ctx, true)).needs_two_cpus(),
+    Case::new("peers.freelist.pair.tcmalloc", tcmalloc::pair),
+    Case::new("peers.freelist.batch32.tcmalloc", tcmalloc::batch32),
+    Case::new("peers.budget.hit", |ctx| budget::case(ctx, Hit, false)),
+    Case::new("peers.budget.hit.2threads", |ctx| budget::case(ctx, Hit, true)).needs_two_cpus(),
+    Case::new("peers.budget.ring", |ctx| budget::case(ctx, Ring, false)),
+    Case::new("peers.budget.ring.2threads", |ctx| budget::case(ctx, Ring, true)).needs_two_cpus(),
 ];
 
 fn main() -> ExitCode {

@@ -19,33 +19,17 @@ pub mod memory;
 pub mod shares;
 pub mod timeline;
 
-use super::Case;
-use crate::measure::Effort;
+use crate::case::Case;
 pub use warmcore_results::names::cid::OURS;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
-    Case { name: timeline::CASE, needs_two: false, run: timeline::run },
-    Case { name: "cid.held", needs_two: false, run: held::run },
-    Case { name: intermittent::CASE, needs_two: true, run: intermittent::run },
-    Case { name: "cid.handover", needs_two: true, run: handover::run },
-    Case { name: "cid.enter", needs_two: false, run: enter::alone },
-    Case { name: "cid.enter.2threads", needs_two: true, run: enter::two_threads },
-    Case { name: "cid.elsewhere", needs_two: false, run: elsewhere::run },
-    Case { name: "cid.memory", needs_two: false, run: memory::run },
+    Case::new(timeline::CASE, timeline::run),
+    Case::new("cid.held", held::run),
+    Case::new(intermittent::CASE, intermittent::run).needs_two_cpus().with_steps(intermittent::steps),
+    Case::new("cid.handover", handover::run).needs_two_cpus(),
+    Case::new("cid.enter", enter::alone),
+    Case::new("cid.enter.2threads", enter::two_threads).needs_two_cpus(),
+    Case::new("cid.elsewhere", elsewhere::run),
+    Case::new("cid.memory", memory::run),
 ];
-
-/// Indexed by the CPU's number: as many areas as CPUs, and always the own one.
-pub const BY_CPU: &str = "by cpu";
-/// Indexed by the kernel's id, of which the process has one set.
-pub const MM_CID: &str = "mm_cid";
-
-/// How far the progress bar moves for a case.
-pub(super) fn steps(case: &Case, effort: Effort) -> u64 {
-    if case.name == intermittent::CASE { intermittent::steps(effort) } else { effort.rounds as u64 }
-}
-
-/// Whether this is the short run.
-fn is_quick(effort: Effort) -> bool {
-    effort.rounds == Effort::QUICK.rounds
-}

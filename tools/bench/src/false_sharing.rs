@@ -9,7 +9,7 @@
 //! Source.  linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`; padding *after*
 //!          the reader alone did nothing, since the writer stood *before* it.
 
-use super::{Case, CaseCtx};
+use crate::case::{Case, CaseCtx};
 use crate::measure::Variant;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -19,10 +19,10 @@ use warmcore_sys::clock;
 
 /// The cases: how often the writer writes.
 pub const CASES: &[Case] = &[
-    Case { name: "false-sharing.full", needs_two: true, run: |ctx| rate(ctx, 0) },
-    Case { name: "false-sharing.100ns", needs_two: true, run: |ctx| rate(ctx, 100) },
-    Case { name: "false-sharing.1us", needs_two: true, run: |ctx| rate(ctx, 1000) },
-    Case { name: "false-sharing.10us", needs_two: true, run: |ctx| rate(ctx, 10_000) },
+    Case::new("false-sharing.full", |ctx| rate(ctx, 0)).needs_two_cpus(),
+    Case::new("false-sharing.100ns", |ctx| rate(ctx, 100)).needs_two_cpus(),
+    Case::new("false-sharing.1us", |ctx| rate(ctx, 1000)).needs_two_cpus(),
+    Case::new("false-sharing.10us", |ctx| rate(ctx, 10_000)).needs_two_cpus(),
 ];
 
 /// A reader's field: a pointer to itself.

@@ -15,9 +15,9 @@ pub mod load;
 mod serve;
 mod smol_io;
 
-use super::runtimes::cpus;
-use super::{Case, CaseCtx};
+use crate::case::{Case, CaseCtx};
 use crate::measure::{Effort, INTERRUPTED};
+use crate::runtimes::cpus;
 use anyhow::Context;
 use client::Client;
 use fastrand::Rng;
@@ -31,15 +31,15 @@ use warmcore_sys::clock;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
-    Case { name: "hello.8", needs_two: false, run: |ctx| run(ctx, Handler::Hello, 8) },
-    Case { name: "hello.64", needs_two: false, run: |ctx| run(ctx, Handler::Hello, 64) },
-    Case { name: "axum.8", needs_two: false, run: |ctx| run(ctx, Handler::Axum, 8) },
-    Case { name: "axum.64", needs_two: false, run: |ctx| run(ctx, Handler::Axum, 64) },
-    Case { name: "compute.8", needs_two: false, run: |ctx| run(ctx, Handler::Compute, 8) },
-    Case { name: "compute.64", needs_two: false, run: |ctx| run(ctx, Handler::Compute, 64) },
-    Case { name: "state.8", needs_two: false, run: |ctx| run(ctx, Handler::State, 8) },
-    Case { name: "state.64", needs_two: false, run: |ctx| run(ctx, Handler::State, 64) },
-    Case { name: "soak", needs_two: false, run: soak },
+    Case::new("hello.8", |ctx| run(ctx, Handler::Hello, 8)),
+    Case::new("hello.64", |ctx| run(ctx, Handler::Hello, 64)),
+    Case::new("axum.8", |ctx| run(ctx, Handler::Axum, 8)),
+    Case::new("axum.64", |ctx| run(ctx, Handler::Axum, 64)),
+    Case::new("compute.8", |ctx| run(ctx, Handler::Compute, 8)),
+    Case::new("compute.64", |ctx| run(ctx, Handler::Compute, 64)),
+    Case::new("state.8", |ctx| run(ctx, Handler::State, 8)),
+    Case::new("state.64", |ctx| run(ctx, Handler::State, 64)),
+    Case::new("soak", soak),
 ];
 
 const REQUESTS: &str = "requests";

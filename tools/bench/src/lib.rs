@@ -11,23 +11,26 @@
 //!          `http` takes five minutes, with `--quick` one.
 
 pub mod budget;
+mod case;
 pub mod cid;
 pub mod false_sharing;
 pub mod http;
 pub mod measure;
 pub mod part;
 pub mod percpu;
+mod resident;
 mod runtimes;
 pub mod signals;
 pub mod wake;
 
-use crate::measure::{BenchCpus, Effort, INTERRUPTED};
+pub use case::{Case, CaseCtx, progress, run_cases};
+
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
+use measure::Effort;
+use part::Part;
+use serde_json::Value;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
-use warmcore_results::{self as results, system as host};
-use warmcore_results::{Results, Row};
+use warmcore_results::Results;
 
 /// What can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +97,6 @@ impl What {
     }
 }
 
-fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
-    results::write_whole(path, &serde_json::to_vec_pretty(results)?)
-}
-
 /// Runs all cases of `what`, or the one that is named, with progress on stderr; `keep` as in [`run_cases`].
 pub fn run(
     what: What,
@@ -106,7 +105,7 @@ pub fn run(
     heading: &str,
     keep: Option<&Path>,
 ) -> anyhow::Result<Results> {
-    let quick = if effort.rounds == Effort::QUICK.rounds { " --quick" } else { "" };
+    let quick = if effort.is_quick() { " --quick" } else { "" };
     let case = only.map_or(String::new(), |c| format!(" --case {c}"));
     let command = format!("warmcore bench {}{quick}{case}", what.name());
     let mut results = run_cases(what.name(), what.cases(), effort, only, heading, &command, keep)?;
@@ -116,121 +115,22 @@ pub fn run(
     Ok(results)
 }
 
-/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. Before the first
-/// case and after every one the results so far are written to `keep`, if it is a file.
-pub fn run_cases(
-    what: &str,
-    cases: &[Case],
-    effort: Effort,
-    only: Option<&str>,
-    heading: &str,
-    command: &str,
-    keep: Option<&Path>,
-) -> anyhow::Result<Results> {
-    let chosen: Vec<&Case> = cases.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
-    let names = || cases.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
-    anyhow::ensure!(
-        !chosen.is_empty(),
-        "no case of {what} is called {}; there are {}",
-        only.unwrap_or(""),
-        names()
-    );
-    let cpus = BenchCpus::find().context("can't tell where to measure")?;
-    let mut steps = 0;
-    let ends: Vec<u64> = chosen
-        .iter()
-        .map(|case| {
-            steps += cid::steps(case, effort);
-            steps
-        })
-        .collect();
-    let bar = crate::progress(steps, &format!("{heading}{what}"));
-    let (when, meter) = (host::utc_now(), host::LoadMeter::start());
-    let so_far = |rows: &[Row]| host::results(what, command, when.clone(), &meter, rows.to_vec());
-    let mut rows = Vec::new();
-    let keep = keep.filter(|path| results::is_rewritable(path));
-    // Now, so that no older run's file stands for this one, and a path that can't be written is told before it costs
-    // minutes.
-    if let Some(path) = keep {
-        write(path, &so_far(&rows))?;
+/// Runs a part, `{"NAME":ARGUMENTS}`, in this process and prints its answer: the hidden command.
+pub fn run_part(part: &str) -> anyhow::Result<()> {
+    fn answer<P: Part>(arguments: Value) -> anyhow::Result<()> {
+        println!("{}", serde_json::to_string(&serde_json::from_value::<P>(arguments)?.answer()?)?);
+        Ok(())
     }
-    // Where nobody sees a bar, a log shows how far it is.
-    let log = |done: &str| {
-        if bar.is_hidden() {
-            eprintln!("{heading}{what}: {done}");
-        }
-    };
-    for (i, (case, end)) in chosen.iter().zip(ends).enumerate() {
-        if INTERRUPTED.load(Relaxed) {
-            break;
-        }
-        bar.set_message(case.name);
-        if cpus.partner.is_none() && case.needs_two {
-            // Not `bar.println`, which says nothing where stderr is no terminal.
-            bar.suspend(|| {
-                eprintln!("{}: left out, it needs two CPUs and this process may use one", case.name)
-            });
-            continue;
-        }
-        // Not "done", which says that the rows are in the file.
-        let part_done = |part: &str| log(&format!("{part} is measured"));
-        let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
-        match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
-            Some(more) => rows.extend(more),
-            None => break,
-        }
-        if let Some(path) = keep {
-            write(path, &so_far(&rows))?;
-        }
-        // A long case gives what it has: its rows are kept, but it isn't done.
-        if INTERRUPTED.load(Relaxed) {
-            break;
-        }
-        bar.set_position(end);
-        log(&format!("{} is done, {} of {}", case.name, i + 1, chosen.len()));
-    }
-    bar.finish_and_clear();
-    Ok(so_far(&rows))
-}
-
-/// A bar on stderr for `steps` of `what`; invisible where stderr is no terminal.
-pub fn progress(steps: u64, what: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:>24} {bar:30} {percent:>3} % {eta:>4} left  {msg}");
-    let bar = ProgressBar::new(steps).with_prefix(what.to_owned());
-    bar.with_style(style.expect("the template is right"))
-}
-
-/// One case of a run.
-pub struct Case {
-    /// As it stands in the rows.
-    pub name: &'static str,
-    /// It cannot be measured on one CPU.
-    pub needs_two: bool,
-    /// Its rows; `None` if it was interrupted.
-    pub run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>,
-}
-
-/// What a case is given.
-pub struct CaseCtx<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Where it runs.
-    pub cpus: BenchCpus,
-    /// How long it may take.
-    pub effort: Effort,
-    /// To be called after every round.
-    pub tick: &'a dyn Fn(),
-    /// To be called by a long case with the name of each of its parts whose rows it gives also if it is cut short.
-    pub part_done: &'a dyn Fn(&str),
-}
-
-impl CaseCtx<'_> {
-    /// Interleaves the variants.
-    pub fn interleave(
-        &self,
-        variants: Vec<crate::measure::Variant>,
-    ) -> anyhow::Result<Option<crate::measure::Measured>> {
-        crate::measure::interleave(self.name, variants, self.cpus, self.effort, self.tick)
+    let parts: serde_json::Map<String, Value> = serde_json::from_str(part)?;
+    let (name, arguments) = parts.into_iter().next().context("no part is named")?;
+    match name.as_str() {
+        cid::intermittent::Round::NAME => answer::<cid::intermittent::Round>(arguments),
+        cid::memory::Many::NAME => answer::<cid::memory::Many>(arguments),
+        budget::memory::Many::NAME => answer::<budget::memory::Many>(arguments),
+        wake::timers::Idle::NAME => answer::<wake::timers::Idle>(arguments),
+        wake::memory::Waiting::NAME => answer::<wake::memory::Waiting>(arguments),
+        http::load::PART => http::load::serve(),
+        _ => anyhow::bail!("no part is called {name}"),
     }
 }
 

@@ -30,6 +30,11 @@ impl Effort {
     pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
     /// For a first look: a quarter of the time, wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
+
+    /// Whether this is the short run.
+    pub fn is_quick(self) -> bool {
+        self.rounds == Self::QUICK.rounds
+    }
 }
 
 /// One way to do the case's work.

@@ -5,12 +5,12 @@
 //! Number.  Starting one takes about 10 ms, half of it to calibrate the clock.
 //! Writers. `UNDER_WAY`: who asks, one at a time. A signal's thread ends what is in it.
 
-use super::cid::{intermittent, memory};
-use super::{budget, http, wake};
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::io::{Read, Seek};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,35 +19,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The hidden command that runs a part.
 pub const COMMAND: &str = "bench-part";
 
-/// What to run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Part {
-    /// One round of the intermittent program.
-    Round(intermittent::Round),
-    /// What tenants, or what one would have instead, take of memory.
-    Memory(memory::Many),
-    /// What accounts take of memory.
-    Accounts(budget::memory::Many),
-    /// What a runtime uses of the CPU while it has nothing to do.
-    WakeIdle(wake::timers::Idle),
-    /// What waiting tasks take of memory.
-    WakeMemory(wake::memory::Waiting),
-    /// Requests to servers, for as long as there are commands on stdin.
-    HttpLoad,
-}
+/// What is run in a process of its own.
+pub trait Part: Serialize + DeserializeOwned + Debug {
+    /// Its name on the command line.
+    const NAME: &'static str;
+    /// What comes back.
+    type Answer: Serialize + DeserializeOwned;
 
-/// Runs a part, which is JSON, and prints its answer: the hidden command.
-pub fn run(part: &str) -> anyhow::Result<()> {
-    let answer = match serde_json::from_str(part)? {
-        Part::Round(round) => serde_json::to_string(&round.run()?)?,
-        Part::Memory(many) => serde_json::to_string(&many.bytes_each()?)?,
-        Part::Accounts(many) => serde_json::to_string(&many.take()?)?,
-        Part::WakeIdle(idle) => serde_json::to_string(&idle.watch()?)?,
-        Part::WakeMemory(waiting) => serde_json::to_string(&waiting.bytes_each()?)?,
-        Part::HttpLoad => return http::load::serve(),
-    };
-    println!("{answer}");
-    Ok(())
+    /// Runs it in this process.
+    fn answer(self) -> anyhow::Result<Self::Answer>;
 }
 
 /// The process of the part that is under way.
@@ -91,9 +71,9 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
 }
 
 /// Runs a part in a process of its own. `None` if it was interrupted.
-pub fn ask<T: DeserializeOwned>(part: &Part) -> anyhow::Result<Option<T>> {
+pub fn ask<P: Part>(part: &P) -> anyhow::Result<Option<P::Answer>> {
     let mut child = Command::new(std::env::current_exe()?);
-    child.arg(COMMAND).arg(serde_json::to_string(part)?);
+    child.arg(COMMAND).arg(serde_json::to_string(&BTreeMap::from([(P::NAME, part)]))?);
     let output = output(child.stdin(Stdio::null()))?;
     if INTERRUPTED.load(Relaxed) {
         return Ok(None);

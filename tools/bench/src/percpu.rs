@@ -6,7 +6,7 @@
 //! Number.  The floor of an add is its two stores, the section's and its own: 2 cycles where a
 //!          core stores once a cycle. A locked add is 7 cycles on Zen 4, 18 on Zen 5.
 
-use super::{Case, CaseCtx};
+use crate::case::{Case, CaseCtx};
 use crate::measure::{Measured, Variant};
 use crossbeam_queue::ArrayQueue;
 use fast_counter::ConcurrentCounter;
@@ -26,17 +26,17 @@ use warmcore_sys::affinity;
 
 /// The cases, in the order of the report: first what programs do, then loops on one thing.
 pub const CASES: &[Case] = &[
-    Case { name: "counter.add.called", needs_two: false, run: counter_add_called },
-    Case { name: "counter.add.2threads", needs_two: true, run: counter_add_2threads },
-    Case { name: "counter.add", needs_two: false, run: counter_add },
-    Case { name: "counter.add.backends", needs_two: false, run: counter_add_backends },
-    Case { name: "freelist.pair.called", needs_two: false, run: freelist_pair_called },
-    Case { name: "freelist.pair", needs_two: false, run: freelist_pair },
-    Case { name: "freelist.batch32", needs_two: false, run: freelist_batch32 },
-    Case { name: "sum", needs_two: false, run: sum },
-    Case { name: "drain_all", needs_two: true, run: drain_all },
-    Case { name: "freelist.drain_all", needs_two: true, run: freelist_drain_all },
-    Case { name: "memory", needs_two: false, run: memory },
+    Case::new("counter.add.called", counter_add_called),
+    Case::new("counter.add.2threads", counter_add_2threads).needs_two_cpus(),
+    Case::new("counter.add", counter_add),
+    Case::new("counter.add.backends", counter_add_backends),
+    Case::new("freelist.pair.called", freelist_pair_called),
+    Case::new("freelist.pair", freelist_pair),
+    Case::new("freelist.batch32", freelist_batch32),
+    Case::new("sum", sum),
+    Case::new("drain_all", drain_all).needs_two_cpus(),
+    Case::new("freelist.drain_all", freelist_drain_all).needs_two_cpus(),
+    Case::new("memory", memory),
 ];
 
 /// The variants' names that rows are compared by.
@@ -220,7 +220,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             .args(["bench", "percpu", "--case", "counter.add", "--json"])
             .arg(file.path())
             .env(VARIABLE, backend);
-        child.args((ctx.effort.rounds == crate::measure::Effort::QUICK.rounds).then_some("--quick"));
+        child.args(ctx.effort.is_quick().then_some("--quick"));
         let output = child.stdin(std::process::Stdio::null()).output()?;
         if crate::measure::INTERRUPTED.load(Relaxed) {
             return Ok(None);

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::{Effort, INTERRUPTED};
-use warmcore_bench::{What, part, run, signals};
+use warmcore_bench::{What, run, run_part, signals};
 use warmcore_results::write_whole;
 
 /// Arguments of `warmcore bench`.
@@ -79,7 +79,7 @@ pub struct PartArgs {
 
 /// The hidden command: runs a part and prints its answer.
 pub fn part_command(args: &PartArgs) -> anyhow::Result<()> {
-    part::run(&args.part)
+    run_part(&args.part)
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@
 //! Number.  A CPU's table has 2048 stocks in 32 KiB, as much as an L1 data cache has.
 
 use super::peers::*;
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::Variant;
-use warmcore_results::Bound;
+use warmcore_budget::{Account, StockKind};
+use warmcore_results::{Bound, Row};
 
 const SOME: usize = 16;
 const MANY: usize = 10_000;
@@ -95,8 +96,8 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     rows.extend(
         counts
             .iter()
-            .filter_map(|count| measured.ratio(&name(ATOMICS, *count), &name(super::ours(), *count))),
+            .filter_map(|count| measured.ratio(&name(ATOMICS, *count), &name(super::setup::ours(), *count))),
     );
-    rows.extend(measured.ratio(&name(&called(ATOMICS), SOME), &name(&called(super::ours()), SOME)));
+    rows.extend(measured.ratio(&name(&called(ATOMICS), SOME), &name(&called(super::setup::ours()), SOME)));
     Ok(Some(rows))
 }

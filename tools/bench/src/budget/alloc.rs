@@ -7,15 +7,16 @@
 //!          is in the L1 cache; so there are also 64 blocks at a time, of all sizes, as a server has them.
 //! Number.  64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
 
-use super::*;
-use crate::CaseCtx;
-use crate::measure::Variant;
+use super::setup::*;
+use crate::case::CaseCtx;
+use crate::measure::{Measured, Variant};
 use fastrand::Rng;
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
+use warmcore_budget::Account;
 use warmcore_budget::process::{BudgetAlloc, enter};
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 
 static MIMALLOC: MiMalloc = MiMalloc;
 static OVER_MIMALLOC: BudgetAlloc<MiMalloc> = BudgetAlloc::new(MiMalloc);
@@ -215,6 +216,7 @@ fn header_bytes(account: &Account, align: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmcore_budget::StockKind;
 
     #[test]
     fn a_block_is_paid_with_its_header_and_given_back() {

@@ -11,15 +11,17 @@
 //! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one
 //!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
 
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::{INTERRUPTED, Variant};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{Ordering::*, compiler_fence};
 use std::time::Instant;
-use warmcore_sys::clock;
+use warmcore_budget::{Account, StockKind};
+use warmcore_results::Row;
 use warmcore_sys::rseq::current_cpu;
+use warmcore_sys::{affinity, clock};
 use warmcore_types::CpuId;
 
 const UNIT: &str = "cycles";

@@ -9,16 +9,18 @@
 //!          it, on average. Reading the clock is in the times: 20 to 30 ns.
 //! Writers. `SharedState`: who asks, on one line; who answers, on another.
 
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
 use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Instant;
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, Accounts, Node, StockKind};
 use warmcore_line::{Line, Padded};
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::rseq::current_cpu;
-use warmcore_sys::{clock, membarrier};
+use warmcore_sys::{affinity, clock, membarrier};
 use warmcore_types::CpuId;
 
 pub use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
@@ -277,7 +279,7 @@ fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result
         let mut asking = Asking { state, helper: &helper, contended, rng: Rng::with_seed(7) };
         let mut all = || {
             let mut samples: Samples = vec![Vec::new(); methods.len()];
-            let rounds = if is_quick(ctx.effort) { 8 } else { 25 };
+            let rounds = if ctx.effort.is_quick() { 8 } else { 25 };
             for round in 0..rounds {
                 let mut order: Vec<usize> = (0..methods.len()).collect();
                 Rng::with_seed(round).shuffle(&mut order);
@@ -350,10 +352,12 @@ fn rows(
         let i = methods.iter().position(|method| method.name == name)?;
         samples[i].iter().map(|round| median(round)).collect()
     };
-    let ours = medians(ours());
-    for method in methods.iter().filter(|method| method.name != super::ours() && method.how != How::Message) {
+    let ours = medians(super::setup::ours());
+    for method in
+        methods.iter().filter(|method| method.name != super::setup::ours() && method.how != How::Message)
+    {
         if let (Some(above), Some(below)) = (medians(method.name), &ours) {
-            rows.push(Row::ratio(case, method.name, super::ours(), &above, below));
+            rows.push(Row::ratio(case, method.name, super::setup::ours(), &above, below));
         }
     }
     Ok(Some(rows))
@@ -390,7 +394,7 @@ mod tests {
     fn nothing_is_said_over_a_way_whose_time_this_program_chose() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         let methods = [
-            account_method(super::super::ours(), How::Taken, leaf),
+            account_method(ours(), How::Taken, leaf),
             account_method(MESSAGE, How::Message, leaf),
             account_method(HELPER, How::Helper, leaf),
         ];

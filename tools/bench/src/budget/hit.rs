@@ -9,14 +9,15 @@
 //! Number.  About 1080 units are in use in a ring at a time; the sizes repeat after 1024.
 
 use super::peers::*;
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::Variant;
 use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use warmcore_budget::{Account, Accounts, Node, StockKind};
 use warmcore_line::Padded;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::rseq::current_cpu;
 
 /// What the other CPU does meanwhile.

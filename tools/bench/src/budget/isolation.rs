@@ -9,17 +9,18 @@
 //!          All rounds together have 100 000 drains at the higher rate.
 //! Source.  proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
 
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use warmcore_budget::Account;
 use warmcore_line::Padded;
-use warmcore_results::Bound;
-use warmcore_sys::{clock, membarrier};
+use warmcore_results::{Bound, Row};
+use warmcore_sys::{affinity, clock, membarrier};
 use warmcore_types::CpuId;
 
 const ACCOUNTS: usize = 500;
@@ -247,7 +248,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         METHODS.iter().filter(|method| has_fence || method.action != Action::Fence).collect();
     let accounts = &leaves(default_kind(), LIMIT, ACCOUNTS)[..];
     let partner = ctx.cpus.partner.context("a case that needs two")?;
-    let (own, rounds) = (ctx.cpus.own, if is_quick(ctx.effort) { 14 } else { 40 });
+    let (own, rounds) = (ctx.cpus.own, if ctx.effort.is_quick() { 14 } else { 40 });
     let before = affinity::allowed()?;
     affinity::pin(own)?;
     let state = &SharedState {

@@ -11,17 +11,19 @@
 //! Writers. Every thread its own queue; `held`: all threads.
 
 use super::peers::*;
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
 use fastrand::Rng;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
-use warmcore_budget::capacity;
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, Accounts, Node, StockKind, capacity};
 use warmcore_line::Padded;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
+use warmcore_sys::affinity;
 use warmcore_sys::rseq::current_cpu;
 use warmcore_types::CpuId;
 
@@ -210,7 +212,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         peer_gate(STD_MUTEX, |n| charge_std(&std_mutex, n), |n| uncharge_std(&std_mutex, n)),
         cached_gate(&cached),
     ]);
-    let rounds = if is_quick(ctx.effort) { 3 } else { 8 };
+    let rounds = if ctx.effort.is_quick() { 3 } else { 8 };
     let mut sums: Vec<Sum> = gates.iter().map(|_| Sum::default()).collect();
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..gates.len()).collect();

@@ -8,14 +8,15 @@
 //!          10 000 accounts. A word for each account and CPU is 2048.
 //! Source.  `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
 
-use super::*;
-use crate::CaseCtx;
-use crate::cid::memory::resident_process_bytes;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::part::{self, Part};
+use crate::resident::resident_process_bytes;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use warmcore_budget::stock::{AtomicStocks, Stocks};
-use warmcore_results::Bound;
+use warmcore_budget::{AccountConfig, Accounts, Node};
+use warmcore_results::{Bound, Row};
 use warmcore_types::CpuId;
 
 const BYTES_MAX: f64 = 2048.0;
@@ -39,6 +40,15 @@ pub struct Taken {
     process: u64,
     /// Stocks that are open in the end: what did not find a place charged up the tree.
     stocks: u64,
+}
+
+impl Part for Many {
+    const NAME: &'static str = "Accounts";
+    type Answer = Taken;
+
+    fn answer(self) -> anyhow::Result<Taken> {
+        self.take()
+    }
 }
 
 impl Many {
@@ -84,7 +94,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         ("warmcore atomic, all on the same 4 of 256", true),
     ] {
         let many = Many { accounts: ACCOUNTS, common };
-        let Some(taken) = part::ask::<Taken>(&Part::Accounts(many))? else { return Ok(None) };
+        let Some(taken) = part::ask(&many)? else { return Ok(None) };
         let each = |metric: &str, bytes: u64| {
             Row::exact(
                 ctx.name,

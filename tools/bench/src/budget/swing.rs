@@ -6,9 +6,11 @@
 //! Number.  A stock for charges of 1 has room for 511: of 4096 charges up, 16 go up the tree.
 
 use super::peers::*;
-use super::*;
-use crate::CaseCtx;
+use super::setup::*;
+use crate::case::CaseCtx;
 use crate::measure::Variant;
+use warmcore_budget::StockKind;
+use warmcore_results::Row;
 use warmcore_sys::rseq::current_cpu;
 
 /// A quarter of the room.

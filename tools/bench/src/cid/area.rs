@@ -7,7 +7,6 @@
 //!          guard does, 2 ns of 300.
 //! Writers. An area: who is alone on it.
 
-use super::{BY_CPU, MM_CID};
 use anyhow::Context;
 use bytemuck::Zeroable;
 use std::cell::UnsafeCell;
@@ -19,6 +18,11 @@ use warmcore_percpu::{PerCid, PerCpu};
 use warmcore_sys::{affinity, clock, rseq};
 use warmcore_tenant::Tenant;
 use warmcore_types::{Cid, CpuId};
+
+/// Indexed by the CPU's number: as many areas as CPUs, and always the own one.
+pub const BY_CPU: &str = "by cpu";
+/// Indexed by the kernel's id, of which the process has one set.
+pub const MM_CID: &str = "mm_cid";
 
 /// As in the published program.
 pub const AREA_BYTES: usize = 16 << 10;

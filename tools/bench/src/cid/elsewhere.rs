@@ -6,7 +6,7 @@
 //!          one went that way.
 //! Number.  64 entries of 20 to 30 ns, all of it in the cache: 2 µs between two readings of the clock.
 
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};

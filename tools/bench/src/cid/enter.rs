@@ -4,7 +4,7 @@
 //!          be alone on something: a lock, a slot of a thread, a slot of a slab, a set of free ids.
 //! Number.  A compare-and-swap and a store: 2.2 ns on a 3.7 GHz Zen 4; a Mutex has two of the former.
 
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::measure::Variant;
 use bytemuck::Zeroable;
 use sharded_slab::Slab;

@@ -6,12 +6,12 @@
 //! Number.  A burst of 0.3 µs and a hand-over of 0.1 µs, if each CPU has its own area.
 //! Writers. The flag: both, each when it is its turn.
 
-use super::area::Method;
-use super::{BY_CPU, OURS};
-use crate::CaseCtx;
+use super::area::{BY_CPU, Method};
+use crate::case::CaseCtx;
 use crate::measure::Variant;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use warmcore_line::Padded;
+use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 
 /// More would mean that ids cost something while they stay.

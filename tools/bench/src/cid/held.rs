@@ -6,12 +6,12 @@
 //!          somebody (overflow) are above and aside. Deterministic: the rows are exact.
 //! Number.  4000 interleavings of 300 steps: 0.3 s.
 
-use super::{OURS, is_quick};
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
 use fastrand::Rng;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{HeldCid, Ids, Policy, User, pcpu_cids, policy};
+use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 use warmcore_types::{CpuId, CpuSet};
 
@@ -74,7 +74,7 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
 }
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let each = if is_quick(ctx.effort) { 1000 } else { 4000 };
+    let each = if ctx.effort.is_quick() { 1000 } else { 4000 };
     let mut rows = Vec::new();
     for (i, policy) in policy::ALL.into_iter().enumerate() {
         let mut found = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             ctx.effort.rounds * (i + 1) / policy::ALL.len() - ctx.effort.rounds * i / policy::ALL.len();
         (0..steps).for_each(|_| (ctx.tick)());
     }
-    rows.push(Row::exact(ctx.name, super::BY_CPU, "slots ever touched", "slots", CPUS as f64, 1));
+    rows.push(Row::exact(ctx.name, super::area::BY_CPU, "slots ever touched", "slots", CPUS as f64, 1));
     Ok(Some(rows))
 }
 

@@ -13,14 +13,14 @@
 
 use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
-use super::{OURS, is_quick};
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::measure::Effort;
 use crate::part::{self, Part};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::{affinity, clock, map};
 use warmcore_types::CpuId;
@@ -77,6 +77,15 @@ fn cpus() -> anyhow::Result<Vec<CpuId>> {
 
 /// What a thread did: its visits, and of the last of them what was timed, still nobody's.
 type Done = (Vec<Visit>, Vec<(usize, Timed)>);
+
+impl Part for Round {
+    const NAME: &'static str = "Round";
+    type Answer = Vec<Timed>;
+
+    fn answer(self) -> anyhow::Result<Vec<Timed>> {
+        self.run()
+    }
+}
 
 impl Round {
     /// Runs it in this process, which has nothing else to do.
@@ -148,7 +157,7 @@ fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Re
 }
 
 fn rounds(effort: Effort) -> impl Iterator<Item = (u64, usize)> {
-    let quick = is_quick(effort);
+    let quick = effort.is_quick();
     DELAYS.into_iter().map(move |(delay, full, short)| (delay, if quick { short } else { full }))
 }
 
@@ -183,7 +192,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             for i in order {
                 let (method, touched, measured) = &mut variants[i];
                 let method = (*method).to_owned();
-                let part = Part::Round(Round { method, delay_ms, touched: *touched, seed });
+                let part = Round { method, delay_ms, touched: *touched, seed };
                 let Some(timed) = part::ask(&part)? else {
                     // The pauses that were finished are whole.
                     return Ok((!rows.is_empty()).then_some(rows));

@@ -6,9 +6,9 @@
 //! Number.  A slot for each of 384 CPUs, padded: 48 KiB a tenant, and 480 MiB for ten thousand.
 //! Source.  proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
 
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::part::{self, Part};
-use anyhow::Context;
+use crate::resident::resident_process_bytes;
 use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -54,6 +54,15 @@ enum DataKind {
 struct Data {
     number: LocalU64,
     more: [u64; 7],
+}
+
+impl Part for Many {
+    const NAME: &'static str = "Memory";
+    type Answer = f64;
+
+    fn answer(self) -> anyhow::Result<f64> {
+        self.bytes_each()
+    }
 }
 
 impl Many {
@@ -138,15 +147,6 @@ fn grown<T: Send + Sync>(
     })
 }
 
-/// What this process has in memory.
-pub fn resident_process_bytes() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("can't tell the memory in use")?;
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    Ok(kib.context("/proc/self/smaps_rollup names no Rss")? * 1024)
-}
-
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let many = |kind| Many { kind, number: TENANTS };
     let kinds = [
@@ -164,7 +164,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     ];
     let mut rows = Vec::new();
     for (i, (name, many, is_promised)) in kinds.iter().enumerate() {
-        let Some(bytes) = part::ask::<f64>(&Part::Memory(*many))? else { return Ok(None) };
+        let Some(bytes) = part::ask(many)? else { return Ok(None) };
         let row = Row::exact(ctx.name, name, "memory each", "bytes", bytes.round(), many.number as u64);
         rows.push(if *is_promised { row.promise(Bound::AtMost, BYTES_MAX) } else { row });
         let steps = ctx.effort.rounds * (i + 1) / kinds.len() - ctx.effort.rounds * i / kinds.len();

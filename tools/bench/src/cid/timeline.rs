@@ -5,10 +5,10 @@
 //!          Three policies see the same world. Deterministic: rows and picture are exact.
 //! Number.  12 s: 56 bursts after a pause. Drawn as 64 marks and the bands where ids were kept.
 
-use super::OURS;
 use super::shares::{Visit, Whose, percent, whose};
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, User, pcpu_cids};
+use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Lane, Row, Span, Timeline};
 use warmcore_types::{CpuId, CpuSet};
 

@@ -4,8 +4,8 @@
 //!          its stdin is closed, which is when this process ends.
 //! Number.  A command and its answer are 50 µs, outside of what is timed.
 
-use super::load::{LoadCommand, Seen};
-use crate::part::{COMMAND, Part};
+use super::load::{LoadCommand, PART, Seen};
+use crate::part::COMMAND;
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,7 +22,7 @@ impl Client {
     /// Starts it.
     pub fn start() -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(COMMAND).arg(serde_json::to_string(&Part::HttpLoad)?);
+        command.arg(COMMAND).arg(serde_json::json!({ PART: null }).to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("can't start the client")?;
         let answers = BufReader::new(child.stdout.take().context("it has a stdout")?);

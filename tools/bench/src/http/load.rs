@@ -21,6 +21,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use warmcore_sys::clock;
 
+/// The name of the part that answers [`LoadCommand`]s, for as long as there are any on stdin.
+pub const PART: &str = "HttpLoad";
+
 /// What a client is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LoadCommand {

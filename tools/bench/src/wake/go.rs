@@ -7,7 +7,7 @@
 //! Number.  Building takes about a second where Go's own packages are built already. A line and its answer
 //!          are 50 µs, outside of what is timed.
 
-use super::race::Plan;
+use super::plan::Plan;
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};

@@ -7,15 +7,17 @@
 //! Number.  A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack, of 2 KiB at least.
 //! Source.  proc(5), `/proc/pid/smaps_rollup`.
 
+use super::contender::*;
+use super::executor::*;
+use super::go;
 use super::race::{Counts, Plan};
-use super::*;
-use crate::CaseCtx;
-use crate::cid::memory::resident_process_bytes;
+use crate::case::CaseCtx;
 use crate::part::{self, Part};
+use crate::resident::resident_process_bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 
 const TASKS: usize = 100_000;
 const BATCH: usize = 100;
@@ -25,6 +27,15 @@ const BATCH: usize = 100;
 pub struct Waiting {
     who: Contender,
     tasks: usize,
+}
+
+impl Part for Waiting {
+    const NAME: &'static str = "WakeMemory";
+    type Answer = f64;
+
+    fn answer(self) -> anyhow::Result<f64> {
+        self.bytes_each()
+    }
 }
 
 impl Waiting {
@@ -69,8 +80,8 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let hosts = there(EACH);
     let mut taken = Vec::new();
     for (i, who) in hosts.iter().enumerate() {
-        let part = Part::WakeMemory(Waiting { who: *who, tasks: TASKS });
-        let Some(bytes) = part::ask::<f64>(&part)? else { return Ok(None) };
+        let part = Waiting { who: *who, tasks: TASKS };
+        let Some(bytes) = part::ask(&part)? else { return Ok(None) };
         taken.push(bytes.round());
         let at = |i: usize| ctx.effort.rounds * i / hosts.len();
         (at(i)..at(i + 1)).for_each(|_| (ctx.tick)());

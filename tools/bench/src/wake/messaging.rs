@@ -5,12 +5,14 @@
 //! Number.  16 groups are 640 tasks and 320 channels; a message is 100 bytes, as hackbench's.
 //! Source.  hackbench, from rt-tests: its groups, its numbers, its size of a message.
 
+use super::contender::*;
+use super::executor::*;
+use super::race;
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 
 const SIDE: usize = 20;
 const BYTES: usize = 100;

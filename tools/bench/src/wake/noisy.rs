@@ -8,16 +8,19 @@
 //! Number.  Polls that can't be interrupted leave a floor: the task waits for the first of the workers to end
 //!          its poll. Of two workers, each at a random point of 20 µs, that is 18 µs in one case of 100.
 
+use super::contender::*;
+use super::executor::*;
 use super::quantiles::Quantiles;
+use super::race;
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
+use crate::runtimes::cpus;
 use fastrand::Rng;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 const HOGS: usize = 64;

@@ -4,14 +4,23 @@
 //!          the task is in; two tenants of equal weight stand for the noisy neighbour and the other one.
 //! Number.  Two runtimes if both policies run: four threads on two CPUs, asleep while others run.
 
-use super::Policy;
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 use warmcore_runtime::{JoinHandle, PolicyKind, Runtime};
 use warmcore_tenant::Tenant;
+
+/// A policy of our runtime, as it can be asked for from another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// The one that makes promises.
+    Home,
+    /// A queue per last-level cache, as published.
+    SharedQueue,
+}
 
 /// Our runtime.
 #[derive(Clone, Copy)]

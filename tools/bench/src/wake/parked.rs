@@ -6,14 +6,16 @@
 //!          and sleeps in the kernel.
 //! Number.  A futex wake of a thread on an idle virtual CPU is 10 to 30 µs, most of it the host's.
 
+use super::contender::*;
+use super::executor::*;
 use super::quantiles::Quantiles;
+use super::race;
 use super::race::{Metric, Plan, Slice, Window, time};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use fastrand::Rng;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 pub(super) struct Parked;

@@ -4,12 +4,14 @@
 //!          one, so every wake is of a channel made for it. The times are round trips, two wakes.
 //! Number.  400 ns a round trip is two polls, two sends, two wakes and one reading of the clock, which is 20.
 
+use super::contender::*;
+use super::executor::*;
 use super::quantiles::Quantiles;
+use super::race;
 use super::race::{Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use tokio::sync::{mpsc, oneshot};
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 /// What the messages go through.

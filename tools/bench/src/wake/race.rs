@@ -8,11 +8,13 @@
 //!          the median over the slices: the tail of an ordinary moment, not of the worst one.
 //! Writers. The measuring thread; tasks write what [`Counts`] counts.
 
-use super::executor::{Smol, Tokio, TokioPerCore, me};
+use super::contender::{Contender, there};
+use super::executor::{Executor, Smol, Tokio, TokioPerCore, me};
 use super::go;
-use super::{Contender, Executor, Ours};
-use crate::CaseCtx;
-use crate::measure::{Effort, INTERRUPTED};
+use super::ours::Ours;
+pub use super::plan::Plan;
+use crate::case::CaseCtx;
+use crate::measure::INTERRUPTED;
 use anyhow::Context;
 use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -20,30 +22,6 @@ use std::time::Duration;
 use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
-
-/// How many rounds, and how long a slice takes.
-#[derive(Debug, Clone, Copy)]
-pub struct Plan {
-    pub rounds: usize,
-    pub warm: Duration,
-    pub measure: Duration,
-}
-
-impl Plan {
-    /// For cases in which something happens all the time.
-    pub fn busy(effort: Effort) -> Self {
-        match super::is_quick(effort) {
-            true => Self { rounds: 5, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
-            false => Self { rounds: 15, warm: Duration::from_millis(6), measure: Duration::from_millis(30) },
-        }
-    }
-
-    /// For cases that wait: so many times longer slices.
-    pub fn slow(effort: Effort, times: u32) -> Self {
-        let busy = Self::busy(effort);
-        Self { measure: busy.measure * times, ..busy }
-    }
-}
 
 /// When a slice counts, on [`clock`].
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +192,7 @@ pub fn run(
     plan: Plan,
     tick: &dyn Fn(usize),
 ) -> anyhow::Result<Option<Race>> {
-    let who = super::there(who);
+    let who = there(who);
     let metrics = slice.metrics();
     let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
     let mut stalled = vec![0; who.len()];

@@ -5,13 +5,17 @@
 //!          scope: there it is a goroutine for each job and a wait group, opened from a goroutine.
 //! Number.  A job is 5 µs: two workers do at most 400 000 of them a second.
 
+use super::contender::*;
+use super::executor::*;
 use super::noisy::{compute, steps_in};
+use super::race;
 use super::race::{Metric, Plan, Slice, Window, rate};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
+use crate::runtimes::cpus;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use warmcore_results::Row;
 use warmcore_sys::clock;
 
 const JOBS: usize = 1000;

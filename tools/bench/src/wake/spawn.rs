@@ -6,11 +6,13 @@
 //!          makes is made inside.
 //! Number.  3 M/s is 330 ns for making, running, joining and freeing a task.
 
+use super::contender::*;
+use super::executor::*;
+use super::race;
 use super::race::{Counts, Metric, Plan, Slice, Window, rate};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 /// How tasks are made.

@@ -3,10 +3,13 @@
 //! Model.   Every task yields until told to stop. Counted are polls: what a turn of the queues costs.
 //! Number.  10 M/s on two workers is 200 ns a turn, with the count in it.
 
+use super::contender::*;
+use super::executor::*;
+use super::race;
 use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use std::sync::Arc;
+use warmcore_results::Row;
 
 const TASKS: usize = 1000;
 

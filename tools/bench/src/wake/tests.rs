@@ -1,6 +1,7 @@
-use super::race::{Metric, Plan, Slice, rate, run, time};
+use super::contender::*;
+use super::executor::Executor;
+use super::race::{self, Metric, Plan, Slice, rate, run, time};
 use super::*;
-use crate::part::Part;
 
 /// One short slice of everybody: it ends, and comes to a number for each metric.
 fn runs_on(who: &[Contender], slice: &impl Slice) {
@@ -69,8 +70,8 @@ fn a_slice_in_which_nothing_happened_is_kept_and_told() {
 #[test]
 fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
     for who in there(&[Contender::Smol, Contender::Go]) {
-        let part = format!(r#"{{"WakeMemory":{{"who":"{who:?}","tasks":1000}}}}"#);
-        let Part::WakeMemory(waiting) = serde_json::from_str(&part).unwrap() else { panic!("{part}") };
+        let waiting: memory::Waiting =
+            serde_json::from_str(&format!(r#"{{"who":"{who:?}","tasks":1000}}"#)).unwrap();
         assert!(waiting.bytes_each().unwrap().is_finite(), "{who:?}");
     }
     for who in there(&[Contender::Tokio, Contender::Go, Contender::Alone]) {

@@ -8,14 +8,16 @@
 //!          that is late wakes less often, so the wakes stand beside.
 //! Source.  clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
 
+use super::contender::*;
+use super::executor::*;
 use super::race::{Counts, Metric, Plan, Slice, rate};
-use super::*;
-use crate::CaseCtx;
+use super::{go, race};
+use crate::case::CaseCtx;
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 const TIMERS: usize = 1000;
@@ -70,6 +72,15 @@ pub struct Idle {
     pub(super) span_ms: u64,
 }
 
+impl Part for Idle {
+    const NAME: &'static str = "WakeIdle";
+    type Answer = Vec<f64>;
+
+    fn answer(self) -> anyhow::Result<Vec<f64>> {
+        self.watch()
+    }
+}
+
 impl Idle {
     /// CPU time per second in ms, of every span.
     pub fn watch(self) -> anyhow::Result<Vec<f64>> {
@@ -111,13 +122,13 @@ impl Visit for Idle {
 }
 
 pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let (spans, span_ms) = if is_quick(ctx.effort) { (3, 500) } else { (5, 1000) };
+    let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last one has no runtime: what it uses is the price of being asked.
     let hosts = [there(EACH), vec![Contender::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
-        let part = Part::WakeIdle(Idle { who: *who, spans, span_ms });
-        let Some(samples) = part::ask::<Vec<f64>>(&part)? else { return Ok(None) };
+        let part = Idle { who: *who, spans, span_ms };
+        let Some(samples) = part::ask(&part)? else { return Ok(None) };
         let row = Row::of(ctx.name, who.name(), "CPU per second", "ms", &samples);
         rows.push(if *who == Contender::OURS { row.promise(Bound::AtMost, IDLE_MS_MAX) } else { row });
         let at = |i: usize| ctx.effort.rounds * i / hosts.len();

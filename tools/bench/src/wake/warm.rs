@@ -10,18 +10,21 @@
 //!          move 55 to 160. Four such sets fit a core's 1 MiB, sixteen on two cores don't.
 //! Writers. A set's lines: its task, in whichever thread runs it.
 
+use super::contender::*;
+use super::executor::*;
 use super::quantiles::Quantiles;
+use super::race;
 use super::race::{Metric, Plan, Race, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
-use super::*;
-use crate::CaseCtx;
+use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
+use crate::runtimes::cpus;
 use fastrand::Rng;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use warmcore_results::Bound;
+use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 /// What a task does between two touches.

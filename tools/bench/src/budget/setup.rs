@@ -1,0 +1,138 @@
+//! Setup: accounts of each kind, and rows, as all cases of budgets make them.
+
+use crate::measure::Measured;
+use std::fmt::Display;
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, AccountConfig, Accounts, Node, StockKind};
+use warmcore_percpu::{Backend, backend};
+use warmcore_results::{NOISY_ABOVE, Row};
+use warmcore_sys::affinity;
+
+/// Ours, on restartable sections: the default where they run.
+pub const RSEQ: &str = "warmcore rseq";
+/// Ours, one atomic word per stock: the strict one.
+pub const ATOMIC_STOCKS: &str = "warmcore atomic";
+/// The published design, a lock in each stock: not offered to users, whose threads lose the CPU.
+pub const LOCK: &str = "warmcore lock (reference)";
+/// One number for all, charged by compare-and-swap below its limit.
+pub const ATOMIC: &str = "one shared atomic";
+/// Three of them, leaf to root, given back where one refuses.
+pub const ATOMICS: &str = "three atomics, leaf to root";
+pub const STD_MUTEX: &str = "std Mutex";
+pub const PARKING_LOT: &str = "parking_lot Mutex";
+/// Free units that only their own thread can reach.
+pub const CACHED: &str = "thread-cached, no drain";
+
+/// Far from every limit.
+pub const LIMIT: u64 = 1 << 40;
+
+/// Whether restartable sections run here; without, the kind that uses them is left out.
+pub fn on_rseq() -> bool {
+    matches!(backend(), Backend::Rseq(_))
+}
+
+/// The kind that others are compared with: the default one.
+pub fn ours() -> &'static str {
+    if on_rseq() { RSEQ } else { ATOMIC_STOCKS }
+}
+
+pub fn default_kind() -> StockKind {
+    if on_rseq() { StockKind::Rseq } else { StockKind::Atomic }
+}
+
+/// Leaves of one group of one root.
+pub fn leaves(kind: StockKind, limit: u64, count: usize) -> Vec<Account> {
+    let group = Account::root("root").limit(limit).kind(kind).build().child("group").limit(limit).build();
+    (0..count).map(|_| group.child("leaf").limit(limit).build()).collect()
+}
+
+/// The same, where sections run.
+pub fn rseq_leaves(limit: u64, count: usize) -> Option<Vec<Account>> {
+    on_rseq().then(|| leaves(StockKind::Rseq, limit, count))
+}
+
+/// Accounts with a lock in each stock.
+pub fn locked() -> Accounts<LockedStocks> {
+    Accounts::new(LockedStocks::new(affinity::nr_cpu_ids() as u32))
+}
+
+/// As [`leaves`].
+pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize) -> Vec<&Node> {
+    let make = |parent, name: &str| {
+        let plan =
+            AccountConfig { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+        accounts.create(parent, plan).expect("without a guarantee nothing is refused")
+    };
+    let group = make(Some(make(None, "root")), "group");
+    (0..count).map(|_| make(Some(group), "leaf")).collect()
+}
+
+/// Everything fits here: a refusal is a bug.
+#[inline(always)]
+pub fn must<E: Display>(result: Result<(), E>) {
+    if let Err(error) = result {
+        refused(&error);
+    }
+}
+
+#[inline(always)]
+pub fn must_fit(is_charged: bool) {
+    if !is_charged {
+        refused(&"full");
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub fn refused(error: &dyn Display) -> ! {
+    panic!("what fits was refused: {error}")
+}
+
+/// Gives back what a measurement left charged, so that the accounts can go.
+pub fn settle<'a>(accounts: impl IntoIterator<Item = &'a Account>) {
+    for account in accounts {
+        must(account.uncharge(account.exact_usage()));
+    }
+}
+
+/// Times, the promises, then all other ratios over ours.
+pub fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
+    let promised: Vec<Row> = promises.into_iter().flatten().collect();
+    let is_promised = |row: &Row| promised.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over));
+    let mut rows = measured.times();
+    rows.extend(promised.iter().cloned());
+    rows.extend(measured.ratios_over(ours()).into_iter().filter(|row| !is_promised(row)));
+    rows
+}
+
+/// A row whose median is another quantile of the samples, with the interval of that one by the same
+/// reasoning: the ranks of the binomial distribution, in its normal approximation.
+pub fn quantile_row(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Row {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len() - 1;
+    let (at, half) = (q * last as f64, 1.96 * (q * (1.0 - q) * sorted.len() as f64).sqrt());
+    let rank = |at: f64| sorted[(at.max(0.0).round() as usize).min(last)];
+    let (value, ci) = (rank(at), [rank((at - half).floor()), rank((at + half).ceil())]);
+    Row {
+        n: sorted.len() as u64,
+        noisy: ci[0] < value * (1.0 - NOISY_ABOVE) || ci[1] > value * (1.0 + NOISY_ABOVE),
+        ci95: Some(ci),
+        ..Row::of(case, variant, metric, unit, &[value])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_lies_in_its_interval_and_the_last_one_is_the_largest() {
+        let samples: Vec<f64> = (1..=10_000).rev().map(f64::from).collect();
+        let row = quantile_row("c", "v", "p99", "ns", &samples, 0.99);
+        let [lo, hi] = row.ci95.unwrap();
+        assert!((9899.0..=9901.0).contains(&row.median) && lo < row.median && row.median < hi, "{row:?}");
+        assert!(!row.noisy && row.n == 10_000);
+        assert_eq!(quantile_row("c", "v", "p99", "ns", &[1.0, 5.0], 0.999).median, 5.0);
+    }
+}

@@ -1,0 +1,101 @@
+//! Contenders: the runtimes and policies that the cases compare.
+
+use super::executor::{Executor, Smol, Tokio, TokioPerCore};
+use super::go;
+use super::ours::{Ours, Policy};
+use serde::{Deserialize, Serialize};
+
+/// A variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Contender {
+    /// Our runtime, by one of its policies.
+    Ours(Policy),
+    /// Our runtime where nobody told it of tenants.
+    OursWithoutTenants,
+    /// Tokio with several threads, as its users have it.
+    Tokio,
+    /// The same, with a CPU for each thread.
+    TokioPinned,
+    /// One of tokio's single-threaded runtimes on each CPU.
+    TokioPerCore,
+    /// Smol's executor on a thread for each CPU.
+    Smol,
+    /// Rayon's pool.
+    Rayon,
+    /// One thread, in a loop.
+    Alone,
+    /// Go's runtime, in a process of its own.
+    Go,
+}
+
+/// Ours, and those that others know.
+pub const EACH: &[Contender] = &[
+    Contender::OURS,
+    Contender::Tokio,
+    Contender::TokioPinned,
+    Contender::TokioPerCore,
+    Contender::Smol,
+    Contender::Go,
+];
+
+/// Ours by our other policy: what of it is the policy's, and what the rest's.
+pub const OTHER_POLICIES: [Contender; 1] = [Contender::Ours(Policy::SharedQueue)];
+
+/// Ours by every policy, then the others.
+pub fn all() -> Vec<Contender> {
+    [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
+}
+
+/// Without Go, where it can't be asked.
+pub fn there(who: &[Contender]) -> Vec<Contender> {
+    who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
+}
+
+/// What is done with a host of any type.
+pub trait Visit {
+    type Out;
+    fn visit<H: Executor>(self, executor: H) -> Self::Out;
+}
+
+impl Contender {
+    /// The one that makes promises.
+    pub const OURS: Self = Self::Ours(Policy::Home);
+
+    /// As it stands in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours(Policy::Home) => "warmcore",
+            Self::Ours(Policy::SharedQueue) => "warmcore shared queue",
+            Self::OursWithoutTenants => "warmcore, no tenants",
+            Self::Tokio => "tokio",
+            Self::TokioPinned => "tokio pinned",
+            Self::TokioPerCore => "tokio per core",
+            Self::Smol => "smol",
+            Self::Rayon => "rayon",
+            Self::Alone => "one thread",
+            Self::Go => "go",
+        }
+    }
+
+    /// Whether it is one of our policies.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Ours(_) | Self::OursWithoutTenants)
+    }
+
+    /// Whether it is a [`Executor`].
+    pub fn is_executor(self) -> bool {
+        !matches!(self, Self::Rayon | Self::Alone | Self::Go)
+    }
+
+    pub fn visit<V: Visit>(self, visit: V) -> V::Out {
+        match self {
+            Self::Ours(policy) => visit.visit(Ours::get(policy)),
+            Self::OursWithoutTenants => visit.visit(Ours::without_tenants()),
+            Self::Tokio => visit.visit(Tokio::get()),
+            Self::TokioPinned => visit.visit(Tokio::pinned()),
+            Self::TokioPerCore => visit.visit(TokioPerCore::get()),
+            Self::Smol => visit.visit(Smol::get()),
+            Self::Rayon | Self::Alone | Self::Go => unreachable!("{self:?} is no host"),
+        }
+    }
+}

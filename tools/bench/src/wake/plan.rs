@@ -1,0 +1,28 @@
+//! Plan: how long the slices of a case are.
+
+use crate::measure::Effort;
+use std::time::Duration;
+
+/// How many rounds, and how long a slice takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    pub warm: Duration,
+    pub measure: Duration,
+}
+
+impl Plan {
+    /// For cases in which something happens all the time.
+    pub fn busy(effort: Effort) -> Self {
+        match effort.is_quick() {
+            true => Self { rounds: 5, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
+            false => Self { rounds: 15, warm: Duration::from_millis(6), measure: Duration::from_millis(30) },
+        }
+    }
+
+    /// For cases that wait: so many times longer slices.
+    pub fn slow(effort: Effort, times: u32) -> Self {
+        let busy = Self::busy(effort);
+        Self { measure: busy.measure * times, ..busy }
+    }
+}
