@@ -4,7 +4,8 @@
 #[path = "alloc/kit.rs"]
 mod kit;
 
-use kit::{Rng, on_each_kind, used};
+use fastrand::Rng;
+use kit::{on_each_kind, used};
 use std::alloc::{Layout, System, alloc, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::thread;
@@ -147,14 +148,14 @@ fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
             .map(|n| {
                 let (tenants, all_are_done) = (tenants.clone(), all_are_done.clone());
                 thread::spawn(move || {
-                    let (mut rng, mut refused) = (Rng::new(n + 7), 0);
+                    let (mut rng, mut refused) = (Rng::with_seed(n + 7), 0);
                     let mut own: Vec<Vec<u8>> = (0..64).map(|_| Vec::new()).collect();
                     for _ in 0..30_000 {
-                        let _current = enter(&tenants[rng.below(3)]);
-                        let at = rng.below(64);
-                        if rng.below(3) == 0 {
+                        let _current = enter(&tenants[rng.usize(..3)]);
+                        let at = rng.usize(..64);
+                        if rng.usize(..3) == 0 {
                             own[at] = Vec::new();
-                        } else if own[at].try_reserve_exact(1 + rng.below(4000)).is_err() {
+                        } else if own[at].try_reserve_exact(1 + rng.usize(..4000)).is_err() {
                             refused += 1;
                         }
                     }

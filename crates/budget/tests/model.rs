@@ -5,9 +5,7 @@
 //! Number.  Half a million steps for each kind.
 #![cfg(not(loom))]
 
-mod rng;
-
-use rng::Rng;
+use fastrand::Rng;
 use warmcore_budget::{Account, Charge, OverBudget, StockKind};
 
 /// Steps for each kind. Debug builds take a tenth.
@@ -60,19 +58,19 @@ fn every_answer_is_as_expected(kind: StockKind) {
     }
     assert!(accounts.iter().all(|account| account.kind() == kind && account.explain().kind == kind.name()));
     assert_eq!(accounts[3].parent().unwrap(), accounts[1]);
-    let (mut rng, mut kept) = (Rng(42), Vec::<(usize, Charge)>::new());
+    let (mut rng, mut kept) = (Rng::with_seed(42), Vec::<(usize, Charge)>::new());
     for step in 0..STEPS {
-        let i = rng.below(5) as usize;
+        let i = rng.u64(..5) as usize;
         let left = Known::path(i).map(|a| known.limits[a].saturating_sub(known.used(a))).min().unwrap();
-        let n = match rng.below(8) {
+        let n = match rng.u64(..8) {
             0 => 0,
-            1..6 => 1 + rng.below(100),
-            6 => left.saturating_add(rng.below(3)).saturating_sub(1),
-            _ => [left / 2, left, u64::MAX, 1 << 30][rng.below(4) as usize],
+            1..6 => 1 + rng.u64(..100),
+            6 => left.saturating_add(rng.u64(..3)).saturating_sub(1),
+            _ => [left / 2, left, u64::MAX, 1 << 30][rng.u64(..4) as usize],
         };
         let expected = known.full(i, n).map(|full| format!("#{full}"));
         let context = || format!("step {step}: {n} in #{i}\n{}", accounts[i].explain());
-        match rng.below(24) {
+        match rng.u64(..24) {
             0..8 => {
                 let is = patiently(&accounts[i], expected.is_none(), || accounts[i].try_charge(n));
                 match &is {
@@ -91,7 +89,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
             10..16 => {
                 let kept: u64 =
                     kept.iter().filter(|(at, _)| *at == i).map(|(_, charge)| charge.units()).sum();
-                let back = rng.below(known.held[i] - kept + 1);
+                let back = rng.u64(..known.held[i] - kept + 1);
                 accounts[i].uncharge(back).unwrap();
                 known.held[i] -= back;
             }
@@ -103,7 +101,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
             }
             17 => {
                 // All or nothing, one account twice.
-                let other = rng.below(5) as usize;
+                let other = rng.u64(..5) as usize;
                 let charges = [(i, 40), (other, n), (i, 40)];
                 let before = known.held;
                 let mut all = |one: &dyn Fn(&Known, usize, u64) -> bool| {
@@ -137,8 +135,8 @@ fn every_answer_is_as_expected(kind: StockKind) {
             }
             19 => {
                 if !kept.is_empty() {
-                    let (at, mut charge) = kept.swap_remove(rng.below(kept.len() as u64) as usize);
-                    let part = rng.below(charge.units() + 1);
+                    let (at, mut charge) = kept.swap_remove(rng.u64(..kept.len() as u64) as usize);
+                    let part = rng.u64(..charge.units() + 1);
                     let half = charge.split(part).unwrap();
                     known.held[at] -= part;
                     drop(half);
@@ -149,7 +147,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
                 }
             }
             20 => {
-                known.limits[i] = [known.used(i) / 2, 400_000, 2_000_000, u64::MAX][rng.below(4) as usize];
+                known.limits[i] = [known.used(i) / 2, 400_000, 2_000_000, u64::MAX][rng.u64(..4) as usize];
                 accounts[i].set_limit(known.limits[i]);
             }
             21 => {
@@ -158,7 +156,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
             }
             22 => assert_eq!(accounts[i].exact_usage(), known.used(i), "{}", context()),
             _ => {
-                if rng.below(50) == 0 {
+                if rng.u64(..50) == 0 {
                     Account::reclaim_idle_all();
                 }
                 for a in Known::path(i) {

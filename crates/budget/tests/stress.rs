@@ -8,9 +8,7 @@
 //! Source.  The issue: "10⁸ operations on real threads with drains, limit changes, CPU moves, drops".
 #![cfg(not(loom))]
 
-mod rng;
-
-use rng::Rng;
+use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -124,22 +122,22 @@ fn assert_all_is_given_back(accounts: &[&Account]) {
 /// One worker: charges now, gives back 64 charges later, hands some of it to the next worker.
 fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
     const RING: usize = 64;
-    let mut rng = Rng(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut ring = [(0usize, 0u64); RING];
     let mut kept: Vec<Charge> = Vec::new();
     let mut done = 0;
     while done < operations {
-        let at = rng.below(leaves.len() as u64) as usize;
+        let at = rng.u64(..leaves.len() as u64) as usize;
         for _ in 0..256 {
             let entry = &mut ring[done as usize / 2 % RING];
             leaves[entry.0].uncharge(entry.1).unwrap();
-            let n = rng.below(64);
+            let n = rng.u64(..64);
             *entry = if leaves[at].try_charge(n).is_ok() { (at, n) } else { (at, 0) };
             done += 2;
         }
-        match rng.below(8) {
-            0 => kept.extend(leaves[at].try_hold(rng.below(100_000)).ok()),
-            1 => kept.push(leaves[at].force_hold(rng.below(500)).0),
+        match rng.u64(..8) {
+            0 => kept.extend(leaves[at].try_hold(rng.u64(..100_000)).ok()),
+            1 => kept.push(leaves[at].force_hold(rng.u64(..500)).0),
             2 => kept.extend(mine.try_iter().take(20)),
             3 => {
                 if let Some(charge) = kept.pop() {
@@ -149,7 +147,7 @@ fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge
             }
             4 => {
                 let other = (at + 1) % leaves.len();
-                let all = [(&leaves[at], rng.below(1000)), (&leaves[other], rng.below(1000))];
+                let all = [(&leaves[at], rng.u64(..1000)), (&leaves[other], rng.u64(..1000))];
                 kept.extend(Account::try_hold_all(&all).unwrap_or_default());
             }
             5 => {
@@ -190,48 +188,48 @@ fn nothing_is_lost(kind: StockKind) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| sync_channel(50)).unzip();
     let receivers: Vec<Mutex<Receiver<Charge>>> = receivers.into_iter().map(Mutex::new).collect();
     let (rounds, drained) = ([const { AtomicU64::new(0) }; 3], AtomicU64::new(0));
-    let rng = |i: usize| Rng(rounds[i].fetch_add(1, Relaxed) << 3 | i as u64);
+    let rng = |i: usize| Rng::with_seed(rounds[i].fetch_add(1, Relaxed) << 3 | i as u64);
 
     let drain = || {
         let mut rng = rng(0);
-        let account = all[rng.below(all.len() as u64) as usize];
-        match rng.below(8) {
+        let account = all[rng.u64(..all.len() as u64) as usize];
+        match rng.u64(..8) {
             0 => assert!(account.exact_usage() < 1 << 40),
             1 => assert!(account.explain().to_string().contains(" used")),
             _ => {
                 drained.fetch_add(account.drain_all().stocks.into(), Relaxed);
             }
         }
-        std::thread::sleep(Duration::from_micros(rng.below(200)));
+        std::thread::sleep(Duration::from_micros(rng.u64(..200)));
     };
     let limit = || {
         let mut rng = rng(1);
-        let account = all[rng.below(6) as usize];
+        let account = all[rng.u64(..6) as usize];
         let before = account.limit();
-        account.set_limit([0, 10_000, 1_000_000][rng.below(3) as usize]);
-        account.set_soft_limit(rng.below(1 << 30));
-        let _ = groups[1].set_guarantee(rng.below(100_000));
-        std::thread::sleep(Duration::from_micros(rng.below(100)));
+        account.set_limit([0, 10_000, 1_000_000][rng.u64(..3) as usize]);
+        account.set_soft_limit(rng.u64(..1 << 30));
+        let _ = groups[1].set_guarantee(rng.u64(..100_000));
+        std::thread::sleep(Duration::from_micros(rng.u64(..100)));
         account.set_limit(before);
         std::thread::sleep(Duration::from_millis(1));
     };
     let family = || {
         let mut rng = rng(2);
-        let parent = &leaves[rng.below(4) as usize];
-        if let Ok(child) = parent.child("child").limit(10_000).guarantee(rng.below(50)).try_build() {
+        let parent = &leaves[rng.u64(..4) as usize];
+        if let Ok(child) = parent.child("child").limit(10_000).guarantee(rng.u64(..50)).try_build() {
             let grandchild = child.child("grandchild").build();
-            for _ in 0..rng.below(40) {
-                let held = grandchild.try_hold(rng.below(50));
-                drop(child.try_hold(rng.below(50)));
+            for _ in 0..rng.u64(..40) {
+                let held = grandchild.try_hold(rng.u64(..50));
+                drop(child.try_hold(rng.u64(..50)));
                 // What the next owner gets outlives its account.
-                let _ = held.map(|charge| senders[rng.below(THREADS) as usize].try_send(charge));
+                let _ = held.map(|charge| senders[rng.u64(..THREADS) as usize].try_send(charge));
             }
         }
         // An estate: what a dropped account held is its parent's.
         let testator = estate.child("testator").build();
         let mut left = 0;
-        for _ in 0..rng.below(40) {
-            let n = rng.below(300);
+        for _ in 0..rng.u64(..40) {
+            let n = rng.u64(..300);
             left += testator.try_charge(n).map_or(0, |()| n);
         }
         drop(testator);
@@ -403,33 +401,33 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
     let tick = || clock.fetch_add(1, SeqCst);
     let seeds = AtomicU64::new(0);
     let drain = || {
-        let mut rng = Rng(seeds.fetch_add(1, Relaxed));
-        let account = &accounts[rng.below(accounts.len() as u64) as usize];
-        if rng.below(4) == 0 {
+        let mut rng = Rng::with_seed(seeds.fetch_add(1, Relaxed));
+        let account = &accounts[rng.u64(..accounts.len() as u64) as usize];
+        if rng.u64(..4) == 0 {
             Account::reclaim_idle_all();
         } else {
             account.drain_all();
         }
-        std::thread::sleep(Duration::from_micros(rng.below(300)));
+        std::thread::sleep(Duration::from_micros(rng.u64(..300)));
     };
     disturbed(
         wants.len() as u64,
         |thread| {
-            let mut rng = Rng(thread);
+            let mut rng = Rng::with_seed(thread);
             let (mut mine, mut held) = (Vec::with_capacity(calls_each), Vec::<(usize, u64)>::new());
             while mine.len() + held.len() < calls_each {
-                let give_back = held.len() > 6 || rng.below(2) == 0;
+                let give_back = held.len() > 6 || rng.u64(..2) == 0;
                 if give_back && !held.is_empty() {
-                    let (account, n) = held.swap_remove(rng.below(held.len() as u64) as usize);
+                    let (account, n) = held.swap_remove(rng.u64(..held.len() as u64) as usize);
                     let began = tick();
                     accounts[account].uncharge(n).unwrap();
                     mine.push(Call { began, ended: tick(), account, act: Act::GaveBack, n });
                     continue;
                 }
                 let (account, most) =
-                    wants[thread as usize][rng.below(wants[thread as usize].len() as u64) as usize];
+                    wants[thread as usize][rng.u64(..wants[thread as usize].len() as u64) as usize];
                 // Also all of it, each time.
-                let n = if rng.below(2) == 0 { most } else { 1 + rng.below(most) };
+                let n = if rng.u64(..2) == 0 { most } else { 1 + rng.u64(..most) };
                 let began = tick();
                 let result = accounts[account].try_charge(n);
                 let act = if result.is_ok() { Act::Charged } else { Act::Refused };
@@ -525,10 +523,10 @@ fn nobody_is_refused(kind: StockKind, base: u64) -> u64 {
     disturbed(
         THREADS,
         |thread| {
-            let (mut rng, mut mine) = (Rng(thread), Vec::<(u64, u64)>::new());
+            let (mut rng, mut mine) = (Rng::with_seed(thread), Vec::<(u64, u64)>::new());
             for _ in 0..CALLS / 4 {
                 let free = SWING - mine.iter().map(|(_, n)| n).sum::<u64>();
-                if free == 0 || rng.below(3) == 0 {
+                if free == 0 || rng.u64(..3) == 0 {
                     for (leaf, n) in mine.drain(..) {
                         // ORDERING: SeqCst, both; the sum is never more than what is charged.
                         held.fetch_sub(n, SeqCst);
@@ -536,8 +534,8 @@ fn nobody_is_refused(kind: StockKind, base: u64) -> u64 {
                     }
                     continue;
                 }
-                let n = if rng.below(4) == 0 { free } else { 1 + rng.below(free) };
-                let leaf = rng.below(2);
+                let n = if rng.u64(..4) == 0 { free } else { 1 + rng.u64(..free) };
+                let leaf = rng.u64(..2);
                 match leaves[leaf as usize].try_charge(n) {
                     Ok(()) => {
                         let sum = held.fetch_add(n, SeqCst) + n;

@@ -5,9 +5,7 @@
 //! Number.  30 000 charges for each of four threads, of which half wait.
 #![cfg(not(loom))]
 
-mod rng;
-
-use rng::Rng;
+use fastrand::Rng;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -496,16 +494,16 @@ fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
         for thread in 0..threads {
             let (leaves, root, held, waited) = (&leaves, &root, &held, &waited);
             scope.spawn(move || {
-                let (mut rng, mut kept) = (Rng(thread), None);
+                let (mut rng, mut kept) = (Rng::with_seed(thread), None);
                 for i in 0..CHARGES {
-                    let leaf = [&leaves[0], &leaves[1], root][rng.below(3) as usize];
+                    let leaf = [&leaves[0], &leaves[1], root][rng.u64(..3) as usize];
                     // Now and then all that one may have.
-                    let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.below(most) };
+                    let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.u64(..most) };
                     if i % 7 == 0 {
                         // Changed its mind, in line or before.
                         let mut future = pin!(leaf.charge(n));
                         let mut context = Context::from_waker(Waker::noop());
-                        let _ = rng.below(2) == 0 && future.as_mut().poll(&mut context).is_ready();
+                        let _ = rng.u64(..2) == 0 && future.as_mut().poll(&mut context).is_ready();
                         continue;
                     }
                     // Nobody waits with something in its hand: all might.
@@ -520,7 +518,7 @@ fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
                     waited.fetch_add(u64::from(has_waited), Relaxed);
                     let sum = held.fetch_add(n, SeqCst) + n;
                     assert!(!kind.is_strict() || sum <= limit, "{sum} of {limit} are held");
-                    if rng.below(4) == 0 {
+                    if rng.u64(..4) == 0 {
                         std::thread::yield_now();
                     }
                     held.fetch_sub(n, SeqCst);

@@ -215,13 +215,12 @@ fn damaged_debug_information_does_not_panic() {
     for flags in ["-gdwarf-3 -gstrict-dwarf", "-gdwarf-5"] {
         let Some(file) = built(directory.path(), flags, "all.c", C) else { continue };
         let whole = std::fs::read(&file).unwrap();
-        let mut state = 1u64;
+        let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..1500 {
             let mut bytes = whole.clone();
             for _ in 0..4 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let at = (state >> 33) as usize % bytes.len();
-                bytes[at] = [0, 1, 0x7f, 0x80, 0xff, (state >> 20) as u8][(state >> 28) as usize % 6];
+                let at = rng.usize(..bytes.len());
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff, rng.u8(..)][rng.usize(..6)];
             }
             if let Ok(layout) = Layout::from_elf(&bytes, "all", "damaged") {
                 let _ = (layout.holes(), layout.at_the_end(&[0], 64), layout.in_front(&[0], 64));

@@ -1,19 +1,8 @@
 //! The three kinds side by side: the same steps, the same answers.
 
 use super::*;
+use fastrand::Rng;
 use warmcore_sys::affinity;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(end)) >> 64) as u64
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -57,28 +46,28 @@ fn all_kinds_give_the_same_answers() {
     // SAFETY: the backend was chosen.
     let (atomic, locked, rseq) =
         (AtomicStocks::new(cpus), LockedStocks::new(cpus), unsafe { RseqStocks::new(cpus) });
-    let mut rng = Rng(7);
+    let mut rng = Rng::with_seed(7);
     // Both in one slot.
     let keys: [Key; 2] = [5, 5 + 2048];
     for i in 0..200_000 {
-        let key = keys[rng.below(2) as usize];
+        let key = keys[rng.u64(..2) as usize];
         let snapshot = atomic.snapshot(cpu, key);
         let free = snapshot.free as u32;
-        let n = [0, 1, free, free + 1, rng.below(100) as u32, 1 << 29][rng.below(6) as usize];
+        let n = [0, 1, free, free + 1, rng.u64(..100) as u32, 1 << 29][rng.u64(..6) as usize];
         let is_mine = snapshot.key == key;
-        let step = match rng.below(20) {
+        let step = match rng.u64(..20) {
             0..7 => Step::Charge(n),
             7..14 => Step::Uncharge(n),
             14..16 if is_mine => {
-                let capacity_log2 = snapshot.capacity_log2.max(rng.below(12) as u8);
+                let capacity_log2 = snapshot.capacity_log2.max(rng.u64(..12) as u8);
                 let most = capacity(capacity_log2) - u64::from(free);
-                Step::Refill(rng.below(most + 1) as u32, capacity_log2)
+                Step::Refill(rng.u64(..most + 1) as u32, capacity_log2)
             }
             16..18 => {
-                let closes = rng.below(3) == 0;
-                let taken = if closes { free } else { rng.below(u64::from(free) + 1) as u32 };
+                let closes = rng.u64(..3) == 0;
+                let taken = if closes { free } else { rng.u64(..u64::from(free) + 1) as u32 };
                 let capacity_log2 = if closes { 0 } else { snapshot.capacity_log2 };
-                Step::Reduction(Reduction { taken: taken as i32, capacity_log2, mark: rng.below(2) == 0 })
+                Step::Reduction(Reduction { taken: taken as i32, capacity_log2, mark: rng.u64(..2) == 0 })
             }
             _ if free == 0 && !snapshot.is_open() => Step::Bind,
             _ => continue,

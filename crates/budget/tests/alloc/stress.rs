@@ -1,6 +1,7 @@
 //! Stress: threads that allocate, pass on and free, in tenants that come and go.
 
-use super::kit::{Rng, on_each_kind, used};
+use super::kit::{on_each_kind, used};
+use fastrand::Rng;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use warmcore_budget::Account;
@@ -19,32 +20,32 @@ struct Shared {
 
 impl Shared {
     fn tenant(&self, rng: &mut Rng) -> Account {
-        let limit = [u64::MAX, 1 << 20, 50_000, 2_000][rng.below(4)];
-        self.root.child(format!("tenant {}", rng.below(1000))).limit(limit).build()
+        let limit = [u64::MAX, 1 << 20, 50_000, 2_000][rng.usize(..4)];
+        self.root.child(format!("tenant {}", rng.usize(..1000))).limit(limit).build()
     }
 
     fn step(&self, rng: &mut Rng, own: &mut Vec<Vec<u8>>) {
-        let at = rng.below(TENANTS);
+        let at = rng.usize(..TENANTS);
         let account = self.tenants[at].lock().unwrap().clone();
         let _current = enter(&account);
-        let size = [16, 200, 4096, 100_000][rng.below(4)];
-        match rng.below(100) {
-            0..40 => own.push(vec![at as u8; 1 + rng.below(size)]),
+        let size = [16, 200, 4096, 100_000][rng.usize(..4)];
+        match rng.usize(..100) {
+            0..40 => own.push(vec![at as u8; 1 + rng.usize(..size)]),
             40..60 => {
-                let block = vec![at as u8; 1 + rng.below(size)];
-                let place = &self.shelf[rng.below(SHELF)];
+                let block = vec![at as u8; 1 + rng.usize(..size)];
+                let place = &self.shelf[rng.usize(..SHELF)];
                 let before = std::mem::replace(&mut *place.lock().unwrap(), block);
                 assert!(before.iter().all(|byte| *byte == before[0]));
             }
             60..70 => {
-                let mut block = std::mem::take(&mut *self.shelf[rng.below(SHELF)].lock().unwrap());
+                let mut block = std::mem::take(&mut *self.shelf[rng.usize(..SHELF)].lock().unwrap());
                 if let Some(first) = block.first().copied() {
-                    block.resize(1 + rng.below(size), first);
+                    block.resize(1 + rng.usize(..size), first);
                     block.shrink_to_fit();
                 }
                 own.push(block);
             }
-            70..97 => own.truncate(own.len().saturating_sub(rng.below(3))),
+            70..97 => own.truncate(own.len().saturating_sub(rng.usize(..3))),
             97 => drop(account.drain_all()),
             98 => {
                 let fresh = self.tenant(rng);
@@ -52,12 +53,12 @@ impl Shared {
                 let below = before.child("below").build();
                 drop(before);
                 let _below = enter(&below);
-                own.push(vec![0; 1 + rng.below(size)]);
+                own.push(vec![0; 1 + rng.usize(..size)]);
             }
             _ => {
                 let text = account.explain().to_string();
                 let _ = account
-                    .try_hold(rng.below(size) as u64)
+                    .try_hold(rng.usize(..size) as u64)
                     .map(|held| own.push(vec![1; held.units() as usize]));
                 account.set_limit(10_000 + text.len() as u64);
             }
@@ -80,7 +81,7 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
             .map(|n| {
                 let (shared, go) = (shared.clone(), go.clone());
                 thread::spawn(move || {
-                    let (mut rng, mut own) = (Rng::new(n as u64 + 1), Vec::new());
+                    let (mut rng, mut own) = (Rng::with_seed(n as u64 + 1), Vec::new());
                     go.wait();
                     (0..STEPS).for_each(|_| shared.step(&mut rng, &mut own));
                     // What is left is freed by another thread.

@@ -12,7 +12,7 @@
 use super::*;
 use crate::capacity::share;
 use crate::stock::RseqStocks;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use warmcore_sys::{affinity, rseq::current_cpu};
 
 /// Steps for each kind. Debug builds take a twentieth: there each costs many times more.
@@ -25,20 +25,16 @@ const SLOTS: u32 = 2048;
 /// Nobody forces more than this together, so that no sum runs over.
 const FORCED_MAX: u128 = 1 << 62;
 
-/// SplitMix64.
-struct Rng(Cell<u64>);
+/// Random numbers from a seed, through a shared reference.
+struct Rng(RefCell<fastrand::Rng>);
 
 impl Rng {
-    fn next(&self) -> u64 {
-        self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
-        let z = self.0.get();
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Self {
+        Self(RefCell::new(fastrand::Rng::with_seed(seed)))
     }
 
     fn below(&self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.0.borrow_mut().u64(..end.max(1))
     }
 
     fn one_of<T: Copy>(&self, these: &[T]) -> T {
@@ -517,7 +513,7 @@ fn tell_stories<S: Stocks, C: Fn() -> CpuId>(stocks: impl Fn(u64) -> S, cpu: imp
     let stories = if seed.is_some() { 1 } else { (STEPS / STORY) as u64 };
     let first = seed.unwrap_or(1);
     for seed in first..first + stories {
-        let (accounts, rng) = (Accounts::new(stocks(seed)), Rng(Cell::new(seed)));
+        let (accounts, rng) = (Accounts::new(stocks(seed)), Rng::new(seed));
         let cpu = cpu(seed, accounts.stocks().cpus());
         let (known, steps) = (Vec::new(), Vec::new());
         Story { accounts: &accounts, cpu: &cpu, rng: &rng, known, pads: 0, steps, seed }.tell();
@@ -531,7 +527,7 @@ fn cpus(seed: u64) -> u32 {
 
 /// Another CPU at every look: the thread is moved all the time.
 fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
-    let rng = Rng(Cell::new(seed ^ 0xabcd));
+    let rng = Rng::new(seed ^ 0xabcd);
     let stays = Cell::new(CpuId(0));
     move || {
         if rng.below(4) == 0 {
