@@ -31,14 +31,14 @@ pub fn facade_zeroable(item: proc_macro::TokenStream) -> proc_macro::TokenStream
     zeroable::expand(item).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// What `#[line(..)]` on the struct says.
+/// The options of `#[line(..)]` on the struct.
 struct Options {
     krate: Path,
     pair: bool,
     default: Option<Group>,
 }
 
-/// What `#[line(..)]` on a field says.
+/// The group of `#[line(..)]` on a field.
 #[derive(Clone)]
 struct Group {
     /// A variant of `warmcore_line::Access`.
@@ -55,7 +55,7 @@ fn expand(item: &DeriveInput, krate: Path) -> Result<TokenStream> {
     };
     let Options { krate, pair, default } = options(&item.attrs, krate)?;
 
-    // All fields are read before giving up, so that one build shows every mistake.
+    // Check all fields before returning, so that one build shows all errors.
     let mut table = Vec::new();
     let mut wrong: Option<Error> = None;
     for (field, member) in fields.iter().zip(fields.members()) {
@@ -96,7 +96,7 @@ fn not_a_struct(ident: &Ident, what: &str) -> Error {
     Error::new_spanned(ident, text)
 }
 
-/// One row of `Line::FIELDS`.
+/// Generates an element of `Line::FIELDS`.
 fn entry(krate: &Path, field: &Field, member: &Member, group: &Group) -> TokenStream {
     let (Group { access, name: group }, ty) = (group, &field.ty);
     let name = plain(member);
@@ -110,13 +110,13 @@ fn entry(krate: &Path, field: &Field, member: &Member, group: &Group) -> TokenSt
     }
 }
 
-/// The constant that fails the build; none for a struct whose layout is still open.
+/// Generates the constant that fails the build. `None` for a struct whose layout depends on its parameters.
 fn check(krate: &Path, ident: &Ident, generics: &Generics) -> Option<TokenStream> {
     let open = generics.params.iter().any(|p| !matches!(p, GenericParam::Lifetime(_)));
-    // No lifetime changes a layout, so any will do.
+    // Lifetimes do not change a layout.
     let lifetimes = generics.lifetimes().map(|_| quote!('_));
-    // The call has the span of the name from end to end, so the compiler underlines the struct. A path
-    // in it would have a span of its own, hence the `use`.
+    // All of the call has the span of the struct's name, so the compiler underlines the name. A path in the call would have
+    // a span of its own; therefore a `use` imports the function.
     let call = quote_spanned!(ident.span()=> __assert_lines::<#ident<#(#lifetimes),*>>());
     let import = quote_spanned!(ident.span()=> use #krate::assert_lines as __assert_lines;);
     (!open).then(|| quote!(const _: () = { #import #call };))
@@ -174,7 +174,7 @@ fn group(field: &Field, member: &Member, default: Option<&Group>) -> Result<Grou
         return Ok(group);
     }
     if is_phantom(&field.ty) {
-        // It has no bytes, so any group does; should the name deceive us, it is checked as this one.
+        // PhantomData has no bytes, so any group is correct. A different type of that name is checked as read-mostly.
         return Ok(Group { access: format_ident!("ReadMostly"), name: String::new() });
     }
     let text = format!(
@@ -192,7 +192,7 @@ fn for_each_meta(attrs: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> R
     attrs.iter().filter(|a| a.path().is_ident("line")).try_for_each(|a| a.parse_nested_meta(&mut read))
 }
 
-/// The variant of `warmcore_line::Access` that goes by this word.
+/// Returns the variant of `warmcore_line::Access` for a word.
 fn access(word: &Path) -> Option<Ident> {
     let variants = [("read_mostly", "ReadMostly"), ("owner", "Owner"), ("contended", "Contended")];
     variants.iter().find(|(w, _)| word.is_ident(w)).map(|(_, variant)| format_ident!("{variant}"))

@@ -1,4 +1,4 @@
-//! Zeroable: a struct is a valid value when it is all zeros if each field is.
+//! Zeroable: all zeros are a valid value of a struct if they are a valid value of each field.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -13,7 +13,7 @@ pub(crate) fn expand(mut item: DeriveInput) -> Result<TokenStream> {
         return Err(Error::new_spanned(&ident, text));
     };
     let bound: TokenStream = quote!(::warmcore::prelude::Zeroable);
-    // At each field's place in the source: the error underlines its type. In a trait, so that a type may say `Self`.
+    // With the span of the field, so that the error underlines its type. In a trait, so that the type may be `Self`.
     let checks = data.fields.iter().map(|field| {
         let ty = &field.ty;
         quote_spanned!(ty.span()=> __is_zeroable::<#ty>();)
@@ -36,7 +36,7 @@ pub(crate) fn expand(mut item: DeriveInput) -> Result<TokenStream> {
                     #(#checks)*
                 }
             }
-            // SAFETY: `__check` compiles only if zeros are valid in every field, and a struct has nothing else.
+            // SAFETY: `__check` compiles only if zeros are valid in every field, and a struct consists of its fields.
             #[automatically_derived]
             unsafe impl #impl_generics #bound for #ident #ty_generics #where_clause {}
         };

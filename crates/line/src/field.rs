@@ -1,24 +1,23 @@
-//! FieldLine: one field as its line sees it: who touches it, where it starts, how far it goes.
+//! FieldLine: the name, the group, the offset and the size of a field.
 //!
-//! Model.   A field is in one group. Two fields are of one group when both the access and the name
-//!          agree; `owner = "producer"` and `owner = "consumer"` are two.
-//! Number.  `mm_count` of the kernel: contended, offset 0, 4 bytes.
+//! A field is in one group. Two fields are in the same group if access and name are equal: `owner = "producer"` and
+//! `owner = "consumer"` are two groups. Example: Linux's `mm_count` is contended, with offset 0 and 4 bytes.
 
 use std::fmt;
 
-/// How the CPUs touch a field.
+/// How CPUs access a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Read by many, written so rarely that a miss per write doesn't matter.
+    /// Read by many CPUs, and written so rarely that a cache miss per write does not matter.
     ReadMostly,
-    /// Written often, by one CPU at a time that keeps it for long.
+    /// Written often, by one CPU for a long time.
     Owner,
-    /// Written by many CPUs at once.
+    /// Written by many CPUs at the same time.
     Contended,
 }
 
 impl Access {
-    /// The word as it stands in `#[line(..)]`.
+    /// Returns the word for it in `#[line(..)]`.
     pub const fn word(self) -> &'static str {
         match self {
             Access::ReadMostly => "read_mostly",
@@ -28,17 +27,17 @@ impl Access {
     }
 }
 
-/// Fields that may share a line.
+/// A group of fields that may share a line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Group<'a> {
-    /// How its fields are touched.
+    /// How CPUs access its fields.
     pub access: Access,
-    /// Which of the groups with that access it is; empty when the attribute gave no name.
+    /// The name, which tells groups with the same access apart; empty if the attribute has none.
     pub name: &'a str,
 }
 
 impl Group<'_> {
-    /// `==`, for constants.
+    /// Whether both are equal, for use in constants.
     pub const fn same(self, other: Group<'_>) -> bool {
         let (a, b) = (self.name.as_bytes(), other.name.as_bytes());
         if self.access as u8 != other.access as u8 || a.len() != b.len() {
@@ -65,28 +64,28 @@ impl fmt::Display for Group<'_> {
     }
 }
 
-/// One field of a struct that starts on a line.
+/// One field of a struct whose start is aligned to a line.
 ///
-/// The derive fills it from `offset_of!`; a report may fill it from DWARF or BTF.
+/// The derive gets its values from `offset_of!`; reports may get them from DWARF or BTF.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FieldLine<'a> {
     /// The field's name; `0`, `1`, … in a tuple struct.
     pub name: &'a str,
-    /// Who touches it.
+    /// Its group.
     pub group: Group<'a>,
-    /// Bytes from the start of the struct.
+    /// The offset in the struct, in bytes.
     pub offset: usize,
-    /// Bytes. A field of none is on no line and in nobody's way.
+    /// The size in bytes. A field of size 0 is on no line and conflicts with no other field.
     pub size: usize,
 }
 
 impl FieldLine<'_> {
-    /// The first byte after the field.
+    /// Returns the offset of the first byte after the field.
     pub const fn end(&self) -> usize {
         self.offset + self.size
     }
 
-    /// The first and the last unit of `unit` bytes that the field touches; `None` for a field of no bytes.
+    /// Returns the first and the last unit of `unit` bytes that have bytes of the field, or `None` if its size is 0.
     pub const fn units(&self, unit: usize) -> Option<(usize, usize)> {
         if self.size == 0 { None } else { Some((self.offset / unit, (self.end() - 1) / unit)) }
     }
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_in_a_constant_is_equality() {
+    fn same_agrees_with_equality() {
         let groups = ["", "producer", "consumer"]
             .into_iter()
             .flat_map(|name| {
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_ends_on_a_boundary_does_not_touch_the_next_line() {
+    fn a_field_that_ends_at_a_boundary_is_not_on_the_next_line() {
         let group = Group { access: Access::Owner, name: "" };
         let units = |offset, size| FieldLine { name: "f", group, offset, size }.units(64);
         assert_eq!(units(0, 64), Some((0, 0)));

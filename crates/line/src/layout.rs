@@ -1,26 +1,25 @@
-//! Layout: a struct drawn line by line.
+//! Layout: a struct printed line by line.
 //!
-//! Model.   One row per unit, with the fields on it; a run of units with the same fields is one row.
-//!          A row with a `!` holds two groups.
-//! Number.  A ring of 4 KiB in its own field is one row, not 64.
+//! Each row is a unit (a line or a pair of lines) with the fields on it. Consecutive units with the same fields are one
+//! row, so a field of 4 KiB is one row and not 64. A row with `!` has fields of two groups.
 
 use crate::{FieldLine, LINE, Line, first_conflict};
 use std::fmt;
 
-/// The fields of a struct, to be printed line by line.
+/// The fields of a struct. Its `Display` prints them line by line.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
     /// The struct's name.
     pub name: &'a str,
-    /// Bytes of the struct.
+    /// The size of the struct in bytes.
     pub size: usize,
-    /// Bytes of a row: [`LINE`], or [`PAIR`](crate::PAIR) for a struct that keeps pairs apart.
+    /// The size of a unit in bytes: [`LINE`], or [`PAIR`](crate::PAIR) for a struct with `#[line(pair)]`.
     pub unit: usize,
     /// Its fields, in any order.
     pub fields: &'a [FieldLine<'a>],
 }
 
-/// The layout of `T`, to print.
+/// Returns the layout of `T`, for printing.
 ///
 /// ```
 /// use warmcore_line::{Line, layout};
@@ -45,7 +44,7 @@ pub const fn layout<T: Line>() -> Layout<'static> {
 }
 
 impl<'a> Layout<'a> {
-    /// The fields with bytes in unit `index`, by offset.
+    /// Returns the fields with bytes in unit `index`, sorted by offset.
     fn row(&self, index: usize) -> Vec<FieldLine<'a>> {
         let on =
             |f: &&FieldLine| f.units(self.unit).is_some_and(|(first, last)| (first..=last).contains(&index));

@@ -11,9 +11,9 @@ pub use layout::{Layout, layout};
 pub use padded::Padded;
 pub use warmcore_line_derive::Line;
 
-/// Bytes of a cache line on the target.
+/// The size of a cache line on the target, in bytes.
 ///
-/// 64 on aarch64 too, where Apple's cores have 128: a struct for both says `#[line(pair)]`.
+/// It is 64 on aarch64, except on Apple's cores, where it is 128. A struct for both uses `#[line(pair)]`.
 pub const LINE: usize = if cfg!(target_arch = "s390x") {
     256
 } else if cfg!(any(target_arch = "powerpc64", all(target_arch = "aarch64", target_vendor = "apple"))) {
@@ -22,42 +22,42 @@ pub const LINE: usize = if cfg!(target_arch = "s390x") {
     64
 };
 
-/// Bytes of an aligned pair of lines, which the adjacent-line prefetcher of x86 moves as one.
+/// The size of an aligned pair of cache lines in bytes. The adjacent-line prefetcher of x86 fetches both lines.
 ///
-/// Where a line already has 128 bytes or more, the pair is that line.
+/// On targets whose lines have 128 bytes or more, it is the size of one line.
 pub const PAIR: usize = if LINE > 128 { LINE } else { 128 };
 
-/// A struct whose fields say who touches them. Derive it: see the crate's head for an example.
+/// A struct whose fields have groups, by how CPUs access them. Derive it; the crate's page has an example.
 ///
-/// **On a field**, its group: `#[line(read_mostly)]`, `#[line(owner)]` or `#[line(contended)]`, and with
-/// a name, as in `#[line(owner = "producer")]`, one of several such groups. Fields of one group may share
-/// a line; any two others must not. A field without a group is an error, except `PhantomData`.
+/// **On a field**, its group: `#[line(read_mostly)]`, `#[line(owner)]` or `#[line(contended)]`. A group may have a name, as
+/// in `#[line(owner = "producer")]`, which makes it a different group. Fields of the same group may share a line; fields
+/// of different groups must not. A field without a group is an error, except `PhantomData`.
 ///
 /// **On the struct**, `#[line(..)]` with any of
 /// - `pair`: groups must not share an aligned pair of lines either;
-/// - `default = read_mostly`: the group of the fields that name none;
-/// - `crate = ::other::line`: where this crate is, for those who reach it through another; the derive of `warmcore`
-///   knows.
+/// - `default = read_mostly`: the group of fields that have none;
+/// - `crate = ::other::line`: the path of this crate, for crates that use it through another one. The derive of `warmcore`
+///   sets it.
 ///
-/// The struct must be aligned to a line (with `pair`, to a pair): otherwise its offsets don't say where
-/// lines begin. Its own layout is what counts, `repr(C)` or not. A field is taken as one: the derive does
-/// not look inside of its type, at the elements of an array, or behind a pointer.
+/// The struct must be aligned to a line (with `pair`, to a pair), because otherwise its offsets do not determine
+/// its lines. The check uses the real layout, with or without `repr(C)`. A field is checked as a whole: not the fields
+/// of its type, the elements of an array, or the target of a pointer.
 ///
-/// A struct with type or const parameters has no layout until they are known, so its check waits for
-/// [`assert_lines!`] or for a constructor that calls [`assert_lines()`].
+/// A struct with type or const parameters has no layout until they are known. Its check is [`assert_lines!`], or a
+/// constructor that calls [`assert_lines()`].
 pub trait Line: Sized {
     /// The struct's name, without its parameters.
     const NAME: &'static str;
-    /// Bytes that no two groups may share: [`LINE`] or [`PAIR`].
+    /// The size of a unit that two groups must not share, in bytes: [`LINE`] or [`PAIR`].
     const UNIT: usize = LINE;
     /// Its fields, in the order of the source.
     const FIELDS: &'static [FieldLine<'static>];
 }
 
-/// Fails when two groups of `T` share a line, or `T` is not aligned to one.
+/// Panics if two groups of `T` share a line, or if `T` is not aligned to a line.
 ///
-/// Called in a constant, it fails the build. In a generic constructor it covers every `T` in use; such
-/// an error comes from `cargo build`, not from `cargo check`, which instantiates nothing:
+/// In a constant, this fails the build. In a generic constructor it checks every `T` that is used; such an error is
+/// reported by `cargo build` but not by `cargo check`, which does not instantiate generic code:
 ///
 /// ```
 /// use warmcore_line::{Line, Padded, assert_lines};
@@ -81,7 +81,7 @@ pub trait Line: Sized {
 /// ```
 ///
 /// # Panics
-/// With both fields, their groups and bytes, and the line; or with the alignment.
+/// The text has both fields, their groups and bytes, and the line; or the alignment.
 // `track_caller` also shapes the compiler's message: frames with it are left out, so the error points
 // at the user's struct and its text holds no line numbers of this file or of std.
 #[track_caller]
@@ -117,7 +117,7 @@ macro_rules! assert_lines {
 mod tests {
     use super::*;
 
-    // In this crate `::warmcore_line` names nothing, so it builds only if the derive keeps to the path.
+    // `::warmcore_line` does not exist in this crate, so this builds only if the derive uses the given path.
     #[derive(Line)]
     #[repr(C, align(256))]
     #[line(crate = crate, pair)]
@@ -132,7 +132,7 @@ mod tests {
     assert_lines!(Slot<[u8; 3]>, Slot<[u8; PAIR + 1]>);
 
     #[test]
-    fn the_derive_needs_no_path_but_the_one_it_was_given() {
+    fn the_derive_uses_the_given_path_only() {
         let [value, claims] = Slot::<[u8; PAIR + 1]>::FIELDS else { panic!("two fields") };
         assert_eq!((value.size, claims.offset, claims.size), (PAIR + 1, 2 * PAIR, PAIR));
         assert_eq!((Slot::<u8>::NAME, Slot::<u8>::UNIT), ("Slot", PAIR));

@@ -1,17 +1,21 @@
-//! Padded: a value with no neighbour on its lines.
+//! Padded: a value on cache lines of its own.
 //!
-//! Model.   The alignment is a pair of lines, so the size is rounded up to whole pairs and nothing
-//!          else fits beside the value, before it or after it.
-//! Number.  A `Padded<AtomicU64>` takes 128 bytes for 8. One per CPU on 384 CPUs: 48 KiB.
-//! Source.  crossbeam-utils `CachePadded`: the same idea, and on x86_64 and aarch64 the same 128 bytes.
-//!          It pads less on small targets; here the size is [`PAIR`](crate::PAIR) everywhere.
+//! The alignment is a pair of lines, so the size is a multiple of a pair, and no other data is on the value's lines.
+//!
+//! # Cost
+//!
+//! A `Padded<AtomicU64>` takes 128 bytes instead of 8. One per CPU on 384 CPUs takes 48 KiB.
+//!
+//! # Source
+//!
+//! crossbeam-utils `CachePadded`, which also uses 128 bytes on x86-64 and aarch64, but less on some other targets.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A value alone on its aligned pair of lines.
+/// A value on aligned pairs of cache lines that no other data shares.
 ///
-/// **Touches** the lines of the value only; the padding is never read.
+/// **Touches** the lines of the value only; the padding is not accessed.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +26,7 @@ use std::ops::{Deref, DerefMut};
 /// assert_eq!(size_of_val(&REFS), PAIR);
 /// assert_eq!(&raw const REFS as usize % PAIR, 0);
 /// ```
-// The literals are `PAIR` again, because repr takes no constant; a test holds them together.
+// The literals equal `PAIR`, since repr accepts no constant; a test checks them.
 #[cfg_attr(target_arch = "s390x", repr(align(256)))]
 #[cfg_attr(not(target_arch = "s390x"), repr(align(128)))]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -31,13 +35,13 @@ pub struct Padded<T> {
 }
 
 impl<T> Padded<T> {
-    /// Puts `value` alone on its pair of lines.
+    /// Wraps `value` in padding.
     #[inline]
     pub const fn new(value: T) -> Self {
         Padded { value }
     }
 
-    /// Takes the value out of its padding.
+    /// Returns the value without its padding.
     #[inline]
     pub fn into_inner(self) -> T {
         self.value
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_invisible_to_the_user_of_the_value() {
+    fn a_padded_value_derefs_prints_and_clones_as_the_value() {
         let mut name = Padded::from(String::from("warm"));
         name.push('!');
         assert_eq!(format!("{name:?}"), "\"warm!\"");

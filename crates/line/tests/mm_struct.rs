@@ -1,9 +1,8 @@
-//! The case this crate exists for, retold: Linux `mm_struct`, whose reference count stood before the
-//! concurrency ids, on their line.
+//! Linux's `mm_struct`, whose reference count was on the same line as the pointer to the concurrency ids.
 //!
-//! Model.   `repr(C)`, as in the kernel. `mm_count` is written by `mmgrab` and `mmdrop` at every context
-//!          switch of every CPU; `pcpu_cid` is a pointer that the same switch reads.
-//! Number.  Several percent of all cycles in the reader before, 0.0x % after.
+//! `mmgrab` and `mmdrop` write `mm_count` at context switches of all CPUs, and the same switches read `pcpu_cid`. The
+//! reader took several percent of all cycles while both were on one line, and 0.0x % afterwards. The struct is `repr(C)`,
+//! as in the kernel.
 
 use std::sync::atomic::AtomicI32;
 use warmcore_line::{Access, FieldLine, Group, LINE, Line, Padded, conflicts, layout};
@@ -11,7 +10,7 @@ use warmcore_line::{Access, FieldLine, Group, LINE, Line, Padded, conflicts, lay
 const CONTENDED: Group<'static> = Group { access: Access::Contended, name: "" };
 const READ_MOSTLY: Group<'static> = Group { access: Access::ReadMostly, name: "" };
 
-/// The head of the struct with `gap` bytes in front of the reader and `after` bytes behind it.
+/// Returns the first fields of the struct, with `gap` bytes before `pcpu_cid` and `after` bytes behind it.
 fn mm(gap: usize, after: usize) -> [FieldLine<'static>; 3] {
     [
         FieldLine { name: "mm_count", group: CONTENDED, offset: 0, size: 4 },
@@ -25,7 +24,7 @@ fn met(fields: &[FieldLine<'static>]) -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn padding_after_the_reader_does_nothing_because_the_writer_stands_before_it() {
+fn padding_after_the_reader_does_not_separate_it_from_the_writer_before_it() {
     assert_eq!(met(&mm(0, 0)), [("mm_count", "pcpu_cid"), ("pcpu_cid", "mm_users")]);
     for after in [LINE, 2 * LINE, 16 * LINE] {
         assert_eq!(met(&mm(0, after)), [("mm_count", "pcpu_cid")], "{after} bytes after the reader");
@@ -46,7 +45,7 @@ struct MmStruct {
 }
 
 #[test]
-fn a_line_of_its_own_for_the_writer_frees_the_readers() {
+fn padding_of_the_writer_separates_it_from_the_readers() {
     let [count, cid, base] = MmStruct::FIELDS else { panic!("three fields, found {:?}", MmStruct::FIELDS) };
     assert_eq!((count.name, count.group, count.offset), ("mm_count", CONTENDED, 0));
     assert_eq!((cid.name, cid.group, base.group), ("pcpu_cid", READ_MOSTLY, READ_MOSTLY));

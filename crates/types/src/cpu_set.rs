@@ -1,43 +1,43 @@
-//! CpuSet: a set of CPU numbers, as wide as the largest in it.
+//! CpuSet: a set of CPU numbers.
 //!
-//! Model.   A bitmap of 64-bit words, least CPU first; words beyond the largest member do not
-//!          exist, so two equal sets are equal words.
-//! Number.  8192 CPUs are 128 words, 1 KiB.
-//! Source.  The text form is the kernel's "list format" (Documentation/admin-guide/
-//!          cputopology.rst): `0-3,8,10-11`, also with a stride `0-31:2/4` as cpusets print it.
+//! It is a bitmap of 64-bit words, with CPU 0 in the lowest bit of the first word. The word with the largest member is the
+//! last one, so equal sets have equal words. 8192 CPUs take 128 words, 1 KiB.
+//!
+//! Source. The text form is the kernel's "list format" (Documentation/admin-guide/cputopology.rst): `0-3,8,10-11`, also
+//! with a stride `0-31:2/4`, as cpusets print it.
 
 use crate::CpuId;
 use std::fmt;
 
-/// CPU numbers above this are a broken file, not a machine: Linux itself stops at 8192.
+/// The largest CPU number that a list may have. Linux supports at most 8192 CPUs, so a larger number is an error.
 const CPU_MAX: u32 = 1 << 20;
 
 /// A set of CPUs by the kernel's numbers.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct CpuSet {
-    /// Never ends in a zero word: that makes `Eq` and `Hash` mean what they should.
+    /// The last word is not 0, so that `Eq` and `Hash` compare members.
     words: Vec<u64>,
 }
 
 impl CpuSet {
-    /// The empty set.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
 
-    /// The set whose bitmap is `words`, least CPU first.
+    /// Creates the set with the bitmap `words`; CPU 0 is the lowest bit of the first word.
     pub fn from_words(words: impl IntoIterator<Item = u64>) -> Self {
         let mut set = Self { words: words.into_iter().collect() };
         set.trim();
         set
     }
 
-    /// The bitmap, least CPU first, without trailing zero words.
+    /// Returns the bitmap without trailing zero words; CPU 0 is the lowest bit of the first word.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Adds a CPU; says whether it was new.
+    /// Adds a CPU. Returns whether it was not in the set.
     pub fn insert(&mut self, cpu: CpuId) -> bool {
         let (word, bit) = (cpu.index() / 64, 1 << (cpu.0 % 64));
         if word >= self.words.len() {
@@ -48,7 +48,7 @@ impl CpuSet {
         new
     }
 
-    /// Takes a CPU out; says whether it was there.
+    /// Removes a CPU. Returns whether it was in the set.
     pub fn remove(&mut self, cpu: CpuId) -> bool {
         let was = self.contains(cpu);
         if was {
@@ -63,17 +63,17 @@ impl CpuSet {
         self.words.get(cpu.index() / 64).is_some_and(|w| w >> (cpu.0 % 64) & 1 == 1)
     }
 
-    /// How many CPUs.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The CPUs, ascending.
+    /// Iterates over the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, &word)| {
             let mut rest = word;
@@ -85,42 +85,42 @@ impl CpuSet {
         })
     }
 
-    /// The smallest CPU number.
+    /// Returns the smallest CPU number.
     pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
-    /// The largest CPU number.
+    /// Returns the largest CPU number.
     pub fn last(&self) -> Option<CpuId> {
         let word = *self.words.last()?;
         Some(CpuId((self.words.len() as u32 - 1) * 64 + word.ilog2()))
     }
 
-    /// What is in both.
+    /// Returns the CPUs that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         Self::from_words(self.words.iter().zip(&other.words).map(|(a, b)| a & b))
     }
 
-    /// What is in either.
+    /// Returns the CPUs that are in one of the sets or both.
     pub fn union(&self, other: &Self) -> Self {
         let mut set = self.clone();
         set.extend(other.iter());
         set
     }
 
-    /// What is in this one and not in the other.
+    /// Returns the CPUs that are in this set and not in the other.
     pub fn difference(&self, other: &Self) -> Self {
         Self::from_words(
             self.words.iter().enumerate().map(|(i, a)| a & !other.words.get(i).copied().unwrap_or(0)),
         )
     }
 
-    /// Whether all of this set is in the other.
+    /// Whether all CPUs of this set are in the other.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()
     }
 
-    /// Reads the kernel's list format: `0-3,8,10-11`, `0-31:2/4`. Empty text is the empty set.
+    /// Parses the kernel's list format: `0-3,8,10-11`, `0-31:2/4`. An empty text is the empty set.
     pub fn parse_list(text: &str) -> Result<Self, ListError> {
         let mut set = Self::new();
         for part in text.trim().split(',').map(str::trim).filter(|p| !p.is_empty()) {
@@ -175,7 +175,7 @@ impl FromIterator<CpuId> for CpuSet {
     }
 }
 
-/// The kernel's list format: `0-3,8`.
+/// Writes the kernel's list format: `0-3,8`.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cpus = self.iter().map(|c| c.0).peekable();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_list_says_which_part_and_why() {
+    fn the_error_of_a_wrong_list_names_the_part_and_the_reason() {
         for (text, why) in [
             ("0-3,x", "`x` is no CPU number"),
             ("5-2", "`5-2` runs backwards"),

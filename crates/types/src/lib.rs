@@ -14,7 +14,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The number as an index into a table of that shape.
+            /// Returns the number as an index.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_says_what_it_is() {
+    fn an_id_prints_its_type() {
         assert_eq!(format!("{} {:?} {}", CpuId(1024), Cid(3), LlcId(0)), "cpu1024 cid3 llc0");
         assert_eq!(format!("{:?}", Nanos(7)), "7 ns");
     }

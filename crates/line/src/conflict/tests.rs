@@ -14,8 +14,8 @@ fn field(name: &'static str, group: usize, offset: usize, size: usize) -> FieldL
     FieldLine { name, group: GROUPS[group], offset, size }
 }
 
-/// Up to six fields: side by side with gaps as a compiler lays them, or over one another as in a
-/// union or a bit field that DWARF reports. Sizes crowd around the unit, where mistakes live.
+/// Returns up to six fields: one after the other with gaps, as a compiler places them, or overlapping, as in a union or a
+/// bit field that DWARF reports. Most sizes are near the unit, where mistakes are likely.
 fn random_fields(rng: &mut Rng, unit: usize) -> Vec<FieldLine<'static>> {
     let overlap = rng.usize(..2) == 0;
     let mut next = 0;
@@ -26,14 +26,14 @@ fn random_fields(rng: &mut Rng, unit: usize) -> Vec<FieldLine<'static>> {
         next = offset + size;
         fields.push(field(name, rng.usize(..GROUPS.len()), offset, size));
     }
-    // The source order is not the order of the offsets.
+    // The order of the source need not be that of the offsets.
     if rng.usize(..2) == 0 {
         fields.reverse();
     }
     fields
 }
 
-/// For each pair of fields, the first unit with a byte of both, found byte by byte.
+/// Returns the conflicts with their first common unit, found byte by byte.
 fn brute_force(fields: &[FieldLine<'static>], unit: usize) -> BTreeSet<(&'static str, &'static str, usize)> {
     let mut met = BTreeSet::new();
     for a in fields {
@@ -111,7 +111,7 @@ fn a_number_is_written_as_display_writes_it() {
 }
 
 #[test]
-fn a_name_too_long_for_a_constant_is_left_out_whole() {
+fn a_name_too_long_for_a_constant_is_left_out() {
     let mut text = Text::new();
     text.str("a");
     text.str(&"ß".repeat(600));

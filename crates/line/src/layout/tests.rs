@@ -28,7 +28,7 @@ Ring: 4352 bytes
 }
 
 #[test]
-fn the_rows_follow_one_another_from_the_first_byte_to_the_last() {
+fn rows_cover_all_bytes_in_order() {
     let fields = [FieldLine { name: "a", group: READ, offset: 100, size: 200 }];
     for (size, rows) in [(0, 0), (1, 1), (300, 2), (384, 3), (1000, 3)] {
         let drawn = Layout { name: "S", size, unit: 64, fields: &fields }.to_string();

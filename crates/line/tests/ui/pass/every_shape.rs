@@ -1,4 +1,4 @@
-// A user's own names must not catch ours, nor their lints.
+// Names and lints of the user's crate must not affect the generated code.
 #![no_implicit_prelude]
 #![deny(warnings)]
 #![allow(dead_code)]

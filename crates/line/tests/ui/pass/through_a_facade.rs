@@ -1,4 +1,4 @@
-// As in a crate that depends on `warmcore` alone: the path to the traits is the user's to give.
+// As in a crate that depends on `warmcore` only: the user gives the path of the traits.
 mod warmcore {
     pub use warmcore_line as line;
 }
