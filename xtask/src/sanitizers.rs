@@ -103,7 +103,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
             // Its own allocator takes locks that fork leaves held in a child.
             format!(
                 "test --release --no-fail-fast --target host-tuple --lib --tests {CRATES} \
-                 -- --skip children_allocate_whatever_was_locked"
+                 -- --skip children_of_fork_allocate_whatever_lock_was_held"
             ),
         )),
     };

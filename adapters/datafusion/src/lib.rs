@@ -2,15 +2,14 @@
 //!
 //! # Notes on the pool
 //!
-//! Model.   What a consumer reserves is charged to an account: `try_grow` is `try_charge`, `grow` is
-//!          `force_charge`, `shrink` is `uncharge`. Every account above can refuse, and whatever else is
-//!          charged there counts. A [fair](BudgetPool::fair) pool has two accounts below its own: one for
-//!          consumers that can spill, one for the rest.
-//! Number.  A limit of 64 MiB of which 4 MiB can't be spilled, and 4 consumers that can spill: each
-//!          reservation may have 15 MiB.
-//! Writers. `spillers`: who registers and unregisters, once for each partition of an operator.
-//! Source.  DataFusion's `GreedyMemoryPool` and `FairSpillPool`; its issues 24994 for their locks, 17334
-//!          for `keep_for_unspillable`.
+//! A consumer's reservations are charged to an account: `try_grow` is `try_charge`, `grow` is `force_charge`,
+//! `shrink` is `uncharge`. Every account above can refuse, and other charges to these accounts count as well. A
+//! [fair](BudgetPool::fair) pool has two accounts below its own: one for consumers that can spill, one for the
+//! others. With a limit of 64 MiB of which 4 MiB cannot be spilled, and 4 consumers that can spill, each of
+//! their reservations may have 15 MiB.
+//!
+//! Source: DataFusion's `GreedyMemoryPool` and `FairSpillPool`; its issues 24994 for their locks, 17334 for
+//! `keep_for_unspillable`.
 
 use datafusion_common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion_execution::memory_pool::{
@@ -29,29 +28,30 @@ pub struct BudgetPool {
     fair: Option<Fair>,
 }
 
-/// What a fair pool has besides.
+/// What a fair pool has in addition.
 #[derive(Debug)]
 struct Fair {
     spillable: Account,
     unspillable: Account,
     /// The guarantee of `unspillable`.
     kept: u64,
-    /// Registered consumers that can spill.
+    /// Registered consumers that can spill: an operator registers one for each partition.
     spillers: AtomicU64,
 }
 
 impl BudgetPool {
-    /// First come, first served, as `GreedyMemoryPool`: for queries that don't spill, or in one operator.
+    /// First come, first served, as `GreedyMemoryPool`: for queries that do not spill, or spill in one
+    /// operator.
     pub fn new(account: Account) -> Self {
         Self { account, fair: None }
     }
 
-    /// As `FairSpillPool`: a reservation that can be spilled gets an even part of the account's own limit,
-    /// less what can't be spilled; the rest is first come, first served. For queries in which several
+    /// As `FairSpillPool`: a reservation that can be spilled gets an equal part of the account's own limit,
+    /// less what cannot be spilled; the rest is first come, first served. For queries in which several
     /// operators spill.
     ///
-    /// The limit holds here: where `FairSpillPool` exceeds it, as one that came late takes its part before
-    /// the others have spilled theirs, this one refuses. An account without a limit has no parts.
+    /// This pool keeps to the limit: `FairSpillPool` exceeds it when a late reservation takes its part before
+    /// the others have spilled theirs, and this pool refuses then. An account without a limit has no parts.
     pub fn fair(account: Account) -> Self {
         let child = |name| account.child(format!("{}/{name}", account.name())).build();
         let (spillable, unspillable) = (child("spillable"), child("unspillable"));
@@ -59,8 +59,8 @@ impl BudgetPool {
         Self { account, fair: Some(fair) }
     }
 
-    /// Keeps so many bytes of a fair pool for consumers that can't spill, so that those that can don't
-    /// starve them. An error if the account has no room for it now. Does nothing to other pools.
+    /// Keeps so many bytes of a fair pool for consumers that cannot spill, so that consumers that can spill do
+    /// not starve them. An error if the account has too little left for it now. Does nothing to other pools.
     pub fn keep_for_unspillable(mut self, bytes: u64) -> Result<Self, OverBudget> {
         if let Some(fair) = &mut self.fair {
             fair.unspillable.set_guarantee(bytes)?;
@@ -74,7 +74,7 @@ impl BudgetPool {
         &self.account
     }
 
-    /// Which account a consumer's memory is charged to.
+    /// The account that a consumer's memory is charged to.
     #[inline]
     fn of(&self, consumer: &MemoryConsumer) -> &Account {
         match &self.fair {
@@ -84,7 +84,7 @@ impl BudgetPool {
         }
     }
 
-    /// How much a reservation may have that can be spilled.
+    /// How much a reservation of a consumer that can spill may have.
     fn share(&self, fair: &Fair) -> u64 {
         let limit = self.account.limit();
         if limit == u64::MAX {
@@ -119,14 +119,14 @@ impl MemoryPool for BudgetPool {
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
-        // Who wants to know of an overrun listens at the account.
+        // An overrun is reported to the account's listener.
         let _ = self.of(reservation.consumer()).force_charge(additional as u64);
     }
 
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         let result = self.of(reservation.consumer()).uncharge(shrink as u64);
-        // Somebody else uncharged more than was theirs. This is called from drops: no panic.
+        // It fails if other code uncharged more than it had charged. No panic, because destructors call this.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
@@ -142,8 +142,8 @@ impl MemoryPool for BudgetPool {
         account.try_charge(additional as u64).map_err(|over| over_budget(reservation, additional, &over))
     }
 
-    /// What is used at one moment of the call: of the account, or of a fair pool's two. Empties the
-    /// stocks, so it is for who looks now and then.
+    /// Units in use at one moment of the call: of the account, or of a fair pool's two. Empties the stocks, so
+    /// it is for occasional calls.
     fn reserved(&self) -> usize {
         let used = match &self.fair {
             None => self.account.exact_usage(),
@@ -176,21 +176,21 @@ fn size(bytes: u64) -> String {
     human_readable_size(bytes as usize)
 }
 
-/// Begins as DataFusion's own errors do, which people search for; then which account is full.
+/// Begins as DataFusion's own errors do, because users search for that text; then names the full account.
 #[cold]
 fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBudget) -> DataFusionError {
     let (account, used, limit) = (over.account(), size(over.usage()), size(over.limit()));
     let why = if over.exceeds_limit() {
         format!("the limit of {account} is {limit}")
     } else if over.is_queued() {
-        format!("others wait for room in {account}")
+        format!("other charges wait in {account}")
     } else {
         format!("{account} is full: {used} of {limit} used")
     };
     refused(reservation, additional, &why)
 }
 
-/// There may be room, but it is kept for others.
+/// The account may not be full, but the rest is kept for other reservations.
 #[cold]
 fn over_share(
     reservation: &MemoryReservation,

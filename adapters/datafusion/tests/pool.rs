@@ -23,7 +23,7 @@ fn text(error: DataFusionError) -> String {
 }
 
 #[test]
-fn what_is_reserved_is_charged_and_comes_back() {
+fn a_reservation_is_charged_until_it_is_freed() {
     for kind in [StockKind::Rseq, StockKind::Atomic] {
         let server = Account::root("server").kind(kind).limit(64 << 20).build();
         let pool: Arc<dyn MemoryPool> = Arc::new(BudgetPool::new(server.child("queries").build()));
@@ -58,7 +58,7 @@ fn an_error_names_the_consumer_and_the_account_that_is_full() {
     );
     assert!(text(join.try_grow(11 * MIB).unwrap_err()).ends_with("the limit of server is 10.0 MB"));
     assert!(text(join.try_grow(usize::MAX).unwrap_err()).ends_with("the limit of acme is 64.0 MB"));
-    // Nothing of what was refused is left.
+    // The refused reservation left nothing behind.
     assert_eq!((join.size(), pool.reserved()), (MIB / 2, 8 * MIB + MIB / 2));
 }
 
@@ -84,7 +84,7 @@ fn the_limit_is_the_smallest_on_the_path_and_can_change() {
 }
 
 #[test]
-fn grow_goes_over_the_limit_and_the_listener_hears_of_it() {
+fn grow_goes_over_the_limit_and_the_listener_is_called() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hear = Arc::clone(&heard);
     let listener = move |event: &Event| hear.lock().unwrap().push(event.clone());
@@ -101,7 +101,7 @@ fn grow_goes_over_the_limit_and_the_listener_hears_of_it() {
 }
 
 #[test]
-fn a_fair_pool_shares_out_what_can_be_spilled() {
+fn a_fair_pool_divides_spillable_memory() {
     let acme = Account::root("acme").strict().limit(64 << 20).build();
     let pool: Arc<dyn MemoryPool> = Arc::new(BudgetPool::fair(acme.clone()));
     let join = consumer(&pool, "Join", false);
@@ -116,7 +116,7 @@ fn a_fair_pool_shares_out_what_can_be_spilled() {
          - its fair share of acme is 15.0 MB of 64.0 MB"
     );
     drop(sorts);
-    // Those that can't spill have no share: all that is left.
+    // Consumers that cannot spill have no share: they may have all that is left.
     join.try_grow(60 * MIB).unwrap();
     assert_eq!((pool.reserved(), acme.exact_usage()), (64 * MIB, 64 << 20));
     drop(join);
@@ -124,7 +124,7 @@ fn a_fair_pool_shares_out_what_can_be_spilled() {
 }
 
 #[test]
-fn what_is_kept_for_the_unspillable_is_there_for_them() {
+fn memory_kept_for_unspillable_consumers_is_available_to_them() {
     let acme = Account::root("acme").strict().limit(64 << 20).build();
     let keep = |bytes| BudgetPool::fair(acme.clone()).keep_for_unspillable(bytes);
     assert_eq!(keep(65 << 20).unwrap_err().account(), "acme");
@@ -151,7 +151,7 @@ fn the_tracker_of_datafusion_names_the_largest_consumers() {
 }
 
 #[test]
-fn threads_that_fill_a_pool_leave_nothing_and_stay_within_the_limit() {
+fn threads_that_fill_a_pool_stay_within_the_limit_and_leave_nothing() {
     let acme = Account::root("acme").strict().limit(8 << 20).build();
     let pool: Arc<dyn MemoryPool> = Arc::new(BudgetPool::new(acme.clone()));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Real queries over the pool: they spill, they fail by name, they share a root.
+//! Queries over the pool: they spill, they fail with the account's name, they share a root.
 
 use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
@@ -18,10 +18,10 @@ const MIB: u64 = 1 << 20;
 
 /// Rows of the table: 64 MB in two columns.
 const ROWS: i64 = 4_000_000;
-/// Rows of a batch: small, since who merges spilled files needs two of each at once.
+/// Rows of a batch: few, because a merge of spilled files needs two batches of each file at once.
 const BATCH: i64 = 1024;
 
-/// As many keys.
+/// The number of different keys.
 const KEYS: i64 = 1_000_000;
 
 /// A table of `ROWS` rows in no order: a key that many rows have, and a value that no other row has.
@@ -44,13 +44,13 @@ fn table() -> Arc<MemTable> {
     Arc::clone(TABLE.get_or_init(make))
 }
 
-/// A session over a pool, as a user would make it.
+/// A session over a pool, made as in the README.
 fn session(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
-    // One partition: where an operator runs in several, the first may leave nothing to the last, and the
-    // query fails at random, with DataFusion's greedy pool too.
+    // One partition: with several, the first may leave nothing for the last, and the query fails at random,
+    // with DataFusion's greedy pool too.
     let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH as usize);
-    // What every sort keeps for its merge: 10 MB without being told, which here would be all.
+    // What every sort keeps for its merge: the default of 10 MB would be everything here.
     let config = config.with_sort_spill_reservation_bytes(1 << 20);
     SessionContext::new_with_config_rt(config, runtime.unwrap())
 }
@@ -61,8 +61,8 @@ fn unlimited() -> SessionContext {
 
 type Query = fn(DataFrame) -> Result<DataFrame, DataFusionError>;
 
-/// All rows in order, of which there is one. Rows of several sorted columns take more memory than
-/// DataFusion expects when it sets some aside for a merge.
+/// All rows in order. Rows of several sorted columns take more memory than DataFusion expects when it reserves
+/// some for a merge.
 fn sorted(table: DataFrame) -> Result<DataFrame, DataFusionError> {
     table.sort(vec![col("v").sort(true, false)])
 }
@@ -77,7 +77,7 @@ fn grouped_and_sorted(table: DataFrame) -> Result<DataFrame, DataFusionError> {
     grouped(table)?.sort(vec![col("s").sort(false, false), col("k").sort(true, false)])
 }
 
-/// What a query came to.
+/// The result of a query.
 struct Outcome {
     rows: Vec<RecordBatch>,
     spills: usize,
@@ -93,7 +93,7 @@ impl Outcome {
         })
     }
 
-    /// The same rows in the same order, or in any.
+    /// Equal rows, in the same order or in any.
     fn assert_same(&self, other: &Outcome, ordered: bool) {
         let rows = |outcome: &Outcome| {
             let mut rows: Vec<Vec<i64>> = outcome.values().collect();
@@ -125,20 +125,20 @@ fn count_spills(plan: &dyn ExecutionPlan, outcome: &mut Outcome) {
     plan.children().into_iter().for_each(|child| count_spills(child.as_ref(), outcome));
 }
 
-/// The kinds of stocks that this system has.
+/// The kinds of stocks that this system supports.
 fn kinds() -> Vec<StockKind> {
     let rseq = (warmcore_budget::process::default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
     rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
-/// It never had more than its limit; of the fast kind, than that and what may lie in stocks.
+/// The account never had more than its limit; with the rseq kind, than its limit and what may be in stocks.
 fn assert_within(account: &Account) {
     let over = if account.kind() == StockKind::Rseq { account.limit() / 100 } else { 0 };
     let (peak, limit) = (account.peak(), account.limit());
     assert!(peak <= limit + over, "{}, {}: its peak is {peak} of {limit}", account.name(), account.kind());
 }
 
-/// All that was charged came back, with the query or with the last task of it that tokio drops.
+/// Everything that was charged is given back, by the query or by the last of its tasks that tokio drops.
 async fn assert_empty(account: &Account) {
     for _ in 0..1000 {
         if account.exact_usage() == 0 {
@@ -149,7 +149,7 @@ async fn assert_empty(account: &Account) {
     panic!("{} bytes are left in {}: {}", account.exact_usage(), account.name(), account.explain());
 }
 
-/// Runs a query without a limit and below one; it must spill there, and come to the same.
+/// Runs a query without a limit and below one; it must spill there and return the same.
 async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair: bool) {
     let expected = run(&unlimited(), query).await.unwrap();
     assert_eq!(expected.spills, 0);
@@ -180,12 +180,12 @@ fn block_on(future: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_sort_spills_and_comes_to_the_same() {
+fn a_sort_that_spills_returns_the_same() {
     block_on(assert_spills_and_agrees(sorted, 24 * MIB, true, false));
 }
 
 #[test]
-fn a_group_by_spills_and_comes_to_the_same() {
+fn a_group_by_that_spills_returns_the_same() {
     block_on(assert_spills_and_agrees(grouped, 24 * MIB, false, false));
 }
 
@@ -214,16 +214,16 @@ fn a_query_that_cannot_spill_fails_with_the_name_of_the_account() {
 }
 
 #[test]
-fn two_sessions_below_one_root_keep_to_their_limits_and_the_roots() {
+fn two_sessions_below_one_root_respect_their_limits_and_the_roots() {
     block_on(async {
         let expected = run(&unlimited(), sorted).await.unwrap();
         for kind in kinds() {
             let server = Account::root("server").kind(kind).limit(40 * MIB).build();
-            // Both can't have their limit at once.
+            // Both cannot have their limit at once.
             let tenant = |name: &str| server.child(name).limit(24 * MIB).build();
             let (acme, zeta) = (tenant("acme"), tenant("zeta"));
             let tasks = [&acme, &zeta].map(|account| {
-                // A sort gives back what it had before its merge asks again: the other would take it.
+                // A sort gives back its memory before its merge asks again: the other sort would take it.
                 let pool = BudgetPool::fair(account.clone()).keep_for_unspillable(8 * MIB).unwrap();
                 let session = session(Arc::new(pool));
                 tokio::spawn(async move { run(&session, sorted).await })

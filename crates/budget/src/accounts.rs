@@ -102,7 +102,7 @@ impl<S: Stocks> Accounts<S> {
     /// Charges `n` units, whatever the limits. `Err` names an account that is over its limit, and by how much;
     /// the units are charged all the same. Panics above 2^60 units.
     pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
-        assert!(n <= 1 << 60, "{}: {n} units at once; nobody has so many", node.name());
+        assert!(n <= 1 << 60, "{}: {n} units at once; at most 2^60 are allowed", node.name());
         if self.charge_slow(node, cpu, n, None).is_ok() {
             return Ok(());
         }

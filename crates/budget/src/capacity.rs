@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn stocks_never_have_more_room_than_a_hundredth() {
+    fn capacities_never_exceed_a_hundredth_of_the_limit() {
         for limit in [0, 1, 99, 100, 199, 1000, 12_345, 1 << 30, u64::MAX] {
             let mut taken = 0;
             for stocks in 1..500 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_shrink_towards_the_limit_and_end_before_it() {
+    fn capacities_shrink_towards_the_limit_and_end_before_it() {
         let rooms: Vec<u64> = [0, 900_000, 999_000, 999_900, 999_999, 1_000_000, 2_000_000]
             .map(|usage| crate::stock::capacity(capacity_log2(64, facts(1_000_000, usage).allows())))
             .to_vec();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_holds_many_charges_or_none() {
+    fn a_capacity_holds_many_charges_or_none() {
         for n in [1, 3, 64, 4096, 1 << 20, 1 << 29, 1 << 40, u64::MAX] {
             for allowed in [0, 1, n, n.saturating_mul(2), n.saturating_mul(600), u64::MAX] {
                 let capacity = crate::stock::capacity(capacity_log2(n, allowed));

@@ -70,7 +70,7 @@ impl fmt::Display for OverBudget {
         if self.exceeds_limit() {
             write!(f, "{account}: {asked} {units} asked, its limit is {limit}; ask for less, or raise it")
         } else if *is_queued {
-            write!(f, "{account}: {asked} {units} asked while others wait for room; wait for it too")
+            write!(f, "{account}: {asked} {units} asked while other charges wait; wait as well")
         } else {
             write!(
                 f,

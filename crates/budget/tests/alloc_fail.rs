@@ -17,7 +17,7 @@ static ALLOC: BudgetAlloc<System> = BudgetAlloc::with(System, OnFull::Fail);
 
 const HEADER: u64 = size_of::<usize>() as u64;
 
-/// Whether so many bytes can be had. Out of the compiler's sight, which else leaves both ends of it out.
+/// Whether so many bytes can be allocated. Behind `black_box`, or the compiler would remove both calls.
 fn fits(bytes: usize) -> bool {
     let mut block = Vec::<u8>::new();
     let result = block.try_reserve_exact(bytes);
@@ -26,7 +26,7 @@ fn fits(bytes: usize) -> bool {
 }
 
 #[test]
-fn what_does_not_fit_fails_and_leaves_nothing() {
+fn an_allocation_that_does_not_fit_fails_and_leaves_nothing() {
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(100_000).build();
         let account = root.child("account").limit(50_000).build();
@@ -37,11 +37,11 @@ fn what_does_not_fit_fails_and_leaves_nothing() {
         block.try_reserve_exact(50_000 - HEADER as usize).unwrap();
         assert_eq!(used(&root), 50_000);
         assert!(!fits(1));
-        // One that can't grow stays as it was, and may become smaller.
+        // A block that cannot grow stays as it was, and may shrink.
         assert!(block.try_reserve_exact(60_000).is_err());
         block.shrink_to(10_000);
         assert_eq!(used(&root), 10_000 + HEADER);
-        // Bit by bit, until it is full.
+        // In small blocks, until the account is full.
         loop {
             let mut more = Vec::<u8>::new();
             if more.try_reserve_exact(1000).is_err() {
@@ -75,7 +75,7 @@ fn the_account_above_may_be_the_full_one() {
 }
 
 #[test]
-fn a_block_of_anybody_s_may_become_smaller_in_a_full_account() {
+fn any_block_may_shrink_in_a_full_account() {
     on_each_kind(|kind| {
         let account = Account::root("account").kind(kind).limit(1000).build();
         let (mut nobodys, mut mine) = (Vec::<u8>::with_capacity(5000), Vec::<u8>::new());
@@ -119,7 +119,8 @@ fn zeroed_and_aligned_blocks_fail_alike() {
         let _current = enter(&account);
         for align in (0..=12).map(|log2| 1 << log2) {
             let layout = Layout::from_size_align(10_001 - align.max(HEADER as usize), align).unwrap();
-            // SAFETY: the layout is not empty. Out of the compiler's sight, which else takes it that both succeed.
+            // SAFETY: the layout is not empty. Behind `black_box`, or the compiler would assume that both
+            // succeed.
             let blocks = std::hint::black_box(unsafe { (alloc(layout), alloc_zeroed(layout)) });
             assert!(blocks.0.is_null() && blocks.1.is_null(), "{align}");
             assert_eq!(used(&account), 0);
@@ -137,12 +138,13 @@ fn zeroed_and_aligned_blocks_fail_alike() {
 }
 
 #[test]
-fn under_load_the_strict_kind_stays_within_and_both_end_at_nothing() {
+fn under_load_the_strict_kind_stays_within_the_limit_and_both_kinds_end_at_zero() {
     const LIMIT: u64 = 200_000;
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(LIMIT).build();
         let tenants: Arc<Vec<Account>> = Arc::new((0..3).map(|_| root.child("tenant").build()).collect());
-        // All keep what they have until the last one is done: together that is more than the limit, however they ran.
+        // All threads keep their blocks until the last one is done: together that is more than the limit, in
+        // any order.
         let all_are_done = Arc::new(std::sync::Barrier::new(4));
         let threads: Vec<_> = (0..4)
             .map(|n| {

@@ -1,4 +1,5 @@
-//! Scopes that are forgotten: what their thread allocates is charged to their account until that ends, and to no later one.
+//! Forgotten scopes: what their thread allocates is charged to their account until that ends, and to no later
+//! one.
 
 #[allow(dead_code)]
 #[path = "alloc/kit.rs"]
@@ -24,14 +25,14 @@ fn a_forgotten_scope_ends_with_its_account() {
         assert_eq!(used(&account), 0);
         drop(account);
         Account::reclaim_idle_all();
-        // One of them has the node of the one that is gone.
+        // One of them has the node of the ended account.
         let later: Vec<Account> = (0..50).map(|_| Account::root("later").kind(kind).build()).collect();
         let held = bytes(1 << 20);
         for account in &later {
             assert_eq!(used(account), 0, "{kind}: charged to an account that this thread never entered");
         }
         drop(held);
-        // A scope that is kept is as ever, and leaves no account behind.
+        // A guard that is dropped as intended works as ever, and leaves no account active.
         {
             let _current = enter(&later[0]);
             let held = bytes(5000);
@@ -45,8 +46,8 @@ fn a_forgotten_scope_ends_with_its_account() {
 }
 
 #[test]
-fn the_slots_of_a_counter_are_not_of_the_account_that_adds_first() {
-    // One chunk has room for 256 of them: the account that makes the next chunk would pay for it.
+fn slots_of_a_counter_are_not_charged_to_the_first_adder() {
+    // One chunk holds 256 of them: the account that makes the next chunk would be charged for it.
     static COUNTERS: [[Counter; 600]; 2] = [const { [const { Counter::new() }; 600] }; 2];
     on_each_kind(|kind| {
         let counters = &COUNTERS[usize::from(kind == StockKind::Atomic)];

@@ -1,9 +1,10 @@
-//! The charging allocator in children of fork: whatever other threads were at, a child's allocations go on.
+//! The charging allocator in children of fork: a child's allocations go on, whatever other threads of the
+//! parent were doing.
 //!
-//! Model.   Threads charge, drain and refuse all the time, under budget's locks, while children are forked. A child has
-//!          its own thread alone, and allocates in the same accounts. One that waits for a lock that nobody holds there
-//!          is killed, and counted.
-//! Number.  200 children on each kind. Before children were told of the fork, one of 40 hung.
+//! Threads charge, drain and refuse all the time, under this crate's locks, while children are forked. A child
+//! has only its own thread, and allocates in the same accounts. A child that waits for a lock whose holder does
+//! not exist there is killed and counted. 200 children for each kind; before children knew of the fork, one of
+//! 40 hung.
 
 #![cfg(target_os = "linux")]
 
@@ -24,10 +25,10 @@ static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);
 
 const CHILDREN: usize = 200;
 
-/// So much longer than a child takes that it hangs.
+/// After this time a child counts as hung.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
-/// Allocates in the account, at and over its limit, in sizes that pass by the stocks too.
+/// Allocates in the account, at and over its limit, also in sizes that do not use stocks.
 fn allocate(account: &Account, rounds: usize) {
     let _current = enter(account);
     for round in 0..rounds {
@@ -36,12 +37,12 @@ fn allocate(account: &Account, rounds: usize) {
     }
 }
 
-/// Whether a child that allocates comes to its end.
+/// Whether a child that allocates finishes.
 fn child_ends(account: &Account) -> bool {
-    // SAFETY: the child allocates, and calls `_exit`; what else it may call is the test's subject.
+    // SAFETY: the child allocates and calls `_exit`; anything else that it calls is the subject of the test.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A child that hangs ends all the same where its parent was killed meanwhile.
+        // A child that hangs ends also if its parent was killed meanwhile.
         // SAFETY: no memory; `SIGALRM` ends the process.
         unsafe { libc::alarm(3 * HANGS_AFTER.as_secs() as u32) };
         allocate(account, 100);
@@ -52,19 +53,19 @@ fn child_ends(account: &Account) -> bool {
     let (began, mut status) = (Instant::now(), 0);
     let mut has_ended = false;
     while !has_ended && began.elapsed() < HANGS_AFTER {
-        // SAFETY: writes the number that we give it.
+        // SAFETY: writes to the given number.
         has_ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child;
         thread::sleep(Duration::from_micros(200));
     }
     if !has_ended {
-        // SAFETY: our own child, which was not waited for.
+        // SAFETY: a child of this process that was not waited for.
         unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, &mut status, 0)) };
     }
     has_ended && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
 #[test]
-fn children_allocate_whatever_was_locked() {
+fn children_of_fork_allocate_whatever_lock_was_held() {
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(100_000).build();
         let account = root.child("account").build();

@@ -1,4 +1,4 @@
-//! The charging allocator over mimalloc, counting what goes over budget.
+//! The charging allocator over mimalloc, with `OnFull::Count`.
 
 #[path = "alloc/cases.rs"]
 mod cases;

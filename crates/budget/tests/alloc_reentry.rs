@@ -1,5 +1,5 @@
-//! The charging allocator while budget itself is at work: what budget allocates and frees there, what
-//! listeners and wakers do, and what locks of the program's own are held meanwhile.
+//! The charging allocator called from this crate itself: by what it allocates and frees, by listeners and
+//! wakers, and under locks of the program.
 
 #[allow(dead_code)]
 #[path = "alloc/kit.rs"]
@@ -19,13 +19,13 @@ use warmcore_budget::{Account, Event};
 #[global_allocator]
 static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);
 
-/// An account that is over its limit, so that whatever is charged to it goes the longest way.
+/// An account that is over its limit, so that every charge to it takes the longest path.
 fn full(account: &Account) -> warmcore_budget::Charge {
     account.force_hold(account.limit()).0
 }
 
 #[test]
-fn accounts_are_made_looked_at_and_dropped_in_a_full_scope() {
+fn accounts_are_made_read_and_dropped_in_a_full_scope() {
     on_each_kind(|kind| {
         let account = Account::root("account").kind(kind).limit(10_000).on_event(|_| ()).build();
         let held = full(&account);
@@ -52,13 +52,13 @@ fn accounts_are_made_looked_at_and_dropped_in_a_full_scope() {
 }
 
 #[test]
-fn what_budget_keeps_for_itself_is_charged_to_nobody() {
+fn memory_of_the_budget_itself_is_charged_to_no_account() {
     on_each_kind(|kind| {
         let account = Account::root("account").kind(kind).build();
         let parent = Account::root("parent").kind(kind).build();
         {
             let _current = enter(&account);
-            // Orphans: gone, but for what is charged to them.
+            // Orphans: ended, but with charges.
             let held: Vec<_> = (0..2000)
                 .map(|n| {
                     let child = parent.child(format!("child {n}")).on_event(|_| ()).build();
@@ -83,7 +83,7 @@ fn explain_returns_where_its_scope_becomes_full() {
             let (root, is_over) = (root.clone(), is_over.clone());
             thread::spawn(move || {
                 while !is_over.load(SeqCst) {
-                    // Stocks, of which explain makes a list; and then they are taken away.
+                    // Opens stocks, of which explain makes a list; then they are drained.
                     children.iter().for_each(|child| child.try_hold(1).map(drop).unwrap());
                     thread::yield_now();
                     drop(full(&root));
@@ -101,7 +101,7 @@ fn explain_returns_where_its_scope_becomes_full() {
 }
 
 #[test]
-fn what_a_listener_allocates_is_charged_to_nobody() {
+fn memory_of_a_listener_is_charged_to_no_account() {
     on_each_kind(|kind| {
         let events = Arc::new(Mutex::new(Vec::<String>::new()));
         let heard = events.clone();
@@ -125,7 +125,7 @@ fn what_a_listener_allocates_is_charged_to_nobody() {
 }
 
 #[test]
-fn a_listener_made_in_a_scope_is_charged_to_nobody() {
+fn a_listener_made_in_a_scope_is_charged_to_no_account() {
     on_each_kind(|kind| {
         let outer = Account::root("outer").kind(kind).build();
         let texts = [1u64; 100];
@@ -154,8 +154,8 @@ fn a_listener_may_make_and_drop_accounts_when_a_guarantee_is_refused() {
             })
             .build();
         *spare.lock().unwrap() = Some(root.child("spare").guarantee(800).build());
-        // It fits once the spare one is gone, of which the listener sees to.
-        let child = root.child("child").guarantee(700).try_build().expect("there is room by then");
+        // It fits once the listener has dropped the spare account.
+        let child = root.child("child").guarantee(700).try_build().expect("it fits by then");
         assert!(spare.lock().unwrap().is_none());
         *spare.lock().unwrap() = Some(root.child("spare").guarantee(200).build());
         child.set_guarantee(900).expect("and again");
@@ -198,16 +198,16 @@ fn boxed() -> Waker {
                 drop(std::hint::black_box(bytes(100)));
                 RawWaker::new(Box::into_raw(Box::new([0u64; 64])).cast(), table())
             },
-            // SAFETY: a box of `clone`'s.
+            // SAFETY: a box made by `clone`.
             |data| unsafe { drop(Box::from_raw(data.cast::<[u64; 64]>().cast_mut())) },
             |_| (),
-            // SAFETY: a box of `clone`'s.
+            // SAFETY: a box made by `clone`.
             |data| unsafe { drop(Box::from_raw(data.cast::<[u64; 64]>().cast_mut())) },
         );
         &TABLE
     }
     let data = Box::into_raw(Box::new([0u64; 64]));
-    // SAFETY: the table's functions own what `data` leads to, and may be called on any thread.
+    // SAFETY: the table's functions own the box behind `data`, and may be called on any thread.
     unsafe { Waker::from_raw(RawWaker::new(data.cast(), table())) }
 }
 
@@ -258,7 +258,7 @@ fn futures_wait_and_are_served_inside_of_their_own_account() {
     });
 }
 
-/// As an executor's run queue: woken under a lock that is its own.
+/// As an executor's run queue: wakers take its lock.
 struct Queue {
     lock: Mutex<Vec<Vec<u8>>>,
     is_woken: AtomicBool,
@@ -291,7 +291,7 @@ fn memory_is_allocated_and_freed_under_the_lock_that_a_waker_takes() {
         let mut future = pin!(account.charge(9_000));
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         held.shrink(held.units());
-        // What is freed makes room, and what is allocated may find that out.
+        // Freeing makes units available, and allocating may notice that.
         {
             let mut blocks = queue.lock.lock().unwrap();
             blocks.clear();
@@ -300,7 +300,7 @@ fn memory_is_allocated_and_freed_under_the_lock_that_a_waker_takes() {
             blocks.reserve_exact(200);
             *blocks = Vec::new();
         }
-        // The waker was owed, and comes.
+        // The pending wake arrives.
         loop {
             match future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(charge) => break drop(charge.unwrap()),
@@ -316,7 +316,7 @@ fn memory_is_allocated_and_freed_under_the_lock_that_a_waker_takes() {
 }
 
 #[test]
-fn freed_memory_wakes_who_waits_for_it() {
+fn freed_memory_wakes_waiters() {
     on_each_kind(|kind| {
         static WOKEN: AtomicU32 = AtomicU32::new(0);
         struct Unpark(thread::Thread);
@@ -353,7 +353,7 @@ fn freed_memory_wakes_who_waits_for_it() {
 }
 
 #[test]
-fn events_in_a_scope_may_use_every_part_of_budget() {
+fn listeners_in_a_scope_may_use_every_operation() {
     on_each_kind(|kind| {
         let own = Arc::new(OnceLock::<Account>::new());
         let depth = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! The charging allocator over the system's, counting what goes over budget.
+//! The charging allocator over the system's, with `OnFull::Count`.
 
 #[path = "alloc/cases.rs"]
 mod cases;

@@ -1,8 +1,7 @@
-//! Deep trees: as deep as they may be they need little stack, and deeper ones are refused.
+//! Trees of the greatest depth need little stack, and deeper ones are refused.
 //!
-//! Model.   A chain of accounts, whatever goes through it, and its end, on a thread with the stack of the smallest
-//!          thread that this program has: the one that compacts tenants' ids drops accounts.
-//! Number.  `DEPTH_MAX` accounts, 128 KiB.
+//! A chain of `DEPTH_MAX` accounts, every operation on it, and its end, on a thread with 128 KiB of stack: the
+//! smallest stack in this program, of the thread that compacts tenants' ids, which drops accounts.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +33,7 @@ fn the_deepest_tree_fits_a_small_stack() {
             for account in &chain {
                 account.try_charge(10).unwrap();
             }
-            // Refused at the root, and charged all the same: every stock on the way is closed first.
+            // Refused at the root, and forced: every stock on the path is closed first.
             assert!(leaf.try_charge(10_000).is_err());
             assert!(leaf.force_charge(10_000).is_err());
             let used = 10_000 + 10 * DEPTH_MAX as u64;
@@ -48,7 +47,7 @@ fn the_deepest_tree_fits_a_small_stack() {
                 account.uncharge(10).unwrap();
             }
             chain[0].drain_all();
-            // The leaf last: all others end with it.
+            // The leaf last: its end ends all others.
             drop(chain);
             drop(leaf);
             Account::reclaim_idle_all();
@@ -57,7 +56,7 @@ fn the_deepest_tree_fits_a_small_stack() {
 }
 
 #[test]
-fn a_tree_that_is_too_deep_is_refused_and_goes_on() {
+fn an_account_that_is_too_deep_panics_and_the_tree_stays_usable() {
     for kind in [StockKind::Atomic, StockKind::Rseq] {
         on_a_small_stack(move || {
             let chain = chain(kind, u64::MAX);

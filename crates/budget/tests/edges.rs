@@ -1,5 +1,5 @@
-//! Where numbers and lives end: nothing, everything, too much, forks, threads without rseq, accounts that go
-//! before what they hold. Each on both kinds of stocks.
+//! Extreme numbers and lifetimes: zero, all units, overflow, forks, threads without rseq, accounts that end
+//! before their units come back. Each on both kinds of stocks.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -14,13 +14,13 @@ fn root(kind: StockKind, limit: u64) -> Account {
     Account::root("root").kind(kind).limit(limit).build()
 }
 
-/// Runs `act` where others have stocks of the account as well.
+/// Runs `act` on an account that also has stocks on other CPUs.
 fn elsewhere<R: Send>(act: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(act).join().unwrap())
 }
 
 #[test]
-fn nothing_is_charged_by_zero_and_zero_always_fits() {
+fn a_charge_of_zero_fits_and_changes_nothing() {
     for kind in KINDS {
         for limit in [0, 1, 1_000_000, u64::MAX] {
             let root = root(kind, limit);
@@ -60,7 +60,7 @@ fn all_units_there_are_can_be_charged_once() {
 }
 
 #[test]
-fn a_sum_that_runs_over_panics_and_breaks_nothing() {
+fn a_sum_that_overflows_panics_and_changes_nothing() {
     for kind in KINDS {
         let root = root(kind, u64::MAX);
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
@@ -75,11 +75,11 @@ fn a_sum_that_runs_over_panics_and_breaks_nothing() {
 }
 
 #[test]
-fn huge_holdings_outlive_their_account_too() {
+fn huge_charges_outlive_their_account() {
     for kind in KINDS {
         let root = root(kind, u64::MAX);
         let leaf = root.child("leaf").build();
-        // Twice so much is 0, modulo 2^64.
+        // Twice as much is 0, modulo 2^64.
         let held = leaf.try_hold(1 << 63).unwrap();
         drop(leaf);
         Account::reclaim_idle_all();
@@ -133,7 +133,7 @@ fn a_limit_below_usage_refuses_until_usage_is_below_it() {
 }
 
 #[test]
-fn more_than_was_charged_does_not_come_back() {
+fn uncharging_more_than_was_charged_is_an_error() {
     for kind in KINDS {
         let root = root(kind, 1 << 40);
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
@@ -146,7 +146,7 @@ fn more_than_was_charged_does_not_come_back() {
                 let text = over.to_string();
                 assert!(text.contains(&n.to_string()) && text.contains(&(n + more).to_string()), "{text}");
             }
-            // What is charged to the child is not the parent's.
+            // What is charged to the child is not the parent's to uncharge.
             assert!(root.uncharge(1).is_err());
             assert_eq!((leaf.exact_usage(), root.exact_usage()), (n, n + 1_000_000));
             leaf.uncharge(n).unwrap();
@@ -157,7 +157,7 @@ fn more_than_was_charged_does_not_come_back() {
 }
 
 #[test]
-fn several_are_charged_or_none() {
+fn several_accounts_are_charged_or_none() {
     for kind in KINDS {
         let (cpu, memory) = (root(kind, 100), root(KINDS[1], 1_000_000));
         let (a, b) = (cpu.child("a").limit(60).build(), memory.child("b").build());
@@ -223,7 +223,7 @@ fn charges_outlive_their_accounts() {
         drop(group);
         Account::reclaim_idle_all();
         assert_eq!(root.exact_usage(), 4950);
-        // Their nodes are not somebody else's meanwhile.
+        // Their nodes are not reused meanwhile.
         let others: Vec<Account> = (0..100).map(|_| root.child("other").limit(10).build()).collect();
         others.iter().for_each(|other| other.try_charge(10).unwrap());
         elsewhere(|| drop(charges));
@@ -235,7 +235,7 @@ fn charges_outlive_their_accounts() {
 }
 
 #[test]
-fn a_parent_that_asks_too_much_takes_nothing_from_the_dead() {
+fn a_parent_that_uncharges_too_much_takes_nothing_from_orphans() {
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         root.try_charge(5).unwrap();
@@ -250,75 +250,75 @@ fn a_parent_that_asks_too_much_takes_nothing_from_the_dead() {
     }
 }
 
-type Heard = Arc<Mutex<Vec<Event>>>;
+type EventLog = Arc<Mutex<Vec<Event>>>;
 
-/// What is told from now on.
-fn ear() -> (Heard, impl Fn(&Event) + Send + Sync + 'static) {
-    let heard = Heard::default();
-    (heard.clone(), move |event: &Event| heard.lock().unwrap().push(event.clone()))
+/// Collects the events from now on.
+fn event_log() -> (EventLog, impl Fn(&Event) + Send + Sync + 'static) {
+    let log = EventLog::default();
+    (log.clone(), move |event: &Event| log.lock().unwrap().push(event.clone()))
 }
 
-fn pressures(heard: &Heard) -> usize {
-    heard.lock().unwrap().drain(..).filter(|event| matches!(event, Event::Pressure { .. })).count()
+fn pressures(log: &EventLog) -> usize {
+    log.lock().unwrap().drain(..).filter(|event| matches!(event, Event::Pressure { .. })).count()
 }
 
 #[test]
-fn pressure_is_said_once_for_each_crossing() {
+fn pressure_is_reported_once_for_each_crossing() {
     for kind in KINDS {
-        let (heard, listener) = ear();
+        let (log, listener) = event_log();
         let root =
             Account::root("root").kind(kind).limit(100_000).soft_limit(50_000).on_event(listener).build();
         let leaf = root.child("leaf").build();
         leaf.try_charge(50_000).unwrap();
         leaf.drain_all();
-        assert_eq!(pressures(&heard), 0);
+        assert_eq!(pressures(&log), 0);
         (0..100).for_each(|_| leaf.try_charge(100).unwrap());
-        assert_eq!(pressures(&heard), 1);
-        // A little below is not yet relief.
+        assert_eq!(pressures(&log), 1);
+        // A little below the mark is no relief yet.
         leaf.uncharge(11_000).unwrap();
         leaf.drain_all();
         leaf.try_charge(11_000).unwrap();
-        assert_eq!(pressures(&heard), 0);
+        assert_eq!(pressures(&log), 0);
         leaf.uncharge(20_000).unwrap();
         leaf.drain_all();
         leaf.try_charge(20_000).unwrap();
-        assert_eq!(pressures(&heard), 1);
+        assert_eq!(pressures(&log), 1);
         leaf.uncharge(60_000).unwrap();
     }
 }
 
 #[test]
-fn pressure_is_said_again_above_a_soft_limit_that_was_raised() {
+fn pressure_is_reported_again_above_a_raised_soft_limit() {
     for kind in KINDS {
-        let (heard, listener) = ear();
+        let (log, listener) = event_log();
         let root =
             Account::root("root").kind(kind).limit(1_000_000).soft_limit(1000).on_event(listener).build();
         root.try_charge(2000).unwrap();
-        assert_eq!(pressures(&heard), 1);
+        assert_eq!(pressures(&log), 1);
         root.set_soft_limit(100_000);
         root.try_charge(90_000).unwrap();
-        assert_eq!(pressures(&heard), 0);
+        assert_eq!(pressures(&log), 0);
         root.try_charge(20_000).unwrap();
-        assert_eq!(pressures(&heard), 1);
+        assert_eq!(pressures(&log), 1);
         root.set_soft_limit(200_000);
-        assert_eq!(pressures(&heard), 0);
+        assert_eq!(pressures(&log), 0);
         root.set_soft_limit(50_000);
-        assert_eq!(pressures(&heard), 1);
+        assert_eq!(pressures(&log), 1);
         root.uncharge(112_000).unwrap();
     }
 }
 
 #[test]
-fn what_happens_is_told() {
+fn events_reach_the_listener() {
     for kind in KINDS {
-        let (heard, listener) = ear();
+        let (log, listener) = event_log();
         let root = Account::root("root").kind(kind).limit(100_000).on_event(listener).build();
         let leaf = root.child("leaf").build();
         leaf.try_charge(99_990).unwrap();
         let over = leaf.try_charge(11).unwrap_err();
         let overrun = leaf.force_charge(11).unwrap_err();
         assert_eq!((overrun.account(), overrun.by()), ("root", 1));
-        let mut events = std::mem::take(&mut *heard.lock().unwrap());
+        let mut events = std::mem::take(&mut *log.lock().unwrap());
         assert!(
             matches!(events.remove(0), Event::Pressure { usage: 99_990, limit: 100_000, .. }),
             "{events:?}"
@@ -327,19 +327,19 @@ fn what_happens_is_told() {
         assert_eq!(events.last(), Some(&Event::Overrun(overrun)));
         leaf.uncharge(100_001).unwrap();
         leaf.try_charge(10).unwrap();
-        heard.lock().unwrap().clear();
+        log.lock().unwrap().clear();
         let drained = leaf.drain_all();
         if drained.stocks > 0 {
             let told =
                 Event::Drained { account: "leaf".into(), units: drained.units, stocks: drained.stocks };
-            assert_eq!(*heard.lock().unwrap(), [told]);
+            assert_eq!(*log.lock().unwrap(), [told]);
         }
         leaf.uncharge(10).unwrap();
     }
 }
 
 #[test]
-fn who_frees_something_under_pressure_saves_the_charge() {
+fn a_listener_that_frees_units_under_pressure_saves_the_charge() {
     for kind in KINDS {
         let cache: Arc<Mutex<Vec<Charge>>> = Arc::default();
         let freed = cache.clone();
@@ -355,16 +355,16 @@ fn who_frees_something_under_pressure_saves_the_charge() {
         (0..90).for_each(|_| cache.lock().unwrap().push(leaf.try_hold(1000).unwrap()));
         let saved = leaf.try_hold(80_000).unwrap();
         assert!(cache.lock().unwrap().is_empty() && root.exact_usage() == 80_000);
-        // It has nothing left: refused.
+        // The listener has nothing left to free: refused.
         assert!(leaf.try_charge(30_000).is_err());
         drop(saved);
         assert_eq!(root.exact_usage(), 0);
     }
 }
 
-/// A listener may do what any thread may do, whatever was under way in the thread that called it.
+/// A listener may do what any thread may do, whatever operation called it.
 #[test]
-fn who_listens_may_look_charge_and_drop() {
+fn a_listener_may_read_charge_and_drop() {
     for kind in KINDS {
         let accounts: Arc<Mutex<Vec<Account>>> = Arc::default();
         let (mine, calls) = (accounts.clone(), Arc::new(AtomicU64::new(0)));
@@ -392,7 +392,8 @@ fn who_listens_may_look_charge_and_drop() {
         let leaf = root.child("leaf").build();
         accounts.lock().unwrap().push(root.clone());
         (0..20).for_each(|_| accounts.lock().unwrap().push(root.child("victim").guarantee(20).build()));
-        // Crossed by a charge that fills a stock, by a large one, by force, by a guarantee, by a new limit.
+        // The mark is crossed by a charge that fills a stock, by a large one, by force, by a guarantee, and by
+        // a new limit.
         (0..11_000).for_each(|_| leaf.try_charge(1).unwrap());
         leaf.uncharge(11_000).unwrap();
         leaf.try_charge(1 << 19).unwrap();
@@ -412,16 +413,16 @@ fn who_listens_may_look_charge_and_drop() {
 }
 
 #[test]
-fn a_child_of_fork_charges_and_the_parent_does_not_notice() {
+fn charges_in_a_child_of_fork_do_not_change_the_parent() {
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         let leaf = root.child("leaf").build();
         (0..1000).for_each(|_| leaf.try_charge(10).unwrap());
-        // SAFETY: the child only charges, looks and ends; nobody else of this process uses these accounts.
+        // SAFETY: the child only charges, reads and ends; no other test of this process uses these accounts.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {
-            // SAFETY: a child that hangs ends all the same.
+            // SAFETY: a child that hangs ends nevertheless.
             unsafe { libc::alarm(60) };
         }
         for _ in 0..50_000 {
@@ -434,24 +435,23 @@ fn a_child_of_fork_charges_and_the_parent_does_not_notice() {
             && leaf.uncharge(1_000_000).is_ok()
             && root.exact_usage() == 0;
         if child == 0 {
-            // SAFETY: ends the child without running the harness's destructors.
+            // SAFETY: ends the child without the harness's destructors.
             unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
         }
         let mut status = 0;
-        // SAFETY: waits for our own child.
+        // SAFETY: waits for the child of this test.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(is_right && status == 0, "{kind}: parent right: {is_right}, child's status {status}");
     }
 }
 
-/// Takes glibc's area away from this thread, if glibc gave it one.
+/// Removes glibc's rseq area from this thread, if it has one.
 fn unregister_area() {
     let Ok(Backend::Rseq(rseq::Support { source: rseq::Source::Glibc, .. })) = warmcore_percpu::try_backend()
     else {
         return;
     };
-    // SAFETY: the arguments of the very registration that glibc made for this thread; the kernel
-    // refuses any other.
+    // SAFETY: the arguments of the registration that glibc made for this thread; the kernel refuses any other.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let mut thread_pointer: *mut u8;
@@ -494,7 +494,7 @@ fn threads_without_an_area_lose_nothing() {
                 });
             }
             drop(to);
-            // Charged there, given back here.
+            // Charged on that thread, given back on this one.
             let mut n = 0;
             from.iter().for_each(|charge| n += charge.units());
             assert_eq!(n, 4 * EACH / 1000 * 3);
@@ -503,9 +503,9 @@ fn threads_without_an_area_lose_nothing() {
     }
 }
 
-/// Everything else of this file again, where glibc registers nothing, and where no section runs at all.
+/// Every other test of this file, where glibc registers no area, and where no section runs at all.
 #[test]
-fn all_of_this_holds_without_rseq() {
+fn all_tests_pass_without_rseq() {
     const INNER: &str = "WARMCORE_BUDGET_TEST_INNER";
     if std::env::var_os(INNER).is_some() {
         return;

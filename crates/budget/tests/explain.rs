@@ -1,4 +1,4 @@
-//! Explain: what is used, in units that people read.
+//! `Explain` as text, in units for people.
 
 use std::time::{Duration, Instant};
 use warmcore_budget::{Account, Explain, Level, OnCpu, StockKind};
@@ -25,7 +25,7 @@ fn on(cpu: u32, free: u64, debt: u64) -> OnCpu {
 }
 
 #[test]
-fn it_says_what_is_used_in_bytes_where_limits_are_whole_kib() {
+fn explain_prints_bytes_where_limits_are_whole_kib() {
     let orders = Level {
         stocks: 2,
         in_stocks_max: 9000,
@@ -50,7 +50,7 @@ server: at least 1.4 GiB used of 4 GiB, up to 8.7 KiB more in 3 stocks; peak 1.5
 }
 
 #[test]
-fn it_counts_in_groups_of_digits_where_limits_are_no_bytes() {
+fn explain_prints_groups_of_digits_where_limits_are_no_bytes() {
     let requests = Level { stocks: 1, in_stocks_max: 1, ..level("requests", 12_345, 100_000) };
     let all = level("all", 1_012_345, u64::MAX);
     let explain = Explain { kind: "atomic", path: vec![requests, all], cpus: vec![on(3, 345, 0)] };
@@ -62,8 +62,8 @@ all: 1 012 345 used, no limit; peak 1 012 345 with stocks
     assert_eq!(explain.to_string(), text);
 }
 
-/// What an account has in use. The thread that tidies may close a stock between the two moments at which what is charged
-/// and what lies in stocks are read; the next look is right.
+/// Units in use by an account. The background thread may close a stock between the two moments at which charges
+/// and stocks are read; the next attempt is right.
 fn becomes(account: &Account, used: u64) -> Explain {
     let began = Instant::now();
     loop {
@@ -76,7 +76,7 @@ fn becomes(account: &Account, used: u64) -> Explain {
 }
 
 #[test]
-fn what_is_held_is_what_it_says_on_every_kind() {
+fn explain_matches_what_is_held_on_every_kind() {
     for kind in [StockKind::Rseq, StockKind::Atomic] {
         let server = Account::root("server").limit(1 << 30).kind(kind).build();
         let orders = server.child("orders").limit(64 << 20).build();

@@ -1,7 +1,8 @@
-//! Forgotten charges: a `ChargeFuture` that is neither polled nor dropped any more costs nothing beyond its account's end.
+//! Forgotten charges: a `ChargeFuture` that is never polled nor dropped costs nothing after the end of its
+//! account.
 //!
-//! Model.   It stays in its queue, and holds up whatever is behind it, until its account has no handle. Then it is taken
-//!          out of the queue, and only after that is the account's node another account's.
+//! It stays in its queue and blocks the charges behind it until its account has no handle. Then it is removed
+//! from the queue, and only after that the account's node may be reused.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -23,7 +24,7 @@ impl Wake for Flag {
     }
 }
 
-/// Waits for room, and is forgotten.
+/// Waits, and is forgotten.
 fn forget_a_wait(account: &Account, n: u64) {
     let mut waits = Box::pin(account.charge(n));
     assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -31,7 +32,7 @@ fn forget_a_wait(account: &Account, n: u64) {
 }
 
 #[test]
-fn later_accounts_are_not_held_up() {
+fn a_forgotten_charge_does_not_block_later_accounts() {
     for kind in KINDS {
         let account = Account::root("forgetful").kind(kind).limit(10).build();
         let held = account.try_hold(10).unwrap();
@@ -41,7 +42,7 @@ fn later_accounts_are_not_held_up() {
         drop(held);
         drop(account);
         Account::reclaim_idle_all();
-        // One of them has the node of the one that is gone.
+        // One of them has the node of the ended account.
         let later: Vec<Account> =
             (0..50).map(|_| Account::root("later").kind(kind).limit(10).build()).collect();
         for account in &later {
@@ -55,7 +56,7 @@ fn later_accounts_are_not_held_up() {
 }
 
 #[test]
-fn an_account_above_is_not_held_up_for_ever() {
+fn a_forgotten_charge_does_not_block_the_account_above_for_ever() {
     for kind in KINDS {
         let root = Account::root("root").kind(kind).limit(10).build();
         let held = root.try_hold(10).unwrap();
@@ -63,16 +64,16 @@ fn an_account_above_is_not_held_up_for_ever() {
         forget_a_wait(&child, 5);
         let flag = Arc::<Flag>::default();
         let waker = Waker::from(flag.clone());
-        // There is no room for both.
+        // Both do not fit.
         let mut waits = pin!(root.charge(6));
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(held);
-        // As long as the child has a handle its charge is first, for all that budget knows.
+        // As long as the child has a handle, its charge is the first.
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         flag.0.store(false, SeqCst);
         drop(child);
         Account::reclaim_idle_all();
-        // By this thread, or by the one that tidies, which may have begun a round just before.
+        // By this thread, or by the background thread, which may have begun a round just before.
         let began = Instant::now();
         while !flag.0.load(SeqCst) {
             assert!(began.elapsed() < Duration::from_secs(60), "{kind}: the next one was not woken");

@@ -1,4 +1,4 @@
-//! What an account is guaranteed is there for it, and for nobody else, whatever happens at once.
+//! An account can always charge its guarantee, and no other account can, under concurrent charges.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ const PIECES: u64 = 16;
 const GUARANTEE: u64 = PIECE * PIECES;
 
 #[test]
-fn what_is_guaranteed_is_never_refused_nor_somebody_else_s() {
+fn a_guarantee_is_never_refused_nor_another_accounts() {
     for kind in [StockKind::Rseq, StockKind::Atomic] {
         let root = Account::root("root").kind(kind).limit(GUARANTEE).build();
         let owner = root.child("owner").guarantee(GUARANTEE).build();
@@ -31,7 +31,7 @@ fn what_is_guaranteed_is_never_refused_nor_somebody_else_s() {
                 thread::spawn(move || {
                     let mut refused = 0;
                     for _ in 0..20_000 {
-                        // Half of it each.
+                        // Half of it on each thread.
                         let held: Vec<_> = (0..PIECES / 2).map(|_| owner.try_hold(PIECE)).collect();
                         refused += held.iter().filter(|held| held.is_err()).count();
                     }

@@ -1,8 +1,8 @@
-//! The whole of an account's interface against a few integers, on this machine's own stocks.
+//! The public interface of accounts against a few integers, on the stocks of this machine.
 //!
-//! Model.   A server, two tenants with limits, a query in each: what is held of each is an integer. A charge
-//!          fits if it fits on its way up. The deep model, with guarantees and drops, is `accounts/tests`.
-//! Number.  Half a million steps for each kind.
+//! A server, two tenants with limits, a query in each; the model is an integer per account for the units that
+//! are held of it. A charge fits if it fits every account on its path. The larger model, with guarantees and
+//! drops, is in `accounts/tests`. Half a million steps for each kind.
 #![cfg(not(loom))]
 
 use fastrand::Rng;
@@ -27,20 +27,20 @@ impl Known {
         std::iter::successors(Some(i), |i| UP[*i])
     }
 
-    /// The first on the way up that is too full.
+    /// The first account on the path that is too full.
     fn full(&self, i: usize, n: u64) -> Option<usize> {
         let is_full = |a: &usize| n > 0 && u128::from(self.used(*a)) + u128::from(n) > self.limits[*a].into();
         Self::path(i).find(is_full)
     }
 
-    /// Whether `n` may be let in: it fits, or what doesn't may be unseen.
+    /// Whether `n` may be granted: it fits, or is over by no more than may be unseen.
     fn may_let_in(&self, kind: StockKind, i: usize, n: u64) -> bool {
         let most = |a: usize| u128::from(self.limits[a]) + u128::from(self.unseen(kind, a));
         n == 0 || Self::path(i).all(|a| u128::from(self.used(a)) + u128::from(n) <= most(a))
     }
 
-    /// What was spent in a stock, or given back to it, while the tidying thread emptied it: the fast kind
-    /// learns of it at its next look. No more than may lie in stocks, a hundredth of the limit.
+    /// Units that were spent in a stock, or given back to it, while the background thread emptied it: the rseq
+    /// kind notices at its next look. No more than may be in stocks, a hundredth of the limit.
     fn unseen(&self, kind: StockKind, i: usize) -> u64 {
         if kind.is_strict() { 0 } else { self.limits[i] / 100 }
     }
@@ -100,7 +100,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
                 }
             }
             17 => {
-                // All or nothing, one account twice.
+                // All or none, with one account twice.
                 let other = rng.u64(..5) as usize;
                 let charges = [(i, 40), (other, n), (i, 40)];
                 let before = known.held;
@@ -182,17 +182,17 @@ fn every_answer_is_as_expected(kind: StockKind) {
 }
 
 #[test]
-fn words_answer_as_integers_do() {
+fn atomic_stocks_answer_as_integers_do() {
     every_answer_is_as_expected(StockKind::Atomic);
 }
 
 #[test]
-fn sections_answer_as_integers_do() {
+fn rseq_stocks_answer_as_integers_do() {
     every_answer_is_as_expected(StockKind::Rseq);
 }
 
-/// The fast kind may refuse falsely while the tidying thread is in the middle of something, so it is asked
-/// again where it ought to fit. Once is enough of the strict one.
+/// The rseq kind may refuse falsely while the background thread is in the middle of a step, so a charge that
+/// fits is repeated. The strict kind gets one attempt.
 fn patiently<T>(
     account: &Account,
     fits: bool,

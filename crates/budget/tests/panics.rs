@@ -1,8 +1,8 @@
-//! Panics of the program's own code that budget calls: wakers, listeners, and what a listener owns.
+//! Panics in code that this crate calls: wakers, listeners, and what a listener owns.
 //!
-//! Model.   Each of them panics whenever it is called. The charge under way is finished, other waiters are woken, and
-//!          the thread that tidies goes on: it is seen to give back what an idle stock holds.
-//! Number.  A hang fails after 60 s; the thread's period is 0.1 s.
+//! Each of them panics at every call. The charge under way is finished, other waiters are woken, and the
+//! background thread continues, which shows in an idle stock that it takes back. A hang fails after 60 s; the
+//! thread's period is 0.1 s.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// Panics when it is dropped; for the first time with another of its kind.
+/// Panics when it is dropped; the first time with another one as the payload.
 struct Bomb(Arc<AtomicUsize>);
 
 impl Drop for Bomb {
@@ -63,7 +63,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Only the thread that tidies gives back what a stock holds that is not used any more.
+/// Only the background thread takes back the units of a stock that is not used any more.
 #[track_caller]
 fn the_thread_goes_on(kind: StockKind) {
     let account = Account::root("idle").kind(kind).build();
@@ -73,7 +73,7 @@ fn the_thread_goes_on(kind: StockKind) {
 }
 
 #[test]
-fn a_waker_that_panics_leaves_the_thread_that_tidies() {
+fn a_waker_that_panics_does_not_end_the_background_thread() {
     for kind in KINDS {
         let account = Account::root("full").kind(kind).limit(10).build();
         let _held = account.try_hold(10).unwrap();
@@ -88,20 +88,20 @@ fn a_waker_that_panics_leaves_the_thread_that_tidies() {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+fn a_waker_that_panics_does_not_stop_other_wakes() {
     for kind in KINDS {
         let root = Account::root("root").kind(kind).build();
         let accounts: Vec<Account> = (0..32).map(|_| root.child("full").limit(10).build()).collect();
         let held: Vec<_> = accounts.iter().map(|account| account.try_hold(10).unwrap()).collect();
         let (bad, good) = (Arc::<BadWaker>::default(), Arc::<GoodWaker>::default());
-        // Of all queues one has a good waker at its head; which one comes first is chance.
+        // One of the queues has a good waker at its head; their order is random.
         let mut waits: Vec<_> = accounts.iter().map(|account| Box::pin(account.charge(1))).collect();
         for (i, waits) in waits.iter_mut().enumerate() {
             let waker = if i == 7 { Waker::from(good.clone()) } else { Waker::from(bad.clone()) };
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
         good.0.store(false, SeqCst);
-        // Makes room in all of them, and wakes from this thread.
+        // Frees units in all of them, and wakes from this thread.
         root.set_limit(u64::MAX - 1);
         assert!(good.0.load(SeqCst), "{kind}: not woken");
         drop(held);
@@ -121,7 +121,7 @@ fn a_listener_that_panics_changes_no_charge() {
         };
         let root = Account::root("root").kind(kind).limit(1000).soft_limit(500).on_event(listener).build();
         let child = root.child("child").build();
-        // Over the soft limit, to the limit, refused, and over it all the same.
+        // Over the soft limit, to the limit, refused, and forced.
         child.try_charge(600).unwrap();
         assert_eq!(root.exact_usage(), 600);
         child.try_charge(400).unwrap();
@@ -145,7 +145,7 @@ fn what_a_listener_owns_may_panic_where_the_account_ends() {
         let charge = account.try_hold(100).unwrap();
         drop(account);
         assert_eq!(dropped.load(SeqCst), 0);
-        // It has ended: the thread that tidies finds that nothing is charged any more.
+        // It has ended: the background thread finds that nothing is charged any more.
         drop(charge);
         wait_until("the listener is dropped", || dropped.load(SeqCst) > 0);
         the_thread_goes_on(kind);

@@ -1,12 +1,10 @@
-//! A thread of high priority takes the CPU from one that is in the middle of a charge, and charges itself.
+//! A thread of high priority preempts a thread that is in the middle of a charge, and charges itself.
 //!
-//! Model.   Both are pinned to one CPU, and both are of the real-time class, the one that is interrupted too:
-//!          else the kernel would let it run for a moment each second, and a hang would be a long stall.
-//!          With the published stock, a lock, the high one soon spins for a lock whose holder it keeps from
-//!          running, and would for ever; a watchdog elsewhere sees that and takes its priority away. With
-//!          the kinds that users get, it comes to its end.
-//! Number.  The lock hangs at one of the first wakes.
-//! Source.  `stock::LockedStocks`; the issue: "it does with the lock kind; show that as the reason it is not offered".
+//! Both are pinned to one CPU and both are real-time threads, the preempted one too: otherwise the kernel would
+//! let it run for a moment each second, and a hang would be a long stall. With the published stock, a lock, the
+//! high thread soon spins for a lock whose holder it keeps from running, and would spin for ever; a watchdog
+//! thread on another CPU sees that and lowers its priority. With the kinds that users get, it finishes. The
+//! lock hangs at one of the first wakes, which is why `stock::LockedStocks` is not offered.
 #![cfg(all(target_os = "linux", not(loom)))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -20,25 +18,25 @@ use warmcore_types::CpuId;
 /// Wakes of the high thread.
 const WAKES: u64 = if cfg!(debug_assertions) { 1000 } else { 10_000 };
 
-/// Who has run for so long inside one operation, which takes some microseconds, while the other did not run
-/// at all, does not come out of it by itself. CPU time, not time: how busy the machine is does not matter.
+/// A thread that has run for so long inside one operation of some microseconds, while the other did not run at
+/// all, is hung. CPU time, which does not depend on how busy the machine is.
 const HUNG_NS: u64 = 100_000_000;
 
 /// More than fits into a stock: it goes up the tree.
 const LARGE: u64 = 1 << 30;
 const LIMIT: u64 = 1 << 40;
 
-/// Makes this thread a real-time one; false if it may not be.
+/// Makes this thread a real-time one; false if that is not permitted.
 fn become_real_time(priority: i32) -> bool {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: 0 is this thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
 }
 
-/// CPU time of a thread that lives.
+/// CPU time of a living thread.
 fn cpu_ns(thread: libc::pthread_t) -> u64 {
     let (mut clock, mut at) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: the thread lives; both write to our locals.
+    // SAFETY: the thread lives; both calls write to local variables.
     unsafe {
         assert_eq!(libc::pthread_getcpuclockid(thread, &mut clock), 0);
         assert_eq!(libc::clock_gettime(clock, &mut at), 0);
@@ -46,7 +44,7 @@ fn cpu_ns(thread: libc::pthread_t) -> u64 {
     at.tv_sec as u64 * 1_000_000_000 + at.tv_nsec as u64
 }
 
-/// How often this thread was interrupted.
+/// How often this thread was preempted.
 fn interruptions() -> i64 {
     // SAFETY: plain numbers, filled by the call.
     unsafe {
@@ -60,11 +58,11 @@ fn interruptions() -> i64 {
 enum End {
     /// The high thread made all its wakes.
     Finished,
-    /// It hung, and came to its end once it had no priority any more.
+    /// It hung, and finished once its priority was lowered.
     Hung,
 }
 
-/// Runs `low` again and again, and `high` at each wake, on the same CPU. `None`: it may not, here.
+/// Runs `low` again and again, and `high` at each wake, on the same CPU. `None`: not permitted here.
 fn contend(
     low: impl Fn(u64) + Sync,
     high: impl Fn(u64) + Sync,
@@ -97,7 +95,7 @@ fn contend(
         let high = scope.spawn(move || {
             if begin(0, 2) {
                 for wake in 0..WAKES {
-                    // At any moment of the other's.
+                    // At any moment of the other's operation.
                     std::thread::sleep(Duration::from_nanos(20_000 + wake * 7919 % 50_000));
                     inside.store(true, Release);
                     high(wake);
@@ -148,11 +146,11 @@ fn contend(
     }
     let (wakes, interrupted) = (wakes.into_inner(), interrupted.into_inner());
     println!("{wakes} wakes, {interrupted} interruptions");
-    assert!(interrupted > 0, "nobody was interrupted: nothing was tested");
+    assert!(interrupted > 0, "no thread was preempted: nothing was tested");
     Some(if hung.into_inner() { End::Hung } else { End::Finished })
 }
 
-fn nobody_hangs(kind: StockKind) {
+fn no_thread_hangs(kind: StockKind) {
     let root = Account::root("root").kind(kind).limit(LIMIT).build();
     let leaf = root.child("leaf").build();
     let charge = |account: &Account, n: u64| {
@@ -175,7 +173,7 @@ fn nobody_hangs(kind: StockKind) {
         charge(&leaf, LARGE);
         match wake % 8 {
             0 => assert!(root.drain_all().units < LIMIT),
-            // Refused, and decided exactly, whoever is on the way.
+            // Refused and decided exactly, whatever is in flight.
             1 | 2 => assert!(leaf.try_charge(LIMIT + 1).is_err()),
             3 => assert!(root.exact_usage() < LIMIT),
             4 => drop(leaf.child("child").build().try_hold(20).unwrap()),
@@ -198,17 +196,17 @@ fn nobody_hangs(kind: StockKind) {
 }
 
 #[test]
-fn no_priority_hangs_a_charge_of_words() {
-    nobody_hangs(StockKind::Atomic);
+fn no_priority_hangs_a_charge_with_atomic_stocks() {
+    no_thread_hangs(StockKind::Atomic);
 }
 
 #[test]
-fn no_priority_hangs_a_charge_of_sections() {
-    nobody_hangs(StockKind::Rseq);
+fn no_priority_hangs_a_charge_with_rseq_stocks() {
+    no_thread_hangs(StockKind::Rseq);
 }
 
 #[test]
-fn a_priority_hangs_a_charge_behind_a_lock() {
+fn a_high_priority_hangs_a_charge_with_locked_stocks() {
     let accounts = Accounts::new(LockedStocks::new(affinity::nr_cpu_ids() as u32));
     let plan = AccountConfig {
         name: Arc::from("leaf"),

@@ -1,11 +1,11 @@
-//! Everything that can happen to accounts, at once, on real threads: nothing is lost, nothing is created.
+//! All operations on accounts at once, on real threads: no unit is lost or created.
 //!
-//! Model.   Workers charge and give back while they are signalled and moved every millisecond, while others
-//!          drain, tidy, change limits, and make and drop accounts. When all have gone, everything must be
-//!          exactly 0. A second test writes down when each call began and ended, and judges afterwards:
-//!          no limit was exceeded at any moment, and no refusal was false.
-//! Number.  10⁸ operations for each kind, in some seconds on two CPUs.
-//! Source.  The issue: "10⁸ operations on real threads with drains, limit changes, CPU moves, drops".
+//! Workers charge and give back while they are signalled and moved every millisecond, and while other threads
+//! drain, reclaim, change limits, and make and drop accounts. At the end everything must be exactly 0. A second
+//! test records when each call began and ended, and checks afterwards: no limit was exceeded at any moment, and
+//! no refusal was false.
+//!
+//! 10⁸ operations for each kind, in some seconds on two CPUs.
 #![cfg(not(loom))]
 
 use fastrand::Rng;
@@ -19,17 +19,17 @@ use warmcore_sys::{affinity, rseq};
 
 /// Operations of the long test, for each kind. Debug builds take a tenth.
 const OPERATIONS: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 100_000_000 };
-/// Says how many instead.
+/// Sets the number instead.
 const VARIABLE: &str = "WARMCORE_BUDGET_OPERATIONS";
 const THREADS: u64 = 8;
-/// Between two disturbances of a thread.
+/// Between two signals or moves of a thread.
 const EVERY: Duration = Duration::from_millis(1);
 
 fn operations() -> u64 {
     std::env::var(VARIABLE).map_or(OPERATIONS, |n| n.parse().expect("a number of operations"))
 }
 
-/// The tests of this file run one after the other: signals and aborts are the process's.
+/// The tests of this file run one after the other, because signals and aborts belong to the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,8 +50,8 @@ fn install_handler() {
     }
 }
 
-/// Runs `work` on so many threads, which are signalled and moved every millisecond, and beside it every one
-/// of `beside` again and again until all of `work` is done.
+/// Runs `work` on so many threads, which are signalled and moved every millisecond, and beside them each of
+/// `beside` again and again until all of `work` is done.
 fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Sync)]) {
     #[cfg(feature = "delay")]
     rseq::section::DELAY_SPINS.store(60, Relaxed);
@@ -79,7 +79,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
                 while working.load(Acquire) > 0 {
                     std::thread::sleep(EVERY);
                 }
-                // Gone from the list before it is gone: nobody signals a dead thread.
+                // Removed from the list before the thread ends: a dead thread must not be signalled.
                 handles.lock().unwrap().clear();
             });
         }
@@ -108,7 +108,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
     });
 }
 
-/// What is charged is 0 everywhere, and nothing lies in a stock.
+/// Nothing is charged anywhere, and stocks are empty.
 fn assert_all_is_given_back(accounts: &[&Account]) {
     for account in accounts {
         assert_eq!(account.exact_usage(), 0, "{}", account.explain());
@@ -119,7 +119,7 @@ fn assert_all_is_given_back(accounts: &[&Account]) {
     }
 }
 
-/// One worker: charges now, gives back 64 charges later, hands some of it to the next worker.
+/// One worker: charges now, gives back 64 charges later, and passes some charges to the next worker.
 fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
     const RING: usize = 64;
     let mut rng = Rng::with_seed(seed);
@@ -213,7 +213,7 @@ fn nothing_is_lost(kind: StockKind) {
         account.set_limit(before);
         std::thread::sleep(Duration::from_millis(1));
     };
-    let family = || {
+    let accounts_come_and_go = || {
         let mut rng = rng(2);
         let parent = &leaves[rng.u64(..4) as usize];
         if let Ok(child) = parent.child("child").limit(10_000).guarantee(rng.u64(..50)).try_build() {
@@ -221,11 +221,11 @@ fn nothing_is_lost(kind: StockKind) {
             for _ in 0..rng.u64(..40) {
                 let held = grandchild.try_hold(rng.u64(..50));
                 drop(child.try_hold(rng.u64(..50)));
-                // What the next owner gets outlives its account.
+                // The next owner's units outlive their account.
                 let _ = held.map(|charge| senders[rng.u64(..THREADS) as usize].try_send(charge));
             }
         }
-        // An estate: what a dropped account held is its parent's.
+        // What a dropped account held is its parent's.
         let testator = estate.child("testator").build();
         let mut left = 0;
         for _ in 0..rng.u64(..40) {
@@ -235,7 +235,7 @@ fn nothing_is_lost(kind: StockKind) {
         drop(testator);
         estate.uncharge(left).unwrap();
     };
-    let tidy = || {
+    let reclaim = || {
         Account::reclaim_idle_all();
         std::thread::sleep(EVERY);
     };
@@ -247,7 +247,7 @@ fn nothing_is_lost(kind: StockKind) {
             let mine = receivers[thread as usize].lock().unwrap();
             work(&leaves, thread, each, next, &mine);
         },
-        &[&drain, &limit, &family, &tidy],
+        &[&drain, &limit, &accounts_come_and_go, &reclaim],
     );
     let rounds = rounds.map(AtomicU64::into_inner);
     let (aborts, drained) = (rseq::aborts() - aborts, drained.into_inner());
@@ -270,16 +270,16 @@ fn nothing_is_lost(kind: StockKind) {
 }
 
 #[test]
-fn nothing_is_lost_or_created_by_sections() {
+fn rseq_stocks_lose_and_create_nothing() {
     nothing_is_lost(StockKind::Rseq);
 }
 
 #[test]
-fn nothing_is_lost_or_created_by_words() {
+fn atomic_stocks_lose_and_create_nothing() {
     nothing_is_lost(StockKind::Atomic);
 }
 
-/// A call, by the clock that all threads share.
+/// A call, timed by a clock that all threads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Call {
     began: u64,
@@ -296,7 +296,7 @@ enum Act {
     GaveBack,
 }
 
-/// One account as the judge knows it.
+/// One account in the check.
 #[derive(Debug, Clone, Copy)]
 struct Law {
     up: Option<usize>,
@@ -308,16 +308,16 @@ struct Law {
 struct Verdict {
     charges: u64,
     refusals: u64,
-    /// Refusals of what fitted throughout the call.
+    /// Refusals of charges that fitted throughout the call.
     falsely: Vec<Call>,
-    /// The most that was held beyond a limit for certain.
+    /// The most that was certainly held beyond a limit.
     overshoot: u64,
 }
 
-/// Judges calls. At any moment an account holds at most what charges that had begun and were not refused
-/// brought, without what was given back by then; and at least what had been charged by then, without what
-/// was about to be given back. What is being given back may have left an account, where a guarantee keeps as
-/// much, and not yet its parent: there it comes on top.
+/// Checks the calls. At any moment an account holds at most what charges that had begun and were not refused
+/// brought, without what was given back by then; and at least what had been charged by then, without what was
+/// about to be given back. Units that are being given back may have left an account whose guarantee keeps as
+/// many, and not yet its parent: there they come on top.
 fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     fn used(laws: &[Law], held: &[u64], i: usize) -> u64 {
         let below = |c: &usize| laws[*c].up == Some(i);
@@ -385,7 +385,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     verdict
 }
 
-/// Threads that all want more than there is; what they want, by account.
+/// Threads that together want more than there is; what they want, by account.
 fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
     let mut accounts: Vec<Account> = Vec::new();
     for (i, law) in laws.iter().enumerate() {
@@ -397,7 +397,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
         accounts.push(builder.limit(law.limit).guarantee(law.guarantee).build());
     }
     let (clock, calls) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    // ORDERING: SeqCst; the calls must stand between the two ticks for everybody.
+    // ORDERING: SeqCst; for every thread the call is between the two ticks.
     let tick = || clock.fetch_add(1, SeqCst);
     let seeds = AtomicU64::new(0);
     let drain = || {
@@ -476,18 +476,18 @@ const NARROW_WANTS: [&[(usize, u64)]; 4] = [
 ];
 
 #[test]
-fn words_exceed_no_limit_and_refuse_nothing_that_fits() {
+fn atomic_stocks_exceed_no_limit_and_refuse_nothing_that_fits() {
     let _alone = alone();
     let verdict = tried(StockKind::Atomic, &NARROW, &NARROW_WANTS, CALLS);
     assert_eq!((verdict.overshoot, verdict.falsely.as_slice()), (0, &[][..]));
 }
 
 #[test]
-fn words_keep_what_is_guaranteed_whatever_others_try() {
+fn atomic_stocks_keep_guarantees_under_contention() {
     let _alone = alone();
     let laws = [
         Law { up: None, limit: 100_000, guarantee: 0 },
-        // So much is its own; more than that only while the hog lets it.
+        // So much is guaranteed to it; more only while the greedy account leaves it.
         Law { up: Some(0), limit: u64::MAX, guarantee: 30_000 },
         Law { up: Some(0), limit: u64::MAX, guarantee: 0 },
     ];
@@ -498,18 +498,18 @@ fn words_keep_what_is_guaranteed_whatever_others_try() {
 }
 
 #[test]
-fn sections_exceed_a_limit_by_what_lies_in_stocks_at_most() {
+fn rseq_stocks_exceed_a_limit_by_at_most_their_capacity() {
     let _alone = alone();
     let verdict = tried(StockKind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
     let cpus = affinity::allowed().unwrap().len() as u64;
-    // No stock has more room than this, below the largest limit there is.
+    // The largest capacity of a stock below the largest limit here.
     let largest = capacity::share(50_000);
     assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
 }
 
-/// Eight threads that together never want more than there is, but for `base` want and give back again and
-/// again what is left. All of it is wanted often, so that every unit that is not where it belongs is missed.
-fn nobody_is_refused(kind: StockKind, base: u64) -> u64 {
+/// Eight threads that together never want more than there is. They charge `base` once, and charge and give back
+/// what is left again and again. All of it is often wanted, so a unit in the wrong place is missed.
+fn no_charge_is_refused(kind: StockKind, base: u64) -> u64 {
     const SWING: u64 = 500;
     let each = base + SWING;
     let root = Account::root("root").kind(kind).limit(THREADS * each).build();
@@ -559,21 +559,21 @@ fn nobody_is_refused(kind: StockKind, base: u64) -> u64 {
     refused.into_inner()
 }
 
-/// Below a limit of some thousand, stocks have room for few units; below a million, for all that is left.
+/// Below a limit of some thousand, stocks have capacity for few units; below a million, for all that is left.
 const BASES: [u64; 3] = [0, 10_000, 1_000_000];
 
 #[test]
-fn words_never_refuse_threads_that_stay_below_the_limit_together() {
+fn atomic_stocks_never_refuse_threads_that_stay_below_the_limit_together() {
     let _alone = alone();
     for base in BASES {
-        assert_eq!(nobody_is_refused(StockKind::Atomic, base), 0, "{base}");
+        assert_eq!(no_charge_is_refused(StockKind::Atomic, base), 0, "{base}");
     }
 }
 
 #[test]
-fn sections_lose_nothing_at_a_limit_that_is_just_enough() {
+fn rseq_stocks_lose_nothing_at_a_limit_that_is_just_enough() {
     let _alone = alone();
     for base in BASES {
-        println!("rseq: {} refused falsely", nobody_is_refused(StockKind::Rseq, base));
+        println!("rseq: {} refused falsely", no_charge_is_refused(StockKind::Rseq, base));
     }
 }

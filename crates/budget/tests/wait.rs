@@ -1,8 +1,8 @@
-//! Charges that wait for room: first come, first served, and nobody sleeps beside room.
+//! Waiting charges: first come, first served, and no charge keeps waiting while it fits.
 //!
-//! Model.   Futures are polled by hand where the order matters: a waker says whether somebody was woken, before
-//!          the call that made room has returned. Under stress, threads sleep until they are woken.
-//! Number.  30 000 charges for each of four threads, of which half wait.
+//! Where the order matters, futures are polled by hand, and a waker records that it was called before the call
+//! that freed the units returned. Under stress, threads sleep until they are woken: 30 000 charges for each of
+//! four threads, of which half wait.
 #![cfg(not(loom))]
 
 use fastrand::Rng;
@@ -39,14 +39,14 @@ struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// Asks, and has to wait.
+    /// Polls for the first time, and has to wait.
     fn new(account: &'a Account, n: u64) -> Self {
         let mut waiter = Self { future: Box::pin(account.charge(n)), flag: Arc::default() };
-        assert!(waiter.poll().is_none(), "there was room");
+        assert!(waiter.poll().is_none(), "it fitted");
         waiter
     }
 
-    /// Polls, whether or not it was woken.
+    /// Polls, woken or not.
     fn poll(&mut self) -> Option<Result<Charge, OverBudget>> {
         self.flag.0.store(false, Release);
         match self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.flag.clone()))) {
@@ -59,8 +59,8 @@ impl<'a> Waiter<'a> {
         self.flag.0.load(Acquire)
     }
 
-    /// Is woken by what has just been done. The thread that tidies may be about to do it instead: then a
-    /// little later, and that is counted.
+    /// Asserts that the previous call has woken it. The background thread may have taken the wake over: then it
+    /// comes a little later, and is counted.
     fn expect_wake(&self) {
         if !self.is_woken() {
             LATE.fetch_add(1, Relaxed);
@@ -70,19 +70,19 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Was woken, and has its charge.
+    /// Was woken, and its charge is granted.
     fn take(mut self) -> Charge {
         self.expect_wake();
-        self.poll().expect("there was no room").expect("it was refused")
+        self.poll().expect("it is not granted").expect("it was refused")
     }
 }
 
-/// How often somebody was not woken at once. Each test does each thing once for each kind: what wakes nobody
-/// is late twice.
+/// How often a waiter was not woken at once. Each test does each thing once for each kind, so a call that never
+/// wakes is late twice.
 static LATE: AtomicU64 = AtomicU64::new(0);
 const LATE_MAX: u64 = 1;
 
-/// One test after the other: anybody may wake anybody.
+/// One test after the other: each may wake waiters of the others.
 struct Alone(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 fn alone() -> Alone {
@@ -95,11 +95,14 @@ fn alone() -> Alone {
 impl Drop for Alone {
     fn drop(&mut self) {
         let late = LATE.load(Relaxed);
-        assert!(std::thread::panicking() || late <= LATE_MAX, "{late} were not woken by what made room");
+        assert!(
+            std::thread::panicking() || late <= LATE_MAX,
+            "{late} were not woken by the call that freed units"
+        );
     }
 }
 
-/// Sleeps until the future is done.
+/// Sleeps until the future is ready.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Sleeper(std::thread::Thread);
     impl Wake for Sleeper {
@@ -122,7 +125,7 @@ fn waiting(account: &Account) -> u32 {
 }
 
 #[test]
-fn what_fits_does_not_wait() {
+fn a_charge_that_fits_does_not_wait() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
@@ -133,14 +136,14 @@ fn what_fits_does_not_wait() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_at_once() {
+fn a_charge_that_can_never_fit_is_refused_at_once() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
         let leaf = root.child("leaf").build();
         assert!(block_on(leaf.charge(101)).unwrap_err().exceeds_limit());
         assert!(block_on(leaf.charge(u64::MAX)).unwrap_err().exceeds_limit());
-        // Also behind others, once it is its turn.
+        // Also behind other charges, once it comes first.
         let held = leaf.try_hold(100).unwrap();
         let first = Waiter::new(&leaf, 1);
         let mut hopeless = Waiter::new(&leaf, 100);
@@ -155,7 +158,7 @@ fn what_can_never_fit_is_refused_at_once() {
 }
 
 #[test]
-fn who_came_first_is_served_first() {
+fn waiters_are_served_in_order() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -166,9 +169,9 @@ fn who_came_first_is_served_first() {
         let mut served = Vec::new();
         while !waiters.is_empty() {
             held.shrink(10);
-            // Polled from the last to the first: only the first may have it.
+            // Polled from the last to the first: only the first is granted.
             for waiter in waiters.iter_mut().skip(1).rev() {
-                assert!(waiter.poll().is_none(), "it overtook somebody");
+                assert!(waiter.poll().is_none(), "it overtook another charge");
             }
             served.push(waiters.remove(0).take());
         }
@@ -178,9 +181,9 @@ fn who_came_first_is_served_first() {
     }
 }
 
-/// The first may be polled late: room for it and for those behind it is not left unused meanwhile.
+/// The first may be polled late: units for it and for those behind it are not idle meanwhile.
 #[test]
-fn all_that_fit_are_woken_and_served_without_the_first() {
+fn waiters_that_fit_are_woken_and_served_before_the_first_is_polled() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -190,7 +193,7 @@ fn all_that_fit_are_woken_and_served_without_the_first() {
         held.shrink(100);
         let last = waiters.split_off(10);
         waiters.iter().for_each(Waiter::expect_wake);
-        assert!(last.iter().all(|waiter| !waiter.is_woken()), "there is no room for it");
+        assert!(last.iter().all(|waiter| !waiter.is_woken()), "it does not fit");
         // Polled from the last to the first.
         let served: Vec<Charge> = waiters.into_iter().rev().map(Waiter::take).collect();
         assert_eq!((waiting(&root), root.usage().charged), (10, 1000));
@@ -200,7 +203,7 @@ fn all_that_fit_are_woken_and_served_without_the_first() {
 }
 
 #[test]
-fn one_behind_leaves_room_for_those_before_it() {
+fn a_bypassing_waiter_leaves_units_for_those_before_it() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -209,7 +212,10 @@ fn one_behind_leaves_room_for_those_before_it() {
         let (fits, mut does_not) = (Waiter::new(&root, 60), Waiter::new(&root, 60));
         held.shrink(600);
         let fits = fits.take();
-        assert!(!does_not.is_woken() && does_not.poll().is_none(), "it would take the first one's room");
+        assert!(
+            !does_not.is_woken() && does_not.poll().is_none(),
+            "it would take units that the first one needs"
+        );
         let large = large.take();
         held.shrink(100);
         drop((does_not.take(), fits, large, held));
@@ -218,7 +224,7 @@ fn one_behind_leaves_room_for_those_before_it() {
 }
 
 #[test]
-fn one_behind_leaves_room_in_the_accounts_below_that_it_shares() {
+fn a_bypassing_waiter_leaves_units_in_shared_accounts_below() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -229,8 +235,11 @@ fn one_behind_leaves_room_in_the_accounts_below_that_it_shares() {
         let (mut beside, elsewhere) = (Waiter::new(&shared, 30), Waiter::new(&other, 30));
         assert_eq!((waiting(&root), waiting(&shared)), (3, 0));
         held.shrink(560);
-        assert!(beside.poll().is_none(), "it would take the first one's room in the account they share");
-        // The others before it do not need its account.
+        assert!(
+            beside.poll().is_none(),
+            "it would take units that the first one needs in the account they share"
+        );
+        // The charges before it do not need its account.
         let elsewhere = elsewhere.take();
         let large = large.take();
         beside.expect_wake();
@@ -242,10 +251,10 @@ fn one_behind_leaves_room_in_the_accounts_below_that_it_shares() {
     }
 }
 
-/// Each is the first in the queue of its own account, and behind the large one in the root's: there is room for one of
-/// them beside it.
+/// Each is the first in the queue of its own account, and behind the large one in the root's: besides that only
+/// one of them fits.
 #[test]
-fn two_behind_do_not_both_take_the_room_of_one() {
+fn two_bypassing_waiters_do_not_take_the_same_units() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -304,7 +313,7 @@ fn a_large_request_is_not_starved_by_small_ones() {
         }
         held.shrink(10);
         let large = large.take();
-        // Nothing left for the small ones, who wait on in their order.
+        // Nothing left for the small charges, which wait on in their order.
         assert!(small.iter_mut().all(|small| small.poll().is_none()));
         held.shrink(5);
         let small: Vec<Charge> = small.into_iter().map(Waiter::take).collect();
@@ -316,7 +325,7 @@ fn a_large_request_is_not_starved_by_small_ones() {
 }
 
 #[test]
-fn who_waits_no_more_wakes_the_next() {
+fn a_dropped_waiter_wakes_the_next() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
@@ -329,7 +338,7 @@ fn who_waits_no_more_wakes_the_next() {
         drop(first);
         let second = second.take();
         let third = third.take();
-        // One in the middle wakes nobody, and leaves no gap.
+        // A charge in the middle wakes no other, and leaves no gap.
         let (first, middle, last) = (Waiter::new(&root, 5), Waiter::new(&root, 5), Waiter::new(&root, 5));
         drop(middle);
         assert!(!last.is_woken());
@@ -341,7 +350,7 @@ fn who_waits_no_more_wakes_the_next() {
 }
 
 #[test]
-fn what_was_granted_and_not_taken_up_is_given_back() {
+fn a_grant_that_is_not_polled_is_given_back() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
@@ -356,7 +365,7 @@ fn what_was_granted_and_not_taken_up_is_given_back() {
 }
 
 #[test]
-fn who_waits_is_woken_by_whatever_makes_room() {
+fn a_waiter_is_woken_by_every_way_to_free_units() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1000);
@@ -393,14 +402,14 @@ fn who_waits_is_woken_by_whatever_makes_room() {
 }
 
 #[test]
-fn what_lies_in_stocks_is_room() {
+fn units_in_stocks_are_free_for_waiters() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
         (0..1000).for_each(|_| drop(other.try_hold(10).unwrap()));
         let held = leaf.try_hold(900_000).unwrap();
-        // All but what is used, whatever lies in the other's stock.
+        // All units but those in use, whatever is in the other account's stock.
         let all = block_on(leaf.charge(100_000)).unwrap();
         let waiter = Waiter::new(&leaf, 50_000);
         drop(all);
@@ -410,7 +419,7 @@ fn what_lies_in_stocks_is_room() {
 }
 
 #[test]
-fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
+fn a_waiter_moves_to_the_full_account_above_and_keeps_its_order() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
@@ -422,13 +431,13 @@ fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
         assert_eq!((waiting(&leaf), waiting(&root)), (1, 0));
         let mut late = Waiter::new(&other, 5);
         assert_eq!((waiting(&leaf), waiting(&root)), (1, 1));
-        // Somebody takes what the leaf gives back, before it looks.
+        // Another charge takes what the leaf gives back, before this one is polled.
         root.force_charge(10).unwrap_err();
         drop(mine);
         early.expect_wake();
         assert!(early.poll().is_none());
         assert_eq!((waiting(&leaf), waiting(&root)), (0, 2));
-        // It asked first.
+        // It has the earlier ticket.
         rest.shrink(10);
         assert!(late.poll().is_none());
         let early = early.take();
@@ -441,7 +450,7 @@ fn who_fits_here_and_not_above_waits_above_and_keeps_its_place() {
 }
 
 #[test]
-fn who_asked_first_is_not_sent_to_and_fro_between_two_queues() {
+fn the_first_ticket_does_not_move_between_two_queues() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 100);
@@ -450,7 +459,7 @@ fn who_asked_first_is_not_sent_to_and_fro_between_two_queues() {
         let first = Waiter::new(&leaf, 10);
         let (second, third) = (Waiter::new(&leaf, 10), Waiter::new(&root, 10));
         assert_eq!((waiting(&leaf), waiting(&root)), (2, 1));
-        // Others wait in the leaf and in the root. They came later.
+        // Other charges wait in the leaf and in the root, with later tickets.
         mine.shrink(10);
         let first = first.take();
         mine.shrink(10);
@@ -463,7 +472,7 @@ fn who_asked_first_is_not_sent_to_and_fro_between_two_queues() {
 }
 
 #[test]
-fn who_waits_in_one_leaf_keeps_nobody_from_another() {
+fn a_waiter_in_one_leaf_does_not_block_another() {
     let _alone = alone();
     for kind in KINDS {
         let root = root(kind, 1_000_000);
@@ -484,8 +493,8 @@ fn who_waits_in_one_leaf_keeps_nobody_from_another() {
     }
 }
 
-/// So many threads charge, hold for a while, and give back; together they want more than there is.
-fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
+/// Threads that charge, hold for a while, and give back; together they want more than there is.
+fn every_waiter_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
     let _alone = alone();
     let root = root(kind, limit);
     let leaves = [root.child("a").build(), root.child("b").limit(limit * 3 / 4).build()];
@@ -497,16 +506,16 @@ fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
                 let (mut rng, mut kept) = (Rng::with_seed(thread), None);
                 for i in 0..CHARGES {
                     let leaf = [&leaves[0], &leaves[1], root][rng.u64(..3) as usize];
-                    // Now and then all that one may have.
+                    // Sometimes all that one may have.
                     let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.u64(..most) };
                     if i % 7 == 0 {
-                        // Changed its mind, in line or before.
+                        // Dropped while it waits, or before.
                         let mut future = pin!(leaf.charge(n));
                         let mut context = Context::from_waker(Waker::noop());
                         let _ = rng.u64(..2) == 0 && future.as_mut().poll(&mut context).is_ready();
                         continue;
                     }
-                    // Nobody waits with something in its hand: all might.
+                    // No thread waits while it holds units: otherwise all might wait.
                     drop(kept.take());
                     let mut has_waited = false;
                     let mut future = pin!(leaf.charge(n));
@@ -535,21 +544,21 @@ fn everybody_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
 }
 
 #[test]
-fn everybody_is_served_by_words() {
-    everybody_is_served(StockKind::Atomic, 4, 100, 70);
+fn atomic_stocks_serve_every_waiter() {
+    every_waiter_is_served(StockKind::Atomic, 4, 100, 70);
 }
 
 #[test]
-fn everybody_is_served_by_sections() {
-    everybody_is_served(StockKind::Rseq, 4, 100, 70);
+fn rseq_stocks_serve_every_waiter() {
+    every_waiter_is_served(StockKind::Rseq, 4, 100, 70);
 }
 
 #[test]
-fn everybody_is_served_with_stocks_open_by_words() {
-    everybody_is_served(StockKind::Atomic, 3, 100_000, 50);
+fn atomic_stocks_serve_every_waiter_with_stocks_open() {
+    every_waiter_is_served(StockKind::Atomic, 3, 100_000, 50);
 }
 
 #[test]
-fn everybody_is_served_with_stocks_open_by_sections() {
-    everybody_is_served(StockKind::Rseq, 3, 100_000, 50);
+fn rseq_stocks_serve_every_waiter_with_stocks_open() {
+    every_waiter_is_served(StockKind::Rseq, 3, 100_000, 50);
 }

@@ -42,7 +42,7 @@ struct InFlight<'a> {
     node: &'a Node,
     /// Where another charge is being decided exactly: that charge waits for all in flight, so new ones wait for
     /// it.
-    _turn: Option<MutexGuard<'a, ()>>,
+    _exact_lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> InFlight<'a> {
@@ -50,12 +50,12 @@ impl<'a> InFlight<'a> {
     fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
         node.add_slack(1, u64::MAX);
         if !node.are_stocks_disabled() {
-            return Some(Self { node, _turn: None });
+            return Some(Self { node, _exact_lock: None });
         }
         node.sub_slack(1);
-        let turn = may_wait.then(|| ignore_poison(node.exact_lock.lock()))?;
+        let guard = may_wait.then(|| ignore_poison(node.exact_lock.lock()))?;
         node.add_slack(1, u64::MAX);
-        Some(Self { node, _turn: Some(turn) })
+        Some(Self { node, _exact_lock: Some(guard) })
     }
 }
 
@@ -94,8 +94,8 @@ impl<S: Stocks> Accounts<S> {
     ) -> Result<(), Full<'a>> {
         // Additions to the root are never undone.
         let Some(parent) = at.parent() else { return self.charge_ancestors_from(node, n, has_crossed) };
-        let in_turn = Full { node: at, asked: n, is_queued: false };
-        let _passage = InFlight::begin(at, may_wait).ok_or(in_turn)?;
+        let in_exact_lock = Full { node: at, asked: n, is_queued: false };
+        let _passage = InFlight::begin(at, may_wait).ok_or(in_exact_lock)?;
         self.pass(node, parent, n, has_crossed, may_wait)
     }
 
@@ -149,7 +149,7 @@ impl<S: Stocks> Accounts<S> {
         for a in node.path() {
             let usage = a.usage.load(Relaxed);
             let fits = usage.checked_add(rest).is_some();
-            assert!(fits, "{}: {usage} + {rest} units are 2^64 or more; nobody has so many", a.name());
+            assert!(fits, "{}: {usage} + {rest} units are 2^64 or more, too many for an account", a.name());
             rest = rest.saturating_sub(a.reserve.load(Relaxed));
         }
         let (mut rest, mut worst) = (n, None);

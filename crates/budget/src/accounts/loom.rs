@@ -1,8 +1,8 @@
-//! What loom proves of accounts with [`AtomicStocks`] stocks: what fits is not refused, a limit is not exceeded,
-//! no unit is lost, and nobody sleeps beside room. Run by `cargo xtask test`.
+//! Loom models of accounts with [`AtomicStocks`]: what fits is not refused, no limit is exceeded, no unit is
+//! lost, and no charge keeps waiting while it fits. Run by `cargo xtask test`.
 //!
-//! Loom's read-modify-writes always meet the newest store, so a compare-and-swap that fails on an
-//! old value is not in these models; every caller of one goes on as if it came a moment earlier.
+//! Loom's read-modify-writes always read the newest store, so a compare-and-swap that fails on an old value is
+//! not in these models; its callers continue as if it had come a moment earlier.
 
 mod fast;
 
@@ -24,19 +24,19 @@ fn model_of(preemptions: usize, act: impl Fn() + Sync + Send + 'static) {
     builder.check(act);
 }
 
-/// A hundredth, 10 units, may lie in stocks: a stock has room for 3.
+/// A hundredth, 10 units, may be in stocks; a stock has a capacity of 3.
 const LIMIT: u64 = 1000;
-/// With so much used, rooms are not smaller yet.
+/// Up to this usage capacities are not smaller.
 const BASE: u64 = 980;
 
 const HERE: CpuId = CpuId(0);
 const THERE: CpuId = CpuId(1);
 
-/// A tree, and what is held of each account.
+/// A tree, and the units that are held of each account.
 struct Tree<const N: usize, S = AtomicStocks> {
     accounts: Accounts<S>,
     nodes: [NonNull<Node>; N],
-    /// Loom does not see these, so they order nothing.
+    /// Not loom's atomics, so they order nothing.
     held: [real::AtomicU64; N],
 }
 
@@ -52,16 +52,16 @@ impl<const N: usize> Tree<N> {
 }
 
 impl<const N: usize, S: Stocks> Tree<N, S> {
-    /// Accounts by the number of their parent, `None`: a root, and their limit.
+    /// Accounts by the number of their parent (`None` for a root) and their limit.
     fn with(stocks: S, plans: [(Option<usize>, u64); N]) -> Arc<Self> {
         let accounts = Accounts::new(stocks);
         let mut nodes = [NonNull::dangling(); N];
         for (i, (parent, limit)) in plans.into_iter().enumerate() {
-            // SAFETY: made in a round before.
+            // SAFETY: made in a previous iteration.
             let parent = parent.map(|parent| unsafe { nodes[parent].as_ref() });
             let node = accounts.create(parent, config(limit)).unwrap();
-            // To loom a first value is older than the order of all SeqCst operations, and may be loaded
-            // whatever came in that order.
+            // To loom an initial value is older than the order of all SeqCst operations, and may be loaded
+            // after any of them.
             let _ = [&node.usage, &node.slack].map(|word| word.fetch_add(0, SeqCst));
             let _ = [&node.stocks_disabled, &node.waiting].map(|word| word.fetch_add(0, SeqCst));
             nodes[i] = NonNull::from(node);
@@ -86,7 +86,7 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
         fits
     }
 
-    /// Charges, and says that nobody's limit is exceeded.
+    /// Charges, and asserts that no limit is exceeded.
     fn charge_within(&self, i: usize, cpu: CpuId, n: u64, limit: u64) -> bool {
         let fits = self.charge(i, cpu, n);
         let held: u64 = self.held.iter().map(|held| held.load(real::Ordering::Relaxed)).sum();
@@ -95,13 +95,13 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
     }
 
     fn uncharge(&self, i: usize, cpu: CpuId, n: u64) {
-        // Before: from now on somebody else may have them.
+        // Before the uncharge: from then on another thread may have the units.
         self.held[i].fetch_sub(n, real::Ordering::Relaxed);
         self.accounts.uncharge(self.node(i), || cpu, n).unwrap();
     }
 
-    /// Charges `BASE` past the stocks, and one unit so that a stock opens on that CPU: 1 is free in it, of
-    /// 3. `free`: how many shall be.
+    /// Charges `BASE` without stocks, and one unit so that a stock of capacity 3 opens on that CPU with 1 free.
+    /// `free`: how many units it shall have.
     fn open(&self, i: usize, cpu: CpuId, free: u64) {
         assert!(self.charge(i, cpu, BASE));
         self.open_only(i, cpu, free);
@@ -126,8 +126,8 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
         self.accounts.stocks.snapshot(cpu, self.node(i).key)
     }
 
-    /// Nobody is under way: every unit is where it should be, and once the stocks are empty, usage is
-    /// what is held.
+    /// When no operation is under way: every unit is where it should be, and once the stocks are empty, usage
+    /// is what is held.
     fn end(&self) {
         let (mut free, mut rooms) = ([0i64; N], [0; N]);
         for cpu in [HERE, THERE] {
@@ -174,7 +174,7 @@ fn config(limit: u64) -> AccountConfig {
     AccountConfig { name: "account".into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
 }
 
-/// Root 0 and leaf 1. One of them has the limit: nobody passes a root, everybody a leaf.
+/// Root 0 and leaf 1, one of them with the limit. Charges are in flight at a leaf, never at a root.
 fn two_of(limited: usize) -> Arc<Tree<2>> {
     let limit = |i| if i == limited { LIMIT } else { u64::MAX };
     Tree::new([(None, limit(0)), (Some(0), limit(1))])
@@ -193,7 +193,7 @@ fn go<const N: usize, S: Stocks + 'static, T: 'static>(
     thread::spawn(move || act(&tree))
 }
 
-/// Counts runs in which something happened, so that a model can't be empty.
+/// Counts runs in which an event happened, so that a model cannot be empty.
 struct Seen(real::AtomicU32);
 
 impl Seen {
@@ -210,8 +210,8 @@ impl Seen {
     }
 }
 
-/// `other` on CPU 1 never holds more than `most`; what is left fits, always. `free`: units in CPU 1's stock
-/// at first; `None`: it is closed.
+/// `other` on CPU 1 never holds more than `most`; the rest always fits. `free`: the units in CPU 1's stock at
+/// first; `None`: it is closed.
 fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     for limited in [0, 1] {
         model(move || {
@@ -228,7 +228,7 @@ fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + S
     }
 }
 
-/// The other spends from its stock and gives back to it.
+/// The other thread takes from its stock and returns to it.
 #[test]
 fn a_refusal_is_never_false() {
     fits_always(Some(1), BASE + 1, |tree| {
@@ -237,7 +237,7 @@ fn a_refusal_is_never_false() {
     });
 }
 
-/// The other fills its stock up, and charges more than it uses for a moment.
+/// The other thread fills its stock, and charges more than it uses for a moment.
 #[test]
 fn a_refusal_is_never_false_beside_a_refill() {
     fits_always(Some(0), BASE + 3, |tree| {
@@ -245,30 +245,30 @@ fn a_refusal_is_never_false_beside_a_refill() {
     });
 }
 
-/// The other's stock opens.
+/// The other thread's stock opens.
 #[test]
 fn a_refusal_is_never_false_beside_an_opening() {
     fits_always(None, BASE + 1, |tree| assert!(tree.charge_within(1, THERE, 1, LIMIT)));
 }
 
-/// A stock opens for what the other gives back.
+/// A stock opens for the units that the other thread gives back.
 #[test]
-fn a_refusal_is_never_false_beside_an_opening_by_who_gives_back() {
+fn a_refusal_is_never_false_beside_an_uncharge_that_opens_a_stock() {
     fits_always(None, BASE, |tree| {
         tree.uncharge(1, THERE, 1);
         tree.charge_within(1, THERE, 1, LIMIT);
     });
 }
 
-/// The other's stock is full and is taken down to half.
+/// The other thread's stock is full and is taken down to half.
 #[test]
 fn a_refusal_is_never_false_beside_an_overfull_stock() {
     fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
 }
 
-/// What a passer adds and takes off again, and what a stock holds, is in no usage that is called exact.
+/// Additions that are undone, and units in stocks, are in no usage that counts as exact.
 #[test]
-fn what_is_undone_is_in_no_exact_usage() {
+fn exact_usage_has_no_undone_charges() {
     static EXACT: Seen = Seen::new();
     ::loom::model(|| {
         let node = Arc::new(Node::new(AtomicStocks::new(1).stock_addr(1)));
@@ -293,9 +293,9 @@ fn what_is_undone_is_in_no_exact_usage() {
     assert!(EXACT.happened());
 }
 
-/// Two want more than there is, in part because of what lies in a stock: one of them gets it.
+/// Two charges want more than there is, partly because of units in a stock: one of them fits.
 #[test]
-fn of_two_refusers_one_is_wrong() {
+fn of_two_charges_for_the_rest_one_is_granted() {
     for limited in [0, 1] {
         static A: [Seen; 2] = [const { Seen::new() }; 2];
         static B: [Seen; 2] = [const { Seen::new() }; 2];
@@ -313,8 +313,8 @@ fn of_two_refusers_one_is_wrong() {
     }
 }
 
-/// A's charge comes as far as the group and does not fit at the root, if B was there before. What C
-/// wants fits everywhere, unless A has got it.
+/// A's charge reaches the group and does not fit at the root if B was there before. C's charge fits everywhere
+/// unless A's is granted.
 #[test]
 fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     static A: Seen = Seen::new();
@@ -333,9 +333,9 @@ fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     assert!(A.happened() && C.happened());
 }
 
-/// The same where C's charge is covered by a guarantee, of which A had taken hold.
+/// The same where C's charge is covered by a guarantee, from which A's had taken.
 #[test]
-fn what_is_guaranteed_is_never_refused() {
+fn a_guaranteed_charge_is_never_refused() {
     static A: Seen = Seen::new();
     static C: Seen = Seen::new();
     model_of(2, || {
@@ -354,9 +354,9 @@ fn what_is_guaranteed_is_never_refused() {
     assert!(A.happened() && C.happened());
 }
 
-/// Two give back at once: all of the guarantee is kept again.
+/// Two threads give back at once: the whole guarantee is kept again.
 #[test]
-fn a_guarantee_is_kept_again_by_who_gives_back() {
+fn uncharges_refill_a_guarantee() {
     model(|| {
         let tree = two();
         tree.accounts.set_guarantee(tree.node(1), 10).unwrap();
@@ -368,7 +368,7 @@ fn a_guarantee_is_kept_again_by_who_gives_back() {
     });
 }
 
-/// One gives back, one charges: neither too little is kept nor too much.
+/// One thread gives back, one charges: the reserve is neither too small nor too large.
 #[test]
 fn a_guarantee_is_kept_beside_a_charge() {
     model(|| {
@@ -397,9 +397,9 @@ fn a_guarantee_changes_beside_charges() {
     });
 }
 
-/// What is used at a moment of the call: what the other charges for its stock is not.
+/// Usage at one moment of the call, without what the other thread charges for its stock.
 #[test]
-fn exact_usage_is_what_is_used() {
+fn exact_usage_has_no_units_of_stocks() {
     model(|| {
         let tree = two();
         tree.open(1, THERE, 0);
@@ -412,9 +412,9 @@ fn exact_usage_is_what_is_used() {
     });
 }
 
-/// Nobody has a charge of an account that uses more than its new limit, not even from a stock.
+/// No charge is granted while usage is above the new limit, not even from a stock.
 #[test]
-fn below_usage_a_limit_refuses_at_once() {
+fn a_limit_below_usage_refuses_at_once() {
     model(|| {
         let tree = two();
         assert!(tree.charge(1, THERE, BASE));
@@ -445,7 +445,7 @@ fn a_limit_goes_down_and_up_beside_charges() {
     });
 }
 
-/// One goes on with its stock while the other does `act`; nothing is lost.
+/// One thread uses its stock while the other does `act`; nothing is lost.
 fn conserves(free: u64, act: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     model(move || {
         let tree = two();
@@ -471,7 +471,7 @@ fn a_drain_loses_nothing_beside_a_refill() {
 }
 
 #[test]
-fn tidying_loses_nothing() {
+fn reclaiming_loses_nothing() {
     conserves(1, |tree| tree.accounts.reclaim_idle());
 }
 
@@ -483,9 +483,9 @@ fn two_threads_with_one_stock_lose_nothing() {
     });
 }
 
-/// The slot is account 1's, and account 2 comes for it while account 1 goes on.
+/// The slot is account 1's; account 2 takes it over while account 1 is used.
 #[test]
-fn a_slot_changes_hands_and_nothing_is_lost() {
+fn binding_a_slot_to_another_account_loses_nothing() {
     static TAKEN: Seen = Seen::new();
     model(|| {
         let tree = Tree::new([(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
@@ -494,7 +494,7 @@ fn a_slot_changes_hands_and_nothing_is_lost() {
             assert!(tree.charge(1, THERE, 1));
             tree.uncharge(1, THERE, 1);
         });
-        // The first marks it, the second may take it.
+        // The first attempt marks it, the second may take it.
         assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
         other.join().unwrap();
         TAKEN.note(tree.snapshot(2, THERE).key == tree.node(2).key);
@@ -503,10 +503,9 @@ fn a_slot_changes_hands_and_nothing_is_lost() {
     assert!(TAKEN.happened());
 }
 
-/// The account's last handle goes while what was charged to it comes back without one. With the last unit it
-/// is gone.
+/// The account's last handle is dropped while its units come back without one. With the last unit it is freed.
 #[test]
-fn an_account_goes_beside_the_last_of_its_charges() {
+fn an_account_is_freed_beside_its_last_uncharge() {
     model(|| {
         let tree = two();
         assert!(tree.charge(1, HERE, BASE));
@@ -523,9 +522,9 @@ fn an_account_goes_beside_the_last_of_its_charges() {
     });
 }
 
-/// The parent gives back what its orphan holds, while somebody gives back the rest.
+/// The parent gives back what its orphan holds, while another thread gives back the rest.
 #[test]
-fn a_parent_gives_back_what_its_orphan_holds() {
+fn a_parent_uncharges_what_its_orphan_holds() {
     model(|| {
         let tree = two();
         assert!(tree.charge(1, HERE, 5));
@@ -541,9 +540,9 @@ fn a_parent_gives_back_what_its_orphan_holds() {
     });
 }
 
-/// An account goes, and a new one gets its node, while a drain is under way.
+/// An account ends and a new one gets its node while a drain is under way.
 #[test]
-fn a_node_is_used_again_beside_a_drain() {
+fn a_node_is_reused_beside_a_drain() {
     model(|| {
         let tree = two();
         tree.open(1, THERE, 1);
@@ -553,7 +552,7 @@ fn a_node_is_used_again_beside_a_drain() {
         tree.accounts.drop_handle(tree.node(1));
         let again = tree.accounts.create(Some(tree.node(0)), config(u64::MAX)).unwrap();
         if again.key != tree.node(1).key {
-            // The drain was in the middle of it.
+            // The drain was under way.
             tree.accounts.drop_handle(again);
         }
         other.join().unwrap();
@@ -563,8 +562,8 @@ fn a_node_is_used_again_beside_a_drain() {
     });
 }
 
-/// What a host's task does when it is woken: it looks until nothing comes back any more. Whether it has its
-/// charge.
+/// A waiting task that was woken: it tries until no more units come back. Returns whether its charge was
+/// granted.
 fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     loop {
         if tree
@@ -581,9 +580,9 @@ fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     }
 }
 
-/// Somebody waits at the account that is full, for `n`, which is all that will be left. It sees what comes back, or somebody
-/// else finds that a wake is owed, and wakes it. `free`: units in CPU 1's stock at first; `None`: it is closed.
-/// `acts`: what others do; each then asks what it owes.
+/// A charge waits at the full account for `n` units, all that will be left. It sees the units that come back,
+/// or another thread finds a pending wake and wakes it. `free`: the units in CPU 1's stock at first; `None`: it
+/// is closed. `acts`: the other threads, each of which then asks for a pending wake.
 fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [fn(&Tree<2>); M]) {
     for full in [0, 1] {
         model_of(preemptions, move || {
@@ -611,32 +610,32 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
     }
 }
 
-/// It is too much for a stock.
+/// Too many units for a stock.
 #[test]
-fn who_waits_is_woken_by_what_passes_the_stocks() {
+fn a_waiter_is_woken_by_an_uncharge_without_a_stock() {
     waits(1, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
 }
 
-/// A stock would open for it.
+/// A stock would open for the unit.
 #[test]
-fn who_waits_is_woken_by_what_comes_back() {
+fn a_waiter_is_woken_by_an_uncharge() {
     waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// It comes back into a stock.
+/// The unit returns to a stock.
 #[test]
-fn who_waits_is_woken_by_what_comes_back_to_a_stock() {
+fn a_waiter_is_woken_by_an_uncharge_into_a_stock() {
     waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// The stock is full, and half of it goes along.
+/// The stock is full, and half of it goes up the tree as well.
 #[test]
-fn who_waits_is_woken_by_what_a_full_stock_gives_up() {
+fn a_waiter_is_woken_by_what_a_full_stock_returns() {
     waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// Somebody else asks whether a wake is owed, and sees to it.
+/// A third thread asks for a pending wake.
 #[test]
-fn who_waits_is_woken_by_whoever_asks() {
+fn a_waiter_is_woken_by_a_third_thread() {
     waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);
 }

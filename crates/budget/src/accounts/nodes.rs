@@ -55,7 +55,7 @@ impl Nodes {
     pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> StockAddr) -> &Node {
         let _growing = ignore_poison(self.growing.lock());
         let key = self.end.load(Relaxed);
-        assert!(key < KEYS_END, "{key} accounts at once, and there is room for no more");
+        assert!(key < KEYS_END, "{key} accounts at once; no more are possible");
         let (chunk, at) = position(key);
         if self.chunks[chunk].load(Relaxed).is_null() {
             // SAFETY: the layout is not empty. Nodes are written one by one, so a large chunk costs
@@ -106,7 +106,7 @@ mod tests {
     use crate::stock::Stocks;
 
     #[test]
-    fn every_key_has_a_place_of_its_own() {
+    fn every_key_has_a_position_of_its_own() {
         let mut expected = (0, 0);
         for key in 0..100_000 {
             assert_eq!(position(key), expected, "{key}");
@@ -119,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_as_large_as_its_head_says() {
+    fn a_node_takes_384_bytes() {
         assert_eq!((size_of::<Node>(), align_of::<Node>()), (384, 128));
     }
 
     #[test]
-    fn nodes_stay_where_they_are() {
+    fn nodes_do_not_move() {
         let (nodes, table) = (Nodes::new(), crate::stock::AtomicStocks::new(1));
         assert!(nodes.get(0).is_none() && nodes.get(1).is_none());
         let addresses: Vec<*const Node> =

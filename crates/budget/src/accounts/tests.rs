@@ -27,7 +27,7 @@ fn usages<S: Stocks>(accounts: &Accounts<S>, nodes: &[&Node]) -> Vec<u64> {
 }
 
 #[test]
-fn a_charge_counts_on_every_level_and_comes_back() {
+fn a_charge_counts_on_every_level_until_it_is_given_back() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let nodes = tree(&accounts);
     for round in 0..3 {
@@ -40,7 +40,7 @@ fn a_charge_counts_on_every_level_and_comes_back() {
 }
 
 #[test]
-fn stocks_hold_a_hundredth_of_the_smallest_limit_at_most() {
+fn stocks_hold_at_most_a_hundredth_of_the_smallest_limit() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let nodes = tree(&accounts);
     for i in 0..10_000u64 {
@@ -76,7 +76,7 @@ fn a_limit_is_reached_to_the_unit_and_not_passed() {
 }
 
 #[test]
-fn more_than_was_charged_does_not_come_back() {
+fn uncharging_more_than_was_charged_is_an_error() {
     let accounts = Accounts::new(LockedStocks::new(4));
     let [root, _, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 10).unwrap();
@@ -91,7 +91,7 @@ fn more_than_was_charged_does_not_come_back() {
 }
 
 #[test]
-fn a_guarantee_is_kept_whatever_others_use() {
+fn a_guarantee_is_kept_while_other_accounts_use_the_rest() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let root = accounts.create(None, config("root", 100)).unwrap();
     let shy =
@@ -115,7 +115,7 @@ fn a_guarantee_is_kept_whatever_others_use() {
 }
 
 #[test]
-fn what_a_dropped_account_holds_is_its_parents() {
+fn units_of_a_dropped_account_belong_to_its_parent() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let [root, group, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 25).unwrap();
@@ -134,7 +134,7 @@ fn what_a_dropped_account_holds_is_its_parents() {
 }
 
 #[test]
-fn a_stock_that_nobody_used_goes_back_at_the_second_tidy() {
+fn an_unused_stock_is_closed_by_the_second_reclaim() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let [root, _, leaf] = tree(&accounts);
     accounts.try_charge(leaf, || A, 10).unwrap();
@@ -150,7 +150,7 @@ fn a_stock_that_nobody_used_goes_back_at_the_second_tidy() {
 
 /// Their keys differ by the number of slots.
 #[test]
-fn a_slot_goes_to_who_asks_twice_while_its_account_rests() {
+fn a_second_attempt_takes_the_slot_of_an_idle_stock() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let root = accounts.create(None, config("root", u64::MAX)).unwrap();
     let all: Vec<&Node> = (0..=crate::stock::SLOTS)

@@ -168,8 +168,8 @@ impl Eligibility {
         // The stocks below `at` are closed, so `free` sees all units there; for accounts above, the charge
         // itself finds out.
         let mut below = by.node().path().take_while(|a| !std::ptr::eq(*a, at));
-        let has_room = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
-        if has_room { Self::FitsBehind } else { Self::MustWait }
+        let fits = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
+        if fits { Self::FitsBehind } else { Self::MustWait }
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_while_one_behind_is_charged_keeps_no_other_from_it() {
+    fn a_panic_under_the_bypass_lock_does_not_poison_it() {
         let panics = std::thread::spawn(|| {
             let _behind = BYPASS.lock();
             panic!("while it is held");

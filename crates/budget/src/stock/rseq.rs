@@ -69,7 +69,7 @@ impl Stocks for RseqStocks {
         self.table.stock(cpu, key)[1].compare_exchange(seen.words[1], new, AcqRel, Relaxed).is_ok()
     }
 
-    /// In three sections. After each of them another call can begin again: see "Notes on changing hands".
+    /// In three sections. After each of them another call can begin again: see "Notes on binding".
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         let [head, grant] = seen.words;
         let used = head as u32;

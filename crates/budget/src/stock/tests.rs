@@ -1,4 +1,4 @@
-//! The three kinds side by side: the same steps, the same answers.
+//! The three kinds side by side: the same steps give the same answers.
 
 use super::*;
 use fastrand::Rng;
@@ -13,7 +13,7 @@ enum Step {
     Bind,
 }
 
-/// What the account `key` sees in its slot, without what is the kind's own.
+/// The state that the account `key` sees in its slot, without what is particular to a kind.
 fn seen(snapshot: &StockSnapshot) -> (Key, i32, u8, bool) {
     (snapshot.key, snapshot.free, snapshot.capacity_log2, snapshot.is_leaving)
 }
@@ -30,7 +30,7 @@ fn do_step<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, stale: Optio
     }
 }
 
-/// A section may be disturbed, and says so: then nothing happened, and it is tried again.
+/// A section may be aborted and returns false: then nothing happened, and it is tried again.
 fn do_undisturbed<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, expected: bool) -> bool {
     let tries = if expected { 100 } else { 1 };
     (0..tries).any(|_| do_step(stocks, cpu, key, step, None))
@@ -91,7 +91,7 @@ fn all_kinds_give_the_same_answers() {
     affinity::set_allowed(&before).unwrap();
 }
 
-fn what_changed_meanwhile_is_not_overwritten<S: Stocks>(stocks: &S, cpu: CpuId) {
+fn an_outdated_snapshot_changes_nothing<S: Stocks>(stocks: &S, cpu: CpuId) {
     let (key, closed) = (7, Reduction { taken: 0, capacity_log2: 0, mark: false });
     let unbound = stocks.snapshot(cpu, key);
     assert!(unbound.key == 0 && !unbound.is_open() && !stocks.charge(|| cpu, key, 1));
@@ -103,7 +103,7 @@ fn what_changed_meanwhile_is_not_overwritten<S: Stocks>(stocks: &S, cpu: CpuId) 
     }
     let full = stocks.snapshot(cpu, key);
     assert_eq!((full.free, full.capacity()), (10, 31));
-    // 31 fit, and not one more.
+    // 31 units fit, and not one more.
     assert!(!stocks.uncharge(|| cpu, key, 22) && stocks.uncharge(|| cpu, key, 21));
     assert!(!stocks.charge(|| cpu, key, 32) && stocks.charge(|| cpu, key, 31));
     assert!(!stocks.charge(|| cpu, key + 2048, 0) && !stocks.uncharge(|| cpu, key + 2048, 1));
@@ -113,13 +113,13 @@ fn what_changed_meanwhile_is_not_overwritten<S: Stocks>(stocks: &S, cpu: CpuId) 
 }
 
 #[test]
-fn what_changed_meanwhile_is_seen() {
-    what_changed_meanwhile_is_not_overwritten(&AtomicStocks::new(4), CpuId(2));
-    what_changed_meanwhile_is_not_overwritten(&LockedStocks::new(4), CpuId(2));
+fn outdated_snapshots_change_nothing() {
+    an_outdated_snapshot_changes_nothing(&AtomicStocks::new(4), CpuId(2));
+    an_outdated_snapshot_changes_nothing(&LockedStocks::new(4), CpuId(2));
 }
 
 #[test]
-fn use_since_the_mark_shows() {
+fn use_after_the_mark_clears_idle() {
     let (atomic, cpu, key) = (AtomicStocks::new(1), CpuId(0), 3);
     assert!(atomic.bind(cpu, key, &atomic.snapshot(cpu, key)));
     assert!(atomic.refill(cpu, key, &atomic.snapshot(cpu, key), 100, 10));
@@ -134,7 +134,7 @@ fn use_since_the_mark_shows() {
 }
 
 #[test]
-fn a_word_says_what_was_put_into_it() {
+fn a_word_decodes_to_its_tag_and_units() {
     for key in [1, 2047, 2048, KEYS_END - 1] {
         for mark in [0, 1, 6, LEAVING] {
             for capacity_log2 in [0, 1, CAPACITY_LOG2_MAX] {

@@ -1,4 +1,4 @@
-//! Cases: what holds of the charging allocator over any other. A test binary of its own stands over each.
+//! Tests that hold for the charging allocator over any other. A test binary for each includes them.
 
 use super::kit::{bytes, on_each_kind, poll, used};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
@@ -16,7 +16,7 @@ use warmcore_budget::{Account, Event};
 const HEADER: u64 = size_of::<usize>() as u64;
 
 #[test]
-fn who_is_current_pays_and_scopes_nest() {
+fn the_active_account_is_charged_and_scopes_nest() {
     on_each_kind(|kind| {
         let (outer, inner) =
             (Account::root("outer").kind(kind).build(), Account::root("inner").kind(kind).build());
@@ -52,11 +52,11 @@ fn a_block_is_aligned_and_kept_and_charged_with_its_header() {
                     assert_eq!(used(&account), (size + header) as u64, "{layout:?}");
                 };
                 let fill = |block: *mut u8, from: usize, to: usize| {
-                    // SAFETY: inside of the block.
+                    // SAFETY: inside the block.
                     (from..to).for_each(|at| unsafe { block.add(at).write(at as u8) });
                 };
                 let is_kept = |block: *mut u8, end: usize| {
-                    // SAFETY: inside of the block, and written.
+                    // SAFETY: inside the block, and written.
                     (0..end).all(|at| unsafe { block.add(at).read() } == at as u8)
                 };
                 let _current = enter(&account);
@@ -76,7 +76,7 @@ fn a_block_is_aligned_and_kept_and_charged_with_its_header() {
                     dealloc(block, Layout::from_size_align(size.div_ceil(2), align).unwrap());
                 }
                 assert_eq!(used(&account), 0, "{layout:?}");
-                // SAFETY: as above. What was freed a moment ago is not zero.
+                // SAFETY: as above. Memory that was freed a moment ago is not zero.
                 unsafe {
                     let block = std::hint::black_box(alloc_zeroed(layout));
                     check(block, size);
@@ -90,7 +90,7 @@ fn a_block_is_aligned_and_kept_and_charged_with_its_header() {
 }
 
 #[test]
-fn a_block_that_changes_size_stays_with_who_paid() {
+fn a_resized_block_stays_with_its_account() {
     on_each_kind(|kind| {
         let [mine, other] = ["mine", "other"].map(|name| Account::root(name).kind(kind).build());
         let mut bytes: Vec<u8> = {
@@ -115,7 +115,7 @@ fn a_block_that_changes_size_stays_with_who_paid() {
 }
 
 #[test]
-fn what_nobody_paid_for_is_paid_by_who_makes_it_larger() {
+fn an_uncharged_block_is_charged_to_the_account_that_grows_it() {
     on_each_kind(|kind| {
         let account = Account::root("account").kind(kind).build();
         let mut bytes: Vec<u8> = Vec::with_capacity(1000);
@@ -132,7 +132,7 @@ fn what_nobody_paid_for_is_paid_by_who_makes_it_larger() {
 }
 
 #[test]
-fn memory_freed_on_another_thread_returns_to_who_paid() {
+fn memory_freed_on_another_thread_returns_to_its_account() {
     on_each_kind(|kind| {
         let [mine, other] = ["mine", "other"].map(|name| Account::root(name).kind(kind).build());
         let (send, receive) = mpsc::channel::<Vec<Box<[u64]>>>();
@@ -188,7 +188,7 @@ impl Drop for Hoarder {
 fn a_future_is_charged_at_each_poll_and_when_it_is_dropped() {
     on_each_kind(|kind| {
         let [mine, other] = ["mine", "other"].map(|name| Account::root(name).kind(kind).build());
-        // Its places are nobody's.
+        // The vector's memory is charged to no account.
         let hoard = Arc::new(Mutex::new(Vec::with_capacity(16)));
         let mut future = within(&mine, Hoarder { hoard: hoard.clone(), polls: 0 });
         assert_eq!(used(&mine), 0);
@@ -204,7 +204,7 @@ fn a_future_is_charged_at_each_poll_and_when_it_is_dropped() {
             drop(future);
         }
         assert_eq!((used(&mine), used(&other)), (3 * (100 + HEADER) + 1000 + HEADER, 0));
-        // One that is dropped before its end, and one that was never polled.
+        // A future that is dropped before its end, and one that was never polled.
         let mut future = within(&mine, Hoarder { hoard: hoard.clone(), polls: 0 });
         assert!(poll(&mut future).is_pending());
         drop(future);
@@ -216,7 +216,7 @@ fn a_future_is_charged_at_each_poll_and_when_it_is_dropped() {
 }
 
 #[test]
-fn futures_of_two_accounts_in_turn_don_t_mix() {
+fn futures_of_two_accounts_polled_in_turn_do_not_mix() {
     on_each_kind(|kind| {
         let accounts = ["a", "b", "c"].map(|name| Account::root(name).kind(kind).build());
         let inner = accounts[2].clone();
@@ -242,7 +242,7 @@ fn futures_of_two_accounts_in_turn_don_t_mix() {
         }
         assert_eq!(kept.len(), 3);
         let (hundreds, fifties) = (4 * (100 + HEADER), 4 * (50 + HEADER));
-        // The list itself grew once, where its eighth place was needed: by whom it was made.
+        // Each list of blocks has a capacity of 8, charged to the account of the future that made it.
         let list = 8 * size_of::<Vec<u8>>() as u64 + HEADER;
         let expected = [hundreds + list, hundreds + list, hundreds + list + 3 * fifties];
         assert_eq!(accounts.each_ref().map(used), expected);
@@ -292,13 +292,13 @@ fn a_panic_leaves_the_scope() {
 }
 
 #[test]
-fn guards_that_are_dropped_in_the_wrong_order_leave_nobody() {
+fn guards_dropped_in_the_wrong_order_leave_no_account_active() {
     on_each_kind(|kind| {
         let [first, second] = ["first", "second"].map(|name| Account::root(name).kind(kind).build());
         let (outer, inner) = (enter(&first), enter(&second));
         drop(outer);
         drop(inner);
-        // Were it the first one's, it would be charged to an account that is gone.
+        // If it restored the first one's account, that would have ended.
         drop(first);
         let bytes = bytes(1000);
         let next: Vec<Account> = (0..10).map(|_| Account::root("next").kind(kind).build()).collect();
@@ -309,7 +309,7 @@ fn guards_that_are_dropped_in_the_wrong_order_leave_nobody() {
 }
 
 #[test]
-fn an_account_may_go_before_its_blocks() {
+fn an_account_may_end_before_its_blocks_are_freed() {
     on_each_kind(|kind| {
         let parent = Account::root("parent").kind(kind).limit(1 << 30).build();
         let account = parent.child("child").limit(1 << 20).build();
@@ -318,7 +318,7 @@ fn an_account_may_go_before_its_blocks() {
             (Vec::<u8>::with_capacity(1000), Vec::<u8>::with_capacity(1000), bytes(1000))
         };
         drop(account);
-        // Others of the same size come and must not get its place.
+        // Other accounts of the same size come and must not get its node.
         let next: Vec<Account> = (0..100).map(|_| parent.child("next").build()).collect();
         assert_eq!(used(&parent), 3 * (1000 + HEADER));
         drop(freed);
@@ -351,7 +351,7 @@ impl Drop for Last {
 thread_local! {
     static FIRST: RefCell<Option<Last>> = const { RefCell::new(None) };
     static SECOND: RefCell<Option<Last>> = const { RefCell::new(None) };
-    /// Left when the thread ends: destructors that come later are in its scope.
+    /// Left when the thread ends: later destructors run in its scope.
     static SCOPE: RefCell<Option<ActiveAccount<'static>>> = const { RefCell::new(None) };
     static THIRD: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
@@ -398,7 +398,7 @@ fn threads_made_in_a_scope_leave_nothing() {
 }
 
 #[test]
-fn over_budget_it_counts_and_goes_on() {
+fn over_budget_blocks_are_charged_all_the_same() {
     on_each_kind(|kind| {
         let events = Arc::new(Mutex::new(Vec::new()));
         let heard = events.clone();
@@ -423,7 +423,7 @@ fn over_budget_it_counts_and_goes_on() {
 }
 
 #[test]
-fn sizes_that_nobody_has_are_refused_without_a_panic() {
+fn impossible_sizes_are_refused_without_a_panic() {
     on_each_kind(|kind| {
         let account = Account::root("account").kind(kind).build();
         let _current = enter(&account);
@@ -434,7 +434,7 @@ fn sizes_that_nobody_has_are_refused_without_a_panic() {
             let mut block = vec![7u8; 100];
             assert!(block.try_reserve_exact(bytes - 100).is_err(), "{bytes}");
             assert_eq!((block.len(), used(&account)), (100, 100 + HEADER), "{bytes}");
-            // Grown outside of its scope, and by somebody else.
+            // Grown outside of its scope, and in another account's.
             thread::scope(|scope| {
                 let grow = || assert!(block.try_reserve_exact(bytes - 100).is_err(), "{bytes}");
                 scope.spawn(grow).join().unwrap();

@@ -1,4 +1,4 @@
-//! Kit: what tests of the charging allocator need.
+//! Helpers for tests of the charging allocator.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 use warmcore_budget::{Account, StockKind};
 
-/// Who does not end in this time never will.
+/// After this time a test counts as hung.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Runs a test on a tree of either kind, on a thread of its own; one that hangs fails.
+/// Runs a test on a tree of either kind, on a thread of its own; a hang fails.
 pub fn on_each_kind(test: impl Fn(StockKind) + Clone + Send + 'static) {
     for kind in [StockKind::Rseq, StockKind::Atomic] {
         let (test, (done, is_done)) = (test.clone(), mpsc::channel());
@@ -28,12 +28,12 @@ pub fn on_each_kind(test: impl Fn(StockKind) + Clone + Send + 'static) {
     }
 }
 
-/// What an account has in use, from a thread without a scope.
+/// Units in use by an account, read from a thread without a scope.
 pub fn used(account: &Account) -> u64 {
     account.exact_usage()
 }
 
-/// A block that the compiler can't leave out.
+/// A block that the compiler cannot remove.
 pub fn bytes(n: usize) -> Vec<u8> {
     std::hint::black_box(vec![0; n])
 }

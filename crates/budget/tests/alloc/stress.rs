@@ -1,4 +1,4 @@
-//! Stress: threads that allocate, pass on and free, in tenants that come and go.
+//! Threads that allocate, pass on and free, in tenants that come and go.
 
 use super::kit::{on_each_kind, used};
 use fastrand::Rng;
@@ -10,12 +10,12 @@ use warmcore_budget::process::enter;
 const THREADS: usize = 4;
 const TENANTS: usize = 6;
 const STEPS: usize = 40_000;
-const SHELF: usize = 256;
+const BLOCKS: usize = 256;
 
 struct Shared {
     root: Account,
     tenants: Vec<Mutex<Account>>,
-    shelf: Vec<Mutex<Vec<u8>>>,
+    blocks: Vec<Mutex<Vec<u8>>>,
 }
 
 impl Shared {
@@ -33,12 +33,12 @@ impl Shared {
             0..40 => own.push(vec![at as u8; 1 + rng.usize(..size)]),
             40..60 => {
                 let block = vec![at as u8; 1 + rng.usize(..size)];
-                let place = &self.shelf[rng.usize(..SHELF)];
+                let place = &self.blocks[rng.usize(..BLOCKS)];
                 let before = std::mem::replace(&mut *place.lock().unwrap(), block);
                 assert!(before.iter().all(|byte| *byte == before[0]));
             }
             60..70 => {
-                let mut block = std::mem::take(&mut *self.shelf[rng.usize(..SHELF)].lock().unwrap());
+                let mut block = std::mem::take(&mut *self.blocks[rng.usize(..BLOCKS)].lock().unwrap());
                 if let Some(first) = block.first().copied() {
                     block.resize(1 + rng.usize(..size), first);
                     block.shrink_to_fit();
@@ -74,8 +74,8 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(4 << 20).build();
         let tenants = (0..TENANTS).map(|_| Mutex::new(root.child("tenant").build())).collect();
-        let shelf = (0..SHELF).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared { root, tenants, shelf });
+        let blocks = (0..BLOCKS).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { root, tenants, blocks });
         let go = Arc::new(Barrier::new(THREADS));
         let threads: Vec<_> = (0..THREADS)
             .map(|n| {
@@ -91,8 +91,8 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
             .collect();
         let left: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         drop(left);
-        let Shared { root, tenants, shelf } = Arc::into_inner(shared).unwrap();
-        drop(shelf);
+        let Shared { root, tenants, blocks } = Arc::into_inner(shared).unwrap();
+        drop(blocks);
         assert_eq!(tenants.iter().map(|tenant| used(&tenant.lock().unwrap())).sum::<u64>(), 0);
         drop(tenants);
         Account::reclaim_idle_all();

@@ -1,4 +1,4 @@
-//! The same with [`RseqStocks`] stocks, whose sections are models: see `stock/rseq/loom.rs`.
+//! The same with [`RseqStocks`], whose sections are models: see `stock/rseq/loom.rs`.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn two() -> Arc<Tree<2, RseqStocks>> {
     Tree::with(RseqStocks::model(2), [(None, LIMIT), (Some(0), u64::MAX)])
 }
 
-/// One goes on with its stock while the other does `act`; nothing is lost, and no debt is left.
+/// One thread uses its stock while the other does `act`; nothing is lost, and no debt is left.
 fn conserves(free: u64, act: impl Fn(&Tree<2, RseqStocks>) + Copy + Send + Sync + 'static) {
     model(move || {
         let tree = two();
@@ -32,13 +32,13 @@ fn a_drain_loses_nothing_beside_a_refill() {
 }
 
 #[test]
-fn tidying_loses_nothing() {
+fn reclaiming_loses_nothing() {
     conserves(3, |tree| tree.accounts.reclaim_idle());
 }
 
-/// It is exceeded by what a section under way spends at most; the next slow charge there pays.
+/// A limit is exceeded by at most what a section under way spends; the next slow charge there pays it.
 #[test]
-fn a_limit_is_exceeded_by_a_room_at_most_and_the_debt_is_paid() {
+fn a_limit_is_exceeded_by_at_most_a_capacity_and_the_debt_is_paid() {
     static DEBTS: Seen = Seen::new();
     model(|| {
         let tree = two();
@@ -58,16 +58,16 @@ fn a_limit_is_exceeded_by_a_room_at_most_and_the_debt_is_paid() {
     assert!(DEBTS.happened());
 }
 
-/// The slot is account 1's, and account 2 comes for it, while somebody drains them both.
+/// The slot is account 1's; account 2 takes it over while another thread drains both.
 #[test]
-fn a_slot_changes_hands_and_nothing_is_lost() {
+fn binding_a_slot_to_another_account_loses_nothing() {
     static TAKEN: Seen = Seen::new();
     model(|| {
         let tree =
             Tree::with(RseqStocks::model(2), [(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
         tree.open(1, THERE, 1);
         let other = go(&tree, |tree| {
-            // The first marks it, the second may take it.
+            // The first attempt marks it, the second may take it.
             assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
             tree.uncharge(2, THERE, 1);
         });
@@ -79,9 +79,9 @@ fn a_slot_changes_hands_and_nothing_is_lost() {
     assert!(TAKEN.happened());
 }
 
-/// The account's last handle goes after a charge of which a drain has not seen all.
+/// The account's last handle is dropped after a charge of which a drain has not seen all.
 #[test]
-fn an_account_that_owes_does_not_go() {
+fn an_account_in_debt_is_not_freed() {
     model(|| {
         let tree = two();
         tree.open(1, THERE, 1);

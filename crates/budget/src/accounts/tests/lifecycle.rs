@@ -7,7 +7,7 @@ const ACCOUNTS: usize = 10_000;
 const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
 
 #[test]
-fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
+fn accounts_made_again_and_again_use_the_same_nodes() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     let root = accounts.create(None, config("root", u64::MAX)).unwrap();
     for round in 0..ROUNDS {
@@ -43,7 +43,7 @@ fn ten_thousand_accounts_again_and_again_use_the_same_nodes() {
 }
 
 #[test]
-fn an_account_goes_when_the_last_of_handle_child_and_holding_goes() {
+fn an_account_is_freed_with_its_last_handle_child_or_unit() {
     let accounts = Accounts::new(AtomicStocks::new(4));
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let root = accounts.create(None, config("root", 1000)).unwrap();

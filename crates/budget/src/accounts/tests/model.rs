@@ -1,13 +1,12 @@
 //! Accounts against a plain tree of integers: random trees, limits, guarantees and orders.
 //!
-//! Model.   What an account uses is what its owner holds and, for each child, the larger of what that one uses
-//!          and what is guaranteed to it. A charge succeeds if that fits every limit on its way up, and it ends
-//!          where a guarantee covers it. There are no stocks in the model: whatever lies in stocks must not
-//!          change a single answer. After every step the accounts' own books are added up as well.
-//! Number.  A million steps for each kind of stock, in stories of 400.
-//! Source.  The issue: "a model test against a plain tree of integers, with random trees, limits and orders".
+//! In the model an account uses what its owner holds and, for each child, the larger of the child's use and its
+//! guarantee. A charge succeeds if that fits every limit on its path, and ends where a guarantee covers it. The
+//! model has no stocks: units in stocks must not change a single answer. After every step the accounts' own
+//! sums are checked as well.
 //!
-//! A failure prints the story's seed and its last steps; `WARMCORE_BUDGET_SEED=<seed>` tells that story alone.
+//! A million steps for each kind of stock, in sequences of 400. A failure prints the sequence's seed and its
+//! last steps; `WARMCORE_BUDGET_SEED=<seed>` runs that sequence alone.
 
 use super::*;
 use crate::capacity::share;
@@ -15,14 +14,14 @@ use crate::stock::RseqStocks;
 use std::cell::{Cell, RefCell};
 use warmcore_sys::{affinity, rseq::current_cpu};
 
-/// Steps for each kind. Debug builds take a twentieth: there each costs many times more.
+/// Steps for each kind. Debug builds take a twentieth, because each step is many times slower there.
 const STEPS: usize = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
 const STORY: usize = 400;
 const ACCOUNTS_MAX: usize = 20;
 const DEPTH_MAX: usize = 5;
-/// Accounts whose keys differ by this share a slot.
+/// Accounts whose keys differ by a multiple of this share a slot.
 const SLOTS: u32 = 2048;
-/// Nobody forces more than this together, so that no sum runs over.
+/// All forced charges together stay below this, so that no sum overflows.
 const FORCED_MAX: u128 = 1 << 62;
 
 /// Random numbers from a seed, through a shared reference.
@@ -54,10 +53,10 @@ enum Step {
     Guarantee(usize, u64),
     Drain(usize),
     Exact(usize),
-    Tidy,
+    Reclaim,
 }
 
-/// What is known of one account.
+/// The model of one account.
 struct Known<'a> {
     node: &'a Node,
     up: Option<usize>,
@@ -81,7 +80,7 @@ struct Story<'a, S, C> {
     cpu: &'a C,
     rng: &'a Rng,
     known: Vec<Known<'a>>,
-    /// Accounts that only take keys.
+    /// Accounts that only occupy keys.
     pads: usize,
     steps: Vec<Step>,
     seed: u64,
@@ -105,14 +104,14 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         (0..self.known.len()).filter(move |c| self.known[*c].up == Some(i) && !self.known[*c].is_gone)
     }
 
-    /// What the model says is used of an account.
+    /// The use of an account by the model.
     fn used(&self, i: usize) -> u128 {
         let children = self.children(i).map(|c| self.used(c).max(self.known[c].guarantee.into()));
         u128::from(self.known[i].held) + children.sum::<u128>()
     }
 
-    /// The first account from `i` up that `n` more do not fit, and what it would be asked for; and every
-    /// account that is charged on the way.
+    /// The first account from `i` up that `n` more units do not fit, and how many it would be asked for; and
+    /// every account that is charged on the way.
     fn fits(&self, i: usize, n: u128) -> Result<Vec<usize>, (usize, u128)> {
         let (mut at, mut rest, mut way) = (Some(i), n, Vec::new());
         while let Some(i) = at.filter(|_| rest > 0) {
@@ -131,7 +130,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         std::iter::successors(Some(i), |i| self.known[*i].up)
     }
 
-    /// Units in an account's stocks, their rooms, and how many are open.
+    /// Units in an account's stocks, their capacities, and how many are open.
     fn stocks(&self, i: usize) -> (u64, u64, u32) {
         let key = self.known[i].node.key();
         let looks =
@@ -145,7 +144,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         )
     }
 
-    /// As `stocks`, of all below as well.
+    /// As `stocks`, for all accounts below as well.
     fn stocks_below(&self, i: usize) -> (u64, u64, u32) {
         let mine = self.stocks(i);
         self.children(i).map(|c| self.stocks_below(c)).fold(mine, |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
@@ -159,7 +158,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         self.known[i].node.usage.load(Relaxed)
     }
 
-    /// Adds the accounts' own books up.
+    /// Checks the sums of the accounts.
     fn check(&self) {
         for i in self.present() {
             let (known, node) = (&self.known[i], self.known[i].node);
@@ -203,7 +202,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         AccountConfig { guarantee, ..config(&Self::name(i), limit) }
     }
 
-    /// The model's side of a last handle that went, and of what becomes free by it.
+    /// The model's part of dropping a last handle, and of what that frees.
     fn reap(&mut self) {
         while let Some(i) =
             (0..self.known.len()).find(|i| self.known[*i].is_orphan() && self.known[*i].held == 0)
@@ -222,7 +221,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         }
     }
 
-    /// Takes over how much of what was needed came from which orphan.
+    /// Copies how many of the units came from which orphan.
     fn learn_from_orphans(&mut self, i: usize, needed: u64) {
         let mut taken = 0;
         for c in self.children(i).collect::<Vec<_>>() {
@@ -272,7 +271,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                     }
                     (Err(over), Err(full)) => {
                         self.refused(&over, full);
-                        // The account that did not come to be went as any other goes.
+                        // The account that was not made ends as any other.
                         self.reap();
                     }
                     (made, expected) => panic!("{:?}, expected {expected:?}", made.map(Node::key)),
@@ -373,7 +372,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             Step::Exact(i) => {
                 assert_eq!(u128::from(self.accounts.exact_usage(self.known[i].node)), self.used(i))
             }
-            Step::Tidy => {
+            Step::Reclaim => {
                 self.accounts.reclaim_idle();
                 self.reap();
                 assert_eq!(self.accounts.accounts(), self.present().len() + self.pads);
@@ -382,7 +381,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         self.check();
     }
 
-    /// An amount that may be interesting to account `i`.
+    /// An amount that may be interesting for account `i`.
     fn amount(&self, i: usize) -> u64 {
         let rng = self.rng;
         let left = |i: usize| {
@@ -445,7 +444,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             13..16 => Step::Guarantee(i, self.guarantee()),
             16 => Step::Drain(i),
             17 => Step::Exact(i),
-            18..20 => Step::Tidy,
+            18..20 => Step::Reclaim,
             20..22 => {
                 let n = self.amount(i).min(1 << 60);
                 if self.path(i).all(|i| u128::from(self.usage(i)) + u128::from(n) < FORCED_MAX) {
@@ -468,7 +467,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         }
     }
 
-    /// Whether somebody but children has a handle.
+    /// Whether it has handles besides its children.
     fn has_handle(&self, i: usize) -> bool {
         self.known[i].handles > self.children(i).count()
     }
@@ -486,7 +485,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             }
             self.do_step(self.step());
         }
-        // Everything is given back: by who holds it, wherever it is charged.
+        // Everything is given back in the account that holds it, wherever it was charged.
         for i in self.present() {
             while self.known[i].held > 0 {
                 let part = 1 + self.known[i].held / 2;
@@ -502,7 +501,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                 self.do_step(Step::Drop(i));
             }
         }
-        self.do_step(Step::Tidy);
+        self.do_step(Step::Reclaim);
         assert!(self.present().is_empty() && self.accounts.accounts() == self.pads);
     }
 }
@@ -520,18 +519,18 @@ fn tell_stories<S: Stocks, C: Fn() -> CpuId>(stocks: impl Fn(u64) -> S, cpu: imp
     }
 }
 
-/// Now and then a single CPU, or more than there are bits in a word.
+/// Sometimes a single CPU, or more than there are bits in a word.
 fn cpus(seed: u64) -> u32 {
     [4, 1, 3, 2, 4, 3, 66, 4][(seed % 8) as usize]
 }
 
-/// Another CPU at every look: the thread is moved all the time.
+/// Another CPU at every call: the thread migrates all the time.
 fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
     let rng = Rng::new(seed ^ 0xabcd);
     let stays = Cell::new(CpuId(0));
     move || {
         if rng.below(4) == 0 {
-            // Sometimes one that there is no table for.
+            // Sometimes a CPU without a table.
             stays.set(CpuId(rng.below(u64::from(cpus) + u64::from(rng.below(50) == 0)) as u32));
         }
         stays.get()
@@ -539,18 +538,18 @@ fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
 }
 
 #[test]
-fn stocks_of_one_word_change_no_answer() {
+fn atomic_stocks_change_no_answer() {
     tell_stories(|seed| AtomicStocks::new(cpus(seed)), moved);
 }
 
 #[test]
-fn stocks_behind_a_lock_change_no_answer() {
+fn locked_stocks_change_no_answer() {
     tell_stories(|seed| LockedStocks::new(cpus(seed)), moved);
 }
 
 #[test]
-fn stocks_in_sections_change_no_answer() {
-    // Sections may run from here on, if they run at all.
+fn rseq_stocks_change_no_answer() {
+    // Sections run from here on, if they run at all.
     let _ = warmcore_percpu::try_backend();
     // SAFETY: the backend was chosen.
     tell_stories(|_| unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) }, |_, _| current_cpu);

@@ -1,8 +1,8 @@
-//! What loom proves of a stock's two words. Run by `cargo xtask test`.
+//! Loom models of a stock's two words. Run by `cargo xtask test`.
 //!
-//! A section is modelled as what it is for everybody else: plain loads and one store. That nobody else on its
-//! CPU comes between, a lock says that nobody from elsewhere takes. `look`, `lower`, `raise` and `bind` are
-//! the real ones. A lock per CPU orders the sections of two threads there, as the switch between them does.
+//! A section is modelled as other CPUs see it: plain loads and one store. A lock per CPU, which only sections
+//! of that CPU take, keeps another section of the CPU from coming in between, and orders the sections of two
+//! threads there as the switch between them does. `snapshot`, `reduce`, `refill` and `bind` are the real ones.
 
 use super::*;
 use crate::stock::capacity;
@@ -50,7 +50,7 @@ impl RseqStocks {
 
     pub(super) fn grant(&self, cpu: CpuId, key: Key, seen: u64, was: u64, new: u64) -> bool {
         self.section(cpu, key, |head, grant| {
-            // ORDERING: AcqRel; what `section::stock_grant` promises.
+            // ORDERING: AcqRel; as `section::stock_grant` promises.
             head.load(Relaxed) == seen && grant.compare_exchange(was, new, AcqRel, Relaxed).is_ok()
         })
     }
@@ -76,7 +76,7 @@ fn model(act: impl Fn() + Sync + Send + 'static) {
 const HERE: CpuId = CpuId(0);
 const CAPACITY_LOG2: u8 = 2;
 
-/// A stock on CPU 0, and what was put into it, spent of it and taken from it by each key. Loom does not see
+/// A stock on CPU 0, and the units that each key put into it, spent of it and took from it. Loom does not see
 /// these numbers, so they order nothing.
 struct Stock {
     rseq: RseqStocks,
@@ -106,7 +106,7 @@ impl Stock {
         (seen.is_leaving || seen.free == 0 && !seen.is_open()) && self.rseq.bind(HERE, key, &seen)
     }
 
-    /// On its CPU: up to the brim.
+    /// On its CPU: fills it up.
     fn fill(&self, key: Key) {
         let seen = self.snapshot();
         let units = capacity(CAPACITY_LOG2) as i32 - seen.free;
@@ -131,7 +131,7 @@ impl Stock {
         }
     }
 
-    /// Anywhere: as `Accounts::close`, at most so often.
+    /// On any CPU: as `Accounts::close`, with a bound on the attempts.
     fn close(&self, key: Key, tries: u32) {
         for _ in 0..tries {
             let seen = self.snapshot();
@@ -146,7 +146,7 @@ impl Stock {
         }
     }
 
-    /// Nobody is under way: every unit that was put there was spent, was taken, or is there.
+    /// When no operation is under way: every unit that was put there was spent, was taken, or is there.
     fn end(&self) -> StockSnapshot {
         let seen = self.snapshot();
         let grant = Tag::of(seen.words[1]);
@@ -170,9 +170,9 @@ fn go(stock: &Arc<Stock>, act: impl FnOnce(&Stock) + 'static) -> thread::JoinHan
     thread::spawn(move || act(&stock))
 }
 
-/// Its CPU fills the stock, spends it, and fills it again, while somebody closes it.
+/// Its CPU fills the stock, spends it, and fills it again, while another thread closes it.
 #[test]
-fn a_debt_is_at_most_the_room() {
+fn a_debt_is_at_most_the_capacity() {
     static DEEPEST: real::AtomicI32 = real::AtomicI32::new(0);
     model(|| {
         let stock = Stock::new();
@@ -186,7 +186,7 @@ fn a_debt_is_at_most_the_room() {
         let free = stock.end().free;
         assert!(free >= -(capacity(CAPACITY_LOG2) as i32), "{free}");
         DEEPEST.fetch_min(free, real::Ordering::Relaxed);
-        // The next drain brings it to light, and then nothing is spent there any more.
+        // The next drain sees the debt, and then nothing is spent there any more.
         stock.close(1, 1);
         assert_eq!(stock.end().free, 0);
         assert!(!stock.rseq.charge(|| HERE, 1, 1) && !stock.rseq.uncharge(|| HERE, 1, 1));
@@ -198,9 +198,9 @@ fn a_debt_is_at_most_the_room() {
     );
 }
 
-/// As above, and what comes back late lies in a closed stock: at most the room.
+/// As above: units that come back late are in a closed stock, at most its capacity.
 #[test]
-fn what_comes_back_late_is_at_most_the_room() {
+fn late_uncharges_are_at_most_the_capacity() {
     static MOST: real::AtomicI32 = real::AtomicI32::new(0);
     model(|| {
         let stock = Stock::new();
@@ -221,7 +221,7 @@ fn what_comes_back_late_is_at_most_the_room() {
     assert_eq!(MOST.load(real::Ordering::Relaxed), capacity(CAPACITY_LOG2) as i32);
 }
 
-/// Two drain: neither takes what the other has taken.
+/// Two drains: neither takes what the other has taken.
 #[test]
 fn two_drains_take_a_unit_once() {
     model(|| {
@@ -240,9 +240,9 @@ fn two_drains_take_a_unit_once() {
     });
 }
 
-/// Account 2 takes the slot over and spends there, while somebody drains account 1.
+/// Account 2 takes the slot over and spends there, while another thread drains account 1.
 #[test]
-fn a_drain_of_the_old_account_takes_nothing_of_the_new() {
+fn a_drain_of_the_previous_account_takes_nothing_of_the_new() {
     model(|| {
         let stock = Stock::new();
         stock.fill(1);
@@ -257,9 +257,9 @@ fn a_drain_of_the_old_account_takes_nothing_of_the_new() {
     });
 }
 
-/// It goes to account 2 and comes back to account 1, and is as it was, while somebody drains account 2.
+/// The slot goes to account 2 and back to account 1, and is as before, while another thread drains account 2.
 #[test]
-fn a_stock_that_is_as_it_was_is_taken_from_its_own_account() {
+fn a_stock_that_returns_to_the_same_bits_is_taken_from_its_own_account() {
     model(|| {
         let stock = Stock::new();
         stock.fill(1);
@@ -273,9 +273,9 @@ fn a_stock_that_is_as_it_was_is_taken_from_its_own_account() {
     });
 }
 
-/// Two threads of one CPU change hands with each other, each from where the other was.
+/// Two threads of one CPU bind the slot at once, each from the state that the other left.
 #[test]
-fn two_accounts_want_the_same_slot() {
+fn two_threads_bind_the_same_slot() {
     model(|| {
         let stock = Stock::new();
         let other = go(&stock, |stock| {
