@@ -1,8 +1,8 @@
-//! Block: a future run on a thread that is no worker, and a closure that blocks on one that is.
+//! Block: `block_on`, which runs a future on a thread that is no worker, and `block_in_place`, which runs a closure that
+//! blocks on a worker's thread.
 //!
-//! Model.   `on` parks the thread between polls. `in_place` hands the worker on first, so that neither its queue
-//!          nor its driver waits.
-//! Number.  `in_place` costs a thread's wake, about 10 µs; a thread's start the first time.
+//! `block_on` parks the thread between polls. `block_in_place` first hands the worker off to another thread, so that its
+//! tasks and its sockets don't wait: it costs the wake of a thread, about 10 µs, and the start of a thread the first time.
 
 use crate::context;
 use crate::driver::Driver;
@@ -27,7 +27,7 @@ impl Wake for Parked {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: Release; pairs with the Acquire in `on`: who polls sees what the waker did before.
+        // ORDERING: Release; pairs with the Acquire in `on`: the poll sees what the waker's thread did before.
         if !self.is_woken.swap(true, Release) {
             self.thread.unpark();
         }
@@ -41,7 +41,7 @@ fn nearest_driver(shared: &Shared) -> &dyn Driver {
     &*shared.remotes[near].driver
 }
 
-/// Calls `act` on this thread as inside the runtime.
+/// Calls `act` on this thread, inside the runtime.
 pub(crate) fn with_context<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
     let _entered = context::enter(shared.clone());
     let (mut act, mut result) = (Some(act), None);
@@ -71,7 +71,7 @@ impl fmt::Debug for EnterGuard<'_> {
     }
 }
 
-/// Runs a future on this thread.
+/// Runs a future on this thread until it is ready.
 #[track_caller]
 pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     let is_worker = context::with_worker(|worker| worker.is_some());
@@ -87,7 +87,7 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
         let waker = Waker::from(parked.clone());
         let mut cx = Context::from_waker(&waker);
         loop {
-            // ORDERING: Acquire; see `wake_by_ref`.
+            // ORDERING: Acquire; pairs with the Release in `wake_by_ref`.
             if parked.is_woken.swap(false, Acquire) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
@@ -99,9 +99,9 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     })
 }
 
-/// Calls what may block or compute for long. On a worker another thread goes on as that worker before `act` begins:
-/// its other tasks and its sockets are served, and this thread may run on all CPUs that the process may use.
-/// The task that calls this holds nothing up but itself. Elsewhere it just calls.
+/// Calls a closure that blocks or computes for long. On a worker, another thread first takes over the worker, which goes
+/// on with its other tasks and its sockets, and this thread may then run on all CPUs that the process may use. Only the
+/// task that calls this waits for the closure. On other threads it just calls the closure.
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
@@ -113,15 +113,14 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
     let is_handed_off = context::with_worker(|worker| {
         let worker = worker?;
-        // Where no thread is to be had the worker waits, and the watch finds it.
+        // If no thread can be started the worker blocks, and the watchdog finds it stuck.
         Some(worker.hand_off())
     });
     if is_handed_off == Some(true) {
-        // The other is pinned where this one was. If that fails the two share the CPU.
+        // The other thread is pinned to the worker's CPU. If this thread can't leave it, the two share it.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }
-    // The poll's budget of operations is not this closure's: what it blocks on would be pending for ever once the budget
-    // is used up.
+    // The closure must not use the poll's budget of operations: what it blocks on would stay pending once that is used up.
     let mut act = Some(act);
     let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
         Some(act) => Poll::Ready(act()),

@@ -1,10 +1,10 @@
-//! Context: which runtime, and which worker, the current thread is of.
+//! Context: the runtime and the worker of the current thread, in thread-local variables.
 //!
-//! Model.   A worker's thread has a pointer to what is its own (`Worker`); a thread in `block_on`, or that has
-//!          entered a runtime, has the runtime. A task that is woken on its own worker's thread goes the short
-//!          way; all others ask placement.
-//! Number.  A wake at home: the pointer, two comparisons, the queue's lock.
-//! Writers. The thread.
+//! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, or that entered a runtime, has the runtime.
+//! [`schedule`] is called for every wake: if the current thread is a worker of the task's runtime it goes to
+//! `Worker::schedule`, else to placement. [`measured`] wraps every poll of a task.
+//!
+//! A wake on the worker that polled the task last costs reading the pointer, two comparisons and the queue's lock.
 
 use crate::header::{Header, RunnableTask};
 use crate::shared::{SchedulerRef, Shared};
@@ -25,31 +25,31 @@ use std::thread_local as local;
 local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
     static ENTERED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
-    /// Whether the thread was started by a runtime, to be its workers.
+    /// Whether a runtime started this thread to run its workers.
     static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread is a runtime's from now on.
+/// Marks the current thread as started by a runtime.
 pub(crate) fn become_a_runtimes() {
     IS_A_RUNTIMES.with(|is| is.set(true));
 }
 
-/// Whether a runtime started this thread, to be its workers.
+/// Whether a runtime started this thread to run its workers.
 pub(crate) fn is_a_runtimes() -> bool {
-    // A thread that ends has no tasks any more.
+    // False while thread-local variables are destroyed: a thread that ends polls no tasks.
     IS_A_RUNTIMES.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Calls `act` with what is this thread's own, if it is a worker's.
+/// Calls `act` with the current thread's worker, if it has one.
 #[inline]
 pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Worker>) -> R) -> R {
-    // A thread that ends has no worker any more.
+    // None while thread-local variables are destroyed.
     let worker = WORKER.try_with(Cell::get).unwrap_or(std::ptr::null());
-    // SAFETY: set by `set_current`, whose frame owns it and takes it back before it ends.
+    // SAFETY: set by `set_current`, whose caller owns the worker and clears the pointer before it is dropped.
     act(unsafe { worker.as_ref() })
 }
 
-/// The thread is this worker's until the guard is dropped, or the worker goes on elsewhere.
+/// Makes this the thread's worker until the guard is dropped, or the worker is handed off.
 pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     struct Back;
     impl Drop for Back {
@@ -61,18 +61,18 @@ pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     Back
 }
 
-/// The thread is no worker any more.
+/// The thread has no worker any more.
 pub(crate) fn clear_current() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
-/// The runtime that the thread is in: the one that it entered last, else the one that it works for.
+/// The current thread's runtime: the one that it entered last, else the one of its worker.
 pub(crate) fn current() -> Option<Arc<Shared>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.shared.clone())))
 }
 
-/// The thread is in this runtime until the guard is dropped.
+/// The thread is inside this runtime until the guard is dropped.
 pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
     let depth = ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
@@ -83,14 +83,14 @@ pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
 }
 
 pub(crate) struct Entered {
-    /// How many were entered before.
+    /// How many runtimes were entered before this one.
     depth: usize,
     not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Not always the last: who blocks in place meanwhile is in its runtime until its poll ends.
+        // Not always the last one: `block_in_place` enters the worker's runtime until the poll ends.
         let left = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             (self.depth < entered.len()).then(|| entered.remove(self.depth))
@@ -99,19 +99,20 @@ impl Drop for Entered {
     }
 }
 
-/// The thread is in no runtime any more, however often it entered one.
+/// The thread leaves every runtime that it entered.
 pub(crate) fn exit_all() {
     let all = ENTERED.with(|entered| std::mem::take(&mut *entered.borrow_mut()));
     drop(all);
 }
 
-/// What a task that is spawned here, on the runtime that the thread is in, is found by.
+/// The scheduler of a task that is spawned here, on the current thread's runtime.
 pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))
 }
 
-/// What a task that is spawned here is found by: this worker's list, or, from outside, one after the other.
+/// The scheduler of a task that is spawned here on `shared`: the current worker's, or, from a thread that is none of
+/// its workers, the next worker's in turn.
 pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     with_worker(|worker| match worker {
         Some(worker) if Arc::ptr_eq(&worker.shared, shared) => worker.scheduler.clone(),
@@ -122,7 +123,7 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     })
 }
 
-/// A task was woken: async-task calls this, once per wake that counts.
+/// Called by async-task when a wake makes a task runnable.
 #[inline]
 pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
     with_worker(|worker| match worker {
@@ -139,7 +140,7 @@ fn outside(runnable: RunnableTask) {
     shared.schedule_external(runnable);
 }
 
-/// Polls, notes in the header what the poll shows, and counts for its tenant what it ran for.
+/// Polls a task, records in its header what the poll shows, and counts its run time for its tenant.
 #[inline]
 pub(crate) fn measured<T, E>(
     header: &Header,
@@ -153,7 +154,7 @@ pub(crate) fn measured<T, E>(
     };
     let result = poll();
     let is_pending = matches!(result, Ok(Poll::Pending));
-    // Meanwhile the worker may have gone on elsewhere.
+    // The poll may have handed the worker off to another thread.
     with_worker(|worker| {
         let Some(worker) = worker else { return };
         if is_pending {
@@ -166,44 +167,44 @@ pub(crate) fn measured<T, E>(
     result
 }
 
-/// A poll whose time is measured.
+/// A poll whose duration is measured.
 #[derive(Clone, Copy)]
 struct Measured {
     /// When it began.
     since: Nanos,
-    /// So many half polls of its tenant's, of those that are not measured, it stands for. 2: for itself. 0: it is not
-    /// measured.
+    /// How many halves of a poll this one stands for in its tenant's run time, unmeasured polls before it included. 2:
+    /// for itself alone. 0: it is not measured.
     stands_for: u32,
 }
 
 const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 
-/// A poll of a tenant's task begins, which is counted. Whether it is measured because the task's polls are long.
+/// Counts the poll of a tenant's task. Returns whether it must be measured because polls of this task are long.
 ///
-/// Not inlined: a task without a tenant is not to carry the code.
+/// Not inlined, so that tasks without a tenant don't carry the code.
 #[inline(never)]
 fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
     tenant.count_poll();
-    // Of a task whose polls were never measured: what this worker's run for on average.
+    // The task's polls were never measured: take the average of this worker.
     let usual =
         || with_worker(|worker| worker.map_or(0, |worker| worker.remote().status.mean_poll_ns.load(Relaxed)));
     header.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
 }
 
-/// A poll begins that is measured: of most nothing is, and this is outside of their way.
+/// Begins a poll that is measured. Most are not, so this is out of line.
 #[cold]
 fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {
         let Some(worker) = worker else { return NOT_MEASURED };
-        // Drawn and decided before the poll: none is counted for more because it was long.
+        // Decided before the poll, so that a long poll does not change how many polls it stands for.
         let stands_for = if is_sampled { worker.draw_sample() } else { 0 };
         let stands_for = if is_long { 2 } else { stands_for };
         Measured { since: worker.remote().driver.now(), stands_for }
     })
 }
 
-/// A poll has ended that was measured, or that was found to be long. One that was measured by chance tells what polls
-/// of its task take.
+/// Ends a poll that was measured, or that the watchdog found to be long. One that was sampled at random updates the
+/// averages of its task.
 #[cold]
 fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
     let mut is_long = worker.remote().is_stuck.load(Relaxed);

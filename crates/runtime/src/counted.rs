@@ -1,33 +1,33 @@
-//! The clock of `cargo xtask instructions`: it counts polls.
+//! The clock of `cargo xtask instructions`: it counts polls instead of time.
 //!
-//! Under Valgrind a program runs 50 times slower. A worker that reads the real clock there asks its driver every 30
-//! polls, and every 512 natively; how often changes from run to run. With this clock a poll takes as long as a poll of
-//! a task that only wakes another, whatever the machine does, and the same work is the same instructions each time.
+//! Valgrind slows a program down 50 times. With the real clock a worker would poll its driver after 30 polls there, and
+//! after 512 natively, and the number would change from run to run. With this clock each poll takes a fixed time, so that
+//! the same work is the same instructions each time.
 //!
-//! Nothing is added to a poll: the time is computed from the number of polls that the worker publishes anyway.
-//! Compiled only with the feature `counted-clock`, which is for that bench alone.
+//! A poll pays nothing: the time is computed from the number of polls, which the worker publishes anyway. The module is
+//! compiled with the feature `counted-clock` only, for that bench.
 
 use crate::context;
 use crate::sync::Ordering::*;
 use std::sync::atomic::AtomicU64;
 use warmcore_types::Nanos;
 
-/// A poll with its wake, without what the future does, takes 80 to 200 ns where `benches/poll.rs` was run.
+/// Duration of a poll with its wake, without the future's own work: `benches/poll.rs` measured 80 to 200 ns.
 const POLL_NS: u64 = 200;
 
-/// The clock moves on by so much each time it is read, so that no poll takes no time at all.
+/// The clock advances by this at each read, so that no poll takes zero time.
 const READ_NS: u64 = 100;
 
-/// Not 0, which says in several places that there is no time.
+/// Not 0, because 0 means "no time" in several fields.
 const START_NS: u64 = 1_000_000_000;
 
-/// How often the clock was read. Written without a lock, which would be counted: the bench has one worker, and if another
-/// thread reads the clock at the same moment the two reads count as one.
+/// How often the clock was read. Two reads at the same moment may count as one: an atomic addition would be counted by the
+/// bench, which has one worker.
 static READS: AtomicU64 = AtomicU64::new(0);
 
-/// The time on the current thread: of a worker's by its polls, of another's by reads alone.
+/// The time on the current thread: on a worker by its polls, on other threads by reads alone.
 pub(crate) fn now() -> Nanos {
-    // A worker counts each poll twice.
+    // A worker increments `poll_seq` twice for each poll.
     let polls = context::with_worker(|worker| {
         worker.map_or(0, |worker| worker.remote().status.poll_seq.load(Relaxed) / 2)
     });

@@ -1,7 +1,8 @@
-//! Host: what a worker needs of the world. Real threads with tokio's driver here, a model's there.
+//! Driver: what a worker needs of its environment: a clock, a place to park that also serves sockets and timers, and
+//! a way for other threads to end the park.
 //!
-//! Model.   The time, a place to sleep in that also serves sockets and timers, and a kick that ends the sleep.
-//! Number.  None of it is called per poll.
+//! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without sockets.
+//! No method is called for each poll, except `now` where polls are measured.
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 pub(crate) mod mock;
@@ -11,69 +12,70 @@ use warmcore_types::Nanos;
 /// The CPU time of a worker.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Used {
-    /// In all.
+    /// Of all the worker's threads together.
     pub(crate) all: Nanos,
-    /// Outside of its driver, which runs sockets, timers and tasks that were spawned on it; while it is counted.
+    /// The part outside of the driver, which runs sockets, timers and tasks of `tokio::spawn`. Counted only while
+    /// [`Driver::count_own`] is on.
     pub(crate) own: Nanos,
 }
 
-/// What a worker needs of the world.
+/// What a worker needs of its environment.
 pub(crate) trait Driver: Send + Sync {
-    /// The time.
+    /// The current time.
     fn now(&self) -> Nanos;
 
-    /// What the calling thread has run so far, without what other threads had of its CPU; and how often it was taken off
-    /// its CPU though it could have run on. `None`: not known.
+    /// CPU time of the calling thread, and how often the kernel preempted it. `None`: not known.
     fn thread_cpu(&self) -> Option<(Nanos, u64)> {
         None
     }
 
-    /// Sleeps until `is_awake`, or until the time given; serves what the worker's driver drives meanwhile.
-    /// May come back early. Only the worker's own thread sleeps here.
+    /// Parks the worker's thread until `is_awake` returns true, or until the given time, and serves sockets and timers
+    /// meanwhile. May return early. Only the worker's own thread calls it.
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
-    /// Serves the driver without waiting; any thread may. One that finds another there leaves it to that one.
+    /// Serves sockets and timers without waiting. Any thread may call it; if another thread is in the driver it returns.
     fn poll_events(&self);
 
-    /// Who is about to sleep in `park`, or does, looks at `is_awake` once more. From any thread.
+    /// Makes a thread that is in `park`, or about to enter it, check `is_awake` once more. Any thread may call it.
     fn unpark(&self);
 
-    /// The current thread is the worker from here on, in the place of the one before.
+    /// The current thread becomes the worker's thread, in place of the previous one.
     fn begin(&self) {}
 
-    /// The current thread is the worker no more, if no other one has taken its place.
+    /// The current thread is no longer the worker's thread, unless another thread has replaced it already.
     fn end(&self) {}
 
-    /// What runs around everything a worker does, and around what other threads do as inside the runtime: the driver's
-    /// context is entered meanwhile.
+    /// Calls `act` inside the driver's context. A worker runs in it; so does a thread that entered the runtime.
     fn with_context(&self, act: &mut dyn FnMut());
 
-    /// The tokio runtime whose context [`within`](Self::within) enters, for a guard. `None`: it enters none.
+    /// The tokio runtime whose context [`with_context`](Self::with_context) enters, for a guard. `None`: there is none.
     fn tokio(&self) -> Option<&tokio::runtime::Handle> {
         None
     }
 
-    /// Who sleeps in `park` comes back at this time at the latest. From any thread.
+    /// Makes a thread that is in `park` return at this time at the latest. Any thread may call it.
     fn wake_at(&self, at: Nanos);
 
-    /// How often the driver began or ended to run what is its own; odd: it does. What waits there waits for that.
+    /// Incremented when the driver starts to run its own work and when it stops; odd while it runs. Tasks that wait in
+    /// the worker's queue wait for the driver meanwhile.
     fn run_seq(&self) -> u64 {
         0
     }
 
-    /// Tasks that somebody spawned on the driver itself, not on this runtime.
+    /// How many tasks live on the driver itself, spawned by `tokio::spawn`, and not on this runtime.
     fn foreign_tasks(&self) -> usize {
         0
     }
 
-    /// What the worker's threads used of their CPUs. From any thread.
+    /// CPU time of the worker's threads. Any thread may call it.
     fn used(&self) -> Used {
         Used::default()
     }
 
-    /// Whether `Used::own` is to be counted: it costs 0.5 µs each time that the driver is asked. From any thread.
+    /// Switches the counting of [`Used::own`] on or off. It costs 0.5 µs each time that the driver is entered. Any thread
+    /// may call it.
     fn count_own(&self, _is_wanted: bool) {}
 
-    /// No more of the driver: it is closed, and what still blocks in it is left behind.
+    /// Closes the driver. Blocking operations that still run in it are detached.
     fn close(&self);
 }

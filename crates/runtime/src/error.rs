@@ -1,4 +1,4 @@
-//! What can go wrong: a task that did not return, a runtime that can't be made.
+//! Errors: why a task returned no output, and why a runtime could not be built.
 
 use std::any::Any;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use warmcore_types::ignore_poison;
 
-/// Why a task returned nothing.
+/// Why a task returned no output.
 pub struct JoinError {
     inner: Box<Inner>,
 }
 
 struct Inner {
     name: Option<Arc<str>>,
-    /// `None`: it was cancelled. Under a lock, so that the error is `Sync`.
+    /// `None`: the task was cancelled. In a mutex, so that the error is `Sync`.
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
@@ -28,8 +28,8 @@ impl JoinError {
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
         if let Some(instead) = panic_text(&*panic).and_then(instead) {
-            // The handle of the task may have been dropped: then this is all that says it. What listens may panic; the
-            // task's outcome is not lost by that.
+            // If the task's handle was dropped, this event is the only report. A subscriber that panics must not replace the
+            // task's outcome.
             let name = name.as_deref();
             let tell = || tracing::error!(name, "a task called what tokio refuses here; {instead}");
             _ = catch_unwind(AssertUnwindSafe(tell));
@@ -37,17 +37,17 @@ impl JoinError {
         Self { inner: Box::new(Inner { name, panic: Some(Mutex::new(panic)) }) }
     }
 
-    /// It was cancelled, or the runtime shut down.
+    /// Whether the task was aborted, or cancelled because the runtime shut down.
     pub fn is_cancelled(&self) -> bool {
         self.inner.panic.is_none()
     }
 
-    /// It panicked.
+    /// Whether the task panicked.
     pub fn is_panic(&self) -> bool {
         self.inner.panic.is_some()
     }
 
-    /// What it panicked with; `Err`: it did not.
+    /// The panic's payload. `Err`: the task did not panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
         let mut this = self;
         match this.inner.panic.take() {
@@ -56,7 +56,7 @@ impl JoinError {
         }
     }
 
-    /// What it panicked with. Panics if it was cancelled.
+    /// The panic's payload. Panics if the task was cancelled.
     pub fn into_panic(self) -> Box<dyn Any + Send> {
         self.try_into_panic().unwrap_or_else(|error| panic!("into_panic, but {error}"))
     }
@@ -92,10 +92,10 @@ impl fmt::Debug for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// What to call instead of what tokio refused with this panic, in a task of ours or in one that `tokio::spawn` started
-/// and whose error a task of ours unwrapped.
+/// What to call in place of the call that tokio refused with this panic. The panic comes from a task of ours, or from a
+/// task of `tokio::spawn` whose error a task of ours unwrapped.
 fn instead(panic: &str) -> Option<&'static str> {
-    /// A part of what tokio's panic says, and what to do here.
+    /// A part of the text of tokio's panic, and what to call instead.
     const REFUSALS: [(&str, &str); 7] = [
         (
             "can call blocking only when running on the multi-threaded runtime",
@@ -129,13 +129,13 @@ fn instead(panic: &str) -> Option<&'static str> {
     REFUSALS.iter().find(|(refusal, _)| panic.contains(refusal)).map(|(_, instead)| *instead)
 }
 
-/// What a panic said, if it said something.
+/// The text of a panic, if its payload is one.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     let text = panic.downcast_ref::<&'static str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
-/// Why a runtime can't be made.
+/// Why a runtime could not be built.
 #[derive(Debug)]
 pub struct BuildError {
     pub(crate) what: String,

@@ -1,17 +1,16 @@
-//! Export: the runtime's numbers under the names of the crate `metrics`, for whichever exporter a program has.
+//! Export: the runtime's numbers as metrics of the crate `metrics`, for the exporter that the program installs.
 //!
-//! Model.   The workers count as they always do. Now and then a task reads what they have counted and says it: as
-//!          counters what only grows, as gauges what is now. Labels say which worker, CPU, last-level cache and
-//!          node; `runtime` is the runtime's name, `tenant` a tenant's. Tenants of one name are one series: their
-//!          sum, in which what was told of a tenant stays when it ends, as a counter must not fall: exporters keep
-//!          the highest, and would stand still until the next tenant of the name has passed the last. What a tenant
-//!          did between the last look and its end is not told, nor is one that no look found.
-//! Number.  20 series a worker, 3 a name of tenants: 10 000 tenants of as many names are 30 000 series, which an
-//!          exporter keeps when they are gone, unless it forgets what is idle; of ten names they are 30. A name
-//!          whose tenants are gone is told once more and then no longer, so that it is idle. Here 16 bytes and the
-//!          name are kept of each name that was ever told. A look takes about 5 µs a worker and 2 µs a tenant, on
-//!          whoever looks; nothing is added to a poll.
-//! Writers. Whoever records; one at a time, `Exported`.
+//! [`record_now`] reads what the workers have counted and reports it: numbers that only grow as counters, the others as
+//! gauges. Labels name the worker, CPU, last-level cache and node; `runtime` is the runtime's name, `tenant` a tenant's.
+//!
+//! Tenants of one name are one series, their sum. When a tenant ends, what was reported of it stays in the sum, since an
+//! exporter ignores a counter that falls. What a tenant did between the last report and its end is not reported.
+//!
+//! # Cost
+//! There are 20 series for each worker and 3 for each name of tenants. A name whose tenants have all ended is reported
+//! once more and then no longer, so that an exporter that drops idle series drops it. The runtime keeps the name and 16
+//! bytes of each name that was ever reported. A report takes about 5 µs a worker and 2 µs a tenant on the thread that
+//! makes it, and adds nothing to a poll. One thread reports at a time.
 
 use crate::join::JoinHandle;
 use crate::runtime::Handle;
@@ -31,7 +30,7 @@ macro_rules! names {
     ($($(#[doc = $doc:literal])* $name:ident: $kind:ident $unit:ident = $text:literal,)*) => {
         $($(#[doc = $doc])* const $name: &str = concat!("warmcore_runtime_", $text);)*
 
-        /// Tells the exporter what each name means, and in which unit. Once, after it was installed.
+        /// Gives the exporter the description and the unit of each metric. Call it once, after the exporter was installed.
         pub fn describe_metrics() {
             $($kind!($name, Unit::$unit, concat!($($doc),*).trim());)*
         }
@@ -42,70 +41,70 @@ macro_rules! names {
 }
 
 names! {
-    /// Tasks polled, by how far that was from where each was polled last: same_worker, same_llc, other_llc, other_node; first: the first time.
+    /// Tasks polled, by the distance from the worker that polled the task before: same_worker, same_llc, other_llc, other_node; first for a task's first poll.
     POLLS: describe_counter Count = "polls_total",
-    /// Times that a worker without work found some elsewhere.
+    /// Times that a worker without tasks took some from another queue.
     STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
     /// Wakes by a worker's tasks that went to another worker's queue.
     REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
-    /// Tasks that a worker took from a neighbour that had more to do.
+    /// Tasks that a worker took from a neighbour whose tasks were polled less often.
     BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
     STOLEN_TASKS: describe_counter Count = "stolen_tasks_total",
-    /// Times that a worker fell asleep.
+    /// Times that a worker parked.
     PARKS: describe_counter Count = "parks_total",
     /// How long a worker was parked in its driver, where tasks of tokio::spawn run.
     PARKED: describe_counter Nanoseconds = "parked_nanoseconds_total",
-    /// Times that a worker asked for sockets and timers without sleeping.
+    /// Times that a worker served sockets and timers without parking.
     EVENT_POLLS: describe_counter Count = "event_polls_total",
-    /// Times that somebody ended a worker's sleep.
+    /// Times that another thread unparked a worker.
     UNPARKS: describe_counter Count = "unparks_total",
     /// Polls that took longer than the runtime's limit.
     LONG_POLLS: describe_counter Count = "long_polls_total",
-    /// Hot windows: kept, the worker was idle and passed over because a task was to come back; broken, another task got it.
+    /// Hot windows: kept, an idle worker was passed over because its own task was expected back; broken, another task got it.
     HOT_WINDOWS: describe_counter Count = "hot_windows_total",
-    /// Wakes by threads that are no workers.
+    /// Wakes and spawns by threads that are not workers of the runtime.
     REMOTE_SCHEDULES: describe_counter Count = "remote_schedules_total",
-    /// Tasks that wait in a worker's queue.
+    /// Tasks in a worker's run queue that other workers may steal.
     LOCAL_QUEUE_DEPTH: describe_gauge Count = "local_queue_depth",
-    /// 1: the worker sleeps.
+    /// 1: the worker is parked.
     IDLE: describe_gauge Count = "idle",
     /// 1: the worker is in a poll that is longer than the runtime's limit.
     STUCK: describe_gauge Count = "stuck",
-    /// What a worker's tasks run for at a time, on average.
+    /// Average duration of a poll on a worker.
     MEAN_POLL: describe_gauge Nanoseconds = "mean_poll_nanoseconds",
-    /// Tasks that were spawned with tokio's spawn; they stay on one worker.
+    /// Tasks of tokio's spawn, which stay on one worker.
     FOREIGN_TASKS: describe_gauge Count = "foreign_tasks",
-    /// Tasks that wait for whoever of a last-level cache's workers is free first, by shard of a cache.
+    /// Tasks in the injection queue that the workers of a shard of a last-level cache share.
     INJECTION_QUEUE_DEPTH: describe_gauge Count = "injection_queue_depth",
-    /// Tasks that are not gone yet.
+    /// Tasks that are alive.
     ALIVE_TASKS: describe_gauge Count = "num_alive_tasks",
     /// Polls of a tenant's tasks.
     TENANT_POLLS: describe_counter Count = "tenant_polls_total",
-    /// What the polls of a tenant's tasks ran for; of short polls one of sixteen is measured and stands for the others.
+    /// Run time of a tenant's tasks; one of sixteen short polls is measured and stands for the others.
     TENANT_RUN: describe_counter Nanoseconds = "tenant_run_nanoseconds_total",
-    /// A tenant's tasks that are not gone yet.
+    /// A tenant's tasks that are alive.
     TENANT_ALIVE_TASKS: describe_gauge Count = "tenant_num_alive_tasks",
-    /// Ids that a tenant's tasks hold or that are kept for them.
+    /// Concurrency ids that a tenant's tasks hold or that are kept for them.
     TENANT_IDS: describe_gauge Count = "tenant_ids",
-    /// Entries into a tenant that found the CPU's id held by a thread that was preempted.
+    /// Times that a thread entered a tenant while a preempted thread held the CPU's id.
     TENANT_OVERFLOWS: describe_counter Count = "tenant_overflows_total",
-    /// What is charged to a tenant's account, in the account's units: used, and in stocks.
+    /// Charges to a tenant's account, in its units, stocks included.
     TENANT_CHARGED: describe_gauge Count = "tenant_charged_units",
-    /// The limit of a tenant's account, if it has one.
+    /// Limit of a tenant's account, if it has one.
     TENANT_LIMIT: describe_gauge Count = "tenant_limit_units",
 }
 
-/// Says what the runtime's workers and tenants have done, to the exporter that is installed; again after each
-/// `period`, by a task of that runtime, until the handle that this returns aborts it or the runtime ends. Dropping
-/// the handle leaves it alone.
+/// Reports the numbers of the runtime's workers and tenants to the installed exporter, and again after each `period`,
+/// in a task of that runtime. Aborting the returned handle stops it, and so does the end of the runtime; dropping the
+/// handle does not.
 ///
-/// An exporter that is asked for numbers, as Prometheus's is, can be served fresher ones by [`record_now`].
+/// An exporter that is asked for its numbers, such as Prometheus's, can call [`record_now`] before each answer instead.
 pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallible> {
     let of = handle.clone();
     handle.task_builder().name("warmcore-metrics").spawn(async move {
         let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-        // After a stop of the whole process one look is as good as all that were missed.
+        // If the process was stopped, one report makes up for all that were missed.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -114,24 +113,23 @@ pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallibl
     })
 }
 
-/// Says it once, now. Who says it at the same time for the same runtime waits.
+/// Reports the numbers once. A call for the same runtime from another thread waits.
 ///
-/// What was told of a tenant stays in its name's counters when it ends. A name whose tenants are all gone has no
-/// living tasks, is told so once, and not again until there is one of that name.
+/// A tenant's numbers stay in the counters of its name when it ends. A name whose tenants have all ended is reported
+/// with zero tasks once, and then not until a tenant has that name again.
 pub fn record_now(handle: &Handle) {
-    // Held until all is said: who looked earlier and speaks later would bring back tenants that are gone.
+    // Held until the report is complete: an older report that came after a newer one would bring back tenants that ended.
     let mut exported = ignore_poison(handle.shared.exported.lock());
     let now = handle.metrics();
     record(&handle.shared.name, &now, &exported.by_name(&now.tenants));
 }
 
-/// Says what a tenant's ids and its account are now, which are the same for all runtimes. What its tasks ran for is
-/// in [`record_now`].
+/// Reports a tenant's ids and account, which are the same for all runtimes. [`record_now`] reports its run time.
 ///
-/// Tenants of one name are one series here, too, and each call overwrites it; when the tenant ends its gauges stay as
-/// they were told last.
+/// Tenants of one name share a series here too, and each call overwrites it. When the tenant ends its gauges keep their
+/// last values.
 ///
-/// **Touches** the account and the pcpu_cid of each CPU of the tenant, for reading.
+/// **Touches** the account, and the id of each CPU that the tenant was entered on, for reading.
 pub fn record_tenant(tenant: &Tenant) {
     let (name, stats) = (tenant.name().to_owned(), tenant.stats());
     gauge!(TENANT_IDS, "tenant" => name.clone()).set(f64::from(stats.in_use));

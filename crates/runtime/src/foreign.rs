@@ -1,44 +1,44 @@
-//! Foreign: says once that tasks of `tokio::spawn` keep one worker busy while another worker idles.
+//! Foreign: warns once if tasks of `tokio::spawn` keep one worker busy while another worker idles.
 //!
-//! `tokio::spawn`, `JoinSet` and `axum::serve` put a task on the driver of the worker that calls them, and it stays
-//! there: a program that spawns in no other way uses one worker. No poll of such a task is seen, so drivers are looked
-//! at. A driver that begins to run such tasks appoints a worker that sleeps, which looks ten times a second which
-//! drivers run, until none does. A worker whose driver runs at more than two looks of three gathers points; with
-//! [`POINTS`] of them the runtime says so, and never looks again.
+//! `tokio::spawn`, `JoinSet` and `axum::serve` put a task on the driver of the worker that calls them, where it stays: a
+//! program that spawns in no other way uses one worker. The runtime does not see the polls of such a task, so it looks at
+//! drivers. A driver that begins to run such tasks assigns a parked worker as the watcher. Ten times a second the watcher
+//! checks which drivers run, until none does. A worker whose driver runs at more than two checks of three gathers points;
+//! at [`POINTS`] of them the runtime warns, and never checks again.
 //!
 //! # Cost
-//! Each time that a driver comes back from a wait, and that a worker falls asleep, a load; while no worker looks, another
-//! one, of how many such tasks the driver has. Where they are, a worker that sleeps wakes ten times a second for as long
-//! as drivers run them. In polls nothing.
+//! A load each time that a driver returns from a wait and each time that a worker parks; without a watcher, one more
+//! load, of the number of such tasks on the driver. While drivers run such tasks, one parked worker wakes ten times a
+//! second. Polls pay nothing.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
-/// Between two looks.
+/// Time between two checks.
 const CHECK_INTERVAL: Nanos = Nanos(100_000_000);
 
-/// A worker that is appointed and has looked at nothing for so long does other things.
+/// A watcher that is late by this much is busy: another worker takes its place.
 const OVERDUE: Nanos = Nanos(1_000_000_000);
 
-/// A second of looks at a driver that always runs.
+/// Points at which the runtime warns: a second of checks that all find the driver running.
 const POINTS: u8 = 10;
 
-/// Once in so many waits a driver that finds another worker appointed checks whether that one still looks.
+/// A driver that finds a watcher assigned verifies after this many waits that the watcher is not late.
 const VERIFY_EVERY: u64 = 1024;
 
 const NO_WORKER: u32 = u32::MAX;
-/// It was said.
+/// The warning was given.
 const REPORTED: u32 = u32::MAX - 1;
-/// No other worker slept when one was wanted: the next that falls asleep looks.
+/// A watcher was wanted, and no other worker was parked: the next worker that parks becomes the watcher.
 const WANTED: u32 = u32::MAX - 2;
 
-/// See the head of this file.
+/// See the module's documentation.
 pub(crate) struct Foreign {
-    /// The worker that looks. Written by the workers that appoint, and by the one that looks.
+    /// The watcher, or one of the values above. Written by workers that assign a watcher, and by the watcher.
     watcher: AtomicU32,
-    /// When it looks. Written as `watcher`.
+    /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,
-    /// By worker. Written by the one that looks.
+    /// Points of each worker. Written by the watcher.
     points: Mutex<Vec<u8>>,
 }
 
@@ -48,7 +48,7 @@ impl Foreign {
         Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), points }
     }
 
-    /// A worker falls asleep: when it is to wake to look, if it is the one, or one is wanted.
+    /// When a worker that parks must wake to check: if it is the watcher, or becomes it because one is wanted.
     pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
         if self.watcher.load(Relaxed) == WANTED
             && self.watcher.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
@@ -58,13 +58,13 @@ impl Foreign {
         self.check_at(me)
     }
 
-    /// When this worker is to wake to look, if it is the one.
+    /// Time of the next check, if this worker is the watcher.
     fn check_at(&self, me: CpuId) -> Option<Nanos> {
         (self.watcher.load(Relaxed) == me.0).then(|| Nanos(self.at.load(Relaxed)))
     }
 }
 
-/// The points of a worker after one more look.
+/// The points of a worker after one more check.
 fn update_points(points: u8, runs: bool) -> u8 {
     if runs { (points + 1).min(POINTS) } else { points.saturating_sub(2) }
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::driver::mock::workers;
 
-    /// It sleeps, and wakes ten times a second: its driver's waits end, and each end would ask for what is counted.
+    /// The watcher's own driver returns from a wait ten times a second; it must not count its tasks each time.
     #[test]
     fn the_worker_that_looks_asks_nothing_of_its_own_driver() {
         let (mocks, shared) = workers(2, 2);
@@ -97,7 +97,7 @@ mod tests {
         mocks[0].foreign.store(4, Relaxed);
         shared.foreign.watcher.store(busy.0, Relaxed);
         assert!(shared.remote(idle).inbox.try_park());
-        // By the clock of these hosts it was to look a second ago.
+        // By the clock of these drivers the check was due a second ago.
         shared.foreign.at.store(0, Relaxed);
         (1..=VERIFY_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
         assert_eq!([busy, idle].map(|cpu| shared.foreign.check_at(cpu).is_some()), [false, true]);

@@ -18,32 +18,32 @@ use std::sync::Arc;
 use warmcore_sched::{Allowed, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// Not run yet.
+/// The value of `prev_worker` before the first poll.
 const NOWHERE: u32 = u32::MAX;
 
 const CANCELLED: u32 = 1;
 
-/// An accrued cost is below 4 ms: no migration cost is more.
+/// Bits of `Header::accrued_cost` that hold the cost. It is below 4 ms, because no migration cost is more.
 const ACCRUED_COST_BITS: u32 = 22;
 
-/// The rest of that word tells so many workers.
+/// The other bits of that word hold the number of one of so many workers.
 const ENCODED_WORKERS_MAX: u32 = (1 << (u32::BITS - ACCRUED_COST_BITS)) - 1;
 
-/// What is known of a task beside its future.
+/// What the runtime knows of a task beside its future.
 pub(crate) struct Header {
-    /// To find the runtime again, from any thread, for as long as anybody may wake the task.
+    /// Leads from the task to its runtime, from any thread, for as long as a waker of the task exists.
     pub(crate) scheduler: Arc<SchedulerRef>,
-    /// In an inbox: who came before.
+    /// The link to the task that was pushed to the same inbox before this one.
     link: AtomicPtr<()>,
-    /// The worker that ran it last.
+    /// The worker that polled the task last.
     prev_worker: AtomicU32,
-    /// What it runs for at a time, in ns: an average of samples. 0: not known.
+    /// Average duration of a poll, in ns, from sampled polls. 0: not known.
     poll_ns: AtomicU32,
-    /// `sched::Wakee::accrued_cost`, and above its bits one more than the worker of `woken_from`; 0 there: none.
+    /// The low bits are `sched::Wakee::accrued_cost`. The bits above are `woken_from` plus 1; 0: none.
     accrued_cost: AtomicU32,
-    /// How long it sleeps, on average.
+    /// Average time between a poll that returned pending and the next wake, in ns. 0: not known.
     sleep_ns: AtomicU32,
-    /// When it went to sleep, if that sleep is measured. 0: it is not.
+    /// When the task last returned pending, if the time to its next wake is measured. 0: it is not measured.
     slept_at: AtomicU64,
     state: AtomicU32,
     /// Index in the list of owned tasks.
@@ -52,11 +52,11 @@ pub(crate) struct Header {
     pub(crate) attrs: Option<Box<TaskAttrs>>,
 }
 
-/// What few tasks have.
+/// Attributes that few tasks have.
 #[derive(Default)]
 pub(crate) struct TaskAttrs {
     pub(crate) name: Option<Arc<str>>,
-    /// Whose it is. It counts only while the scheduler keeps the runtime.
+    /// The task's tenant. Its counters are valid while `scheduler` keeps the runtime.
     pub(crate) tenant: Option<TenantRef>,
     pub(crate) span: Option<tracing::Span>,
 }
@@ -84,7 +84,7 @@ impl Header {
         (worker != NOWHERE).then_some(CpuId(worker))
     }
 
-    /// Whether this worker ran it last.
+    /// Whether this worker polled the task last.
     #[inline]
     pub(crate) fn is_prev_worker(&self, cpu: CpuId) -> bool {
         self.prev_worker.load(Relaxed) == cpu.0
@@ -96,7 +96,7 @@ impl Header {
         self.accrued_cost.store(0, Relaxed);
     }
 
-    /// Woken at home.
+    /// Resets the cost: the task was woken on the worker that polled it last.
     #[inline]
     pub(crate) fn clear_accrued_cost(&self) {
         if self.accrued_cost.load(Relaxed) != 0 {
@@ -104,31 +104,31 @@ impl Header {
         }
     }
 
-    /// A worker beyond those that the bits can tell is not remembered.
+    /// A worker whose number does not fit into the bits is not recorded.
     pub(crate) fn set_accrued_cost(&self, cost: Nanos, woken_from: Option<CpuId>) {
         let from = woken_from.filter(|cpu| cpu.0 < ENCODED_WORKERS_MAX).map_or(0, |cpu| cpu.0 + 1);
         let cost = cost.0.min((1 << ACCRUED_COST_BITS) - 1) as u32;
         self.accrued_cost.store(from << ACCRUED_COST_BITS | cost, Relaxed);
     }
 
-    /// What it runs for at a time, if that was ever measured.
+    /// Average duration of a poll in ns, if one was measured.
     pub(crate) fn poll_ns(&self) -> Option<u32> {
         Some(self.poll_ns.load(Relaxed)).filter(|ns| *ns > 0)
     }
 
-    /// It ran for so long: an average over about eight.
+    /// Adds the duration of a poll to the average over about eight polls.
     pub(crate) fn record_poll(&self, ns: u64) {
         let ns = ns.clamp(1, 1 << 30) as u32;
         let old = self.poll_ns.load(Relaxed);
         self.poll_ns.store(if old == 0 { ns } else { (old - old / 8 + ns / 8).max(1) }, Relaxed);
     }
 
-    /// It goes to sleep, and is to be measured.
+    /// Starts to measure the time until the next wake.
     pub(crate) fn sleep(&self, now: Nanos) {
         self.slept_at.store(now.0, Relaxed);
     }
 
-    /// It was woken during its poll: what began as a sleep is none.
+    /// Drops that measurement: the task was woken during its poll, so it does not sleep.
     #[inline]
     pub(crate) fn stay_awake(&self) {
         if self.slept_at.load(Relaxed) > 0 {
@@ -136,13 +136,13 @@ impl Header {
         }
     }
 
-    /// For how long it sleeps, on average, in ns. 0: not known.
+    /// Average time that the task sleeps, in ns. 0: not known.
     #[inline]
     pub(crate) fn usual_sleep(&self) -> u32 {
         self.sleep_ns.load(Relaxed)
     }
 
-    /// It wakes. `now` is asked only if the sleep is measured.
+    /// Ends that measurement. Calls `now` only if there is one.
     #[inline]
     pub(crate) fn wake(&self, now: impl FnOnce() -> Nanos) {
         if self.slept_at.load(Relaxed) > 0 {
@@ -158,8 +158,8 @@ impl Header {
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
     }
 
-    /// As placement sees it. `migration_cost` says what a move costs a task that runs for so long at a time, or for as
-    /// long as the worker's tasks do on average.
+    /// What placement knows of the task. `migration_cost` returns the cost of a move for a task with the given duration of
+    /// a poll; for `None` it takes the average of the worker.
     pub(crate) fn wakee(&self, migration_cost: impl Fn(Option<u32>) -> Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
@@ -192,13 +192,13 @@ impl Header {
     }
 }
 
-/// A task that is to be run.
+/// A task that was woken, or spawned, and must be polled.
 pub(crate) type RunnableTask = Runnable<Header>;
 
-/// A task in a worker's queue.
+/// A task in a worker's run queue.
 pub(crate) struct QueuedTask {
     pub(crate) runnable: RunnableTask,
-    /// Since when it is in a queue, by the clock of the worker that put it there.
+    /// When the task entered a run queue, by the clock of the worker that put it there.
     pub(crate) since: Nanos,
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn cancel(runnable: RunnableTask) {
     runnable.run();
 }
 
-// SAFETY: async-task's own pair; the header stays where it is.
+// SAFETY: async-task's own conversions to a pointer and back; the header does not move.
 unsafe impl Linked for RunnableTask {
     fn into_raw(self) -> *mut () {
         Runnable::into_raw(self).as_ptr()

@@ -1,14 +1,19 @@
-//! Inbox: what other threads hand to a worker, and whether the worker sleeps; both in one word.
+//! Inbox: a stack of tasks that other threads give to a worker, and the worker's parked state, in one word.
 //!
-//! Model.   A stack of tasks, linked through the tasks themselves. The word is its top, or says that it is
-//!          empty: awake, asleep, or closed. A worker falls asleep by empty → asleep, which fails if something
-//!          came. Who pushes on asleep has woken the worker, and is the one who must kick it. There is no
-//!          second word to be out of step with: no wake can be lost between looking and sleeping.
-//! Number.  A push is one compare-and-swap, on a line that the worker reads before every poll.
-//! Protocol. Release by who pushes, Acquire by who takes: who takes a task sees it as it was pushed. Taking swaps
-//!          the whole stack, so nobody ever follows a link that another may free.
-//!          README.md, "Notes on sleeping"; models: `inbox/loom.rs`.
-//! Writers. Any thread: `push`, `try_unpark`, `take`; the worker: `try_park`, `close`.
+//! The word is the top of the stack, whose tasks are linked through their headers, or one of *awake* (empty), *parked*
+//! (empty) and *closed*. A worker parks by changing awake to parked, which fails if a task was pushed. A push that finds
+//! parked has woken the worker: that thread, and no other, must unpark it. Since tasks and state are one word, no wake is
+//! lost between the worker's last look and its park.
+//!
+//! # Cost
+//! A push is one compare-and-swap, on a line that the worker reads before every poll.
+//!
+//! # Protocol
+//! `push` is a Release, `take` an Acquire: the thread that takes a task sees it as it was pushed. `take` swaps out the
+//! whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on sleeping". The
+//! models are in `inbox/loom.rs`.
+//!
+//! Any thread calls `push`, `try_unpark` and `take`; only the worker calls `try_park` and `close`.
 
 use crate::sync::{AtomicPtr, Ordering::*};
 use std::marker::PhantomData;
@@ -17,19 +22,19 @@ use std::ptr::null_mut;
 #[cfg(all(test, warmcore_loom))]
 mod loom;
 
-/// Something that can be in an inbox: owned, reachable by a thin pointer, with room for a link.
+/// An owned item that an inbox can hold: it converts to a thin pointer and contains a link.
 ///
 /// # Safety
 /// `from_raw(into_raw(x))` is `x`, and `link` is the same atomic for as long as `x` is raw.
 pub(crate) unsafe trait Linked: Sized {
-    /// Gives up ownership. Never null, 1 or 2.
+    /// Gives up ownership. The pointer is never null, 1 or 2.
     fn into_raw(self) -> *mut ();
-    /// Takes it back.
+    /// Takes ownership back.
     ///
     /// # Safety
-    /// `raw` came from `into_raw`, and nobody took it back yet.
+    /// `raw` came from `into_raw`, and was not converted back yet.
     unsafe fn from_raw(raw: *mut ()) -> Self;
-    /// Where the link is kept.
+    /// The link to the next item of the stack.
     fn link(&self) -> &AtomicPtr<()>;
 }
 
@@ -41,7 +46,7 @@ fn is_task(top: *mut ()) -> bool {
     top.addr() > 2
 }
 
-/// See the head of this file.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Inbox<T: Linked> {
     top: AtomicPtr<()>,
@@ -53,7 +58,7 @@ impl<T: Linked> Inbox<T> {
         Self { top: AtomicPtr::new(AWAKE), of: PhantomData }
     }
 
-    /// Hands over a task. `Ok(true)`: the worker slept, and the caller must kick it. `Err`: it is closed.
+    /// Pushes a task. `Ok(true)`: the worker was parked, and the caller must unpark it. `Err`: the inbox is closed.
     pub(crate) fn push(&self, item: T) -> Result<bool, T> {
         let mut top = self.top.load(Relaxed);
         if top == CLOSED {
@@ -62,12 +67,12 @@ impl<T: Linked> Inbox<T> {
         item.link().store(if is_task(top) { top } else { AWAKE }, Relaxed);
         let raw = item.into_raw();
         loop {
-            // ORDERING: Release; pairs with the Acquire of `take`: who takes the task sees it and its link.
+            // ORDERING: Release; pairs with the Acquire of `take`: the thread that takes the task sees it and its link.
             match self.top.compare_exchange_weak(top, raw, Release, Relaxed) {
                 Ok(top) => return Ok(top == ASLEEP),
                 Err(now) => top = now,
             }
-            // SAFETY: the exchange failed, so it is still ours.
+            // SAFETY: the exchange failed, so this thread still owns the task.
             let item = unsafe { T::from_raw(raw) };
             if top == CLOSED {
                 return Err(item);
@@ -77,23 +82,23 @@ impl<T: Linked> Inbox<T> {
         }
     }
 
-    /// The worker falls asleep. False: something came; it must not.
+    /// Marks the worker as parked. False: a task was pushed, and the worker must not park.
     ///
-    /// ORDERING: Relaxed; who sleeps then looks for work elsewhere, who makes work there then looks who sleeps, and
-    /// both have a SeqCst fence between the two (`Worker::idle`, `Shared::notify_parked`). Loom:
-    /// `who_falls_asleep_sees_the_work_or_is_roused_for_it`.
+    /// ORDERING: Relaxed. A worker marks itself parked and then looks for work elsewhere; a thread that makes work there
+    /// makes it and then looks for parked workers. Both have a SeqCst fence in between (`Worker::idle`,
+    /// `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
     pub(crate) fn try_park(&self) -> bool {
         self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
     }
 
-    /// Wakes the worker, if it sleeps. True: it did, and the caller must kick it, unless it is the worker.
+    /// Marks the worker as awake if it was parked. True: it was, and the caller must unpark it, unless it is the worker.
     pub(crate) fn try_unpark(&self) -> bool {
-        // ORDERING: AcqRel; hands over what the caller wrote to the worker that finds itself awake.
+        // ORDERING: AcqRel; what the caller wrote before is visible to the worker when it sees itself awake.
         self.top.load(Relaxed) == ASLEEP && self.top.compare_exchange(ASLEEP, AWAKE, AcqRel, Relaxed).is_ok()
     }
 
     pub(crate) fn is_parked(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release of who roused it: the worker sees why.
+        // ORDERING: Acquire; pairs with the AcqRel of `try_unpark`: the worker sees why it was unparked.
         self.top.load(Acquire) == ASLEEP
     }
 
@@ -102,7 +107,7 @@ impl<T: Linked> Inbox<T> {
         is_task(self.top.load(Relaxed))
     }
 
-    /// Takes all tasks, in the order in which they came.
+    /// Takes all tasks, in the order in which they were pushed.
     pub(crate) fn take(&self) -> Drain<T> {
         let mut top = self.top.load(Relaxed);
         while is_task(top) {
@@ -115,7 +120,7 @@ impl<T: Linked> Inbox<T> {
         Drain { first: AWAKE, of: PhantomData }
     }
 
-    /// Nothing comes in any more; what was in it is handed out.
+    /// Closes the inbox for ever, and returns the tasks that were in it.
     pub(crate) fn close(&self) -> Drain<T> {
         // ORDERING: Acquire; pairs with the Release of `push`.
         Drain::reversed(self.top.swap(CLOSED, Acquire))
@@ -128,18 +133,18 @@ impl<T: Linked> Drop for Inbox<T> {
     }
 }
 
-/// Tasks that were taken from an inbox. What is left is dropped with it.
+/// Tasks that were taken from an inbox. Dropping it drops the rest of them.
 pub(crate) struct Drain<T: Linked> {
     first: *mut (),
     of: PhantomData<T>,
 }
 
 impl<T: Linked> Drain<T> {
-    /// `top` and what it is linked to are the caller's alone.
+    /// Reverses the stack `top`, which only the caller can reach.
     fn reversed(mut top: *mut ()) -> Self {
         let mut first = AWAKE;
         while is_task(top) {
-            // SAFETY: pushed as raw, and ours since the swap.
+            // SAFETY: `top` came from `into_raw`, and only this thread can reach it.
             let item = unsafe { T::from_raw(top) };
             let below = item.link().load(Relaxed);
             item.link().store(first, Relaxed);

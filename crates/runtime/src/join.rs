@@ -11,10 +11,10 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
 
-/// What a task ends with.
+/// How a task ended.
 pub(crate) type Outcome<T> = Result<T, JoinError>;
 
-/// An outcome that nobody may ever ask for: if its drop panics, that is the end of the panic.
+/// An outcome that may never be joined. If its drop panics, the panic ends here.
 pub(crate) struct TaskOutput<T>(pub(crate) Option<Outcome<T>>);
 
 impl<T> Drop for TaskOutput<T> {
@@ -23,13 +23,13 @@ impl<T> Drop for TaskOutput<T> {
             && std::mem::needs_drop::<T>() | outcome.is_err()
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
         {
-            // Who panics in a panic's drop would again.
+            // A panic's payload that panics when it is dropped would do so again.
             std::mem::forget(panic);
         }
     }
 }
 
-/// Waits for a task's end. Dropping it leaves the task alone.
+/// Waits for a task's end. Dropping the handle detaches the task.
 ///
 /// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
 pub struct JoinHandle<T> {
@@ -46,14 +46,15 @@ impl<T> JoinHandle<T> {
         self.task.as_ref().expect("taken only when dropped")
     }
 
-    /// Ends the task where it waits next; if it runs, when it comes back. One that ended already stays ended.
+    /// Cancels the task: it is dropped at its next poll, or after the poll that is under way. A task that has ended stays
+    /// ended.
     pub fn abort(&self) {
         if let Some(handle) = self.abort_handle_if_alive() {
             handle.abort();
         }
     }
 
-    /// What can abort the task without the handle.
+    /// A handle that can abort the task, and nothing else.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
     }
@@ -68,12 +69,12 @@ impl<T> JoinHandle<T> {
         Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
     }
 
-    /// Whether it ended.
+    /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.task().is_finished()
     }
 
-    /// As it was named.
+    /// The task's name, if it was given one.
     pub fn name(&self) -> Option<&str> {
         self.task().metadata().name().map(|name| &**name)
     }
@@ -110,7 +111,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// Aborts a task; see [`JoinHandle::abort_handle`].
 #[derive(Clone)]
 pub struct AbortHandle {
-    /// The waker keeps the header alive. `None`: it had ended.
+    /// The waker keeps the header alive. `None`: the task had ended when the handle was created.
     task: Option<(Waker, NonNull<Header>)>,
 }
 
@@ -123,7 +124,7 @@ impl AbortHandle {
     /// As [`JoinHandle::abort`].
     pub fn abort(&self) {
         if let Some((waker, header)) = &self.task {
-            // SAFETY: the waker is a reference to the task; its header lives with it.
+            // SAFETY: the waker is a reference to the task, which keeps the header.
             unsafe { header.as_ref() }.cancel();
             waker.wake_by_ref();
         }

@@ -1,9 +1,7 @@
-//! Metrics: what each worker has done, counted where it happens.
+//! Metrics: counters of each worker.
 //!
-//! Model.   A worker adds to its own numbers by a load and a store. Who looks gets each number as it was at some
-//!          moment during the look.
-//! Number.  1 ns a number.
-//! Writers. `polls` to `long_polls`: the worker. `unparks`, `stolen_tasks`, `hot_*`: whoever does it.
+//! The worker adds to its own counters by a load and a store, which takes 1 ns. Other threads add to `unparks`,
+//! `stolen_tasks` and `hot_*` by atomic additions. A reader gets each counter as it was at some moment during the read.
 
 use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_line::{Line, Padded};
@@ -13,13 +11,13 @@ macro_rules! stats {
         worker { $($(#[doc = $doc:literal])* $name:ident,)* }
         anyone { $($(#[doc = $doc_of_anyone:literal])* $anyones:ident,)* }
     ) => {
-        /// One worker's numbers: first those that it writes, on lines of their own.
+        /// One worker's counters. Those that the worker writes come first, on lines of their own.
         #[derive(Debug, Default, Line)]
         #[line(pair)]
         #[repr(C, align(128))]
         pub(crate) struct Stats {
             $(#[line(owner = "worker")] pub(crate) $name: AtomicU64,)*
-            // Takes no place; it is aligned, and so is what follows.
+            // It takes no space; its alignment moves the next field to a new line.
             #[line(contended)]
             begin_anyone: [Padded<()>; 0],
             $(#[line(contended)] pub(crate) $anyones: AtomicU64,)*
@@ -28,7 +26,7 @@ macro_rules! stats {
         stats! { read $($(#[doc = $doc])* $name,)* $($(#[doc = $doc_of_anyone])* $anyones,)* }
     };
     (read $($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// What one worker has done so far.
+        /// What one worker has counted.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct WorkerStats {
@@ -42,10 +40,10 @@ macro_rules! stats {
         }
 
         impl WorkerStats {
-            /// The names, as in metrics.
+            /// The names of the counters, as in metrics and JSON.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            /// The numbers, in the order of the names.
+            /// The counters, in the order of the names.
             pub fn values(&self) -> Vec<u64> {
                 vec![$(self.$name),*]
             }
@@ -61,48 +59,48 @@ macro_rules! stats {
 
 stats! {
     worker {
-        /// Tasks polled.
+        /// Polls.
         polls,
-        /// Polls on the worker that polled the task last.
+        /// Polls of tasks that this worker polled last.
         same_worker,
-        /// Polls on another worker of the same last-level cache.
+        /// Polls of tasks that another worker of the same last-level cache polled last.
         same_llc,
-        /// Polls on another last-level cache of the same node.
+        /// Polls of tasks that were polled last on another last-level cache of the same node.
         other_llc,
-        /// Polls on another node.
+        /// Polls of tasks that were polled last on another node.
         other_node,
-        /// First polls.
+        /// First polls of tasks.
         first_polls,
         /// Wakes by its tasks that went to another worker's queue.
         remote_wakes,
-        /// Times that it found work elsewhere.
+        /// Times that the worker had no task and took some from another queue.
         steal_operations,
-        /// Tasks that it took from a neighbour that had more to do.
+        /// Tasks that the worker took from a neighbour whose tasks were polled less often.
         balanced,
-        /// Times that it slept.
+        /// Times that the worker parked.
         parks,
-        /// Nanoseconds that it was parked in its driver, where tasks of `tokio::spawn` run: see
-        /// [`WorkerMetrics::busy_ns`].
+        /// Time that the worker was parked in its driver, where tasks of `tokio::spawn` run, in ns: see
+        /// [`WorkerMetrics::busy_ns`](crate::WorkerMetrics::busy_ns).
         parked_ns,
-        /// Times that it asked its driver without sleeping.
+        /// Times that the worker served sockets and timers without parking.
         event_polls,
-        /// Polls that took longer than the runtime's limit.
+        /// Polls that took longer than the threshold.
         long_polls,
     }
     anyone {
-        /// Times that it was woken by somebody.
+        /// Times that another thread unparked the worker.
         unparks,
-        /// Tasks that others took from it.
+        /// Tasks that other workers took from this one.
         stolen_tasks,
-        /// Times that it was idle, and passed over because it was kept for a task.
+        /// Times that the worker was idle and passed over, because it was kept for a task of its own.
         hot_kept,
-        /// Times that it was given to another task than the one it was kept for.
+        /// Times that the worker was given to another task than the one it was kept for.
         hot_broken,
     }
 }
 
 impl Stats {
-    /// Adds to a number that only the caller writes.
+    /// Adds to a counter that only the caller writes.
     #[inline]
     pub(crate) fn add(number: &AtomicU64, n: u64) {
         number.store(number.load(Relaxed) + n, Relaxed);

@@ -1,25 +1,25 @@
-//! The budget of operations that a poll has: tokio's own, for tasks that are not tokio's.
+//! OpBudget: tokio's budget of operations for the polls of this runtime's tasks.
 //!
-//! tokio's sockets, timers, channels and semaphores count their operations. After 128 in one poll they answer `Pending`
-//! and wake the task, so that a loop over a channel that is never empty lets other tasks run. tokio renews the budget
-//! before each poll of its own tasks; on a thread that polls others it is unlimited. This worker's polls renew it by
-//! what tokio makes public: [`poll_proceed`] takes one operation and gives a guard that, dropped, sets the budget to
-//! what it was before. The guard of the first operation of a full budget renews it.
+//! Tokio's sockets, timers, channels and semaphores count their operations. After 128 in one poll they return `Pending`
+//! and wake the task, so that a loop over a channel that is never empty lets other tasks run. Tokio renews the budget
+//! before each poll of its own tasks; on other threads the budget is unlimited. This runtime limits and renews it through
+//! tokio's public API: [`poll_proceed`] takes one operation and returns a guard; dropping the guard sets the budget to what
+//! it was before. The guard of the first operation of a full budget therefore renews it.
 //!
 //! # When it is renewed
 //!
-//! To renew it costs about 60 instructions, and a poll does few operations, so [`POLLS`] polls in a row share a budget.
-//! No poll begins with none: if it is used up it is renewed, so what asks a channel once, first in its poll and by a waker
-//! that nothing hears (`now_or_never`, a `select!` that is biased), never takes a full one for empty. The second
-//! operation of a poll and those behind it may find the budget used up, at most once in 127 operations of the worker's
-//! polls: the task is woken and polled once more, and what asks only once sees `Pending` there, as with tokio after 128.
-//! After a poll whose task woke itself, which is how a poll mostly ends that used the budget up, each of the next
-//! [`POLLS_EACH`] polls has a budget of its own: no task is stopped again and again by what the task before it does.
+//! A renewal costs about 60 instructions, and most polls do few operations, so [`POLLS`] polls in a row share a budget. A
+//! poll never begins with an empty budget. So code that tries a channel once, as its poll's first operation and with a
+//! waker that wakes no task (`now_or_never`, a biased `select!`), never takes a full channel for an empty one. Later
+//! operations of a poll may find the budget empty, at most once in 127 operations of the worker's polls: the task is woken
+//! and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. Most polls that
+//! empty the budget end with their task woken by itself; after such a poll each of the next [`POLLS_EACH`] polls has its
+//! own budget, so that the operations of one task don't stop the task after it again and again.
 //!
 //! # Cost
 //!
 //! Instructions of a poll that receives and sends on a channel, by `cargo xtask instructions "8 pairs, channels"`:
-//! 1275.9 with a renewal before each of them, 1217.2 with one for eight; none of them is locked.
+//! 1275.9 with a renewal before each poll, 1217.2 with one for eight polls; none of them is locked.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -27,31 +27,31 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Builder;
 use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
 
-/// So many polls share a budget: 16 operations for each of them.
+/// Polls that share a budget; 16 operations for each of them.
 const POLLS: u32 = 8;
 
-/// So many polls have a budget each after a poll whose task woke itself: more than tasks wait on a busy worker.
+/// Polls with their own budget after a poll whose task woke itself. More than the tasks of a busy worker.
 const POLLS_EACH: u32 = 1024;
 
-/// The budget of the current thread's polls.
+/// The budget of operations of the current thread's polls.
 pub(crate) struct OpBudget {
-    /// Dropped, it makes the budget full. `None`: tokio gave none, and polls are not limited.
+    /// Dropping it makes the budget full. `None`: tokio gave none, and polls are not limited.
     full: Cell<Option<RestoreOnPending>>,
     /// Polls that may begin before the budget is renewed.
     left: Cell<u32>,
-    /// Polls before which it is renewed, each.
+    /// Polls left that have their own budget each.
     each: Cell<u32>,
 }
 
 impl OpBudget {
-    /// Of the thread that calls this, outside of any tokio runtime's `block_on`.
+    /// Must be called outside of any tokio runtime's `block_on`, on the thread that will poll.
     pub(crate) fn new() -> Self {
-        // Only what tokio polls has a budget to begin with. Without drivers a runtime is a few allocations.
+        // Only a thread that tokio polls on has a budget. Without drivers a runtime costs a few allocations.
         let full = Builder::new_current_thread().build().map(|tokio| tokio.block_on(poll_fn(poll_proceed)));
         Self { full: Cell::new(full.ok()), left: Cell::new(0), each: Cell::new(0) }
     }
 
-    /// A poll begins. It may do at least one operation, and together with at most [`POLLS`] less one before it 127.
+    /// Begins a poll. It may do at least one operation, and with the polls that share its budget at most 127.
     #[inline]
     pub(crate) fn begin_poll(&self) {
         match self.left.get() {
@@ -60,7 +60,7 @@ impl OpBudget {
         }
     }
 
-    /// A poll has ended whose task woke itself.
+    /// Ends a poll whose task woke itself.
     #[inline]
     pub(crate) fn was_woken_in_poll(&self) {
         self.left.set(0);
@@ -74,7 +74,7 @@ impl OpBudget {
             each => self.each.set(each - 1),
         }
         drop(self.full.take());
-        // Full, so this is ready, and the waker is not used.
+        // The budget is full, so this is ready and does not use the waker.
         if let Poll::Ready(full) = poll_proceed(&mut Context::from_waker(Waker::noop())) {
             self.full.set(Some(full));
         }

@@ -1,9 +1,7 @@
-//! OwnedTasks: every task that is not gone yet, so that shutting down can end them all.
+//! OwnedTasks: the tasks that a worker spawned and that are alive, so that a shutdown can cancel them all.
 //!
-//! Model.   A list per worker, of the tasks that were spawned there. A task enters it when it is made, and
-//!          leaves when its future is dropped, whoever drops it. Once closed nobody enters.
-//! Number.  24 bytes a task.
-//! Writers. Under its lock: who spawns, who ends a task, who shuts down.
+//! Each worker has a list. A task enters it when it is made, and leaves it when its future is dropped, on any thread. A
+//! closed list takes no task. An entry is 24 bytes. All methods lock the list, except `count`.
 
 use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*};
@@ -17,7 +15,7 @@ const END: u32 = u32::MAX;
 
 enum Slot {
     Task(Waker, NonNull<Header>),
-    /// The next free one.
+    /// Index of the next free slot.
     Free(u32),
 }
 
@@ -27,17 +25,17 @@ struct List {
     is_closed: bool,
 }
 
-/// See the head of this file.
+/// See the module's documentation.
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
 pub(crate) struct OwnedTasks {
     list: Mutex<List>,
-    /// How many; written under the lock, read by anybody.
+    /// Number of tasks in the list. Written under the lock, read by any thread.
     count: AtomicU32,
 }
 
-// SAFETY: the pointers are to headers, which are `Sync`, of tasks that leave the list before they are gone.
+// SAFETY: the pointers are to headers, which are `Sync`, of tasks that leave the list before they are freed.
 unsafe impl Send for OwnedTasks {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedTasks {}
@@ -48,7 +46,7 @@ impl OwnedTasks {
         Self { list: Mutex::new(list), count: AtomicU32::new(0) }
     }
 
-    /// `None`: closed.
+    /// Adds a task. `None`: the list is closed.
     pub(crate) fn insert(&self, waker: Waker, header: NonNull<Header>) -> Option<u32> {
         let mut list = ignore_poison(self.list.lock());
         if list.is_closed {
@@ -57,7 +55,7 @@ impl OwnedTasks {
         let slot = Slot::Task(waker, header);
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
         if list.free == END {
-            // The list is the runtime's, whichever account pays for the task.
+            // The list belongs to the runtime, not to the account of the task that spawns.
             unaccounted(|| list.slots.push(slot));
             return Some(list.slots.len() as u32 - 1);
         }
@@ -77,13 +75,13 @@ impl OwnedTasks {
         let free = Slot::Free(list.free);
         let slot = std::mem::replace(&mut list.slots[at as usize], free);
         list.free = at;
-        // ORDERING: Release; pairs with the Acquire of `count`: who sees 0 sees that all futures are gone.
+        // ORDERING: Release; pairs with the Acquire of `count`: a thread that sees 0 sees that all futures are dropped.
         self.count.store(self.count.load(Relaxed) - 1, Release);
         drop(list);
         drop(slot);
     }
 
-    /// The waker of a task that is still there.
+    /// The waker of the task with this header, if it is still in the list.
     pub(crate) fn waker(&self, at: u32, header: *const Header) -> Option<Waker> {
         let list = ignore_poison(self.list.lock());
         match list.slots.get(at as usize) {
@@ -93,25 +91,25 @@ impl OwnedTasks {
     }
 
     pub(crate) fn count(&self) -> u32 {
-        // ORDERING: Acquire; see `remove`.
+        // ORDERING: Acquire; pairs with the Release in `remove`.
         self.count.load(Acquire)
     }
 
-    /// Nobody enters any more; all that are there are to end. Says how many.
+    /// Closes the list, cancels and wakes all tasks in it, and returns their number.
     pub(crate) fn close(&self) -> u32 {
         let mut list = ignore_poison(self.list.lock());
         list.is_closed = true;
         let mut wakers = Vec::new();
         for slot in &list.slots {
             if let Slot::Task(waker, header) = slot {
-                // SAFETY: it is on the list, so it is not gone, and can't go while the lock is held.
+                // SAFETY: the task is in the list, so it is alive, and it can't leave the list while the lock is held.
                 unsafe { header.as_ref() }.cancel();
                 wakers.push(waker.clone());
             }
         }
         drop(list);
         let count = wakers.len() as u32;
-        // A wake may end in dropping a task, which takes the lock.
+        // After unlocking: a wake may drop a task, which takes the lock.
         wakers.into_iter().for_each(Waker::wake);
         count
     }

@@ -1,11 +1,11 @@
-//! Runtime: its builder, its handle, and its end.
+//! Runtime: the builder, the handle, and the shutdown.
 //!
-//! Model.   A worker per allowed CPU, pinned there; fewer where a cgroup's quota allows less. `Runtime` owns the
-//!          threads: dropping it ends every task where it waits, then the workers. `Handle` spawns from anywhere
-//!          and keeps nothing alive.
-//! Number.  A worker is a thread, an epoll and an event descriptor, and a timer: 4 descriptors, 200 KiB of stack
-//!          touched at most.
-//! Writers. Said there.
+//! A runtime has a worker for each allowed CPU, pinned there, or fewer if a cgroup's quota allows less. `Runtime` owns the
+//! threads: dropping it cancels every task, then ends the workers. A `Handle` spawns from any thread and keeps no worker
+//! running. README.md, "Notes on the end", has the order and the reasons.
+//!
+//! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors: an epoll instance, two
+//! event descriptors and a timer.
 
 use crate::block::{self, EnterGuard};
 use crate::context;
@@ -48,11 +48,11 @@ pub enum Smt {
     /// A worker on every CPU.
     #[default]
     EveryCpu,
-    /// A worker on every physical core: two that share one would share its caches.
+    /// A worker on every physical core. Two workers on one core would share its caches.
     OnePerCore,
 }
 
-/// How a runtime is made: [`Runtime::builder`].
+/// Configures a runtime: [`Runtime::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the runtime"]
 pub struct Builder {
@@ -86,18 +86,18 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What its threads are called: `NAME-0` and so on. [`build`](Self::build) fails if there is a NUL in it.
+    /// Sets the name of the threads: `NAME-0` and so on. [`build`](Self::build) fails if it contains a NUL.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// How many workers; if nothing is said, one per allowed CPU, at most what the cgroup's quota gives, rounded
-    /// up. [`build`](Self::build) fails at 0 and above 4096.
+    /// Sets the number of workers. Default: one for each allowed CPU, but no more than the cgroup's quota, rounded up.
+    /// [`build`](Self::build) fails at 0 and above 4096.
     pub fn worker_threads(self, threads: usize) -> Self {
         Self { worker_threads: Some(threads), ..self }
     }
 
-    /// Which of the allowed CPUs they run on.
+    /// Restricts the workers to these of the allowed CPUs.
     pub fn cpus(self, cpus: CpuSet) -> Self {
         Self { cpus: Some(cpus), ..self }
     }
@@ -107,45 +107,47 @@ impl Builder {
         Self { smt, ..self }
     }
 
-    /// Whether each worker stays on one CPU. If nothing is said, it does where there is a worker for every CPU
-    /// that it may use; with fewer, all may use all, so that two processes don't end up on the same ones.
+    /// Sets whether each worker is pinned to one CPU. Default: yes if there is a worker for every CPU that the runtime may
+    /// use. With fewer workers each may run on all of these CPUs, so that two processes don't pin theirs to the same ones.
     pub fn pin(self, pin: bool) -> Self {
         Self { pin: Some(pin), ..self }
     }
 
-    /// Where wakes go; [`PolicyKind::Home`] if nothing is said.
+    /// Sets where woken tasks go. Default: [`PolicyKind::Home`].
     pub fn policy(self, policy: PolicyKind) -> Self {
         Self { policy, ..self }
     }
 
-    /// What the machine is; read from the kernel if nothing is said.
+    /// Sets the machine's topology. Default: what the kernel reports.
     pub fn topology(self, topology: Topology) -> Self {
         Self { topology: Some(topology), ..self }
     }
 
-    /// How many threads `spawn_blocking` may use at most, all workers together, and one for each worker at least;
-    /// 512 if nothing is said. [`build`](Self::build) fails at 0.
+    /// Sets the most threads that `spawn_blocking` may use, over all workers. Each worker may use one at least. Default: 512.
+    /// [`build`](Self::build) fails at 0.
     pub fn max_blocking_threads(self, threads: usize) -> Self {
         Self { max_blocking_threads: threads, ..self }
     }
 
-    /// A poll longer than this is counted and told through `tracing`, and what waits behind it is taken by others while
-    /// it lasts, if another worker is idle. 1 ms if nothing is said.
+    /// Sets the duration from which a poll counts as long. Default: 1 ms. A long poll is counted and reported through
+    /// `tracing`; while it lasts, an idle worker takes over the tasks that wait behind it.
     ///
-    /// One poll of sixteen is measured, and for a second after a long poll all of them, which are told with their task's
-    /// name: one a second and worker, with how many there were since the last one. Of the others one that is longer than the limit by 0.8 ms and eight average polls is always counted, at
-    /// the end of its round; several in one round count as one. What is preempted for so long looks the same.
+    /// One poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll is reported
+    /// with its task's name, once a second for each worker, and with the number of those since the last report. Of the
+    /// other polls, one that exceeds the threshold by 0.8 ms and eight average polls is always counted, when the worker reads
+    /// its clock; several between two readings count as one. A thread that was preempted for that long looks the same.
     pub fn long_poll_threshold(self, limit: Duration) -> Self {
         Self { long_poll_threshold: limit, ..self }
     }
 
-    /// Whether `warmcore top` can watch it: it opens a local socket, for this user alone, and a thread answers there.
-    /// If nothing is said, the environment's `WARMCORE_TOP=1` says yes. Where no socket can be made it runs unseen.
+    /// Sets whether `warmcore top` can look at the runtime. If so, the runtime opens a local socket for the current user, and
+    /// a thread answers there. Default: yes if the environment has `WARMCORE_TOP=1`. If no socket can be opened the runtime
+    /// starts without one.
     pub fn observe(self, observe: bool) -> Self {
         Self { observe: Some(observe), ..self }
     }
 
-    /// Starts the workers. Fails without CPUs that it may use, threads or descriptors.
+    /// Starts the workers. Fails if there is no CPU to use, or if a thread or a descriptor can't be had.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let io = |what: &str| {
             let what = what.to_owned();
@@ -198,7 +200,7 @@ impl Builder {
         let shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
-            // Those that run are ended with the runtime if this fails.
+            // If this fails, the runtime is dropped, which ends the workers that run.
             worker::thread::start_worker(&runtime.shared, CpuId(worker as u32))
                 .map_err(io("can't start a thread"))?;
         }
@@ -214,12 +216,12 @@ impl Builder {
     }
 }
 
-/// A quota in whole CPUs: what is left over still wants a worker.
+/// A quota in whole CPUs, rounded up, because a part of a CPU needs a worker too.
 fn quota_cpus(cpus: f64) -> usize {
     (cpus.ceil() as usize).max(1)
 }
 
-/// One worker's. `virtual_times` are those of all workers of its runtime.
+/// The shared part of a new worker. `virtual_times` belongs to all workers of the runtime.
 pub(crate) fn remote(driver: Box<dyn Driver>, virtual_times: &Arc<VirtualTimes>) -> Remote {
     Remote {
         inbox: Padded::new(Inbox::new()),
@@ -272,35 +274,37 @@ pub(crate) fn shared(
     }
 }
 
-/// Workers, and the tasks that run on them. Dropping it shuts down, and waits for the polls that are under way; in a
-/// task, of this runtime or of another, it does not wait: all ends behind it.
+/// Workers, and the tasks that run on them.
+///
+/// Dropping it shuts down, and waits for the polls that are under way. In a task, of this runtime or of another, it does
+/// not wait: the shutdown goes on in the background.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped after the workers have ended, or, where the runtime is dropped in a task, while they still may run.
+    /// Dropped after the workers have ended. If the runtime is dropped in a task, workers may still run then.
     observer: Option<observe::Observer>,
 }
 
 impl Runtime {
-    /// A runtime with a worker for every CPU that the process may use.
+    /// A runtime with the builder's defaults: a worker for every CPU that the process may use.
     pub fn new() -> Result<Self, BuildError> {
         Self::builder().build()
     }
 
-    /// To say more.
+    /// A builder, to set more than the defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Runs a future on this thread until it is ready; what it spawns runs on the workers. Sockets and timers that
-    /// it makes are driven by one of them.
+    /// Runs a future on this thread until it is ready. Tasks that it spawns run on the workers, and a worker drives the
+    /// sockets and timers that it makes.
     ///
-    /// Panics on a worker's thread: it would wait for itself.
+    /// Panics on a worker's thread, which would wait for itself.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         block::on(&self.shared, future)
     }
 
-    /// Starts a task.
+    /// Spawns a task.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -309,7 +313,7 @@ impl Runtime {
         TaskBuilder::of(&self.shared).spawn(future)
     }
 
-    /// Starts a task of a tenant: it runs with the tenant's ids, account and weight.
+    /// Spawns a task of a tenant. It runs with the tenant's ids, account and weight.
     pub fn spawn_in<F>(&self, tenant: &Tenant, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -318,19 +322,19 @@ impl Runtime {
         TaskBuilder::of(&self.shared).tenant(tenant).spawn(future)
     }
 
-    /// Starts a task with a name, a tenant, a place.
+    /// A builder of tasks with a name, a tenant or a placement.
     pub fn task_builder(&self) -> TaskBuilder {
         TaskBuilder::of(&self.shared)
     }
 
-    /// To spawn from elsewhere, also after the runtime is gone.
+    /// A handle that spawns from any thread. It may outlive the runtime.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone() }
     }
 
-    /// What the workers and the tenants have done so far, and what is now.
+    /// Numbers of the workers and the tenants, and their state now.
     ///
-    /// **Touches** nine lines a worker and a line per CPU for each tenant, for reading: 2 µs a tenant on two CPUs.
+    /// **Touches** nine lines of each worker and, of each tenant a line for each CPU, for reading: 2 µs a tenant on two CPUs.
     pub fn metrics(&self) -> RuntimeMetrics {
         runtime_metrics::read(&self.shared)
     }
@@ -355,16 +359,17 @@ impl Runtime {
         block::with_context(&self.shared, act)
     }
 
-    /// Ends every task where it waits, then the workers, as tokio's method of this name, and returns whether all ended in
-    /// time; what did not is left behind, and ends when its poll does. False at once in a task of its own. Two runtimes that shut each other
-    /// down in a task of theirs wait until the first deadline.
+    /// Cancels every task, then ends the workers, as tokio's method of this name. Returns whether all of that happened in
+    /// time. A poll that takes longer goes on in the background, and its task and thread end after it. Returns false at once
+    /// in a task of the same runtime. Two runtimes that shut each other down in a task of theirs wait until the first of the
+    /// two timeouts.
     pub fn shutdown_timeout(self, timeout: Duration) -> bool {
         self.end(Some(timeout))
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // ORDERING: SeqCst; with `Worker::park`, which says that it sleeps and then looks whether it is over.
+        // ORDERING: SeqCst; `Worker::park` marks the worker parked and then reads `is_shutdown`; this is the other way round.
         let give_notice = || {
             shared.is_shutdown.store(true, SeqCst);
             shared.worker_threads.end();
@@ -374,10 +379,10 @@ impl Runtime {
         let close_inject_queues = || {
             shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(header::cancel)
         };
-        // A task that drops its own runtime can't wait for itself. One that drops another runtime does not wait for it
-        // either, without a deadline: a task over there may be dropping this task's runtime.
+        // A task that drops its own runtime can't wait for itself. A task that drops another runtime without a timeout does not
+        // wait either, because a task of that runtime may be dropping this one.
         if shared.worker_threads.is_mine() || deadline.is_none() && context::is_a_runtimes() {
-            // All that is left ends behind it.
+            // The rest happens in the background.
             shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
             give_notice();
             close_inject_queues();
@@ -392,7 +397,7 @@ impl Runtime {
         }
         give_notice();
         let mut all_ended = true;
-        // A task that blocks in place at its very end may start another thread meanwhile.
+        // A task that blocks in place during the shutdown may start another thread: look again.
         loop {
             let threads = std::mem::take(&mut *ignore_poison(shared.worker_threads.threads.lock()));
             if threads.is_empty() {
@@ -402,7 +407,7 @@ impl Runtime {
                 while !thread.is_finished() && deadline.is_some() && !is_late() {
                     std::thread::sleep(Duration::from_micros(100));
                 }
-                // A worker's thread panics only where the runtime is wrong; the text was printed.
+                // A worker's thread panics only because of a bug in the runtime; the panic was printed then.
                 all_ended &= (deadline.is_none() || thread.is_finished()) && thread.join().is_ok();
             }
         }
@@ -429,14 +434,14 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Spawns on a runtime from anywhere. After its end tasks end at once.
+/// Spawns on a runtime from any thread. After the runtime's end the tasks are cancelled at once.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Handle {
-    /// Of the runtime that this thread is in. Panics if it is in none.
+    /// The handle of the current thread's runtime. Panics if the thread is inside none.
     #[track_caller]
     pub fn current() -> Self {
         match Self::try_current() {
@@ -445,7 +450,7 @@ impl Handle {
         }
     }
 
-    /// Of the runtime that this thread is in.
+    /// The handle of the current thread's runtime, if it is inside one.
     pub fn try_current() -> Option<Self> {
         context::current().map(|shared| Self { shared })
     }

@@ -1,7 +1,7 @@
-//! RuntimeMetrics: the numbers of all workers and tenants of a runtime at one moment.
+//! RuntimeMetrics: the numbers of all workers and tenants of a runtime.
 //!
-//! A worker and a tenant write their numbers where they count; a snapshot reads them. Each number is as it was at some
-//! moment during the read.
+//! A number is counted on the worker or CPU where it arises; [`read`] collects them. It stops no worker, so each number is
+//! as it was at some moment during the call.
 
 use crate::metrics::WorkerStats;
 use crate::shared::Shared;
@@ -10,55 +10,55 @@ use crate::tenant_stats::TenantMetrics;
 use warmcore_sched::View;
 use warmcore_types::CpuId;
 
-/// What the workers of a runtime have done so far: [`Runtime::metrics`](crate::Runtime::metrics).
+/// Numbers of a runtime: [`Runtime::metrics`](crate::Runtime::metrics).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RuntimeMetrics {
     /// By worker.
     pub workers: Vec<WorkerMetrics>,
-    /// Tasks that are not gone yet.
+    /// Tasks that are alive.
     pub num_alive_tasks: usize,
-    /// Tasks that wait for whoever is free first, by shard of a last-level cache.
+    /// Tasks in the injection queue of each shard of a last-level cache, which the shard's workers share.
     pub injection_queue_depths: Vec<u32>,
-    /// Wakes by threads that are no workers.
+    /// Wakes and spawns by threads that are not workers of the runtime.
     pub remote_schedules: u64,
-    /// By tenant: those that live and had a task here, the oldest first.
+    /// The tenants that are alive and had a task here, the oldest first.
     pub tenants: Vec<TenantMetrics>,
 }
 
-/// One worker, at this moment.
+/// Numbers and state of one worker.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// What it did so far.
+    /// What the worker has counted.
     pub stats: WorkerStats,
-    /// The kernel's number of its CPU.
+    /// The kernel's number of the worker's CPU.
     pub cpu: u32,
-    /// Its last-level cache.
+    /// The CPU's last-level cache.
     pub llc: u32,
-    /// Its NUMA node.
+    /// The CPU's NUMA node.
     pub node: u32,
-    /// The shard of its last-level cache.
+    /// The shard of the last-level cache; an index into [`RuntimeMetrics::injection_queue_depths`].
     pub shard: usize,
-    /// It sleeps.
+    /// Whether the worker is parked.
     pub is_idle: bool,
-    /// It is in a long poll.
+    /// Whether the worker is in a long poll.
     pub is_stuck: bool,
-    /// Tasks that wait in its queue.
+    /// Tasks in the worker's run queue that another worker may steal.
     pub local_queue_depth: u32,
-    /// What its tasks run for at a time.
+    /// Average duration of a poll, in ns.
     pub mean_poll_ns: u32,
-    /// Tasks on its driver that were spawned by `tokio::spawn`, and don't move.
+    /// Tasks of `tokio::spawn` on the worker's driver, where they stay.
     pub foreign_tasks: usize,
-    /// Nanoseconds of CPU time that its thread has used, tasks of `tokio::spawn` included.
+    /// CPU time of the worker's threads in ns, tasks of `tokio::spawn` included.
     pub busy_ns: u64,
-    /// Nanoseconds of these outside of its driver: its own tasks, and finding them. Counted only while `warmcore top`
-    /// looks; the rest went into sockets, timers and tasks of `tokio::spawn`.
+    /// The part of `busy_ns` outside of the driver, in ns: the runtime's own tasks, and finding them. The rest went into
+    /// sockets, timers and tasks of `tokio::spawn`. Counted only while `warmcore top` looks.
     pub own_ns: u64,
 }
 
 impl RuntimeMetrics {
-    /// All workers together.
+    /// The sum over all workers.
     pub fn total(&self) -> WorkerStats {
         let mut total = WorkerStats::default();
         self.workers.iter().for_each(|worker| total += worker.stats);

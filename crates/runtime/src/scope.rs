@@ -1,10 +1,9 @@
-//! Scope: jobs that compute, and may borrow from who waits for them.
+//! Scope: closures that compute, run on the workers, and may borrow from the thread that waits for them.
 //!
-//! Model.   Jobs wait in a queue of the scope. Tasks of the runtime, one per worker at most, and the caller itself
-//!          take them from there in handfuls, so that jobs of one scope share the workers with everybody else's
-//!          tasks. The scope ends when every job has.
-//! Number.  A job is a box and two locks of the scope, less where many wait.
-//! Writers. `jobs`, `panic`: under their locks. `pending`: who adds and who ends a job.
+//! The closures, called jobs, wait in the scope's queue. The caller and at most one task a worker take jobs from there, a
+//! handful at a time, so that a scope shares the workers with other tasks. The scope ends when every job has ended.
+//!
+//! A job costs a box and two locks of the scope, or less where many jobs wait.
 
 use crate::block;
 use crate::context;
@@ -22,7 +21,7 @@ use warmcore_types::ignore_poison;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs that are taken at once, at most: who took them holds up the scope's end.
+/// Most jobs taken at once. The scope can't end before all of them have run, one after the other.
 const HANDFUL_MAX: usize = 32;
 
 struct Inner {
@@ -37,7 +36,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Runs some of the jobs that wait. False: none did.
+    /// Runs some of the jobs that wait. False: no job waits.
     fn run_some(&self) -> bool {
         let mut taken: Vec<Job> = {
             let mut jobs = ignore_poison(self.jobs.lock());
@@ -51,14 +50,14 @@ impl Inner {
                 self.keep(panic);
             }
         }
-        // ORDERING: AcqRel; who sees 0 (`Acquire` in `scope`) sees all that the jobs did.
+        // ORDERING: AcqRel; pairs with the Acquire in `scope`: a thread that sees 0 sees what the jobs did.
         if count > 0 && self.pending.fetch_sub(count, AcqRel) == count {
             self.caller.unpark();
         }
         count > 0
     }
 
-    /// The first panic is the scope's. The others end here, also those that panic when they are dropped.
+    /// Keeps the first panic, which is the scope's. Later panics end here, even if dropping their payload panics.
     fn keep(&self, panic: Box<dyn Any + Send>) {
         let mut first = ignore_poison(self.panic.lock());
         if first.is_none() {
@@ -70,14 +69,14 @@ impl Inner {
     }
 }
 
-/// Drops what a panic carried, which may panic in turn.
+/// Drops the payload of a panic, which may panic.
 fn end(panic: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(again);
     }
 }
 
-/// Where jobs are started: [`scope`].
+/// Starts jobs: [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     inner: Arc<Inner>,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -85,15 +84,15 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Starts a job. It may borrow what outlives the scope.
+    /// Starts a job, which may borrow what outlives the scope.
     pub fn spawn(&'scope self, job: impl FnOnce() + Send + 'scope) {
         let job: Box<dyn FnOnce() + Send + 'scope> = Box::new(job);
-        // SAFETY: `scope` does not return before `pending` is 0, so before this job has ended and was dropped.
+        // SAFETY: `scope` returns after `pending` is 0, and so after this job has run and was dropped.
         let job: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'scope>, Job>(job) };
         let inner = &self.inner;
         inner.pending.fetch_add(1, Relaxed);
         ignore_poison(inner.jobs.lock()).push_back(job);
-        // A job may start others while the caller waits for it, and the runtime may be at its end.
+        // A job may start jobs while the caller waits, and the runtime may be shutting down: wake the caller to run them.
         inner.caller.unpark();
         let runners = inner.runners.load(Relaxed);
         if runners < inner.shared.remotes.len() {
@@ -117,10 +116,10 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Calls `act` with a scope, and returns when all jobs that were started in it have ended. The caller works on
-/// them, too. For what computes: on a worker it is a [`block_in_place`](crate::block_in_place).
+/// Calls `act` with a scope, and returns when all jobs that were started in it have ended. The caller runs jobs too, as
+/// in a [`block_in_place`](crate::block_in_place) if it is a worker. For computing, not for waiting.
 ///
-/// Panics outside a runtime, and if `act` or a job did, once all have ended.
+/// Panics outside a runtime. Panics after all jobs have ended if `act` or a job panicked.
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
@@ -149,9 +148,9 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
         let scope = Scope { inner: inner.clone(), scope: PhantomData, env: PhantomData };
         let result = catch_unwind(AssertUnwindSafe(|| act(&scope)));
         while inner.run_some() {}
-        // ORDERING: Acquire; see `run_some`.
+        // ORDERING: Acquire; pairs with the AcqRel in `run_some`.
         while inner.pending.load(Acquire) > 0 {
-            // A job may start others.
+            // A job may start jobs.
             if !inner.run_some() {
                 std::thread::park();
             }
@@ -159,7 +158,7 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
         let panic = ignore_poison(inner.panic.lock()).take();
         match (result, panic) {
             (Err(first), second) => {
-                // Not while the first unwinds: a panic in its drop would be the second at a time.
+                // Drop the second panic first: if its drop panicked while the first unwinds, the process would abort.
                 second.into_iter().for_each(end);
                 resume_unwind(first)
             }

@@ -1,4 +1,4 @@
-//! Spawn: how a task begins, with a name, a tenant and a place.
+//! Spawn: `TaskBuilder`, which gives a task its name, tenant and placement, and the functions that spawn.
 
 use crate::context;
 use crate::header::{Header, TaskAttrs};
@@ -16,10 +16,10 @@ use warmcore_sched::Allowed;
 use warmcore_tenant::Tenant;
 use warmcore_types::{CpuId, LlcId, NodeId};
 
-/// Panics where a call needs a runtime and this thread is in none.
+/// Panics because a call needs a runtime and this thread is inside none.
 #[track_caller]
 pub(crate) fn no_runtime() -> ! {
-    // A program that came from tokio may still have its `main`.
+    // A program that came from tokio may still have `#[tokio::main]`.
     let tokios = match tokio::runtime::Handle::try_current() {
         Ok(_) => {
             "; the runtime of tokio's that is here is not one: `#[warmcore::main]` in the place of `#[tokio::main]` \
@@ -36,7 +36,7 @@ pub(crate) fn no_runtime() -> ! {
 /// Where a task may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// On every worker.
+    /// On any worker.
     #[default]
     Anywhere,
     /// On the worker of this CPU alone.
@@ -64,14 +64,15 @@ impl Placement {
     }
 }
 
-/// A task before it begins: [`Runtime::task_builder`](crate::Runtime::task_builder), [`task_builder`].
+/// Attributes of a task that is not spawned yet: [`Runtime::task_builder`](crate::Runtime::task_builder),
+/// [`task_builder`].
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// Of the worker that spawns: to count references to it touches no line that all workers share.
+    /// The scheduler of the worker that spawns. To clone it touches no line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
-    /// It begins on the worker with fewer tasks of two of these, where it may run.
+    /// `Some`: the task begins on the less loaded of two of these workers.
     begins_among: Option<Allowed>,
 }
 
@@ -88,51 +89,52 @@ impl TaskBuilder {
         self.attrs.get_or_insert_default()
     }
 
-    /// What it is called where it panics, where its polls are long, and in traces.
+    /// Sets the name that panics, long polls and traces show.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.attrs().name = Some(name.into());
         self
     }
 
-    /// Whose it is: its polls run with the tenant's ids and account, and share the workers by its weight.
+    /// Sets the tenant: polls run with its ids and account, and share the workers by its weight.
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
-        // SAFETY: the task's scheduler keeps the runtime, and with it the tally, for longer than the task counts.
+        // SAFETY: the task's scheduler keeps the runtime, and with it the counters, for longer than the task counts.
         let tenant = unsafe { self.scheduler.shared.tenant_stats.tenant_ref(tenant) };
         self.attrs().tenant = Some(tenant);
         self
     }
 
-    /// The span that its polls are in. If nothing is said they are in one of this crate's, where a subscriber
-    /// listens to the level `trace` of the target `warmcore::task`: `task`, with the fields `name` and `tenant`. It
-    /// has no parent: a task may live longer than what spawned it.
+    /// Sets the span that the task's polls are in. Without it they are in a span `task` of the target `warmcore::task`, with
+    /// the fields `name` and `tenant`, if a subscriber listens to that target at level `trace`. That span has no parent,
+    /// because a task may outlive the code that spawned it.
     pub fn span(mut self, span: tracing::Span) -> Self {
         self.attrs().span = Some(span);
         self
     }
 
-    /// Where it may run. [`spawn`](Self::spawn) panics if there is no worker.
+    /// Sets where the task may run. [`spawn`](Self::spawn) panics if the runtime has no worker there.
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// It begins on the worker with fewer tasks of two, the next one in turn and one by chance, of those where it may run
-    /// and that are in no long poll, instead of near the task that spawns it. Tasks of `tokio::spawn` count too. For
-    /// tasks that live long and have sockets of their own: a socket is driven by the worker on which it was made,
-    /// and a connection that is made inside its task (`TcpStream::from_std`) is driven where that task begins.
+    /// Starts the task on the less loaded of two workers instead of near the task that spawns it: the next worker in turn and
+    /// a random one, of those where the task may run and that are in no long poll. Tasks of `tokio::spawn` count as load.
+    ///
+    /// For tasks that live long and have their own sockets: a socket is driven by the worker on which it was made, so a
+    /// connection that is made inside its task (`TcpStream::from_std`) is driven where the task begins.
     pub fn least_loaded(mut self) -> Self {
         self.begins_among = Some(Allowed::Anywhere);
         self
     }
 
-    /// As [`least_loaded`](Self::least_loaded), over one last-level cache; it may run elsewhere later.
+    /// As [`least_loaded`](Self::least_loaded), on one last-level cache. The task may run elsewhere later.
     #[cfg(feature = "http")]
     pub(crate) fn least_loaded_in(mut self, llc: Option<LlcId>) -> Self {
         self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
         self
     }
 
-    /// Starts it.
+    /// Spawns the task.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
     where
@@ -176,7 +178,7 @@ impl TaskBuilder {
     }
 }
 
-/// Gives a task a span that was given none. Where nobody listens that is the load of a number.
+/// Adds the default span to a task that was given none. Without a subscriber that costs one load.
 #[inline]
 fn in_span(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     if LevelFilter::current() < Level::TRACE {
@@ -211,7 +213,7 @@ impl fmt::Debug for TaskBuilder {
     }
 }
 
-/// Starts a task on the runtime that this thread is in. Panics if it is in none.
+/// Spawns a task on the current thread's runtime. Panics if the thread is inside none.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -221,7 +223,7 @@ where
     task_builder().spawn(future)
 }
 
-/// Starts a task of a tenant: [`Runtime::spawn_in`](crate::Runtime::spawn_in).
+/// Spawns a task of a tenant: [`Runtime::spawn_in`](crate::Runtime::spawn_in).
 #[track_caller]
 pub fn spawn_in<F>(tenant: &Tenant, future: F) -> JoinHandle<F::Output>
 where
@@ -231,17 +233,17 @@ where
     task_builder().tenant(tenant).spawn(future)
 }
 
-/// A task before it begins, on the runtime that this thread is in. Panics if it is in none.
+/// A builder of tasks on the current thread's runtime. Panics if the thread is inside none.
 #[track_caller]
 pub fn task_builder() -> TaskBuilder {
-    // No closure: it would not have the caller's place.
+    // Not in a closure, where `track_caller` would lose the caller's location.
     match context::current_scheduler() {
         Some(scheduler) => TaskBuilder::at(scheduler),
         None => no_runtime(),
     }
 }
 
-/// Lets the tasks that wait on this worker run first.
+/// Returns control to the worker, which polls the other tasks of its queue first.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|cx| {

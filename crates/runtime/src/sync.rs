@@ -1,7 +1,7 @@
-//! The seam through which atomics, locks and threads enter, so that loom and shuttle can stand in for them.
+//! Atomics, locks and threads, in one place where loom and shuttle can replace them.
 //!
-//! Loom's cfg is `warmcore_loom`: under `loom` itself tokio leaves its sockets out, and the driver needs them. Loom's
-//! models are of parts, and start no worker: threads and what they wait on stay the system's there.
+//! The cfg for loom is `warmcore_loom`, because tokio compiles no sockets under `loom`, and the driver needs them. Loom's
+//! models are of parts and start no worker, so threads and condition variables are the system's there.
 
 #[cfg(warmcore_loom)]
 pub(crate) use loom::sync::{
@@ -19,7 +19,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// Threads, and what they wait on.
+/// Threads and condition variables.
 pub(crate) mod threads {
     #[cfg(shuttle)]
     pub(crate) use shuttle::{
@@ -35,14 +35,14 @@ pub(crate) mod threads {
     #[cfg(shuttle)]
     pub(crate) use model::{Builder, JoinHandle, sleep};
 
-    /// Shuttle's threads, with what they lack.
+    /// Shuttle's threads, with the methods of std's that they lack.
     #[cfg(shuttle)]
     mod model {
         use shuttle::thread;
         use std::io;
         use std::time::Duration;
 
-        /// Time passes: the others go on.
+        /// Lets other threads run.
         pub(crate) fn sleep(_time: Duration) {
             thread::yield_now();
         }
@@ -73,7 +73,7 @@ pub(crate) mod threads {
                 self.0.thread()
             }
 
-            /// In a model who asks waits.
+            /// Always true: in a model the caller joins, and waits.
             pub(crate) fn is_finished(&self) -> bool {
                 true
             }

@@ -15,14 +15,14 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-/// A future as it is polled.
+/// A task's future, with a pointer to the task's header.
 struct TaskFuture<F: Future> {
-    /// `None`: gone.
+    /// `None`: it was dropped.
     future: Option<F>,
     header: NonNull<Header>,
 }
 
-// SAFETY: the header is `Sync` and lives as long as the task does that this is part of.
+// SAFETY: the header is `Sync` and lives as long as the task that contains this future.
 unsafe impl<F: Future + Send> Send for TaskFuture<F> {}
 
 impl<F: Future> TaskFuture<F> {
@@ -32,15 +32,15 @@ impl<F: Future> TaskFuture<F> {
         unsafe { self.header.as_ref() }
     }
 
-    /// Drops the future; a panic meanwhile is the outcome.
+    /// Drops the future. If that panics, the panic is the outcome.
     fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
-        // SAFETY: the future is dropped where it stands; nothing is moved out.
+        // SAFETY: the future is dropped in place and not moved.
         let this = unsafe { self.get_unchecked_mut() };
         let dropped = catch_unwind(AssertUnwindSafe(|| this.future = None));
         match dropped {
             Ok(()) => outcome,
             Err(panic) => {
-                // The place is empty; what was in it will not be dropped twice.
+                // `future` is `None` by now, so it is not dropped twice.
                 Err(JoinError::panicked(this.header().name().cloned(), panic))
             }
         }
@@ -95,16 +95,16 @@ impl<F: Future> Drop for TaskFuture<F> {
     }
 }
 
-/// Makes a task, and puts it into the list of owned tasks. Not scheduled yet.
+/// Makes a task, and puts it into the list of owned tasks. The caller schedules it.
 ///
 /// # Safety
-/// If `F` or its output borrows, the caller sees to it that the task is gone before what it borrows; if `F` is
-/// not `Send`, that it is polled and dropped by one thread.
+/// If `F` or its output borrows, the caller ensures that the task is gone before what it borrows is. If `F` is not
+/// `Send`, the caller ensures that one thread polls and drops it.
 pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
     let scheduler = header.scheduler.clone();
     let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };
     let schedule = async_task::WithInfo(context::schedule);
-    // SAFETY: as the caller says; `schedule` is `Send`, `Sync` and borrows nothing.
+    // SAFETY: as the caller guarantees; `schedule` is `Send`, `Sync` and borrows nothing.
     let (runnable, task) =
         unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
     if let Some(tenant) = runnable.metadata().tenant() {
@@ -115,7 +115,7 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask
         scheduler.shared.owned_tasks(&scheduler).insert(waker, NonNull::from(runnable.metadata()));
     runnable.metadata().owned_slot.store(owned_slot.unwrap_or(u32::MAX), Relaxed);
     if owned_slot.is_none() {
-        // The runtime shuts down: it ends before it begins.
+        // The runtime is shutting down: the task ends before its first poll.
         runnable.metadata().cancel();
     }
     (runnable, JoinHandle { task: Some(task) })

@@ -1,16 +1,16 @@
-//! TenantStats: what each tenant's tasks used of this runtime.
+//! TenantStats: polls, run time and tasks of each tenant, in one runtime.
 //!
-//! Model.   A tenant has a slot here from its first task on, at the place that it has among the tenants that live;
-//!          the next tenant of that place takes the slot over, and begins where its numbers stand. A task that
-//!          belongs to a tenant knows the slot. Polls and tasks are counted one by one. What polls ran for is
-//!          measured where a poll is long (4 µs on average), since two looks at the clock are little then; of
-//!          short ones the polls that are measured by chance stand for the others.
-//! Number.  A task without a tenant pays two branches a poll. One with a tenant pays a counter on its CPU a poll, 13 ns
-//!          to begin and end, and two looks at the clock where polls are long: 20 ns of 4 µs. With what its ids and
-//!          its account take that is 255 instructions a poll (`cargo xtask instructions "8 pairs"`, where counters
-//!          are atomics). 1000 short polls: the run time is right to about 12 %; 100 000: to 1 %. A slot is 200 bytes,
-//!          and 24 on each CPU that it was counted on; there are as many as tenants ever lived at the same time.
-//! Writers. `Counts`: whoever polls, begins or ends a task of the tenant. The rest: under the slot's lock.
+//! A tenant has a slot here from its first task on, at the index that it has among the tenants that are alive. The next
+//! tenant of that index takes over the slot, and subtracts the numbers that stand in it. Polls and tasks are counted
+//! exactly, on the CPU where they happen. Run time is measured if a task's polls take 4 µs or more on average; of shorter
+//! polls the randomly sampled ones stand for the others.
+//!
+//! # Cost
+//! A task without a tenant pays two branches a poll. A tenant's task pays 13 ns when it begins and ends, a per-CPU
+//! counter a poll, and two readings of the clock if its polls are long: 20 ns of 4 µs. With its ids and its account that
+//! is 255 instructions a poll (`cargo xtask instructions "8 pairs"`, where counters are atomics). The run time of 1000
+//! short polls is right to about 12 %, of 100 000 to 1 %. A slot is 200 bytes, and 24 on each CPU that counted in it;
+//! there are as many slots as tenants were ever alive at once.
 
 use crate::sync::{AtomicU64, Mutex, Ordering::*};
 use bytemuck::Zeroable;
@@ -22,30 +22,30 @@ use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
 use warmcore_types::ignore_poison;
 
-/// Seats are allocated so many at a time at first, and twice as many each time after that.
+/// Slots of the first block. Each block after it has twice as many as the one before.
 const FIRST: usize = 64;
 
-/// Enough for every place that a tenant can have.
+/// Blocks for every index that a tenant can have.
 const BLOCKS: usize = 19;
 
-/// From here on each poll of a tenant's task is measured.
+/// Average duration of a poll from which each poll of a tenant's task is measured, in ns.
 pub(crate) const LONG_NS: u32 = 4_000;
 
-/// What all polls ran for of which one ran for so long and stands for so many half polls.
+/// Run time of all the polls that a sampled poll of `ran` ns stands for, in halves of a poll.
 pub(crate) fn scale_sample(ran: u64, half_polls: u32) -> u64 {
     ran * u64::from(half_polls) / 2
 }
 
-/// What is counted, on the CPU where it happens.
+/// A tenant's counters on one CPU.
 #[derive(Zeroable)]
 struct Counts {
     polls: LocalU64,
     run_ns: LocalU64,
-    /// Begun less ended. A task may end on another CPU than it began on, so only the sum means something.
+    /// Tasks that began less tasks that ended. A task may end on another CPU, so only the sum over all CPUs means something.
     num_alive_tasks: LocalU64,
 }
 
-/// A tenant's numbers at one moment.
+/// A tenant's numbers, over all CPUs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     polls: u64,
@@ -53,17 +53,17 @@ struct Totals {
     num_alive_tasks: u64,
 }
 
-/// One tenant's, while it lives.
+/// The counters of one tenant after the other.
 #[derive(Line)]
 #[line(pair)]
 #[repr(align(128))]
 pub(crate) struct TenantSlot {
-    /// Whose it is. 0: nobody's yet. Written under the lock of `base`.
+    /// Serial number of the slot's tenant. 0: none yet. Written under the lock of `base`.
     #[line(read_mostly)]
     serial: AtomicU64,
     #[line(read_mostly)]
     counts: PerCid<Counts>,
-    /// What those before it counted.
+    /// What the previous tenants of the slot counted.
     #[line(contended)]
     base: Padded<Mutex<Totals>>,
 }
@@ -77,9 +77,9 @@ impl TenantSlot {
         }
     }
 
-    /// A tenant sits down, if it is not the one that sits here. Whoever sat here before is gone, and its tasks are.
+    /// Assigns the slot to this tenant unless it owns it already. The previous tenant and its tasks are gone by then.
     fn assign(&self, serial: u64) {
-        // ORDERING: Acquire; pairs with the Release below: who sees the serial sees the base that goes with it.
+        // ORDERING: Acquire; pairs with the Release below: a thread that sees the serial sees the `base` that goes with it.
         if self.serial.load(Acquire) == serial {
             return;
         }
@@ -99,7 +99,7 @@ impl TenantSlot {
     }
 
     fn read(&self) -> Option<TenantMetrics> {
-        // Found, it stays as long as the handle does; so does its slot.
+        // The handle keeps the tenant alive, and with it its slot.
         let tenant = Tenant::by_serial(self.serial.load(Acquire))?;
         let base = ignore_poison(self.base.lock());
         let now = self.totals();
@@ -107,7 +107,7 @@ impl TenantSlot {
             name: tenant.name().to_owned(),
             serial: tenant.serial(),
             weight: tenant.weight(),
-            // A task that goes from one CPU to another meanwhile may be seen to end and not to begin.
+            // If a task moves to another CPU during the sum, its end may be counted without its begin.
             num_alive_tasks: (now.num_alive_tasks.wrapping_sub(base.num_alive_tasks) as i64).max(0) as usize,
             polls: now.polls.wrapping_sub(base.polls),
             run_ns: now.run_ns.wrapping_sub(base.run_ns),
@@ -117,7 +117,7 @@ impl TenantSlot {
 
 type Block = Box<[OnceLock<Box<TenantSlot>>]>;
 
-/// See the head of this file.
+/// See the module's documentation.
 pub(crate) struct TenantStats {
     blocks: [OnceLock<Block>; BLOCKS],
 }
@@ -127,14 +127,14 @@ impl TenantStats {
         Self { blocks: [const { OnceLock::new() }; BLOCKS] }
     }
 
-    /// The tenant as a task's, with the slot where it is counted.
+    /// The tenant, with its slot in these counters.
     ///
     /// # Safety
-    /// `self` stays where it is for as long as the tenant_ref counts anything.
+    /// `self` is not moved or dropped while the returned reference counts.
     pub(crate) unsafe fn tenant_ref(&self, tenant: &Tenant) -> TenantRef {
         let (block, at) = slot_at(tenant.index());
         let empty = || (0..FIRST << block).map(|_| OnceLock::new()).collect();
-        // It stays as long as the runtime, for the next tenant: no account's, whichever is current.
+        // The slot stays as long as the runtime, for later tenants, so no account is charged for it.
         let slot = unaccounted(|| {
             self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(TenantSlot::new()))
         });
@@ -142,7 +142,7 @@ impl TenantStats {
         TenantRef { tenant: tenant.clone(), slot: NonNull::from(&**slot) }
     }
 
-    /// All tenants that live and had a task here, the oldest first.
+    /// The tenants that are alive and had a task here, the oldest first.
     pub(crate) fn read(&self) -> Vec<TenantMetrics> {
         let blocks = self.blocks.iter().filter_map(OnceLock::get);
         let slots = blocks.flat_map(|block| block.iter()).filter_map(OnceLock::get);
@@ -152,14 +152,14 @@ impl TenantStats {
     }
 }
 
-/// Which block, and which slot of it.
+/// The block of an index, and the slot in that block.
 fn slot_at(place: usize) -> (usize, usize) {
     let n = place + FIRST;
     let block = (n.ilog2() - FIRST.ilog2()) as usize;
     (block, n - (FIRST << block))
 }
 
-/// Whose a task is.
+/// A task's tenant, with the tenant's slot.
 pub(crate) struct TenantRef {
     pub(crate) tenant: Tenant,
     slot: NonNull<TenantSlot>,
@@ -177,7 +177,7 @@ impl TenantRef {
 
     #[inline]
     fn counts(&self) -> &PerCid<Counts> {
-        // SAFETY: as `TenantStats::tenant_ref`'s caller said.
+        // SAFETY: as the caller of `TenantStats::tenant_ref` guarantees.
         unsafe { &self.slot.as_ref().counts }
     }
 
@@ -186,7 +186,7 @@ impl TenantRef {
         self.counts().add(field!(Counts, polls), 1);
     }
 
-    /// Not inlined, as the two below: a task without a tenant is not to carry the code.
+    /// Not inlined, as the two methods below, so that tasks without a tenant don't carry the code.
     #[inline(never)]
     pub(crate) fn count_run(&self, ns: u64) {
         self.counts().add(field!(Counts, run_ns), ns);
@@ -203,22 +203,22 @@ impl TenantRef {
     }
 }
 
-/// What a tenant's tasks have used of a runtime so far.
+/// Numbers of a tenant in one runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantMetrics {
-    /// The tenant's name. Several may have the same.
+    /// The tenant's name. Several tenants may have the same.
     pub name: String,
-    /// Which tenant: [`Tenant::serial`].
+    /// The tenant's serial number: [`Tenant::serial`].
     pub serial: u64,
-    /// How much of a worker it gets where others wait too.
+    /// The tenant's share of the workers while tasks of other tenants wait too.
     pub weight: u32,
-    /// Its tasks that are not gone yet.
+    /// The tenant's tasks that are alive.
     pub num_alive_tasks: usize,
-    /// Polls of its tasks.
+    /// Polls of the tenant's tasks.
     pub polls: u64,
-    /// What they ran for, in ns. Where a task's polls are shorter than 4 µs on average one of sixteen is measured
-    /// and stands for the others; longer ones are measured all. A poll that blocked in place is not in it.
+    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average one of sixteen is measured and
+    /// stands for the others; longer polls are all measured. A poll that blocked in place is not included.
     pub run_ns: u64,
 }
 

@@ -1,17 +1,16 @@
-//! Driver: tokio's own runtime as the sockets and timers of one worker.
+//! TokioDriver: a current-thread runtime of tokio's that serves the sockets and timers of one worker.
 //!
-//! Model.   A current-thread runtime per worker. Its context is entered once, for as long as the worker lives;
-//!          its driver runs only inside `block_on`, which is where the worker parks. A wake while parked makes
-//!          the parked future ready by its waker, which writes to the driver's event descriptor. Waits shorter
-//!          than tokio's millisecond end by a timer descriptor on the same driver.
-//! Number.  To ask without waiting: 450 ns. To sleep and be kicked: 5 to 15 µs, the kernel's.
-//!          Tasks that somebody spawned on the driver itself run inside it, between its waits; `run_seq` counts
-//!          both ways, so that one of them that runs for long is seen. A panic that unwinds through the driver ends
-//!          the process: tokio loses its sockets and timers with it.
-//!          What a worker uses is its thread's CPU time, which costs it nothing: who asks reads it. How much of that
-//!          was outside of the driver is counted only while it is wanted.
-//! Writers. The worker's thread parks; any thread kicks, sets the alarm, and turns the driver of one that is in a
-//!          long poll.
+//! The worker's thread enters the runtime's context once. Tokio's own driver runs only inside `block_on`, where the
+//! worker parks; `unpark` wakes the future that is blocked on, which writes to the driver's event descriptor. A timer
+//! descriptor on the same driver ends waits that are shorter than tokio's millisecond.
+//!
+//! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` counts when these runs begin and end, so
+//! that the watchdog sees a long one. A panic that unwinds through the driver ends the process, since tokio then drops
+//! its sockets and timers. Any thread calls `unpark` and `wake_at`, and `poll_events` on the driver of a stuck worker.
+//!
+//! # Cost
+//! Polling events without waiting: 450 ns. Parking and being unparked: 5 to 15 µs, the kernel's time. CPU time is read
+//! from the thread's clock when it is asked for; the part outside of the driver is counted only while it is wanted.
 
 use crate::clock;
 use crate::context;
@@ -34,28 +33,28 @@ use warmcore_types::{Nanos, ignore_poison};
 #[line(pair)]
 #[repr(align(128))]
 pub(crate) struct TokioDriver {
-    /// The runtime's, for messages.
+    /// The runtime's name, for messages.
     #[line(read_mostly)]
     name: String,
     #[line(read_mostly)]
     handle: tokio::runtime::Handle,
     #[line(read_mostly)]
     metrics: tokio::runtime::RuntimeMetrics,
-    /// `None`: closed. Locked for reading around each wait.
+    /// `None`: closed. Read-locked around each wait.
     #[line(contended = "driving")]
     runtime: Padded<RwLock<Option<Runtime>>>,
-    /// Of the parked future; it is the same every time.
+    /// Wakes the future that the worker is parked in; it is the same waker every time.
     #[line(read_mostly)]
     waker: Waker,
     #[line(contended = "driving")]
     timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
-    /// For when it is set. Under its lock, so that both say the same.
+    /// When the timer expires. Its lock is held while the timer is set, so that both agree.
     #[line(contended = "driving")]
     wake_at_ns: Padded<Mutex<Nanos>>,
-    /// The parked future's waker while another thread drives: then it is not the driver's.
+    /// The waker of the worker's parked future while another thread is in the driver; then it is not `waker`.
     #[line(contended = "beside")]
     beside: Padded<Mutex<Option<Waker>>>,
-    /// Each kick reads it; written where another thread drives.
+    /// Whether `beside` is set. Read by each `unpark`, written only while another thread is in the driver.
     #[line(read_mostly)]
     is_beside: AtomicBool,
     #[line(read_mostly)]
@@ -65,25 +64,25 @@ pub(crate) struct TokioDriver {
     /// Whether `own_ns` is counted. Written by any thread.
     #[line(read_mostly)]
     is_own_counted: AtomicBool,
-    /// CPU time outside of the driver, up to when it was last entered. Written by the worker's thread.
+    /// CPU time outside of the driver until the driver was last entered. Written by the worker's thread.
     #[line(contended = "driving")]
     own_ns: Padded<AtomicU64>,
-    /// The thread's CPU time when it last left the driver; 0: it is in there, or that was not noted. Written by the
-    /// worker's thread.
+    /// CPU time of the worker's thread when it last left the driver. 0: it is inside, or that was not recorded. Written by
+    /// the worker's thread.
     #[line(contended = "driving")]
     left_ns: Padded<AtomicU64>,
 }
 
-/// What the worker's threads, one after the other, used of their CPUs while they were it.
+/// CPU time of the threads that were the worker's, one after the other.
 #[derive(Default)]
 struct Threads {
     before: u64,
-    /// The one that is it, and what it had used when it began.
+    /// The current thread of the worker, and its CPU time when it became that.
     now: Option<(ThreadCpu, u64)>,
 }
 
 impl Threads {
-    /// The thread that is it, with its CPU time; it can't end meanwhile, since it leaves under the lock.
+    /// The current thread and its CPU time. The thread can't end meanwhile, because it detaches itself under the lock.
     fn read(&self) -> Option<(ThreadCpu, u64)> {
         self.now.map(|(clock, _)| (clock, clock.read().0))
     }
@@ -93,11 +92,10 @@ impl Threads {
     }
 }
 
-/// Ends the process where a panic leaves tokio's runtime.
+/// Ends the process if a panic unwinds out of tokio's runtime.
 ///
-/// Panics of tasks stay in them, ours and tokio's own. What comes here unwound through the driver, from a waker of the
-/// program's that a socket or a timer called, and tokio has dropped its epoll and its timers on the way: every task of
-/// this worker that waits for one would wait for ever.
+/// A panic of a task does not get here. This one came from a waker of the program's that a socket or a timer called.
+/// Tokio has dropped its epoll instance and its timers by then, so every task that waits for one would wait for ever.
 struct Whole<'a>(&'a str);
 
 impl Drop for Whole<'_> {
@@ -113,14 +111,14 @@ impl Drop for Whole<'_> {
 
 impl Drop for TokioDriver {
     fn drop(&mut self) {
-        // Where no worker ever began: the thread that drops it may be inside another tokio.
+        // If no worker began, the thread that drops this may be inside another tokio runtime, where dropping one panics.
         self.close();
     }
 }
 
-/// What tokio runs on a thread that it starts: it is not to stay on the CPU of the worker that started it.
+/// Moves a thread that tokio starts away from the CPU of the worker that started it.
 fn leave_the_workers_cpu() {
-    // Where that is refused the thread stays where it was started.
+    // If the system refuses, the thread stays on that CPU.
     let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
 }
 
@@ -139,8 +137,8 @@ impl TokioDriver {
                 context::with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(n)));
             })
             .build()?;
-        // Nobody else is in the runtime: this is the waker of who drives it. On a thread of its own, as the caller
-        // may be inside another tokio.
+        // No other thread is in the runtime, so this is the waker that `block_on` uses. It is asked for on a new thread, as the
+        // caller may be inside another tokio runtime.
         let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
         let waker = std::thread::scope(|scope| {
             let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
@@ -149,7 +147,7 @@ impl TokioDriver {
         let handle = runtime.handle().clone();
         let timer = {
             let _context = handle.enter();
-            // SAFETY: the timer owns its descriptor and never gives it to anybody else.
+            // SAFETY: the timer owns its descriptor and gives it to no other owner.
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
         let runtime = Padded::new(RwLock::new(Some(runtime)));
@@ -180,7 +178,7 @@ impl TokioDriver {
         used.now = to.map(|clock| (clock, clock.read().0));
     }
 
-    /// Adds what was used outside of the driver since it was left.
+    /// Adds the CPU time since the driver was left.
     fn count_own_to(&self, now: u64) {
         match self.left_ns.swap(0, Relaxed) {
             0 => {}
@@ -188,14 +186,14 @@ impl TokioDriver {
         }
     }
 
-    /// Of this thread, if it is the worker's: another one may serve its driver meanwhile.
+    /// The CPU time of this thread, if it is the worker's; another thread may serve the driver meanwhile.
     fn own_clock(&self) -> Option<u64> {
         let used = ignore_poison(self.used.lock());
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
     }
 
-    /// Sees to it that the timer rings at this time at the latest. It may ring earlier, for a sleep that ended
-    /// before its time: to stop it would cost as much as to wake once too often. False: the time has come.
+    /// Makes the timer expire at this time at the latest. A timer that expires earlier, left from a wait that ended early,
+    /// is kept: to stop it costs as much as one wake. False: the time has come already.
     fn set_timer(&self, timer: &Timer, at: Nanos) -> bool {
         let mut wake_at_ns = ignore_poison(self.wake_at_ns.lock());
         let now = self.now();
@@ -203,7 +201,7 @@ impl TokioDriver {
             return true;
         }
         let rest = at.0.saturating_sub(now.0);
-        // A timer that can't be set is as one that rings at once: the caller looks again.
+        // A timer that can't be set counts as expired: the caller checks again.
         let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
         *wake_at_ns = if is_set { at } else { Nanos(0) };
         is_set
@@ -211,7 +209,7 @@ impl TokioDriver {
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = ignore_poison(self.runtime.read());
-        // Noted when it was left, whether or not it is still counted now.
+        // Recorded when the driver was left, even if counting was switched off since.
         if self.left_ns.load(Relaxed) > 0
             && let Some(now) = self.own_clock()
         {
@@ -251,21 +249,21 @@ impl Driver for TokioDriver {
             if !cx.waker().will_wake(&self.waker) {
                 *ignore_poison(self.beside.lock()) = Some(cx.waker().clone());
                 self.is_beside.store(true, Relaxed);
-                // ORDERING: SeqCst; the waker is there before we look whether we are awake. Who wakes us says so
-                // first, and then looks for the waker: `unpark`.
+                // ORDERING: SeqCst; `beside` is written before `is_awake` is read. A thread that unparks this one writes the worker's
+                // state first and reads `beside` second: `unpark`.
                 fence(SeqCst);
             }
             if is_awake() {
                 return Poll::Ready(());
             }
-            // Also without a time of its own: somebody else may set the alarm meanwhile.
+            // Also if this park has no end: another thread may set the timer meanwhile.
             match timer.as_ref().map(|timer| timer.poll_read_ready(cx)) {
                 None | Some(Poll::Pending) => Poll::Pending,
                 Some(Poll::Ready(rang)) => {
                     if let Ok(mut rang) = rang {
                         rang.clear_ready();
                     }
-                    // The kernel's clock and ours may differ by a little: it is not set any more, whatever ours says.
+                    // The timer expired, even if this clock, which may differ a little from the kernel's, says that it did not.
                     *ignore_poison(self.wake_at_ns.lock()) = Nanos(0);
                     Poll::Ready(())
                 }
@@ -339,7 +337,7 @@ impl Driver for TokioDriver {
             let own = self.own_ns.load(Relaxed);
             let now = used.read().map(|(_, now)| now);
             let left = self.left_ns.load(Relaxed);
-            // In between it may have entered the driver, and have added what is about to be added here.
+            // If it changed, the worker entered the driver in between, and added what is about to be added here.
             if own == self.own_ns.load(Relaxed) {
                 let since = now.filter(|_| left > 0).map_or(0, |now| now.saturating_sub(left));
                 return Used { all: Nanos(used.all(now)), own: Nanos(own + since) };

@@ -1,16 +1,16 @@
-//! VirtualTimes: what each tenant has had of a whole runtime, in virtual time.
+//! VirtualTimes: the virtual time of each tenant, over all workers of a runtime.
 //!
-//! Model.   A tenant's virtual time is the time that its tasks ran on any worker, times 100, over its weight. Of the
-//!          tenants whose tasks wait at a worker, the one with the least virtual time runs next; so two tenants whose
-//!          tasks wait everywhere get time as their weights are, however many tasks each has and wherever they are. A
-//!          tenant that had no task waiting at a worker, because its tasks slept or waited for room in their budget,
-//!          comes back at most [`MAX_CREDIT`] behind the others. Where the tasks of a tenant that is behind wait at one
-//!          worker only, other workers fetch some: [`LAG_MIN`].
-//! Number.  A worker adds what it measured when that comes to [`BATCH`], so the shared words are written seldom. With m
-//!          workers, polls of at most c ns and tasks of two tenants waiting at all of them, one leads the other by at
-//!          most (2m − 1)(BATCH + c × 100 / weight) of virtual time.
-//! Writers. Said at the fields.
-//! Source.  SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
+//! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Each worker runs
+//! next a task of the tenant with the least virtual time of those whose tasks wait there. So two tenants whose tasks wait
+//! at all workers get run time in proportion to their weights, whatever the number and place of their tasks. A tenant that
+//! had no task waiting, because its tasks slept or waited for their budget, resumes at most [`MAX_CREDIT`] behind the
+//! others. If tasks of a tenant that lags by [`LAG_MIN`] wait at one worker only, other workers migrate some of them.
+//!
+//! A worker adds what it measured when that reaches [`BATCH`], so it writes the shared words seldom. With m workers, polls
+//! of at most c ns and tasks of two tenants waiting at each worker, one tenant leads the other by at most
+//! (2m − 1)(BATCH + c × 100 / weight) of virtual time.
+//!
+//! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
@@ -19,47 +19,47 @@ use warmcore_budget::process::unaccounted;
 use warmcore_line::Padded;
 use warmcore_types::ignore_poison;
 
-/// Virtual time: nanoseconds × this / weight.
+/// Virtual time is run time in ns × this / weight.
 const WEIGHT_UNIT: u64 = 100;
 
-/// Virtual time that a tenant keeps while none of its tasks waits for a worker. Longer than the gaps of a tenant whose
-/// tasks wait for room in their budget, which is to keep its vtime: with 1 ms one of weight 1000 beside one of weight 100
-/// got 4.6 times its run time (two workers, polls of 20 µs).
+/// Virtual time by which a tenant whose tasks come back may be behind the others. It must exceed the pauses of a tenant
+/// whose tasks wait for their budget, so that it gets its share: with 1 ms, a tenant of weight 1000 got 4.6 times the run
+/// time of one of weight 100 (two workers, polls of 20 µs).
 pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 
-/// Virtual time that a tenant is behind before a task of it is fetched for that: moves are to be few.
+/// Virtual time by which a tenant lags before a worker migrates a task of it. Smaller lags are not worth a move.
 pub(crate) const LAG_MIN: u64 = 2_000_000;
 
-/// Virtual time that a worker measures before it adds it up.
+/// Virtual time that a worker collects before it adds it to the shared word.
 pub(crate) const BATCH: u64 = 50_000;
 
-/// Tenants that no queue knows are forgotten above so many.
+/// Number of tenants above which those without a class in any queue are dropped.
 const FORGET_ABOVE: usize = 64;
 
-/// One tenant's virtual time. Written by every worker that runs its tasks; it never falls.
+/// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTime(Padded<AtomicU64>);
 
-/// All tenants' of one runtime.
+/// The virtual times of all tenants of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTimes {
-    /// How many are known. Written under the lock, read before every poll.
+    /// Number of tenants. Written under the lock, read before every poll.
     known: Padded<AtomicU32>,
-    /// The most that any tenant had before a poll of it. Written by the workers.
+    /// The highest virtual time that a tenant had before a poll. Written by the workers.
     floor: Padded<AtomicU64>,
-    /// By tenant; 0 is that of tasks without one.
+    /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
     all: Mutex<HashMap<u64, Arc<VirtualTime>>>,
 }
 
 impl VirtualTimes {
-    /// Whether tasks of several tenants are about, so that what each runs is to be measured.
+    /// Whether several tenants have tasks, so that run time must be measured.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
-        // ORDERING: Relaxed; a poll that is not measured because the second tenant has just come is one poll.
+        // ORDERING: Relaxed; if the second tenant is seen late, one poll is not measured.
         self.known.load(Relaxed) > 1
     }
 
-    /// A tenant's vtime.
+    /// The virtual time of a tenant.
     pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
         let mut all = ignore_poison(self.all.lock());
         if let Some(vtime) = all.get(&tenant) {
@@ -68,7 +68,7 @@ impl VirtualTimes {
         if all.len() >= FORGET_ABOVE && all.len() == all.capacity() {
             all.retain(|_, vtime| Arc::strong_count(vtime) > 1);
         }
-        // Whichever task spawns: it is the runtime's.
+        // It belongs to the runtime, not to the account of the task that spawns.
         let vtime = unaccounted(|| {
             let vtime = Arc::<VirtualTime>::default();
             all.insert(tenant, vtime.clone());
@@ -78,10 +78,10 @@ impl VirtualTimes {
         vtime
     }
 
-    /// A tenant that had no task waiting at a worker has one again; that worker has not added all of its time yet, and
-    /// of the tenants whose tasks wait there the one that had least had `there`. Where tasks can't move that may be far
-    /// behind the tenants elsewhere, and the one that comes is not to wait until it has caught up with those. One that
-    /// never ran was never behind.
+    /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most [`MAX_CREDIT`]
+    /// behind. `pending` is what this worker has not added yet. `there` is the least virtual time of the tenants whose tasks
+    /// wait at the worker. Where tasks can't move it may be far below that of the tenants elsewhere; the returning tenant must
+    /// not wait until those at the worker have caught up. A tenant that never ran gets no credit.
     pub(crate) fn reactivate(&self, vtime: &VirtualTime, pending: u64, there: Option<u64>) {
         let floor = self.floor.load(Relaxed);
         let kept = if vtime.get() + pending == 0 { 0 } else { MAX_CREDIT };
@@ -91,7 +91,7 @@ impl VirtualTimes {
         }
     }
 
-    /// A task of a tenant ran that had so much before.
+    /// Records the virtual time that a tenant had before a poll of its task.
     pub(crate) fn advance(&self, had: u64) {
         if had > self.floor.load(Relaxed) + BATCH {
             self.floor.fetch_max(had, Relaxed);
@@ -109,7 +109,7 @@ impl VirtualTime {
     }
 }
 
-/// What so many nanoseconds are to a tenant of a weight; `rest` is what was too little to count before, and now.
+/// Virtual time of a run time. `rest` carries the remainder of the division from call to call.
 pub(crate) fn virtual_time(ns: u64, weight: u32, rest: &mut u64) -> u64 {
     let (units, weight) = (ns * WEIGHT_UNIT + *rest, u64::from(weight.max(1)));
     *rest = units % weight;

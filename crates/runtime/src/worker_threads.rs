@@ -1,9 +1,8 @@
-//! Spare: threads that take a worker over when its own is going to block.
+//! WorkerThreads: the threads that run a runtime's workers.
 //!
-//! Model.   `block_in_place` hands the worker to another thread before it begins, and is no worker any more: the
-//!          queue and the driver go on. The thread that blocked becomes a spare when its task lets it go.
-//! Number.  As many threads as ever blocked at the same time.
-//! Writers. Under the lock.
+//! `block_in_place` hands the worker to another thread before it blocks, so that the worker's queue and driver go on. The
+//! thread that blocked waits here, when its task returns, for the next worker that is handed off. There are as many
+//! threads as workers, and as many more as ever blocked at the same time.
 
 use crate::sync;
 use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
@@ -12,14 +11,14 @@ use std::io;
 use warmcore_line::Line;
 use warmcore_types::{CpuId, ignore_poison};
 
-/// See the head of this file.
+/// See the module's documentation.
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
 pub(crate) struct WorkerThreads {
     state: Mutex<State>,
     condvar: Condvar,
-    /// To be joined at the end.
+    /// All threads, which the shutdown joins.
     pub(crate) threads: sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -39,7 +38,7 @@ impl WorkerThreads {
         ignore_poison(self.state.lock())
     }
 
-    /// Has a waiting thread run this worker. False: no thread waits.
+    /// Gives the worker to a waiting thread. False: no thread waits.
     pub(crate) fn reuse_thread(&self, cpu: CpuId) -> bool {
         let mut state = self.state();
         let is_waiting = state.waiting > state.workers.len();
@@ -50,14 +49,14 @@ impl WorkerThreads {
         is_waiting
     }
 
-    /// Starts a thread, to be joined at the end.
+    /// Starts a thread, which the shutdown joins.
     pub(crate) fn add_thread(&self, name: String, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = Builder::new().name(name).spawn(main)?;
         ignore_poison(self.threads.lock()).push(thread);
         Ok(())
     }
 
-    /// Waits until there is a worker to be. `None`: it is over.
+    /// Waits for a worker to run. `None`: the runtime shuts down.
     pub(crate) fn next_worker(&self) -> Option<CpuId> {
         let mut state = self.state();
         state.waiting += 1;
@@ -74,13 +73,13 @@ impl WorkerThreads {
         }
     }
 
-    /// Whether the current thread is one of them.
+    /// Whether the current thread is one of these.
     pub(crate) fn is_mine(&self) -> bool {
         let me = current().id();
         ignore_poison(self.threads.lock()).iter().any(|thread| thread.thread().id() == me)
     }
 
-    /// All who wait go home.
+    /// Ends all threads that wait.
     pub(crate) fn end(&self) {
         self.state().is_shutdown = true;
         self.condvar.notify_all();

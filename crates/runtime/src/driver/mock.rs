@@ -1,4 +1,4 @@
-//! Mock: a host of tests that count what it is asked, or hold an answer up.
+//! Mock: a driver for tests. It counts its calls, and can hold up an answer.
 
 use super::{Driver, Used};
 use crate::runtime::{remote, shared};
@@ -12,12 +12,12 @@ use warmcore_types::{CpuId, CpuSet, Nanos};
 
 #[derive(Default)]
 pub(crate) struct Mock {
-    /// What `foreign_tasks` answers, and how often it did.
+    /// What `foreign_tasks` returns, and how often it was called.
     pub(crate) foreign: AtomicUsize,
     pub(crate) asked: AtomicUsize,
-    /// How often `used` was asked.
+    /// How often `used` was called.
     pub(crate) used: AtomicUsize,
-    /// `used` answers while no test holds it.
+    /// `used` returns while no test holds this lock.
     pub(crate) gate: Mutex<()>,
 }
 
@@ -44,7 +44,7 @@ impl Driver for Arc<Mock> {
     fn close(&self) {}
 }
 
-/// So many workers, of which so many share a last-level cache, none of which runs.
+/// Creates workers that no thread runs, `per_llc` of them on each last-level cache.
 pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared) {
     let llcs = workers / per_llc;
     let text = format!("[drawn]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {per_llc}\nsmt = 1\n");

@@ -3,7 +3,7 @@
 use crate::tenant_stats::TenantMetrics;
 use std::collections::BTreeMap;
 
-/// What all tenants of one name have used.
+/// The numbers of all tenants of one name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OfName {
     pub(super) polls: u64,
@@ -11,17 +11,17 @@ pub(super) struct OfName {
     pub(super) num_alive_tasks: usize,
 }
 
-/// What was told of one runtime's tenants.
+/// What was reported of one runtime's tenants.
 #[derive(Debug, Default)]
 pub(crate) struct Exported {
-    /// By the last look, those that lived, the oldest first.
+    /// The tenants that were alive at the last report, the oldest first.
     pub(super) last: Vec<TenantMetrics>,
-    /// Polls and run time that were told of tenants that are gone, by name.
+    /// Polls and run time, by name, of tenants that have ended.
     pub(super) gone: BTreeMap<String, (u64, u64)>,
 }
 
 impl Exported {
-    /// What is to be told now: of each name that tenants have, and of each that they had at the last look.
+    /// What to report now: each name that a tenant has, and each name that a tenant had at the last report.
     pub(super) fn by_name(&mut self, now: &[TenantMetrics]) -> BTreeMap<String, OfName> {
         let mut names = BTreeMap::<String, OfName>::new();
         for before in std::mem::replace(&mut self.last, now.to_vec()) {

@@ -6,7 +6,7 @@ use ::metrics::{Counter, CounterFn, Gauge, GaugeFn, Key, KeyName, Metadata, Reco
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Keeps what it is told.
+/// Records what is reported to it.
 #[derive(Default)]
 struct Notes {
     told: Arc<Mutex<BTreeMap<String, f64>>>,
@@ -119,7 +119,7 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
     assert!((10.0..=1000.0).contains(&of("tenant_charged_units")), "{told:?}");
     drop(held);
     let polls = told.iter().filter(|(key, _)| key.contains("polls_total") && key.contains("distance="));
-    // The last poll counts once its worker has come back from it, which may be after its task was joined.
+    // A worker counts its last poll after the task was joined, perhaps.
     assert!(polls.map(|(_, n)| n).sum::<f64>() >= 201.0, "{told:?}");
     let first = told.iter().filter(|(key, _)| key.ends_with("distance=first"));
     assert_eq!(first.map(|(_, n)| n).sum::<f64>(), 101.0, "{told:?}");
@@ -162,7 +162,7 @@ fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_alive_tasks()
         let waiting = runtime.spawn_in(&tenant, std::future::pending::<()>());
         runtime.block_on(runtime.spawn_in(&tenant, crate::yield_now())).unwrap();
         let told = look();
-        // The task that waits was polled once, or is about to be, which no look tells.
+        // The waiting task was polled once, or is about to be.
         let polls = of(&told, "polls_total").unwrap();
         assert!((before + 2.0..=before + 3.0).contains(&polls), "{round}: {polls} after {before}");
         assert!(of(&told, "num_alive_tasks") >= Some(1.0));
@@ -171,13 +171,13 @@ fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_alive_tasks()
         let _ = runtime.block_on(waiting);
         let serial = tenant.serial();
         drop(tenant);
-        // A task lets go of its tenant when its last handle goes, which may be the worker's.
+        // The worker may drop the last handle to the tenant.
         while Tenant::by_serial(serial).is_some() {
             std::thread::yield_now();
         }
         let told = look();
         assert_eq!((of(&told, "polls_total"), of(&told, "num_alive_tasks")), (Some(polls), Some(0.0)));
-        // Once: an exporter that forgets what is idle is to forget it.
+        // Reported once only, so that an exporter can drop the idle series.
         assert_eq!(of(&look(), "num_alive_tasks"), None);
     }
 }

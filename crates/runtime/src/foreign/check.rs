@@ -1,16 +1,16 @@
-//! Check: when a worker becomes the watcher of drivers, and what it finds.
+//! Check: when a worker becomes the watcher of drivers, and what the watcher does.
 
 use super::*;
 use crate::shared::Shared;
 
 impl Foreign {
-    /// A worker's driver comes back from a wait, its `n`th, and runs what it was woken for.
+    /// Called when a worker's driver returns from its `n`th wait, before it runs what became ready.
     #[inline]
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, n: u64) {
         match self.watcher.load(Relaxed) {
             REPORTED => {}
             watcher @ (NO_WORKER | WANTED) => self.assign(shared, me, watcher),
-            // Also the one that looks: if it never sleeps again it never looks, and another is to take its place.
+            // Also the watcher: if it never parks again it never checks, and another worker must take its place.
             watcher if n % VERIFY_EVERY < 2 => self.assign(shared, me, watcher),
             _ => {}
         }
@@ -20,7 +20,7 @@ impl Foreign {
     fn assign(&self, shared: &Shared, me: CpuId, watcher: u32) {
         let driver = &shared.remote(me).driver;
         let is_set = ![NO_WORKER, WANTED].contains(&watcher);
-        // The time first: one that looks comes back from its waits to look, and asks its driver nothing.
+        // The time first, so that the watcher itself, which returns from a wait for each check, does not count its tasks.
         if is_set && driver.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
             return;
         }
@@ -39,12 +39,12 @@ impl Foreign {
         if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
             let at = Nanos(now.0 + CHECK_INTERVAL.0);
             self.at.store(at.0, Relaxed);
-            // One that wakes meanwhile looks when it sleeps again.
+            // If it wakes in the meantime, it checks when it parks the next time.
             shared.remote(other).driver.wake_at(at);
         }
     }
 
-    /// A worker that slept until now looks at the others, if it is the one, and it is time.
+    /// Called by a worker that was parked until now: checks the other workers' drivers, if it is the watcher and it is time.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         if self.check_at(me).is_none_or(|at| now < at) {
             return;
@@ -63,7 +63,7 @@ impl Foreign {
             (None, None) => NO_WORKER,
         };
         self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
-        // Another one may have been appointed in its place.
+        // Another worker may have been assigned in its place.
         let is_mine = self.watcher.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();
         if let Some(i) = busiest.filter(|_| is_mine) {
             let tasks = shared.remotes[i].driver.foreign_tasks();

@@ -1,4 +1,4 @@
-//! What loom proves of the inbox. Run by `cargo xtask test`.
+//! Loom models of the inbox. `cargo xtask test` runs them.
 
 use super::*;
 use crate::sync::fence;
@@ -9,7 +9,7 @@ use ::loom::{
     thread,
 };
 
-/// A task: who wrote `written` handed it over, who takes it reads it.
+/// A task. The thread that pushes it writes `written`, the thread that takes it reads it.
 struct Item {
     number: usize,
     written: UnsafeCell<usize>,
@@ -19,28 +19,28 @@ struct Item {
 impl Item {
     fn new(number: usize) -> Box<Self> {
         let item = Box::new(Self { number, written: UnsafeCell::new(0), link: AtomicPtr::new(AWAKE) });
-        // SAFETY: nobody else has it.
+        // SAFETY: no other thread has it.
         item.written.with_mut(|written| unsafe { *written = number });
         item
     }
 
-    /// Loom fails here if who pushed it does not happen before who took it.
+    /// Loom fails here unless the push happens before the take.
     fn open(&self) -> usize {
-        // SAFETY: it is the caller's.
+        // SAFETY: the caller owns the item.
         let written = self.written.with(|written| unsafe { *written });
         assert_eq!(written, self.number);
         self.number
     }
 }
 
-// SAFETY: a box's own pair; the item stays where it is.
+// SAFETY: a box's own conversions to a pointer and back; the item does not move.
 unsafe impl Linked for Box<Item> {
     fn into_raw(self) -> *mut () {
         Box::into_raw(self).cast()
     }
 
     unsafe fn from_raw(raw: *mut ()) -> Self {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         unsafe { Box::from_raw(raw.cast()) }
     }
 
@@ -53,7 +53,7 @@ fn open(taken: Drain<Box<Item>>) -> Vec<usize> {
     taken.map(|item| item.open()).collect()
 }
 
-/// A worker and how it sleeps: the kick is a count that only who kicks raises.
+/// A worker, and how often it was unparked.
 struct Remote {
     inbox: Inbox<Box<Item>>,
     kicks: AtomicUsize,
@@ -73,9 +73,9 @@ impl Remote {
     }
 }
 
-/// Two push while the worker looks and falls asleep: nothing is lost, and who slept was kicked once.
+/// Two threads push while the worker looks and parks: no task is lost, and the worker is unparked once if it parked.
 #[test]
-fn who_sleeps_is_kicked_once_and_nothing_is_lost() {
+fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
     model(|| {
         let remote = Remote::new();
         let pushers = [1, 2].map(|number| {
@@ -99,9 +99,9 @@ fn who_sleeps_is_kicked_once_and_nothing_is_lost() {
     });
 }
 
-/// What one thread pushes comes out in its order, whoever pushes between.
+/// The tasks of one thread come out in its order, whatever other threads push in between.
 #[test]
-fn what_one_pushed_comes_in_its_order() {
+fn tasks_of_one_thread_come_in_its_order() {
     model(|| {
         let remote = Remote::new();
         let pushers = [[1, 2], [11, 12]].map(|numbers| {
@@ -119,9 +119,9 @@ fn what_one_pushed_comes_in_its_order() {
     });
 }
 
-/// The worker and one that pulls take at the same time, while somebody pushes.
+/// The worker and a stealing thread take at the same time, while a third thread pushes.
 #[test]
-fn two_that_take_share_what_came() {
+fn two_threads_that_take_share_the_tasks() {
     model(|| {
         let remote = Remote::new();
         remote.push(1);
@@ -142,9 +142,9 @@ fn two_that_take_share_what_came() {
     });
 }
 
-/// Closing hands out what came before; what comes after goes back to who pushed it. Nothing is in between.
+/// `close` returns the tasks pushed before it; a later push returns its task.
 #[test]
-fn who_comes_too_late_keeps_what_he_has() {
+fn a_push_after_close_returns_the_task() {
     model(|| {
         let remote = Remote::new();
         let pushers = [1, 2].map(|number| {
@@ -161,9 +161,9 @@ fn who_comes_too_late_keeps_what_he_has() {
     });
 }
 
-/// Two that try_unpark, and one that pushes: one of them all ended the sleep, and it sees why.
+/// Two threads unpark and one pushes: one of the three ends the park, and the worker sees why.
 #[test]
-fn one_of_all_who_rouse_ended_the_sleep() {
+fn one_of_several_unparks_ends_the_park() {
     model(|| {
         let remote = Remote::new();
         assert!(remote.inbox.try_park());
@@ -184,16 +184,16 @@ fn one_of_all_who_rouse_ended_the_sleep() {
     });
 }
 
-/// Who is roused sees what the other did before: here, that it is over.
+/// An unparked worker sees what the other thread wrote before, here the shutdown.
 #[test]
-fn who_was_roused_sees_why() {
+fn an_unparked_worker_sees_why() {
     model(|| {
         let (remote, why) = (Remote::new(), Arc::new(UnsafeCell::new(false)));
         assert!(remote.inbox.try_park());
         let unparker = thread::spawn({
             let (remote, why) = (remote.clone(), why.clone());
             move || {
-                // SAFETY: who sleeps does not look before it is roused; loom checks it.
+                // SAFETY: a parked worker does not read before it is unparked; loom checks it.
                 why.with_mut(|why| unsafe { *why = true });
                 assert!(remote.inbox.try_unpark());
             }
@@ -207,10 +207,11 @@ fn who_was_roused_sees_why() {
     });
 }
 
-/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`: who sleeps, then looks; who makes
-/// work (or an end), then looks who sleeps. One of the two sees the other. Both fences are needed.
+/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`: the worker marks itself parked
+/// and then looks; the other thread makes work, or shuts down, and then looks for parked workers. One of the two sees
+/// the other. Both fences are needed.
 #[test]
-fn who_falls_asleep_sees_the_work_or_is_roused_for_it() {
+fn a_parked_worker_sees_the_work_or_is_unparked_for_it() {
     model(|| {
         let remote = Remote::new();
         let (idle, waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -231,9 +232,9 @@ fn who_falls_asleep_sees_the_work_or_is_roused_for_it() {
     });
 }
 
-/// The watch: who wakes while it is appointed sees that it is, or who appointed it sees that it is awake.
+/// Watchdog: a worker that wakes while it is assigned sees that, or the assigning thread sees that it is awake.
 #[test]
-fn who_wakes_while_it_is_appointed_is_not_the_watcher_unawares() {
+fn a_worker_that_wakes_while_assigned_sees_it_or_is_seen_awake() {
     model(|| {
         let (remote, who) = (Remote::new(), Arc::new(AtomicUsize::new(0)));
         assert!(remote.inbox.try_park());

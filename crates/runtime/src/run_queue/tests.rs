@@ -54,7 +54,7 @@ fn round(queue: &mut RunQueue<Alike>, turn: QueueOrder, again: bool) -> Vec<u32>
 }
 
 #[test]
-fn forth_is_first_come_first_served() {
+fn fifo_is_first_come_first_served() {
     let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, QueueOrder::Fifo, true), [0, 1, 2, 3, 4]);
@@ -63,7 +63,7 @@ fn forth_is_first_come_first_served() {
 }
 
 #[test]
-fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
+fn lifo_reverses_each_batch_and_leaves_no_task_out() {
     let mut queue = RunQueue::new(Arc::default());
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [4, 3, 2, 1, 0]);
@@ -72,7 +72,7 @@ fn back_goes_the_way_there_and_back_and_leaves_nobody_out() {
 }
 
 #[test]
-fn who_pulls_gets_the_one_that_would_run_last() {
+fn a_thief_gets_the_task_that_would_run_last() {
     for (turn, last) in [(QueueOrder::Fifo, 4), (QueueOrder::Lifo, 3)] {
         let mut queue = RunQueue::new(Arc::default());
         (0..4).for_each(|i| queue.push(Alike(i)));
@@ -167,7 +167,7 @@ fn a_chain_does_not_go_before_another_tenant() {
 }
 
 #[test]
-fn the_next_one_is_taken_when_nobody_else_waits() {
+fn the_lifo_slot_is_stolen_if_no_other_task_waits() {
     let mut queue = RunQueue::new(Arc::default());
     queue.push(Alike(0));
     queue.push_lifo(Alike(1));
@@ -194,7 +194,7 @@ fn what_tenants_use_is_as_their_weights() {
 }
 
 #[test]
-fn who_comes_seldom_comes_first() {
+fn a_tenant_that_runs_seldom_runs_first() {
     let mut queue = RunQueue::new(Arc::default());
     (0..64).for_each(|_| queue.push(Item(1)));
     for i in 0..1000 {

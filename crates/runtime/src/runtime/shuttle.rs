@@ -1,10 +1,12 @@
-//! Whole runtimes under shuttle's schedules: real tasks, workers, queues and policies; a host that only pretends.
+//! Models of whole runtimes under shuttle's schedules: real tasks, workers, queues and policies, with a driver that has no
+//! sockets.
 //!
-//! Model.   A host sleeps on a condition variable and has a clock that goes on whenever it is read. In half of the
-//!          models no alarm ever rings: whatever then waits in a worker's sleep is lost, and shuttle says so. In
-//!          the others every alarm rings at once, so that who sleeps looks, watches and pulls all the time.
-//! Number.  A minute in all. What failed is replayed by the schedule that shuttle prints: put it into `REPLAY`.
-//! Source.  Run by `cargo xtask test`.
+//! The driver parks on a condition variable, and its clock advances at each read. In half of the models no timer ever
+//! expires, so that a task left waiting beside a parked worker deadlocks, which shuttle reports. In the others every
+//! timer expires at once, so that parked workers check, watch and steal all the time.
+//!
+//! The models run for a minute in all, in `cargo xtask test`. To replay a failure, put the schedule that shuttle prints
+//! into `REPLAY`.
 
 use super::*;
 use crate::spawn::{Placement, yield_now};
@@ -16,26 +18,26 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::task::{Context, Poll, Waker};
 
-/// A schedule that failed, in place of all others.
+/// A schedule that failed. If set, no other schedule runs.
 const REPLAY: Option<&str> = None;
 
-/// Schedules of each kind, of each model and policy.
+/// Schedules of each scheduler, for each model and policy.
 const SCHEDULES: usize = 500;
 
-/// Where threads are preempted, under PCT.
+/// Preemptions in a schedule of `PctScheduler`.
 const PREEMPTIONS: usize = 3;
 
-/// Who waits for the end gives way so often, and everybody else ought to have come to rest.
+/// Yields of the thread that waits for an end. All other threads must have come to rest by then.
 const YIELDS_MAX: usize = 20_000;
 
-/// Whether alarms ring.
+/// Whether timers expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Alarms {
     Never,
     AtOnce,
 }
 
-/// A host without a driver: what its "sockets" wake is woken where a driver would.
+/// A driver without sockets; `events` wakes what a socket would wake.
 struct Bed {
     clock: Arc<PlainU64>,
     alarms: Alarms,
@@ -50,7 +52,7 @@ struct Sleep {
 }
 
 impl Bed {
-    /// Sockets of this host have something for who waits for them.
+    /// Wakes these wakers from inside the driver, as a socket's event does.
     fn events(&self, wakers: impl IntoIterator<Item = Waker>) {
         ignore_poison(self.state.lock()).ready.extend(wakers);
         self.bell.notify_one();
@@ -108,11 +110,11 @@ impl Driver for Arc<Bed> {
     fn close(&self) {}
 }
 
-/// A runtime, and what its workers sleep in.
+/// A runtime and its workers' drivers.
 struct Model {
     runtime: Runtime,
     beds: Vec<Arc<Bed>>,
-    /// Futures that are not gone.
+    /// Number of futures that are not dropped.
     futures: Arc<PlainU64>,
 }
 
@@ -131,7 +133,7 @@ impl Model {
         let remotes = beds.iter().map(|bed| remote(Box::new(bed.clone()), &virtual_times)).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
-        // On which CPU the real thread runs is not to matter.
+        // The CPU of the real thread must not matter.
         shared.worker_on = Box::new([]);
         let runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..workers {
@@ -140,7 +142,7 @@ impl Model {
         Self { runtime, beds, futures: Arc::default() }
     }
 
-    /// Starts a task that is watched.
+    /// Spawns a task whose polls and drop are checked.
     fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -149,14 +151,14 @@ impl Model {
         self.runtime.spawn(Checked::new(&self.futures, future))
     }
 
-    /// Drops the runtime: every thread ends, and no future is left.
+    /// Drops the runtime, and checks that every thread ends and that no future is left.
     fn end(self) {
         let futures = self.futures.clone();
         self.end_beside_others();
         assert_eq!(futures.load(std::sync::atomic::Ordering::SeqCst), 0, "futures outlive the runtime");
     }
 
-    /// As `end`, where others may still be about to spawn.
+    /// As `end`, if other threads may still spawn.
     fn end_beside_others(self) {
         let Self { runtime, .. } = self;
         let shared = &runtime.shared;
@@ -173,7 +175,7 @@ impl Model {
     }
 }
 
-/// A future that sees who polls it: one thread at a time, and never after its end.
+/// A future that checks its polls: by one thread at a time, and never after its end.
 struct Checked<F> {
     future: Pin<Box<F>>,
     is_polled: AtomicBool,
@@ -209,7 +211,7 @@ impl<F> Drop for Checked<F> {
     }
 }
 
-/// A door that somebody opens.
+/// A door: tasks wait for it until it is opened.
 #[derive(Default)]
 struct Door(Mutex<(bool, Vec<Waker>)>);
 
@@ -223,7 +225,7 @@ impl Door {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Opened by an event of a worker's driver.
+    /// Opens the door by an event of a worker's driver.
     fn open_by(&self, bed: &Bed) {
         let wakers = {
             let mut state = ignore_poison(self.0.lock());
@@ -269,9 +271,9 @@ fn check(model: fn(PolicyKind, Alarms)) {
     }
 }
 
-/// Spawned and woken from outside, from tasks and from a driver; some yield; all end, and all are joined.
+/// Tasks are spawned and woken by a thread, by tasks and by a driver, and some yield: all of them end and are joined.
 #[test]
-fn whoever_wakes_every_task_ends() {
+fn every_task_ends_whatever_wakes_it() {
     check(|policy, alarms| {
         let model = Model::new(2, policy, alarms);
         let doors: [Arc<Door>; 3] = Default::default();
@@ -301,9 +303,9 @@ fn whoever_wakes_every_task_ends() {
     });
 }
 
-/// Tasks that may run on one worker alone run there, and are not forgotten by who pulls.
+/// A task that may run on one worker alone runs there, and no stealing worker loses it.
 #[test]
-fn who_is_pinned_stays_and_ends() {
+fn a_pinned_task_stays_and_ends() {
     check(|policy, alarms| {
         let model = Model::new(3, policy, alarms);
         let tasks: Vec<_> = (0..3)
@@ -325,9 +327,9 @@ fn who_is_pinned_stays_and_ends() {
     });
 }
 
-/// Two LLCs: whoever of them is called for what lies on an injection queue, the next task there finds somebody, too.
+/// Two last-level caches: after a worker of one is notified for the other's injection queue, later tasks there are found.
 #[test]
-fn a_call_from_afar_is_not_the_last() {
+fn a_notification_of_another_cache_is_not_the_last() {
     check(|policy, alarms| {
         let model = Model::new(3, policy, alarms);
         for _ in 0..2 {
@@ -338,9 +340,10 @@ fn a_call_from_afar_is_not_the_last() {
     });
 }
 
-/// However long a worker slept: whom its driver wakes waits since then, or others would come for it at once.
+/// A task that the driver wakes is queued since its wake, and not since its worker parked; otherwise it would be stolen
+/// at once.
 #[test]
-fn who_is_woken_by_a_driver_waits_since_then() {
+fn a_task_woken_by_a_driver_is_queued_since_then() {
     check(|policy, alarms| {
         let model = Model::new(1, policy, alarms);
         let (door, clock) = (Arc::new(Door::default()), model.beds[0].clock.clone());
@@ -368,7 +371,7 @@ fn who_is_woken_by_a_driver_waits_since_then() {
     });
 }
 
-/// Aborted while it waits, runs or ends: it returned or was aborted, and is gone.
+/// Tasks are aborted while they wait, run or end: each returns or is cancelled, and its future is dropped.
 #[test]
 fn abort_against_run() {
     check(|policy, alarms| {
@@ -394,9 +397,9 @@ fn abort_against_run() {
     });
 }
 
-/// The runtime ends while tasks spawn, wait and are woken: every handle hears something, nothing is left.
+/// The runtime shuts down while tasks spawn, wait and are woken: every handle becomes ready, and no future is left.
 #[test]
-fn the_end_comes_to_all() {
+fn a_shutdown_ends_every_task() {
     check(|policy, alarms| {
         let model = Model::new(2, policy, alarms);
         let (door, never) = (Arc::new(Door::default()), Arc::new(Door::default()));
@@ -432,9 +435,9 @@ fn the_end_comes_to_all() {
     });
 }
 
-/// What is still in an inbox, a queue or on an injection queue when all is over does not keep the runtime in memory.
+/// A task that is left in an inbox or a queue after the shutdown does not keep the runtime in memory.
 #[test]
-fn what_comes_after_the_end_is_gone_at_once() {
+fn a_task_spawned_after_shutdown_is_cancelled() {
     check(|policy, alarms| {
         let model = Model::new(2, policy, alarms);
         let (handle, shared) = (model.runtime.handle(), Arc::downgrade(&model.runtime.shared));
@@ -446,9 +449,9 @@ fn what_comes_after_the_end_is_gone_at_once() {
     });
 }
 
-/// A thread hands its worker on while others wake its tasks, and the runtime ends meanwhile or later.
+/// A thread hands its worker off while others wake its tasks, and the runtime shuts down meanwhile or later.
 #[test]
-fn a_worker_goes_on_elsewhere() {
+fn a_handed_off_worker_runs_on() {
     check(|policy, alarms| {
         let model = Model::new(2, policy, alarms);
         let door = Arc::new(Door::default());
@@ -468,9 +471,9 @@ fn a_worker_goes_on_elsewhere() {
     });
 }
 
-/// Two runtimes, each dropped in a task of the other: neither waits for the other, and both are gone in the end.
+/// Two runtimes, each dropped in a task of the other: neither waits for the other, and both are freed in the end.
 #[test]
-fn two_that_end_in_each_others_tasks_end() {
+fn two_runtimes_dropped_in_each_others_tasks_end() {
     check(|policy, alarms| {
         let models = [Model::new(1, policy, alarms), Model::new(1, policy, alarms)];
         let futures = models.each_ref().map(|model| model.futures.clone());
@@ -485,7 +488,7 @@ fn two_that_end_in_each_others_tasks_end() {
                 }))
             });
         for task in tasks.collect::<Vec<_>>() {
-            // Aborted if the other was first.
+            // Cancelled if the other runtime was dropped first.
             assert!(block_on(task).err().is_none_or(|error| error.is_cancelled()));
         }
         for _ in 0..YIELDS_MAX {

@@ -11,7 +11,7 @@ fn of<'a>(tenants: &'a [TenantMetrics], name: &str) -> &'a TenantMetrics {
     tenants.iter().find(|tenant| tenant.name == name).unwrap_or_else(|| panic!("no {name} in {tenants:?}"))
 }
 
-/// Numbers of a task's end are counted by who ends it, which may be after it was joined.
+/// The end of a task is counted by the thread that drops its future, which may be after the join.
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = look() {
@@ -53,7 +53,7 @@ fn a_task_counts_as_alive_until_its_future_is_gone_also_if_it_is_aborted_or_pani
     let panicked = runtime.block_on(runtime.spawn_in(&tenant, async { panic!("on purpose") }));
     panicked.unwrap_err();
     until(|| (alive(&runtime) == 2).then_some(()));
-    // A task that never begins: nothing was counted.
+    // A task that is never spawned is not counted.
     drop(runtime.task_builder().tenant(&tenant));
     assert_eq!(alive(&runtime), 2);
     let shared = runtime.shared.clone();
@@ -76,11 +76,11 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
         }
         ran
     };
-    // Until its length is known a poll is measured by chance.
+    // Until its average is known, polls of the task are sampled at random.
     let task = runtime.spawn_in(&tenant, async move {
         spin(200).await;
         let began = Instant::now();
-        // The poll in which the first look is taken is counted after it, as a whole.
+        // The poll of the first reading is counted after it, as a whole.
         yield_now().await;
         let before = counted();
         let ran = spin(100).await;
@@ -90,20 +90,20 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
         of(&crate::Handle::current().metrics().tenants, "slow").run_ns
     }
     let (counted, ran, wall) = runtime.block_on(task).unwrap();
-    // Each poll that spun was over at the second look; the two clocks may not be quite of one mind.
+    // Each poll that spun was over at the second reading; the two clocks may differ a little.
     let (least, most) = (ran.as_nanos() as u64 * 9 / 10, wall.as_nanos() as u64 * 11 / 10);
     assert!((least..=most).contains(&counted), "{counted} ns are counted of {ran:?}, within {wall:?}");
 }
 
 #[test]
 fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
-    // From one to the next it is 1 to 32 polls, each as likely: of 32 such ways each once.
+    // The gap between two sampled polls is 1 to 32 polls, each as likely: take each gap once.
     let polls = (1..=32).sum::<u64>();
     let scale_sample = |ran| scale_sample(ran, SAMPLE_MASK + 2);
     assert_eq!(scale_sample(32), polls);
     assert_eq!(scale_sample(32 * 1_000), polls * 1_000);
     assert_eq!((scale_sample(0), scale_sample(1), scale_sample(2)), (0, 16, 33));
-    // A poll of an hour, of a task whose polls were short so far.
+    // A poll of an hour, of a task whose polls were short before.
     assert_eq!(scale_sample(3_600_000_000_000), 59_400_000_000_000);
 }
 
@@ -111,11 +111,11 @@ fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
 fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_at_nothing() {
     let stats = TenantStats::new();
     let mut highest = 0;
-    // Tests beside this one have tenants, too: the places are not known, but they stay few.
+    // Tests that run beside this one have tenants too, so the indexes are not known, but they stay small.
     for _ in 0..1000 {
         let tenant = Tenant::builder().name("short").build();
         highest = highest.max(tenant.index());
-        // SAFETY: the stats stays for as long as this scope.
+        // SAFETY: `stats` is not moved, and lives until the end of the test.
         let tenant_ref = unsafe { stats.tenant_ref(&tenant) };
         let fresh = &stats.read()[0];
         assert_eq!((fresh.polls, fresh.run_ns, fresh.num_alive_tasks), (0, 0, 0));

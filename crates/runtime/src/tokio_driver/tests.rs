@@ -20,7 +20,7 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
     assert!(driver.used().own.0 - before.own.0 >= PART, "as long as it is under way");
     driver.poll_events();
     assert!(driver.used().own.0 - before.own.0 >= PART, "and afterwards");
-    // Inside, none of it is.
+    // Time inside the driver does not count as own.
     let before = driver.used();
     let inside = driver.used_by(|| compute(PART));
     assert!(
@@ -28,7 +28,7 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
         "{inside:?} {before:?}"
     );
 
-    // Counted no more, and again from inside the driver: nothing is left over from before.
+    // Switched off, then on again inside the driver: the time in between is not counted.
     driver.count_own(false);
     driver.poll_events();
     compute(PART);
@@ -53,12 +53,12 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     });
     let first = driver.used().all.0;
     assert!(first >= PART);
-    // As in `block_on`: inside the runtime, and not the worker.
+    // As in `block_on`: a thread inside the runtime that is not the worker's.
     on_a_thread(&|| driver.with_context(&mut || compute(PART)));
     assert_eq!(driver.used().all.0, first);
     on_a_thread(&|| {
         driver.begin();
-        // Another one takes over, and this one goes on for itself.
+        // Another thread takes over the worker, and this thread goes on without it.
         on_a_thread(&|| {
             driver.begin();
             compute(PART);
@@ -76,7 +76,7 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
 }
 
 impl TokioDriver {
-    /// What was used when `act` had run inside the driver.
+    /// The CPU time after `act` has run inside the driver.
     fn used_by(&self, act: impl Fn()) -> Used {
         let used = Mutex::new(Used::default());
         self.park(None, &|| {

@@ -1,8 +1,8 @@
-//! Thread: what a thread of the runtime runs, from its first worker to its last.
+//! Thread: what a thread of the runtime runs.
 //!
-//! A thread runs a worker until the runtime shuts down, or until a task of it blocks in place: then the worker goes on,
-//! on another thread, and the first thread waits in [`WorkerThreads`](crate::worker_threads::WorkerThreads) for the
-//! next worker that is handed off. To hand off costs the start of a thread, or about 10 µs if one waits.
+//! A thread runs a worker until the runtime shuts down, or until a task of it blocks in place. Then another thread runs
+//! the worker, and the first one waits in [`WorkerThreads`](crate::worker_threads::WorkerThreads) for the next worker that
+//! is handed off. A hand-off costs about 10 µs if a thread waits, else the start of a thread.
 
 use super::Worker;
 use crate::context;
@@ -16,17 +16,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_types::CpuId;
 
-/// A worker that panics outside of tasks so often is broken.
+/// Panics outside of tasks after which the process is aborted.
 const UNWOUND_MAX: u32 = 1000;
 
 impl Worker {
-    /// The thread is going to block: another goes on as this worker. False: there is none to be had.
+    /// Gives the worker to another thread, because this one is going to block. False: no thread can be started.
     pub(crate) fn hand_off(&self) -> bool {
         if self.in_driver.get() {
-            // The driver is held by this thread, and so is the worker's sleep.
+            // This thread is inside the driver, and the worker's park belongs to the frame below.
             return false;
         }
-        // Before the other begins: from then on the worker's numbers are that one's.
+        // Before the other thread starts, since it owns these numbers from then on. An even `poll_seq` says: not in a poll.
         Stats::add(&self.remote().status.poll_seq, 1);
         self.remote().is_stuck.store(false, Relaxed);
         if start_worker(&self.shared, self.me).is_err() {
@@ -35,7 +35,7 @@ impl Worker {
         }
         self.is_handed_off.set(true);
         context::clear_current();
-        // For the rest of the poll the thread is in the runtime as any other that entered it: see `run_thread`.
+        // Until the poll ends this is a thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.
         std::mem::forget(context::enter(self.shared.clone()));
         true
     }
@@ -51,7 +51,7 @@ pub(crate) fn start_worker(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
     shared.worker_threads.add_thread(name, move || run_thread(of, cpu))
 }
 
-/// A worker's thread, from its first to its last moment.
+/// The main function of the runtime's threads.
 fn run_thread(shared: Arc<Shared>, first: CpuId) {
     context::become_a_runtimes();
     let mut next = Some(first);
@@ -63,7 +63,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
         driver.begin();
         driver.with_context(&mut || {
             let _being = context::set_current(&worker);
-            // What unwinds to here is not a task's: a waker or a subscriber of somebody else's. The worker goes on.
+            // A panic that unwinds to here came from a waker or a subscriber, not from a task. The worker goes on.
             let mut unwound = 0;
             while catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
                 worker.in_driver.set(false);
