@@ -102,6 +102,14 @@ pub fn try_backend() -> Result<&'static Backend, &'static BackendError> {
 }
 
 /// Returns the backend of this process. Panics with the text of the error if [`try_backend`] fails.
+///
+/// ```
+/// use warmcore_percpu::{Backend, backend};
+///
+/// if let Backend::Atomic(reason) = backend() {
+///     eprintln!("counters use locked instructions: {reason}");
+/// }
+/// ```
 pub fn backend() -> &'static Backend {
     try_backend().unwrap_or_else(|error| panic!("{error}"))
 }

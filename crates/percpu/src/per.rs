@@ -416,6 +416,21 @@ impl<T: Zeroable + Sync> PerCid<T> {
 per!(
     /// One `T` per CPU, indexed by the kernel's CPU number. [`PerCid`] touches fewer slots, for data that need not
     /// belong to a certain CPU.
+    ///
+    /// ```
+    /// use bytemuck::Zeroable;
+    /// use warmcore_percpu::{LocalU64, PerCpu, field};
+    ///
+    /// #[derive(Zeroable)]
+    /// struct Load {
+    ///     requests: LocalU64,
+    /// }
+    ///
+    /// let load: PerCpu<Load> = PerCpu::new();
+    /// load.add(field!(Load, requests), 1);
+    /// let per_cpu: Vec<u64> = load.iter().map(|(_cpu, load)| load.requests.get()).collect();
+    /// assert_eq!(per_cpu.iter().sum::<u64>(), 1);
+    /// ```
     PerCpu,
     CpuId,
     PercpuMode::Cpu

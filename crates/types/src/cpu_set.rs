@@ -13,6 +13,16 @@ use std::fmt;
 const CPU_MAX: u32 = 1 << 20;
 
 /// A set of CPUs by the kernel's numbers.
+///
+/// ```
+/// use warmcore_types::{CpuId, CpuSet};
+///
+/// let mut cpus = CpuSet::parse_list("0-3,1024")?;
+/// assert!(cpus.contains(CpuId(1024)));
+/// cpus.remove(CpuId(0));
+/// assert_eq!(cpus.to_string(), "1-3,1024");
+/// # Ok::<(), warmcore_types::ListError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct CpuSet {
     /// The last word is not 0, so that `Eq` and `Hash` compare members.
