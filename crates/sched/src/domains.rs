@@ -1,19 +1,25 @@
-//! Machine: what a host's CPUs share with each other.
+//! Scheduling domains: which CPUs of a scheduler share a core, an LLC, a node or a socket.
 //!
-//! Model.   The host's CPUs sorted by (socket, node, LLC, core): what is near is an interval. An LLC with more
-//!          CPUs than a shard should serve is cut into shards of whole cores. The victims of a CPU are its own
-//!          shard, then the shards of the intervals around it from the inside to the outside, each begun behind
-//!          the CPU itself and entered at its own rank, so that neighbours don't all begin with the same one.
-//!          Where caches, nodes and sockets cut across each other, an LLC counts whole as being on the node
-//!          and socket of its first CPU: what shares a cache stays together.
-//! Number.  1024 CPUs: 48 KiB. The first ten victims: ten loads, whatever the machine.
-//! Writers. None after `new`.
+//! The CPUs are sorted by (socket, node, LLC, core), so that each domain of a CPU is an interval. A *shard* is the CPUs
+//! that one shared queue serves: an LLC, or, if that has more than [`SHARD_CPUS_MAX`] CPUs, a part of it in whole
+//! cores.
+//!
+//! A CPU that searches goes through its own shard first, then through the shards of its domains from the innermost to
+//! the outermost. Each domain is entered behind the CPU's own position, and each foreign shard at the CPU's own rank,
+//! so that neighbours do not all begin with the same CPU.
+//!
+//! Where caches, nodes and sockets overlap in part, an LLC counts as being on the node and socket of its first CPU:
+//! CPUs that share a cache stay together.
+//!
+//! # Cost
+//! 48 KiB for 1024 CPUs; nothing is written after `new`. Finding the first ten CPUs of a search takes ten loads,
+//! however large the machine is.
 
 use std::ops::Range;
 use warmcore_topo::{Cpu, Distance, Topology};
 use warmcore_types::{CoreId, CpuId, LlcId, NodeId, SocketId};
 
-/// A shard serves at most so many CPUs.
+/// The largest number of CPUs that one shard has.
 pub const SHARD_CPUS_MAX: usize = 16;
 
 #[derive(Debug, Clone)]
@@ -23,40 +29,40 @@ struct CpuInfo {
     llc: LlcId,
     node: NodeId,
     shard: u32,
-    /// Where it stands in `sorted`.
+    /// Its index in `sorted`.
     at: u32,
     /// The interval of its core in `sorted`.
     core_at: (u32, u32),
-    /// Where it stands in `numbered`.
+    /// Its index in `numbered`.
     number_at: u32,
 }
 
 #[derive(Debug, Clone)]
 struct Shard {
-    /// Its CPUs, in `sorted`.
+    /// The interval of its CPUs in `sorted`.
     cpus: Range<usize>,
-    /// Intervals of shards, each within the next: the shard itself; those of its core, where a core has more
-    /// workers than a shard serves; of its LLC; of its node; of its socket; all.
+    /// Intervals of shards, each within the next: the shard itself; its core, if that has more CPUs of the scheduler
+    /// than a shard may have; its LLC; its node; its socket; all.
     domains: [Range<usize>; 6],
 }
 
-/// What a host's CPUs share with each other.
+/// Which CPUs of a scheduler share a core, an LLC, a node or a socket.
 #[derive(Debug, Clone)]
 pub struct SchedDomains {
     cpu_infos: Vec<CpuInfo>,
     sorted: Vec<CpuId>,
-    /// As `sorted`, and within an LLC by the kernel's numbers.
+    /// The same CPUs as `sorted`, but within an LLC by the kernel's numbers.
     numbered: Vec<CpuId>,
     shards: Vec<Shard>,
 }
 
 impl SchedDomains {
-    /// CPU `i` of the host is the kernel's `kernel_cpus[i]`; several may be the same one. One that the
-    /// topology doesn't know counts as that of its first CPU.
+    /// The domains of a scheduler whose CPU `i` is the kernel's `kernel_cpus[i]`. Several of them may be the same CPU
+    /// of the kernel. A number that the topology does not have counts as the topology's first CPU.
     pub fn new(topology: &Topology, kernel_cpus: &[CpuId]) -> Self {
         let cpu_of = |id: CpuId| topology.cpus.iter().find(|cpu| cpu.id == id).unwrap_or(&topology.cpus[0]);
         let found: Vec<&Cpu> = kernel_cpus.iter().map(|id| cpu_of(*id)).collect();
-        // Where an LLC counts as being.
+        // The socket and node where an LLC counts as being: its first CPU's.
         let lead = |llc: LlcId| -> (SocketId, NodeId) {
             let first = topology.cpus.iter().find(|cpu| cpu.llc == llc).unwrap_or(&topology.cpus[0]);
             (first.socket, first.node)
@@ -120,17 +126,17 @@ impl SchedDomains {
         Self { cpu_infos, sorted, numbered, shards }
     }
 
-    /// How many CPUs the host has.
+    /// The number of CPUs that the scheduler has.
     pub fn cpus(&self) -> usize {
         self.cpu_infos.len()
     }
 
-    /// How many shared queues there are: one per LLC, more for big ones.
+    /// The number of shards: one per LLC, more for large LLCs.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// The shard that serves a CPU.
+    /// The shard that a CPU belongs to.
     #[inline]
     pub fn shard_of(&self, cpu: CpuId) -> usize {
         self.cpu_infos[cpu.index()].shard as usize
@@ -159,13 +165,13 @@ impl SchedDomains {
         self.cpu_infos[cpu.index()].node
     }
 
-    /// Whether a task that is `allowed` so much may run there.
+    /// Whether a task with this affinity may run on the CPU.
     #[inline]
     pub fn allows(&self, allowed: crate::Allowed, cpu: CpuId) -> bool {
         crate::policy::may(self, allowed, cpu)
     }
 
-    /// How far `b` is from `a`.
+    /// The distance between two CPUs.
     #[inline]
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         let (near, far, same) = (&self.cpu_infos[a.index()], &self.cpu_infos[b.index()], a == b);
@@ -181,7 +187,7 @@ impl SchedDomains {
         }
     }
 
-    /// Those that are at most so far from it, itself included. What is nearer lies within what is farther.
+    /// The CPUs at this distance from `cpu` or nearer, `cpu` included.
     #[inline]
     pub fn within(&self, cpu: CpuId, distance: Distance) -> &[CpuId] {
         let info = &self.cpu_infos[cpu.index()];
@@ -197,21 +203,23 @@ impl SchedDomains {
         &self.sorted[self.shards[domain.start].cpus.start..self.shards[domain.end - 1].cpus.end]
     }
 
-    /// The CPUs of its LLC by the kernel's numbers: from the next one on and round, itself last.
+    /// The CPUs of the LLC of `cpu` by the kernel's numbers: from the one after `cpu` on and round, `cpu` itself last.
+    /// The order in which Linux searches an LLC.
     pub fn behind(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
         let (at, llc) = self.number_in_llc(cpu);
         let next = at as usize + 1;
         (next..llc.end).chain(llc.start..next).map(|at| self.numbered[at])
     }
 
-    /// How many [`behind`](Self::behind) `cpu` names before `other`, which is of the same LLC.
+    /// How many CPUs come before `other` in [`behind`](Self::behind)`(cpu)`. Both are of the same LLC.
     pub fn steps_behind(&self, cpu: CpuId, other: CpuId) -> usize {
         let (at, llc) = self.number_in_llc(cpu);
         let there = self.cpu_infos[other.index()].number_at as usize;
         (there + llc.len() - at as usize - 1) % llc.len()
     }
 
-    /// The first CPU, by the kernel's numbers, of each other LLC of its node: the next one's first.
+    /// One CPU of each other LLC of the node of `cpu`, the one with the lowest number of the kernel's: first the LLC
+    /// after its own.
     pub fn other_llcs(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
         let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].domains;
         let begins = |shard: &usize| self.shards[*shard].domains[2].start == *shard;
@@ -219,19 +227,19 @@ impl SchedDomains {
         others.map(|shard| self.numbered[self.shards[shard].cpus.start])
     }
 
-    /// Where it stands in `numbered`, and where its LLC does.
+    /// The index of a CPU in `numbered`, and the interval of its LLC there.
     fn number_in_llc(&self, cpu: CpuId) -> (u32, Range<usize>) {
         let info = &self.cpu_infos[cpu.index()];
         let llc = &self.shards[info.shard as usize].domains[2];
         (info.number_at, self.shards[llc.start].cpus.start..self.shards[llc.end - 1].cpus.end)
     }
 
-    /// All others, nearest first: SMT siblings, the shard, the LLC, the node, the socket, the machine.
+    /// All other CPUs, nearest first: SMT siblings, the shard, the LLC, the node, the socket, the machine.
     pub fn others(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
         self.shards_from(cpu).flat_map(move |shard| self.cpus_from(cpu, shard))
     }
 
-    /// All shards, nearest first, beginning with the one that serves the CPU.
+    /// All shards, nearest first, beginning with the shard of `cpu`.
     pub fn shards_from(&self, cpu: CpuId) -> impl Iterator<Item = usize> + '_ {
         let own = self.shard_of(cpu);
         let domains = &self.shards[own].domains;
@@ -242,7 +250,7 @@ impl SchedDomains {
         std::iter::once(own).chain(outward)
     }
 
-    /// The CPUs of a shard as another CPU goes through them: itself left out, its core first.
+    /// The CPUs of a shard in the order in which `cpu` searches them: itself left out, its core first.
     pub fn cpus_from(&self, cpu: CpuId, shard: usize) -> impl Iterator<Item = CpuId> + '_ {
         let info = &self.cpu_infos[cpu.index()];
         let (at, all) = (info.at as usize, self.shards[shard].cpus.clone());
@@ -250,7 +258,7 @@ impl SchedDomains {
             let core = all.start.max(info.core_at.0 as usize)..all.end.min(info.core_at.1 as usize);
             [at + 1..core.end, core.start..at, core.end..all.end, all.start..core.start]
         } else {
-            // At one's own rank.
+            // Begin at the rank that this CPU has in its own shard.
             let own = &self.shards[info.shard as usize].cpus;
             let middle = all.start + (at - own.start) % all.len();
             [middle..all.end, all.start..middle, 0..0, 0..0]
@@ -259,7 +267,7 @@ impl SchedDomains {
     }
 }
 
-/// The runs of equal keys.
+/// The intervals of equal keys.
 fn runs<K: PartialEq>(all: Range<usize>, key: impl Fn(usize) -> K) -> impl Iterator<Item = Range<usize>> {
     let mut at = all.start;
     std::iter::from_fn(move || {
@@ -269,8 +277,8 @@ fn runs<K: PartialEq>(all: Range<usize>, key: impl Fn(usize) -> K) -> impl Itera
     })
 }
 
-/// Cuts an LLC into shards about equally big, of whole cores. A core too big for one (more workers than its
-/// threads) has shards of its own.
+/// Cuts an LLC into shards of whole cores and about equal size. A core with more CPUs of the scheduler than a shard may
+/// have gets shards of its own.
 fn cut(llc: Range<usize>, core: impl Fn(usize) -> CoreId) -> Vec<Range<usize>> {
     let cores: Vec<Range<usize>> = runs(llc, core).collect();
     let is_big = |core: &Range<usize>| core.len() > SHARD_CPUS_MAX;
@@ -282,7 +290,8 @@ fn cut(llc: Range<usize>, core: impl Fn(usize) -> CoreId) -> Vec<Range<usize>> {
             let even = at + (end - at).div_ceil(pieces);
             let borders = stretch.iter().map(|core| core.end);
             let mut fits = borders.filter(|border| (at + 1..=at + SHARD_CPUS_MAX).contains(border));
-            // The first border behind the even cut, if the shard is not too big by then; or the last before.
+            // The first border of two cores at or after the even cut, if the shard is not too large by then; else the
+            // last one before.
             let next = fits.clone().find(|border| *border >= even).or(fits.next_back()).unwrap_or(even);
             shards.push(at..next);
             at = next;

@@ -1,42 +1,47 @@
-//! Hot window: how long a CPU is kept for a task that sleeps shortly.
+//! Hot windows: how long an idle CPU is kept for the task that last ran there and sleeps briefly.
 //!
-//! Model.   A task remembers when it went to sleep and, as a running average, for how long it usually does.
-//!          Sleeps longer than a migration costs say nothing and are not recorded. At each sleep of a task with
-//!          a history the CPU's window is moved forward to now + average, never back.
-//!          The posted code differs: there the first sleep counts an eighth, as if the average had been 0 before, and a
-//!          long sleep halves the average. `Home` knows a task's habit after one sleep, and a pause between two bursts
-//!          does not spoil it.
-//! Number.  Weight 1/8: after a change of habit the average is within a tenth in 18 sleeps.
-//! Writers. The host: a task's history by whoever wakes it, a CPU's window by that CPU.
-//! Source.  SIS_CACHE, 2023, v1 and v2.
+//! A task has a [`SleepHistory`]: when it fell asleep, and the running average of how long it sleeps. Sleeps longer
+//! than [`SYSCTL_MIGRATION_COST`] are not recorded. When a task with a known average falls asleep, its CPU's window
+//! moves forward to now + average, never back. The average has weight 1/8, so that after a change of habit it is within
+//! a tenth of the change in 18 sleeps.
+//!
+//! The scheduler stores both: the thread that wakes a task updates the task's history, and a CPU updates its own
+//! window.
+//!
+//! # Source
+//! SIS_CACHE, linux-kernel, September and November 2023. The posted code differs: a first sleep of a task counts an
+//! eighth, as if the average had been 0 before, and a long sleep halves the average. Here one sleep is enough to know a
+//! task's habit, and a pause between two bursts does not change it.
 
 use warmcore_types::Nanos;
 
-/// Sleeps longer than this are not recorded: by then another CPU's cache is as good.
+/// The longest sleep that is recorded: after that another CPU's cache is as good. Linux's default of
+/// `sysctl_sched_migration_cost`.
 pub const SYSCTL_MIGRATION_COST: Nanos = Nanos(500_000);
 
-/// How a task sleeps.
+/// When a task fell asleep, and how long it sleeps on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SleepHistory {
-    /// When it last went to sleep. 0: never.
+    /// When the task last fell asleep. 0: never.
     pub since: Nanos,
-    /// For how long it sleeps, usually. 0: nothing is known.
+    /// How long it sleeps on average. 0: not known yet.
     pub average: Nanos,
 }
 
 impl SleepHistory {
-    /// It goes to sleep. Says until when its CPU is to be kept for it, if its habits are known.
+    /// The task falls asleep. Returns until when its CPU is to be kept for it, or `None` if the average is not known
+    /// yet.
     pub fn sleep(&mut self, now: Nanos) -> Option<Nanos> {
         self.since = now;
         (self.average.0 > 0).then_some(Nanos(now.0.saturating_add(self.average.0)))
     }
 
-    /// As [`sleep`](Self::sleep), and says until when the CPU is kept now that was kept until `hot_until`.
+    /// As [`sleep`](Self::sleep), and returns the new end of the CPU's window, which ended at `hot_until` before.
     pub fn sleep_on(&mut self, now: Nanos, hot_until: Nanos) -> Nanos {
         self.sleep(now).map_or(hot_until, |until| until.max(hot_until))
     }
 
-    /// It wakes: once per sleep, and not if it was woken while it ran.
+    /// The task wakes. Called once per sleep, and not for a wake that comes while the task runs.
     pub fn wake(&mut self, now: Nanos) {
         let slept = now.0.saturating_sub(self.since.0);
         if self.since.0 == 0 || slept > SYSCTL_MIGRATION_COST.0 {

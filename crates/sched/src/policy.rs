@@ -1,9 +1,8 @@
-//! Policy: where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
+//! Policies: which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
 //!
-//! Model.   Three questions, one trait, one file per answer. [`Home`] is the default. [`SharedQueue`] is Linux's
-//!          placement, as far as a runtime can have it. [`PolicyKind`] names both, and is itself a policy: the one
-//!          that it names. [`near`] finds the CPUs that all of them name.
-//! Number.  Two policies by name.
+//! [`Policy`] is the trait; each policy is one file. [`Home`] is the default. [`SharedQueue`] is Linux's placement, as
+//! far as a runtime has the facts for it. [`PolicyKind`] names both and is itself a policy: the one that it names.
+//! [`near`] has the searches that policies share.
 
 mod home;
 mod kind;
@@ -19,60 +18,64 @@ pub use shared_queue::SharedQueue;
 use crate::{QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
 use warmcore_types::{CpuId, Nanos};
 
-/// Where a wakee goes, what an idle CPU takes, and who is woken when work piles up.
+/// Which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
+///
+/// Averages of polls are the mean run time of a CPU's tasks between two switches, as the scheduler measures it.
 pub trait Policy {
-    /// Where a wakee goes.
+    /// The queue that a woken task enters.
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision;
 
-    /// What a CPU does that has nothing to do.
+    /// What the CPU `me` does, which has no tasks.
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision;
 
-    /// Which of the tasks that wait on a CPU a [`StealDecision::From`] takes, and [`balance`](Policy::balance).
+    /// Which task of a backlog is moved, by [`StealDecision::From`] and by [`balance`](Policy::balance).
     fn steal_order(&self) -> StealOrder {
         StealOrder::Last
     }
 
-    /// From how many on that wait on a CPU, whose tasks run for so long at a time, help is worth its price.
+    /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost.
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
         let _ = average_poll;
         1
     }
 
-    /// A task was put behind others on the CPU `at`, which runs: whom to kick, of those that sleep. The host
-    /// asks only if nobody is looking for work already. And it asks again whenever somebody who looked has
-    /// found something, wherever that was, and more wait, wherever they do: else the last who looks is content
-    /// with what was its own, and CPUs sleep on beside a queue.
+    /// A task was queued on the CPU `at` behind another one: which parked CPU to kick, if any.
+    ///
+    /// The scheduler asks only while no other CPU is searching. It asks again each time a searching CPU has found a
+    /// task, wherever that was, while more tasks wait on any CPU. Otherwise the last searching CPU would stop with the
+    /// task that it found, and parked CPUs would stay parked while tasks wait.
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;
 
-    /// How many of those that wait on `other` are to come to `me`, where tasks wait as well. The host asks now and
-    /// then, and does it only if the answer was the same for as long as a move costs. For hosts that don't count
-    /// polls; one that does asks [`shares`](Self::shares) instead.
+    /// How many tasks of the backlog of `other` are to move to `me`, which has a backlog itself.
+    ///
+    /// For schedulers that do not count polls: they ask now and then, and move tasks only if the answer stays the same
+    /// for as long as a move costs. A scheduler that counts polls asks [`shares`](Self::shares) instead.
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0
     }
 
-    /// Whether a CPU that never idles takes tasks from one whose tasks get fewer polls: [`Shares`](crate::Shares)
+    /// Whether a CPU that is never idle takes tasks from a CPU whose tasks get fewer polls. [`Shares`](crate::Shares)
     /// says how many.
     fn shares(&self) -> bool {
         false
     }
 
-    /// In which order the next round goes, on a CPU whose tasks run for so long at a time.
+    /// The order of the next round on a CPU with this average poll.
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
         let _ = average_poll;
         QueueOrder::Fifo
     }
 
-    /// How often in a row a task may run at once that the task before it woke, ahead of all who wait, on a CPU
-    /// whose tasks run for so long at a time.
+    /// How often in a row the LIFO slot may be served on a CPU with this average poll: the task that the running task
+    /// woke last runs next, before the queue. 0: no LIFO slot.
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         let _ = average_poll;
         0
     }
 
-    /// What a move costs a task that runs for so long at a time.
+    /// What moving a task with this average poll costs.
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
         let _ = average_poll;
         Nanos(0)

@@ -1,4 +1,5 @@
-//! Every answer names a CPU that is allowed and online, whatever the facts, and is the same twice.
+//! Every answer of a policy names a CPU that is allowed and online, whatever the facts are, and is the same when asked
+//! twice.
 
 #[path = "common/answers.rs"]
 mod answers;
@@ -15,30 +16,30 @@ use warmcore_types::{CpuId, Nanos};
 fn habits(policy: PolicyKind) -> Habits {
     let is_home = policy == PolicyKind::Home;
     let helps = if is_home { Helps::WhereStuck } else { Helps::Sometimes };
-    Habits { has_one_queue: false, keeps_debts: is_home, looks_at_all: true, helps }
+    Habits { has_one_queue: false, keeps_accrued_costs: is_home, looks_at_all: true, helps }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_wakee_goes_where_it_may_run((which, facts, wake) in case()) {
+    fn a_woken_task_goes_to_a_cpu_that_it_may_run_on((which, facts, wake) in case()) {
         for policy in PolicyKind::all() {
-            answers::a_wakee_goes_where_it_may(&policy, habits(policy), &MACHINES[which].1, &facts, &wake)?;
+            answers::a_woken_task_goes_where_it_may(&policy, habits(policy), &MACHINES[which].1, &facts, &wake)?;
         }
     }
 
     #[test]
-    fn a_cpu_that_is_called_to_help_is_idle_and_online((which, facts, wake) in case()) {
+    fn a_cpu_to_notify_is_idle_and_online((which, facts, wake) in case()) {
         for policy in PolicyKind::all() {
-            answers::a_called_cpu_is_idle(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+            answers::a_cpu_to_notify_is_idle(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
         }
     }
 
     #[test]
-    fn a_pull_is_from_where_tasks_wait((which, facts, wake) in case()) {
+    fn a_steal_is_from_where_tasks_wait((which, facts, wake) in case()) {
         for policy in PolicyKind::all() {
-            answers::a_pull_is_from_where_tasks_wait(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+            answers::a_steal_is_from_where_tasks_wait(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
         }
     }
 
@@ -50,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn under_home_nobody_sleeps_beside_a_new_task((which, facts, mut wake) in case()) {
+    fn under_home_an_idle_cpu_is_kicked_for_a_new_task((which, facts, mut wake) in case()) {
         let machine = &MACHINES[which].1;
         (wake.wakee.prev_cpu, wake.waker) = (None, WakeSource::Outside(None));
         let is_idle = |cpu: &CpuId| facts.is_idle(*cpu) && !facts.is_offline(*cpu);
@@ -59,7 +60,7 @@ proptest! {
         if idle.any(|cpu| may(machine, wake.wakee.allowed, cpu)) {
             let kicked = placed.kick.filter(is_idle);
             prop_assert!(kicked.is_some(), "{placed:?}");
-            // What may run anywhere lies where the one looks first that is woken for it.
+            // A task that may run anywhere lies in the queue that the kicked CPU looks into first.
             let there = kicked.map(|cpu| match wake.wakee.allowed {
                 Allowed::Anywhere => TargetQueue::Shard(machine.shard_of(cpu)),
                 _ => TargetQueue::Cpu(cpu),
@@ -69,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn a_policy_asked_by_name_answers_as_itself((which, facts, wake) in case()) {
+    fn a_policy_by_name_answers_as_the_policy((which, facts, wake) in case()) {
         let machine = &MACHINES[which].1;
         let plain = [Home.wake(machine, &facts, &wake), SharedQueue.wake(machine, &facts, &wake)];
         prop_assert_eq!(PolicyKind::all().map(|kind| kind.wake(machine, &facts, &wake)), plain);
@@ -99,12 +100,12 @@ proptest! {
             now += new;
             task.wake(Nanos(now));
         }
-        // A tenth of the change, and what eighths lose by rounding.
+        // A tenth of the change, and what the eighths lose by rounding.
         prop_assert!(task.average.0.abs_diff(new) <= old.abs_diff(new) / 10 + 16, "{:?}", task.average);
     }
 
     #[test]
-    fn a_long_sleep_says_nothing(average in 1..500_000u64, slept in 500_001..u64::MAX / 2) {
+    fn a_long_sleep_does_not_change_the_average(average in 1..500_000u64, slept in 500_001..u64::MAX / 2) {
         let mut task = SleepHistory { since: Nanos(0), average: Nanos(average) };
         task.sleep(Nanos(7));
         task.wake(Nanos(7 + slept));
@@ -113,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn a_name_is_read_back() {
+fn each_policy_is_parsed_from_its_name() {
     for policy in PolicyKind::all() {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }
@@ -121,16 +122,17 @@ fn a_name_is_read_back() {
 }
 
 #[test]
-fn a_task_whose_only_cpu_is_gone_runs_elsewhere_sooner_than_never() {
+fn a_task_whose_cpus_are_all_offline_runs_on_another() {
     PolicyKind::all().iter().for_each(answers::a_task_whose_cpus_are_gone_runs_elsewhere);
 }
 
-/// Two that talk take turns while the others wait: only if their data are worth it, and a millisecond at most.
+/// The LIFO slot lets two tasks that talk alternate while others wait: only if their polls are long enough to have a
+/// working set, and for a millisecond at most.
 #[test]
-fn heavy_ones_that_talk_take_turns_for_a_while() {
-    let chain = |poll_us: u64| warmcore_sched::policy::Home.max_lifo_polls(Nanos(poll_us * 1_000));
-    assert_eq!(chain(1), 0);
-    assert_eq!(chain(20), 16);
-    assert_eq!(chain(200), 5);
-    assert_eq!(chain(10_000), 0);
+fn the_lifo_slot_serves_long_polls_for_a_limited_time() {
+    let polls = |poll_us: u64| warmcore_sched::policy::Home.max_lifo_polls(Nanos(poll_us * 1_000));
+    assert_eq!(polls(1), 0);
+    assert_eq!(polls(20), 16);
+    assert_eq!(polls(200), 5);
+    assert_eq!(polls(10_000), 0);
 }

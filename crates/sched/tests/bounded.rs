@@ -1,7 +1,7 @@
-//! A CPU that has nothing to do looks at a bounded number of those where somebody waits, and overlooks none for good.
+//! Under Home an idle CPU looks at a bounded number of the CPUs where tasks wait, and misses none of them for good.
 //!
-//! Model.   384 CPUs, on all of which somebody waits who is not due; the view counts whom it is asked about.
-//! Number.  At most 32 CPUs, the rest of the shard with which that is reached, and two shards more.
+//! 384 CPUs, on all of which a task waits that may not be stolen yet; the view counts for which CPUs it is asked. A
+//! search looks at 32 CPUs at most, the rest of the shard in which it reaches that number, and two shards more.
 
 mod common;
 
@@ -10,10 +10,10 @@ use std::cell::Cell;
 use warmcore_sched::{Home, Policy, SchedDomains, StealDecision, View};
 use warmcore_types::{CpuId, Nanos};
 
-/// So many are weighed at most.
+/// The most CPUs that a search looks at.
 const LOOKS_MAX: u32 = 32 + 3 * 16;
 
-/// Facts that count how often somebody asks what waits on a CPU.
+/// Facts that count how often a policy asks what a steal from a CPU would cost.
 struct Counted {
     facts: Facts,
     looks: Cell<u32>,
@@ -49,8 +49,8 @@ impl View for Counted {
 
 const NOW: Nanos = Nanos(1_000_000);
 
-/// Somebody waits everywhere, since now.
-fn all_wait() -> (SchedDomains, Counted) {
+/// A task waits on every CPU but the first, since now.
+fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
     let machine = whole(&drawn(2, 12, 8, 2));
     let mut facts = Facts::busy(&machine);
     facts.cpus[0].idle = true;
@@ -61,20 +61,20 @@ fn all_wait() -> (SchedDomains, Counted) {
 }
 
 #[test]
-fn who_looks_asks_about_a_few_however_large_the_machine() {
-    let (machine, view) = all_wait();
+fn a_search_looks_at_few_cpus_however_large_the_machine() {
+    let (machine, view) = tasks_wait_everywhere();
     let pull = Home.steal(&machine, &view, CpuId(0), NOW);
     assert!(matches!(pull, StealDecision::Until(at) if at > NOW), "{pull:?}");
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
 
-/// One CPU far away has been stuck for long; whoever is near is never due.
+/// One distant CPU has been stuck for long, and no task nearby may be stolen yet.
 #[test]
-fn nobody_is_overlooked_for_good() {
-    let (machine, mut view) = all_wait();
+fn a_stuck_cpu_far_away_is_found_in_the_end() {
+    let (machine, mut view) = tasks_wait_everywhere();
     let far = CpuId(383);
     view.facts.cpus[far.index()].stuck = true;
-    // It looks again every 264 µs, which is when those near would be due.
+    // The CPU searches every 264 µs, which is when the tasks nearby might be stolen if they still waited.
     let found = (0..100u64).find(|look| {
         let now = Nanos(NOW.0 + look * 264_000);
         view.facts.cpus.iter_mut().for_each(|cpu| cpu.since = now);
@@ -84,8 +84,8 @@ fn nobody_is_overlooked_for_good() {
 }
 
 #[test]
-fn who_waits_far_away_alone_is_found_at_once() {
-    let (machine, mut view) = all_wait();
+fn the_only_waiting_task_is_found_at_once_however_far() {
+    let (machine, mut view) = tasks_wait_everywhere();
     view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
     view.facts.cpus[383].since = Nanos(0);
     let pull = Home.steal(&machine, &view, CpuId(0), NOW);

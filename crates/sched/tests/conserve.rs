@@ -1,8 +1,8 @@
-//! No CPU sleeps for long beside a task that waits, and tasks move no more than that takes.
+//! Under Home no CPU sleeps for long while a task waits, and tasks move no more often than that takes.
 //!
-//! Model.   `common/model.rs`: imagined CPUs in imagined time.
-//! Number.  Under Home a CPU stays idle beside one waiting task for at most the migration cost times (distance factor + 1), or the
-//!          policy's patience, and a poll, since help is asked for after each, and four kicks. Farness is 1 within an LLC, 2 on a node, 4 across the machine.
+//! `common/model.rs` simulates the CPUs. A CPU stays idle beside one waiting task for at most the migration cost times
+//! (distance factor + 1), or `MIN_STEAL_DELAY` if that is more, one poll, since the policy is asked for a CPU to kick
+//! after each, and four kicks. The distance factor is 1 within an LLC, 2 on a node, 4 across the machine.
 
 mod common;
 
@@ -15,24 +15,26 @@ use warmcore_types::{CpuId, LlcId, Nanos};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// When things have settled.
+/// What is measured begins here, after the tasks have spread.
 const SETTLED: u64 = 10 * MS;
 const END: u64 = 20 * MS;
 
-/// Home lets a few light tasks wait for so long, whatever they carry.
+/// Home's: a task waits this long at least before it is stolen, however small its migration cost.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
-/// Kicks between the time when somebody may be taken and when he is: of who asked first, and of who is next.
+/// Kicks between the time when a task may be stolen and its poll: that of the CPU that is asked first, and those of the
+/// next ones.
 const KICKS: u64 = 4;
 
-/// A machine evenly loaded moves at most this part of its wakes.
+/// A machine that is evenly loaded moves at most this part of its wakes.
 const MOVED_MAX: f64 = 0.01;
 
-/// This part, if anybody wakes anybody, and the half of the tasks wait: some CPUs run dry now and then, and pull.
+/// The same if tasks wake each other at random and half of them wait: some CPUs run out of tasks now and then, and
+/// steal.
 const MOVED_BY_MESSAGES_MAX: f64 = 0.03;
 
-/// And this part, if polls take up to 1 ms: a migration cost is 400 µs at most, so who waits behind such a poll had better
-/// move.
+/// The same if polls take up to 1 ms: a migration costs 400 µs at most, so that a task behind such a poll gains by
+/// moving.
 const MOVED_LONG_MAX: f64 = 0.08;
 
 struct TestMachine {
@@ -117,7 +119,7 @@ fn loads() -> [Load; 9] {
             tasks: |n| many(2 * n, |i| Task::new((16 * US, 17 * US), Then::Pass(i ^ 1))),
         },
         Load {
-            name: "messages to anybody",
+            name: "messages to random tasks",
             poll_max: 40 * US,
             tasks: |n| many(n.max(4), |_| Task::new((16 * US, 40 * US), Then::Message(4))),
         },
@@ -143,10 +145,10 @@ fn loads() -> [Load; 9] {
     ]
 }
 
-/// How long a CPU may stay idle beside the same waiting task.
+/// How long a CPU may stay idle while the same task waits.
 fn bound(machine: &TestMachine, load: &Load) -> u64 {
     let migration_cost = Home.migration_cost(Nanos(load.poll_max)).0;
-    // Help is asked for after each poll, and when one gets long; it is refused while nothing is due.
+    // The policy is asked after each poll, and when a poll gets long; it kicks no CPU before a task may be stolen.
     let asked = load.poll_max.min(LONG);
     (migration_cost * (machine.distance_factor + 1)).max(MIN_STEAL_DELAY) + asked + KICKS * WAKEUP_COST
 }
@@ -172,7 +174,7 @@ fn under_home_no_cpu_sleeps_for_long_beside_a_task_that_waits() {
 }
 
 #[test]
-fn from_one_cpu_all_are_set_to_work_one_kick_after_the_other() {
+fn tasks_on_one_cpu_start_all_others_one_kick_after_the_other() {
     for (machine, load) in machines().iter().flat_map(|machine| loads().map(|load| (machine, load))) {
         let outcome = run(PolicyKind::Home, machine, &load, 0);
         let ramp = machine.online().count() as u64 * 2 * WAKEUP_COST;
@@ -183,7 +185,7 @@ fn from_one_cpu_all_are_set_to_work_one_kick_after_the_other() {
 }
 
 #[test]
-fn a_machine_evenly_loaded_moves_hardly_anybody() {
+fn an_evenly_loaded_machine_moves_few_tasks() {
     for machine in machines() {
         for (name, per_cpu, poll, sleep) in [
             ("timers", 2, (16 * US, 100 * US), (100 * US, 300 * US)),
@@ -204,9 +206,9 @@ fn a_machine_evenly_loaded_moves_hardly_anybody() {
     }
 }
 
-/// On each CPU as many as run and wait, and each wakes anybody: nobody is worth going to.
+/// Each CPU has one task that runs and one that waits, and each task wakes any other: no task gains by moving.
 #[test]
-fn who_is_woken_by_anybody_stays_at_home() {
+fn a_task_with_random_wakers_stays_on_its_cpu() {
     for machine in machines() {
         let online: Vec<u32> = machine.online().collect();
         let n = 8 * online.len();
@@ -224,7 +226,7 @@ fn who_is_woken_by_anybody_stays_at_home() {
 }
 
 #[test]
-fn a_pair_comes_together_and_stays() {
+fn two_tasks_that_talk_meet_on_one_cpu_and_stay() {
     for machine in machines() {
         let pairs = machine.online().count() as u32;
         let tasks = (0..2 * pairs as usize).map(|i| Task::new((4 * US, 5 * US), Then::Pass(i ^ 1))).collect();
@@ -235,10 +237,10 @@ fn a_pair_comes_together_and_stays() {
     }
 }
 
-/// A CPU that was told a time gets there by itself: two tasks on one CPU, one of which the other CPU takes when
-/// it is due, though nobody ever kicks again.
+/// A CPU that was told to search at a time does so without a kick: of two tasks on one CPU the other CPU steals one
+/// when it may, though no task is woken any more.
 #[test]
-fn who_was_told_a_time_looks_then_without_a_kick() {
+fn a_cpu_that_sleeps_until_a_time_searches_then_without_a_kick() {
     let topology = drawn(1, 1, 2, 1);
     let tasks = vec![Task::new((30 * US, 31 * US), Then::Yield), Task::new((30 * US, 31 * US), Then::Yield)];
     let outcome = Model::new(&topology, PolicyKind::Home, &[], tasks).run(Some(CpuId(0)), 0, 10 * MS);
@@ -247,7 +249,7 @@ fn who_was_told_a_time_looks_then_without_a_kick() {
 }
 
 #[test]
-fn a_lost_kick_costs_a_wait_and_no_more_while_anybody_works() {
+fn a_lost_kick_costs_only_a_wait_while_a_cpu_works() {
     for machine in machines().into_iter().take(3) {
         let tasks = (0..2 * machine.cpus())
             .map(|_| Task::new((16 * US, 100 * US), Then::Sleep(100 * US, 300 * US)))
@@ -260,9 +262,10 @@ fn a_lost_kick_costs_a_wait_and_no_more_while_anybody_works() {
     }
 }
 
-/// A host must not lose the last one: [`StealDecision::Nothing`](warmcore_sched::StealDecision) has no time at which to look again.
+/// A scheduler must not lose the last kick: [`StealDecision::Nothing`](warmcore_sched::StealDecision) has no time at
+/// which to search again.
 #[test]
-fn if_all_sleep_a_lost_kick_loses_the_task() {
+fn a_lost_kick_loses_the_task_if_all_cpus_are_parked() {
     let tasks = vec![Task::new((16 * US, 17 * US), Then::Yield).at_home(1)];
     let mut model = Model::new(&drawn(1, 1, 2, 1), PolicyKind::Home, &[], tasks);
     model.lose_one_kick_in = 1;

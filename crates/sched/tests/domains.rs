@@ -1,4 +1,4 @@
-//! Whatever the machine, a CPU's neighbours are all the others, nearest first, and its shard is of whole cores.
+//! On each machine `others` is all other CPUs, nearest first, and a shard is whole cores of one LLC.
 
 mod common;
 
@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use warmcore_sched::{Distance, SchedDomains};
 use warmcore_types::CpuId;
 
-/// A shard serves at most so many CPUs.
+/// The largest number of CPUs of a shard.
 const SHARD_CPUS_MAX: usize = 16;
 
 fn cpus(machine: &SchedDomains) -> impl Iterator<Item = CpuId> {
-    // Of a crowd, some: each has as many others.
+    // Some of the CPUs of a large machine: each of them has as many others.
     let step = if machine.cpus() > 400 { 37 } else { 1 };
     (0..machine.cpus() as u32).step_by(step).map(CpuId)
 }
 
 #[test]
-fn others_are_each_of_the_others_once_nearest_first() {
+fn others_names_each_other_cpu_once_nearest_first() {
     for (name, machine) in all_machines() {
         for cpu in cpus(&machine) {
             let others: Vec<CpuId> = machine.others(cpu).collect();
@@ -31,7 +31,7 @@ fn others_are_each_of_the_others_once_nearest_first() {
 }
 
 #[test]
-fn a_distance_is_the_same_both_ways_and_none_only_to_oneself() {
+fn a_distance_is_the_same_both_ways_and_same_only_to_itself() {
     for (name, machine) in all_machines() {
         for (a, b) in cpus(&machine).flat_map(|a| cpus(&machine).map(move |b| (a, b))) {
             assert_eq!(machine.distance(a, b), machine.distance(b, a), "{name}: {a} {b}");
@@ -41,7 +41,7 @@ fn a_distance_is_the_same_both_ways_and_none_only_to_oneself() {
 }
 
 #[test]
-fn shards_are_whole_cores_of_one_llc_and_not_too_many() {
+fn a_shard_is_whole_cores_of_one_llc_and_not_too_large() {
     for (name, machine) in all_machines() {
         let mut seen = 0;
         for shard in 0..machine.shards() {
@@ -62,7 +62,7 @@ fn shards_are_whole_cores_of_one_llc_and_not_too_many() {
 }
 
 #[test]
-fn shards_are_all_there_nearest_first() {
+fn shards_from_names_each_shard_once_nearest_first() {
     for (name, machine) in all_machines() {
         for cpu in cpus(&machine) {
             let shards: Vec<usize> = machine.shards_from(cpu).collect();

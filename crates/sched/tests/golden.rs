@@ -1,6 +1,6 @@
-//! The golden wakes: what this crate's policies say to the facts in `fixtures/wakes`.
+//! The golden wakes: what this crate's policies answer to the facts in `fixtures/wakes`.
 //!
-//! The files hold answers of other policies too, which a simulation compares with: `tools/sim` asks those.
+//! The files also hold answers of policies that only the simulator has; its own test asks those.
 
 mod common;
 #[path = "common/golden.rs"]
@@ -8,7 +8,7 @@ mod golden;
 
 use warmcore_sched::PolicyKind;
 
-/// Policies that the files ask and this crate doesn't have.
+/// Policies that the files have answers of and this crate doesn't have.
 const OTHERS: [&str; 3] = ["prev-cpu", "global-fifo", "work-steal"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! No question allocates, whatever the answer.
+//! No question to a policy allocates, whatever it answers.
 
 mod common;
 

@@ -1,8 +1,8 @@
-//! Equal tasks get equal shares of CPUs that never idle, over a scripted clock.
+//! Equal tasks get equal shares of CPUs that are never idle, by a scripted clock.
 //!
-//! Each imagined CPU gives the tasks of its queue one poll after the other; each poll takes its time, stretched where
-//! the script gives the CPU to another process. After some polls, 1 ms after the last look, the CPU looks at a
-//! neighbour and takes as many of the tasks that wait there as [`Shares`] says, by lot, as the runtime does.
+//! Each simulated CPU gives the tasks of its queue one poll after the other; each poll takes its time, longer where the
+//! script gives the CPU to another process. When 1 ms has passed since the last look, the CPU looks at a neighbour, and
+//! takes as many tasks of its backlog as [`Shares`] says, drawn at random, as the runtime does.
 
 mod common;
 
@@ -16,20 +16,20 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Between two looks.
+/// The time between two looks at a neighbour.
 const LOOK: u64 = MS;
 
-/// A CPU reads its clock after so many polls as take this time, or one more: with the same number each time it could
-/// find the same one of three tasks waiting whenever it looks.
+/// A CPU reads its clock after as many polls as take this time, or one more. With the same number each time it could
+/// find the same one of three tasks queued at each look.
 const MAINTENANCE: u64 = 200 * US;
 
-/// What an idle CPU lets a task wait before it takes it.
+/// How long a task waits before an idle CPU steals it.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
-/// Largest ÷ smallest, as promised.
+/// The largest number of polls of a task over the smallest, as promised.
 const BAND: f64 = 1.25;
 
-/// A poll in 100 follows a move, at most.
+/// At most one poll in 100 follows a move.
 const MOVED_MAX: f64 = 0.01;
 
 /// xorshift64.
@@ -44,7 +44,7 @@ impl Rng {
     }
 }
 
-/// When a CPU belongs to another process: of each period so much at its beginning, within from and to.
+/// When a CPU belongs to another process: the first part of each period, within from and to.
 #[derive(Clone, Copy)]
 struct Stolen {
     cpu: usize,
@@ -60,15 +60,15 @@ struct Cpu {
     pace: Pace,
     shares: Shares,
     look_at: u64,
-    /// Polls until it reads the clock.
+    /// Polls until the CPU reads the clock.
     left: u64,
-    /// When the one that polls now, the queue's first, is done; and whether there is one.
+    /// When the poll that runs now ends, which is of the queue's first task. `None`: no poll runs.
     ends_at: Option<u64>,
 }
 
 struct World {
     machine: SchedDomains,
-    /// Whether its policy takes tasks from a CPU that never idles.
+    /// Whether the policy takes tasks from a CPU that is never idle.
     takes_shares: bool,
     cpus: Vec<Cpu>,
     polls: Vec<u64>,
@@ -80,7 +80,8 @@ struct World {
 }
 
 impl World {
-    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. Task j takes `poll(j)` at a time.
+    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. Task j takes `poll(j)` at a
+    /// time.
     fn new(policy: Option<PolicyKind>, on: &[usize], poll: impl Fn(usize) -> u64) -> Self {
         let machine = whole(&drawn(1, 1, on.len() as u32, 1));
         let mut first = 0;
@@ -100,7 +101,7 @@ impl World {
         Self { machine, takes_shares, cpus, polls, prev_cpu, poll, moved, rng, stolen }
     }
 
-    /// When the CPU has worked for so long from `from` on.
+    /// When the CPU has worked for this long, if it begins at `from`.
     fn worked(&self, cpu: usize, from: u64, mut work: u64) -> u64 {
         let mut now = from;
         loop {
@@ -185,9 +186,9 @@ impl World {
         Pace { queued: self.cpus[i].queue.len() as u32, ..self.cpus[i].pace }
     }
 
-    /// How many came that had run.
+    /// Moves up to `at_most` tasks. Returns how many of them had run before.
     fn take(&mut self, to: usize, from: usize, at_most: u32) -> u32 {
-        // The first one runs.
+        // The first task of the queue runs.
         let runs = usize::from(self.cpus[from].ends_at.is_some());
         let mut had_run = 0;
         for _ in 0..at_most {
@@ -216,8 +217,8 @@ fn spread(shares: &[u64]) -> f64 {
     *shares.iter().max().unwrap() as f64 / *shares.iter().min().unwrap() as f64
 }
 
-/// How the tasks may lie at first on two CPUs.
-fn beginnings(tasks: usize) -> Vec<[usize; 2]> {
+/// Ways to distribute the tasks over two CPUs at first.
+fn distributions(tasks: usize) -> Vec<[usize; 2]> {
     let most = tasks - 1;
     let mut all = vec![[most, 1], [tasks * 3 / 4, tasks - tasks * 3 / 4], [tasks / 2, tasks - tasks / 2]];
     all.retain(|[a, b]| *a > 0 && *b > 0);
@@ -232,10 +233,10 @@ fn equal_tasks_get_equal_shares() {
     let mut wrong = String::new();
     for policy in [PolicyKind::Home, PolicyKind::SharedQueue] {
         for tasks in [2, 3, 4, 5, 16, 63, 64] {
-            for (on, poll) in beginnings(tasks).into_iter().flat_map(|on| POLLS.map(|poll| (on, poll))) {
+            for (on, poll) in distributions(tasks).into_iter().flat_map(|on| POLLS.map(|poll| (on, poll))) {
                 let mut world = World::new(Some(policy), &on, |_| poll);
-                // With an odd number one has to be a task more, now here and now there.
-                // Ten times as long. And short polls are so many that less time will do.
+                // With an odd number of tasks one CPU has a task more, now this one and now that one, so it takes ten
+                // times as long. With short polls there are so many of them that less time is enough.
                 let until = if tasks % 2 == 0 { 2 * S } else { 20 * S };
                 world.run(until / (100 * US / poll).clamp(1, 5));
                 let (spread, moved) = (world.spread(), world.moved());
@@ -267,7 +268,7 @@ fn even_queues_on_even_cpus_move_nothing() {
 }
 
 #[test]
-fn a_cpu_that_other_processes_use_does_not_slow_its_tasks_alone() {
+fn a_cpu_that_other_processes_use_slows_all_tasks_alike() {
     let mut wrong = String::new();
     for tasks in [3, 4, 8, 33, 64] {
         for poll in [20 * US, 500 * US] {
@@ -294,7 +295,7 @@ fn a_cpu_that_other_processes_use_does_not_slow_its_tasks_alone() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Whatever the script: no CPU takes more than one task in so many of its polls, and those saved.
+/// Whatever the script does, no CPU takes more than one task in so many of its polls, and those saved.
 #[test]
 fn moves_are_few_whatever_happens() {
     for seed in 1..20 {
@@ -315,9 +316,9 @@ fn moves_are_few_whatever_happens() {
     }
 }
 
-/// How many tasks come in so many looks at a neighbour that has one task, while this CPU has `tasks`; each does so many
-/// polls between two looks.
-fn only_tasks_that_come(tasks: u32, polls_here: u64, polls_there: u64) -> u32 {
+/// How many tasks move in a number of looks at a neighbour that has one task, while this CPU has `tasks`. Each of the
+/// two does so many polls between two looks.
+fn moves_of_an_only_task(tasks: u32, polls_here: u64, polls_there: u64) -> u32 {
     let mut shares = Shares::default();
     let pace = |polls, queued| Pace { polls, parks: 0, queued };
     let look = |look: u64| {
@@ -328,10 +329,14 @@ fn only_tasks_that_come(tasks: u32, polls_here: u64, polls_there: u64) -> u32 {
 }
 
 #[test]
-fn the_only_task_of_a_cpu_stays_where_its_round_is_the_shorter_one() {
-    assert_eq!(only_tasks_that_come(1, 100, 90), 0, "two tasks on two CPUs: together they would get 50 each");
-    assert_eq!(only_tasks_that_come(1, 100, 51), 0);
-    assert_eq!(only_tasks_that_come(2, 100, 34), 0, "a third of 100");
-    assert!(only_tasks_that_come(1, 100, 40) > 0, "half of this CPU is more than all of that one");
-    assert!(only_tasks_that_come(1, 100, 0) > 0, "a CPU that does nothing");
+fn the_only_task_of_a_cpu_stays_if_its_round_is_the_shorter_one() {
+    assert_eq!(
+        moves_of_an_only_task(1, 100, 90),
+        0,
+        "two tasks on two CPUs: together they would get 50 each"
+    );
+    assert_eq!(moves_of_an_only_task(1, 100, 51), 0);
+    assert_eq!(moves_of_an_only_task(2, 100, 34), 0, "a third of 100");
+    assert!(moves_of_an_only_task(1, 100, 40) > 0, "half of this CPU is more than all of that one");
+    assert!(moves_of_an_only_task(1, 100, 0) > 0, "a CPU that does nothing");
 }

@@ -1,7 +1,7 @@
-//! What Home pays for a task's wakes, beside what it would have paid by always staying and by always following.
+//! What Home pays for a task's wakes, compared with always staying and always following the waker.
 //!
-//! Model.   One task, some CPUs in one LLC, nobody else. A wake by another CPU costs a kick if the task's CPU
-//!          sleeps, and a hand-over if it runs; a move costs the migration cost.
+//! One task and some CPUs in one LLC. A wake by another CPU costs a kick if the task's CPU is parked, and a hand-over
+//! if it runs; a move costs the migration cost.
 
 mod common;
 
@@ -9,15 +9,15 @@ use common::{Facts, drawn, whole};
 use warmcore_sched::{Home, Policy, SchedDomains, TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// Against one waker, whatever it does.
+/// The largest ratio against one waker, whatever it does.
 const RATIO_MAX: u64 = 2;
-/// Against wakers that come by chance, in the long run: the same, and a tenth for chance.
+/// The largest ratio against random wakers in the long run: the same, and a tenth for chance.
 const RATIO_BY_CHANCE_MAX: f64 = 2.2;
 
-/// One wake: by whom, and whether the task's CPU sleeps.
+/// One wake: the CPU that wakes, and whether the task's CPU is parked.
 type Call = (u32, bool);
 
-/// What a wake at home costs more than one at the waker's, as the policy itself says it.
+/// What a wake on the previous CPU costs more than one on the waker's, as the policy counts it.
 fn price(machine: &SchedDomains, facts: &mut Facts, home: u32, idle: bool) -> u64 {
     facts.cpus[home as usize].idle = idle;
     let wakee = Wakee { prev_cpu: Some(CpuId(home)), migration_cost: Nanos(u64::MAX), ..Wakee::default() };
@@ -79,7 +79,7 @@ impl Chance {
 }
 
 #[test]
-fn against_one_waker_it_pays_at_most_twice_the_better_of_staying_and_following() {
+fn against_one_waker_home_pays_at_most_twice_the_better_of_staying_and_following() {
     let machine = whole(&drawn(1, 1, 2, 1));
     let mut chance = Chance(1);
     for round in 0..2000 {
@@ -94,7 +94,7 @@ fn against_one_waker_it_pays_at_most_twice_the_better_of_staying_and_following()
 }
 
 #[test]
-fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
+fn against_random_wakers_home_pays_about_twice_the_better_at_most() {
     let mut chance = Chance(2);
     let mut worst = 0.0;
     for cpus in [2, 3, 4, 8, 16] {
@@ -107,12 +107,12 @@ fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
             let calls: Vec<Call> = (0..20_000)
                 .map(|_| {
                     let mut at = chance.next(all);
-                    let who = weights.iter().position(|weight| {
+                    let waker = weights.iter().position(|weight| {
                         let is_here = at < *weight;
                         at = at.saturating_sub(*weight);
                         is_here
                     });
-                    (who.unwrap_or(0) as u32, chance.next(100) < sleeps)
+                    (waker.unwrap_or(0) as u32, chance.next(100) < sleeps)
                 })
                 .collect();
             let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);
@@ -129,13 +129,13 @@ fn against_wakers_that_come_by_chance_it_pays_about_twice_the_better_at_most() {
     println!("worst ratio by chance: {worst:.2}");
 }
 
-/// The promise is no more than that: a task has no memory of who woke it. (Nor could any rule that does not know
-/// what comes promise 2 here: two places and a price to change between them allow 3 at best.)
+/// The promise has a limit: a task remembers only its last waker. (No rule without knowledge of the future could
+/// promise 2 here: with two CPUs and a cost of changing between them, 3 is the best possible.)
 #[test]
-fn wakers_that_know_the_rule_make_it_pay_more() {
+fn wakers_that_know_the_rule_make_home_pay_more() {
     let machine = whole(&drawn(1, 1, 2, 1));
     let migration_cost = 64_000_u64;
-    // Kicks from one side until the task comes, then from the other.
+    // Kicks from one side until the task moves there, then from the other side.
     let kicks = migration_cost.div_ceil(price(&machine, &mut Facts::busy(&machine), 0, true)) as u32;
     let calls = (0..1000 * kicks).map(|i| (1 - i / kicks % 2, true));
     let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);

@@ -17,30 +17,30 @@ const OURS: [SimPolicyKind; 3] =
 fn habits(policy: SimPolicyKind) -> Habits {
     let has_one_queue = policy != SimPolicyKind::PrevCpu;
     let helps = if has_one_queue { Helps::Always } else { Helps::Sometimes };
-    Habits { has_one_queue, keeps_debts: false, looks_at_all: false, helps }
+    Habits { has_one_queue, keeps_accrued_costs: false, looks_at_all: false, helps }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_wakee_goes_where_it_may_run((which, facts, wake) in case()) {
+    fn a_woken_task_goes_to_a_cpu_that_it_may_run_on((which, facts, wake) in case()) {
         for policy in OURS {
-            answers::a_wakee_goes_where_it_may(&policy, habits(policy), &MACHINES[which].1, &facts, &wake)?;
+            answers::a_woken_task_goes_where_it_may(&policy, habits(policy), &MACHINES[which].1, &facts, &wake)?;
         }
     }
 
     #[test]
-    fn a_cpu_that_is_called_to_help_is_idle_and_online((which, facts, wake) in case()) {
+    fn a_cpu_to_notify_is_idle_and_online((which, facts, wake) in case()) {
         for policy in OURS {
-            answers::a_called_cpu_is_idle(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+            answers::a_cpu_to_notify_is_idle(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
         }
     }
 
     #[test]
-    fn a_pull_is_from_where_tasks_wait((which, facts, wake) in case()) {
+    fn a_steal_is_from_where_tasks_wait((which, facts, wake) in case()) {
         for policy in OURS {
-            answers::a_pull_is_from_where_tasks_wait(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
+            answers::a_steal_is_from_where_tasks_wait(&policy, habits(policy), &MACHINES[which].1, &facts, wake.now)?;
         }
     }
 
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn a_policy_asked_by_name_answers_as_itself((which, facts, wake) in case()) {
+    fn a_policy_by_name_answers_as_the_policy((which, facts, wake) in case()) {
         let machine = &MACHINES[which].1;
         let plain = [
             Policy::wake(&Home, machine, &facts, &wake),
@@ -97,7 +97,7 @@ fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
 }
 
 #[test]
-fn a_name_is_read_back() {
+fn each_policy_is_found_by_its_name() {
     for policy in SimPolicyKind::all() {
         assert_eq!(SimPolicyKind::by_name(&policy.to_string()), Some(policy));
     }
@@ -105,6 +105,6 @@ fn a_name_is_read_back() {
 }
 
 #[test]
-fn a_task_whose_only_cpu_is_gone_runs_elsewhere_sooner_than_never() {
+fn a_task_whose_cpus_are_all_offline_runs_on_another() {
     OURS.iter().for_each(answers::a_task_whose_cpus_are_gone_runs_elsewhere);
 }

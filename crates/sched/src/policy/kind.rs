@@ -1,8 +1,7 @@
-//! Kind: the policies by name, for hosts that are told at run time which one to use.
+//! PolicyKind: the policies by name, for schedulers that choose one at run time.
 //!
-//! Model.   A kind is itself a policy: it passes each question on by a `match`. No table of functions: the
-//!          compiler sees through, and a wake at home stays inline.
-//! Number.  One comparison more per question.
+//! A kind is itself a policy and passes each question on by a `match`, one comparison per question. There is no table
+//! of functions, so the compiler inlines the common case: a wake on the task's previous CPU.
 
 use super::{Home, Policy, SharedQueue};
 use crate::{QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
@@ -21,20 +20,20 @@ use warmcore_types::{CpuId, Nanos};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum PolicyKind {
-    /// Ours: home, and late pulling.
+    /// [`Home`]: a task wakes on its previous CPU, and idle CPUs steal late.
     #[default]
     Home,
-    /// Linux with a queue per LLC.
+    /// [`SharedQueue`]: Linux's placement, with a queue per LLC that idle CPUs take from at once.
     SharedQueue,
 }
 
 impl PolicyKind {
-    /// All of them, ours first.
+    /// All of them, the default first.
     pub const fn all() -> [Self; 2] {
         [Self::Home, Self::SharedQueue]
     }
 
-    /// What it is called on a command line.
+    /// The name that a command line takes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Home => "home",
@@ -58,7 +57,7 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// A name that is no policy's.
+/// The error of parsing a name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownPolicy {
     name: String,
@@ -142,7 +141,7 @@ impl Policy for PolicyKind {
 }
 
 impl PolicyKind {
-    /// The rarer arms, out of the way of the first.
+    /// The other policies, kept out of the way of the default one.
     #[inline(never)]
     fn wake_otherwise(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         ask!(self, policy => policy.wake(machine, view, wake))

@@ -1,25 +1,26 @@
-//! Near: the nearest CPU that is allowed, online, idle, or has the least to do.
+//! Searches that policies share: the nearest CPU that is allowed, online, idle, or least loaded.
 //!
-//! Model.   Every answer of every policy passes through here if the plain one won't do, so that what is named
-//!          is allowed and online, whatever the facts. A task that may run only where all is offline runs at
-//!          the nearest CPU that is online, as Linux does it: better out of place than never.
-//!          Who looks for an idle CPU goes through the shards that have one: a shard is at most 16 CPUs, and a
-//!          count of idle CPUs says which to enter. Nothing idle is missed for want of depth: a CPU that was
-//!          overlooked would sleep beside a task that waits, since nobody looks again. What shrinks as an
-//!          LLC fills is how many idle CPUs are passed over because their hot windows are open.
-//! Number.  384 CPUs in 24 shards, nobody idle: 24 loads.
-//! Source.  SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`.
-//!          Unlike version 2 of SIS_CACHE: the search goes on where the published one uses up its depth and gives up;
-//!          the first of those that are all kept is taken, where version 2's code takes the one behind those that it
-//!          passed over; and beyond the LLC if nothing in it is idle.
+//! Where the CPU that a policy would name is not allowed or offline, the policy takes one from here, so that each
+//! answer names a CPU that is allowed and online, whatever the facts are. A task all of whose CPUs are offline runs on
+//! the nearest CPU that is online, as in Linux.
+//!
+//! A search for an idle CPU enters only shards that have one, by a count per shard: 24 loads on 384 CPUs in 24 shards
+//! if no CPU is idle. It finds each idle CPU: if it missed one, that CPU would stay parked while a task waits. What
+//! shrinks as an LLC fills is how many idle CPUs it passes over because their hot windows are open.
+//!
+//! # Source
+//! SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`. Differences to
+//! version 2 of SIS_CACHE: the search goes on where that one has used up its depth; if all idle CPUs are kept it takes
+//! the first of them, where that code takes the one after those that it passed over; and it goes beyond the LLC if no
+//! CPU of it is idle.
 
 use crate::{Allowed, SchedDomains, TargetQueue, View, WakeDecision, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// An LLC is full when it is used to 100/117: Linux's `imbalance_pct` within an LLC.
+/// An LLC counts as full when 100/117 of it is in use: Linux's `imbalance_pct` of a domain within an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
-/// Whether a task may run on a CPU.
+/// Whether a task with this affinity may run on the CPU.
 pub fn may(machine: &SchedDomains, allowed: Allowed, cpu: CpuId) -> bool {
     match allowed {
         Allowed::Anywhere => true,
@@ -29,19 +30,19 @@ pub fn may(machine: &SchedDomains, allowed: Allowed, cpu: CpuId) -> bool {
     }
 }
 
-/// Whether a task may run there, and somebody runs tasks there.
+/// Whether a task with this affinity may run on the CPU, and the CPU is online.
 pub fn takes(machine: &SchedDomains, view: &impl View, allowed: Allowed, cpu: CpuId) -> bool {
     may(machine, allowed, cpu) && !view.is_offline(cpu)
 }
 
-/// The nearest CPU that takes the task, beginning with `near` itself.
+/// The nearest CPU that takes the task, beginning with `near` itself. If there is none, the nearest that is online.
 pub fn nearest_allowed(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let all = || std::iter::once(near).chain(machine.others(near));
     let allowed = all().find(|cpu| takes(machine, view, allowed, *cpu));
     allowed.or_else(|| all().find(|cpu| !view.is_offline(*cpu))).unwrap_or(near)
 }
 
-/// The CPU with the least to do of those that take the task; the nearest of these.
+/// The least loaded CPU of those that take the task; of several the nearest.
 pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let load = |cpu: &CpuId| u64::from(view.backlog(*cpu)) + u64::from(!view.is_idle(*cpu));
     let all = std::iter::once(near).chain(machine.others(near));
@@ -49,8 +50,8 @@ pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allow
     found.unwrap_or_else(|| nearest_allowed(machine, view, near, allowed))
 }
 
-/// Where to begin to look, for a task that has been nowhere: where its waker is; if that is unknown, the
-/// shard with the most idle CPUs, and of equals the one in whose queue the fewest wait.
+/// Where to begin a search for a task that has no previous CPU: at its waker. If the waker's CPU is not known, at the
+/// shard with the most idle CPUs, and of several the one with the shortest shared queue.
 pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> CpuId {
     match waker {
         WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) => near,
@@ -62,8 +63,8 @@ pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> Cp
     }
 }
 
-/// The queue that nobody owns, if the task may go there; else the CPU of its own with the least to do.
-/// `shard`: of the nearest CPU, or the one for all.
+/// Sends a task to a shared queue if it may run anywhere, else to the least loaded CPU of those that it may run on.
+/// `shard`: the shard of that queue, or `None` for the nearest CPU's.
 pub fn shared(
     machine: &SchedDomains,
     view: &impl View,
@@ -82,7 +83,7 @@ pub fn shared(
     WakeDecision::on(cpu, view.is_idle(cpu))
 }
 
-/// The nearest idle CPU, hot or not.
+/// The nearest idle CPU, whether it is kept for another task or not.
 pub fn first_idle(machine: &SchedDomains, view: &impl View, near: CpuId) -> Option<CpuId> {
     idle_from(machine, view, near).next()
 }
@@ -97,19 +98,19 @@ fn idle_from(machine: &SchedDomains, view: &impl View, near: CpuId) -> impl Iter
     })
 }
 
-/// An idle CPU.
+/// An idle CPU that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// That CPU.
+    /// The CPU.
     pub cpu: CpuId,
     /// How many idle CPUs were passed over before it because they are kept for another task.
     pub hot_kept: u8,
-    /// It is kept for another task itself.
+    /// Whether it is kept for another task itself.
     pub hot_broken: bool,
 }
 
-/// The nearest idle CPU that is not kept for somebody else. As many kept ones are passed over as half of the LLC's
-/// depth; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
+/// The nearest idle CPU that is not kept for another task. At most half of the LLC's [`depth`] of kept CPUs are passed
+/// over; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
 pub fn find_idle(
     machine: &SchedDomains,
     view: &impl View,
@@ -137,8 +138,8 @@ pub fn find_idle(
     first_hot.map(|cpu| Found { cpu, hot_kept: found_hot - 1, hot_broken: true })
 }
 
-/// How many CPUs of an LLC are looked at by who searches it: all if it is idle, fewer as it fills, none when it is
-/// full. Ours is the part that is busy at this moment; Linux's is an average ([`scan_depth`]).
+/// How many CPUs of an LLC a search looks at: all if the LLC is idle, fewer as it fills, none if it is full. By the
+/// number of CPUs that are busy now, where Linux takes an average ([`scan_depth`]).
 pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
@@ -148,19 +149,19 @@ pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     scan_depth(all, busy * SCALE)
 }
 
-/// A CPU that is always busy, as use is counted.
+/// The use of a CPU that is always busy.
 pub const SCALE: u64 = 1024;
 
-/// `nr_idle_scan`: of `cpus`, whose use adds up to `used`, so many are looked at. CPUs × (1 − (117 % × use)²), and each
-/// step rounded down, as there.
+/// Linux's `nr_idle_scan`: how many CPUs a search looks at in an LLC of `cpus` CPUs, whose use adds up to `used`. CPUs
+/// × (1 − (117 % × use)²), each step rounded down as in Linux.
 pub fn scan_depth(cpus: u64, used: u64) -> u32 {
     let each = (used / cpus).min(SCALE);
     let full = (each * each * IMBALANCE_PCT * IMBALANCE_PCT / (10_000 * SCALE)).min(SCALE);
     ((SCALE - full) * cpus / SCALE) as u32
 }
 
-/// So many idle CPUs are passed over because they are kept for somebody else, where `depth` are looked at: half of
-/// what the kernel counts down from, which is one more.
+/// How many idle CPUs a search of this depth passes over because they are kept for another task: half of what the
+/// kernel counts down from, which is `depth` + 1.
 pub const fn hot_max(depth: u32) -> u32 {
     depth.div_ceil(2)
 }
@@ -175,7 +176,7 @@ pub fn llc_shards(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = us
 mod tests {
     use super::*;
 
-    /// Worked out by hand from `update_idle_cpu_scan`, for so many CPUs of which so many are always busy.
+    /// Worked out by hand from `update_idle_cpu_scan`: (CPUs, CPUs that are always busy, depth).
     #[test]
     fn an_llc_is_searched_as_deep_as_linux_does() {
         let cases = [(16, 0, 16), (16, 8, 10), (16, 11, 5), (16, 13, 1), (16, 14, 0), (16, 16, 0)];

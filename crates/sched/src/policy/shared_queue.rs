@@ -1,14 +1,16 @@
-//! SharedQueue: Linux's wake-up placement, and a queue per LLC that idle CPUs pull from at once.
+//! SharedQueue: Linux's placement of woken tasks, and a queue per LLC that idle CPUs take from at once.
 //!
-//! Model.   A wakee goes to its previous CPU if that is idle, else to an idle one of its LLC, looked for as deep
-//!          as SIS_UTIL says, else to its previous CPU behind others. Unless it is pinned, any CPU of the LLC
-//!          that is about to idle takes whoever has waited longest, at once, before it looks anywhere else.
-//!          The published queue is a second list that the waiting tasks are in besides; here it is the view
-//!          of all backlogs in the LLC, oldest first (`View::waits_since`). A runtime's stamps are as late as its
-//!          workers' clocks: two tasks that came within a round of polls of each other may change places.
-//! Number.  An LLC of 16 CPUs with 8 busy is looked at 10 deep, the one that is the target aside.
-//! Source.  shared_runq, v1 to v4, 2023; Linux `select_idle_sibling`, `update_idle_cpu_scan`. Left out:
-//!          `wake_affine` (the wakee stays in its LLC), groups, and the price of a look beyond the LLC.
+//! A woken task goes to its previous CPU if that is idle, else to an idle CPU of its LLC, searched as deep as SIS_UTIL
+//! says (10 CPUs of 16 of which 8 are busy), else to the queue of its previous CPU. A CPU that runs out of tasks takes
+//! the task of its LLC that has waited longest, unless it is pinned, before it searches anywhere else.
+//!
+//! The published queue is a second list that waiting tasks are in; here it is the union of all backlogs of the LLC,
+//! oldest first (`View::waits_since`). In a runtime the times are as exact as the workers' clocks: two tasks that were
+//! queued within one event interval may change places.
+//!
+//! # Source
+//! shared_runq, v1 to v4, linux-kernel, 2023; Linux `select_idle_sibling`, `update_idle_cpu_scan`. Left out:
+//! `wake_affine` (the task stays in its LLC), groups, and the cost of a search beyond the LLC.
 
 use super::Policy;
 use super::near::{depth, find_idle, least_loaded, llc_shards, nearest_allowed, origin, takes};
@@ -16,7 +18,7 @@ use crate::{Allowed, Distance, SchedDomains, StealDecision, StealOrder, View, Wa
 use std::cmp::Reverse;
 use warmcore_types::{CpuId, Nanos};
 
-/// Linux with a queue per LLC.
+/// Linux's placement, with a queue per LLC.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SharedQueue;
 
@@ -24,7 +26,7 @@ impl Policy for SharedQueue {
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
         let Some(prev) = wake.wakee.prev_cpu else {
-            // A new task is balanced over the machine, as by a fork.
+            // Linux balances a new task over the machine at its fork.
             let near = origin(machine, view, wake.waker);
             let found = find_idle(machine, view, near, Nanos(u64::MAX), &wake.wakee).map(|found| found.cpu);
             let cpu = found.unwrap_or_else(|| least_loaded(machine, view, near, allowed));
@@ -67,19 +69,20 @@ impl Policy for SharedQueue {
         at: CpuId,
         _now: Nanos,
     ) -> Option<CpuId> {
-        // No search for a wakee, whose depth is limited: a CPU that is not called sleeps on beside the queue.
+        // Not limited in depth like the search of a wake: an idle CPU that is not kicked would stay parked while tasks
+        // wait.
         llc_cpus(machine, at).find(|cpu| is_idle(machine, view, *cpu, Allowed::Anywhere))
     }
 
-    /// Linux balances by load besides what idle CPUs pull, too.
+    /// Linux balances busy CPUs by load, besides what idle CPUs take.
     fn shares(&self) -> bool {
         true
     }
 }
 
-/// `target` if it is idle, else an idle CPU of its LLC, as deep as SIS_UTIL says.
+/// `target` if it is idle, else an idle CPU of its LLC, searched as deep as SIS_UTIL says.
 fn idle_sibling(machine: &SchedDomains, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
-    // 0 where the LLC is overloaded: no CPU but the target is looked at.
+    // 0 where the LLC is overloaded: the search looks at the target only.
     let deep = depth(machine, view, target) as usize;
     llc_cpus(machine, target).take(1 + deep).find(|cpu| is_idle(machine, view, *cpu, allowed))
 }

@@ -1,5 +1,5 @@
-//! What every answer of every policy is held to, over random facts. The tests that draw the facts are beside their
-//! policies.
+//! Properties that each answer of each policy has, over random facts. The policies are in the tests that include this
+//! file.
 #![allow(dead_code)] // Each test uses a part.
 
 use crate::common::{Cpu, Facts, all_machines};
@@ -12,11 +12,11 @@ use warmcore_sched::{
 };
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
-/// Small enough for many cases, and one that is not.
+/// Machines small enough for many cases, and some that are not so small.
 pub static MACHINES: LazyLock<Vec<(String, SchedDomains)>> =
     LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
 
-/// A number that means something: small, great, or none.
+/// A number of ns that matters: small, great, or 0.
 fn nanos() -> impl Strategy<Value = Nanos> {
     prop_oneof![Just(0), 0..2_000_000u64, Just(u64::MAX), any::<u64>()].prop_map(Nanos)
 }
@@ -48,7 +48,7 @@ prop_compose! {
             2 => Allowed::Node(machine.node_of(to)),
             _ => Allowed::Anywhere,
         };
-        // A task's home is a CPU that it may run on; a waker's CPU runs.
+        // A task's previous CPU is one that it may run on, and a waker's CPU runs.
         let prev_cpu = prev_cpu.map(cpu).filter(|prev_cpu| may(machine, allowed, *prev_cpu));
         let waker = match near.map(cpu) {
             Some(near) if !outside => {
@@ -61,7 +61,7 @@ prop_compose! {
     }
 }
 
-/// Whether a CPU may be named: it is allowed and online, or nothing is.
+/// Whether an answer may name the CPU: it is allowed and online, or no CPU is.
 fn is_right(machine: &SchedDomains, facts: &Facts, allowed: Allowed, cpu: CpuId) -> bool {
     let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !facts.is_offline(*cpu));
     let is_online = !facts.is_offline(cpu) || online().next().is_none();
@@ -69,34 +69,34 @@ fn is_right(machine: &SchedDomains, facts: &Facts, allowed: Allowed, cpu: CpuId)
     is_online && is_allowed
 }
 
-/// How a policy answers a call for help.
+/// When a policy names a CPU to kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Helps {
-    /// With some idle CPU, if there is one.
+    /// Always if a CPU is idle.
     Always,
-    /// The same, at a CPU that is stuck.
+    /// The same for a CPU that is stuck; else if it finds it worth it.
     WhereStuck,
     /// If it finds it worth it.
     Sometimes,
 }
 
-/// What tells a policy's answers from those of others.
+/// What distinguishes a policy's answers from those of others.
 #[derive(Debug, Clone, Copy)]
 pub struct Habits {
-    /// It has one shared queue for all, which offline CPUs may serve.
+    /// It has one shared queue for all CPUs. The shard that the queue has its number from may be offline.
     pub has_one_queue: bool,
-    /// It keeps accrued costs and hot windows, and lets tasks wait until a time.
-    pub keeps_debts: bool,
-    /// A CPU that pulls looks at all others.
+    /// It keeps accrued costs and hot windows, and lets a CPU sleep until a time.
+    pub keeps_accrued_costs: bool,
+    /// A CPU that steals looks at all others.
     pub looks_at_all: bool,
-    /// How it answers a call for help.
+    /// When it names a CPU to kick.
     pub helps: Helps,
 }
 
 type Checked = Result<(), TestCaseError>;
 
-/// The CPU that a wake names is allowed and online, or none is; the CPU that it kicks is idle.
-pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
+/// The CPU that a wake names is allowed and online, or no CPU is; the CPU that it kicks is idle.
+pub fn a_woken_task_goes_where_it_may<P: Policy + Display>(
     policy: &P,
     habits: Habits,
     machine: &SchedDomains,
@@ -124,12 +124,12 @@ pub fn a_wakee_goes_where_it_may<P: Policy + Display>(
     if let (TargetQueue::Cpu(cpu), true) = (to, hot_broken) {
         prop_assert!(facts.hot_until(cpu) > wake.now);
     }
-    prop_assert!(habits.keeps_debts || (accrued_cost, hot_kept, hot_broken) == (Nanos(0), 0, false));
+    prop_assert!(habits.keeps_accrued_costs || (accrued_cost, hot_kept, hot_broken) == (Nanos(0), 0, false));
     Ok(())
 }
 
-/// A CPU that is called to help is idle and online.
-pub fn a_called_cpu_is_idle<P: Policy + Display>(
+/// A CPU that is to be kicked is idle and online.
+pub fn a_cpu_to_notify_is_idle<P: Policy + Display>(
     policy: &P,
     habits: Habits,
     machine: &SchedDomains,
@@ -151,8 +151,8 @@ pub fn a_called_cpu_is_idle<P: Policy + Display>(
     Ok(())
 }
 
-/// A pull names a queue or a CPU where tasks wait.
-pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
+/// A steal names a queue or a CPU where tasks wait.
+pub fn a_steal_is_from_where_tasks_wait<P: Policy + Display>(
     policy: &P,
     habits: Habits,
     machine: &SchedDomains,
@@ -168,7 +168,7 @@ pub fn a_pull_is_from_where_tasks_wait<P: Policy + Display>(
             StealDecision::From { cpu, at_most } => {
                 prop_assert!(cpu != me && (1..=facts.backlog(cpu)).contains(&at_most));
             }
-            StealDecision::Until(at) => prop_assert!(at > now && habits.keeps_debts),
+            StealDecision::Until(at) => prop_assert!(at > now && habits.keeps_accrued_costs),
             StealDecision::Nothing => prop_assert!(!(habits.looks_at_all && tasks_wait(me)), "{policy}"),
         }
     }
@@ -188,7 +188,7 @@ pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
     Ok(())
 }
 
-/// A task whose CPUs are all gone runs on another one.
+/// A task all of whose CPUs are offline runs on another one.
 pub fn a_task_whose_cpus_are_gone_runs_elsewhere<P: Policy + Display>(policy: &P) {
     let machine = crate::common::whole(&crate::common::drawn(1, 2, 2, 1));
     let mut facts = Facts::busy(&machine);

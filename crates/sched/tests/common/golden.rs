@@ -1,7 +1,7 @@
-//! The golden wakes: facts that people can read, and what each policy says to them.
+//! The golden wakes: compares what policies answer with the files in `fixtures/wakes`, whose README has the format.
 //!
-//! `fixtures/wakes/README.md` has the format. `WARMCORE_GOLDEN=rewrite` puts what the policies say now into the files:
-//! read the difference, and mend each `why` that is no longer so.
+//! `WARMCORE_GOLDEN=rewrite` writes the new answers into the files: read the difference, and correct each `why` that is
+//! no longer true.
 
 use crate::common::{Facts, whole};
 use serde::Deserialize;
@@ -47,10 +47,10 @@ struct Case {
     hot_until_ns: BTreeMap<String, u64>,
     #[serde(default)]
     waiting: BTreeMap<String, Waiting>,
-    // Of a wake.
+    // In a wake.
     wakee: Option<Task>,
     waker: Option<String>,
-    // Of a pull, or a call for help.
+    // In a steal or a notification.
     cpu: Option<String>,
     answer: BTreeMap<String, toml::Table>,
 }
@@ -78,7 +78,7 @@ struct Task {
     allowed: Option<String>,
 }
 
-/// `cpu7`: 7.
+/// The number in `cpu7`.
 fn number(text: &str, what: &str) -> u32 {
     let digits = text.strip_prefix(what).and_then(|digits| digits.parse().ok());
     digits.unwrap_or_else(|| panic!("`{text}` is no {what}"))
@@ -183,9 +183,9 @@ fn of_notify(called: Option<CpuId>) -> toml::Table {
     }
 }
 
-/// As it stands in the file.
+/// The answer as a line of the file.
 fn line(policy: &str, answer: &toml::Table) -> String {
-    // In the order in which a person would say it.
+    // The order of the keys in the files.
     let order =
         |key: &&String| ["to", "from", "kick", "at_most"].iter().position(|first| first == key).unwrap_or(9);
     let mut keys: Vec<&String> = answer.keys().collect();
@@ -206,8 +206,8 @@ fn grouped(number: i64) -> String {
     }
 }
 
-/// Asks each policy of `all` what the files have an answer of, and compares. `is_other`: a name in the files that is
-/// none of these policies' and is passed over.
+/// Compares the answers in the files with those of each policy of `all`. `is_other`: names in the files that are none
+/// of these policies' and are skipped.
 pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/wakes");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -227,7 +227,7 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
             let (facts, now) = (case.facts(&machine), Nanos(case.now_ns));
             let at = || cpu(case.cpu.as_deref().expect("a steal has a cpu"));
             let mut diff = String::new();
-            assert!(!case.answer.is_empty(), "{name}: nobody answers `{}`", case.why);
+            assert!(!case.answer.is_empty(), "{name}: no policy answers `{}`", case.why);
             for (policy, expected) in &case.answer {
                 let Some(asked) = all.iter().find(|asked| asked.to_string() == *policy) else {
                     assert!(is_other(policy), "{name}: no policy `{policy}`");
@@ -242,7 +242,7 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
                 if answer != *expected {
                     let (of_case, new) = (rewritten.find(&case.why).unwrap(), line(policy, &answer));
                     let old = line(policy, expected);
-                    // A line that is not written as we write it is changed by hand.
+                    // A line that is formatted in another way is changed by hand.
                     if let Some(at) = rewritten[of_case..].find(&old).map(|at| of_case + at) {
                         rewritten.replace_range(at..at + old.len(), &new);
                     }

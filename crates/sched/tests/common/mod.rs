@@ -1,4 +1,4 @@
-//! What the tests of this crate share: machines, and facts that are simply stated.
+//! What the tests of this crate share: machines, and a view whose facts a test states one by one.
 #![allow(dead_code)] // Each test uses a part.
 
 pub mod model;
@@ -7,7 +7,7 @@ use warmcore_sched::{SchedDomains, View};
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::{CpuId, Nanos};
 
-/// Facts, stated one by one.
+/// A view whose facts a test states one by one.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub cpus: Vec<Cpu>,
@@ -22,14 +22,14 @@ pub struct Cpu {
     pub stuck: bool,
     pub backlog: u32,
     pub since: Nanos,
-    /// When the task began to wait that has waited longest, if that is not `since`.
+    /// When the oldest task of the backlog was queued, if that is not `since`.
     pub oldest: Option<Nanos>,
     pub migration_cost: Nanos,
     pub hot_until: Nanos,
 }
 
 impl Facts {
-    /// All run, and nobody waits.
+    /// All CPUs run a task, and no task waits.
     pub fn busy(machine: &SchedDomains) -> Self {
         let shard_of = (0..machine.cpus() as u32).map(|cpu| machine.shard_of(CpuId(cpu))).collect();
         Self { cpus: vec![Cpu::default(); machine.cpus()], shard_of, waiting: vec![0; machine.shards()] }
@@ -74,12 +74,12 @@ impl View for Facts {
     }
 }
 
-/// The host's CPUs are those of the topology, in its order.
+/// The domains of a scheduler that has all CPUs of the topology, in its order.
 pub fn whole(topology: &Topology) -> SchedDomains {
     SchedDomains::new(topology, &topology.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>())
 }
 
-/// A machine of so many sockets × LLCs × cores × threads.
+/// A machine of so many sockets × LLCs per socket × cores per LLC × threads per core.
 pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     let text = format!(
         "[drawn]\nsockets = {sockets}\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {smt}\n"
@@ -87,7 +87,7 @@ pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").expect("the counts fit")
 }
 
-/// Every machine that is worth a try, by name.
+/// The machines of `fixtures/machines.toml`, and drawn ones that have a shape of their own, by name.
 pub fn all_machines() -> Vec<(String, SchedDomains)> {
     let known = machines(MACHINES).expect("the file is right");
     let mut all: Vec<_> = known
@@ -109,14 +109,17 @@ pub fn all_machines() -> Vec<(String, SchedDomains)> {
         all.push((name.into(), whole(&drawn(sockets, llcs, cores, smt))));
     }
     let two = drawn(1, 1, 2, 1);
-    let crowd: Vec<CpuId> = (0..1024).map(|i| CpuId(i % 2)).collect();
-    all.push(("1024 workers on 2 CPUs".into(), SchedDomains::new(&two, &crowd)));
-    let lopsided: Vec<CpuId> = (0..100).map(|i| CpuId(u32::from(i > 60))).collect();
-    all.push(("61 and 39 workers on 2 CPUs".into(), SchedDomains::new(&two, &lopsided)));
-    all.push(("a CPU that nobody knows".into(), SchedDomains::new(&two, &[CpuId(0), CpuId(7000), CpuId(1)])));
+    let workers: Vec<CpuId> = (0..1024).map(|i| CpuId(i % 2)).collect();
+    all.push(("1024 workers on 2 CPUs".into(), SchedDomains::new(&two, &workers)));
+    let uneven: Vec<CpuId> = (0..100).map(|i| CpuId(u32::from(i > 60))).collect();
+    all.push(("61 and 39 workers on 2 CPUs".into(), SchedDomains::new(&two, &uneven)));
+    all.push((
+        "a CPU that the topology does not have".into(),
+        SchedDomains::new(&two, &[CpuId(0), CpuId(7000), CpuId(1)]),
+    ));
     let mut cut_across = drawn(2, 2, 4, 2);
     for cpu in &mut cut_across.cpus {
-        // Nodes deal out the CPUs of each LLC, and sockets those of each node.
+        // The CPUs of each LLC alternate between two nodes, and those of each node between two sockets.
         cpu.node.0 = cpu.id.0 % 2;
         cpu.socket.0 = cpu.id.0 / 2 % 2;
     }
