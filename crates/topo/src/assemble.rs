@@ -1,16 +1,14 @@
-//! Assemble: from groups of CPUs, as a source lists them, to a checked [`Topology`].
+//! From groups of CPUs, as a source lists them, to a checked [`Topology`].
 //!
-//! Model.   Each reader hands over its groups without ids. Here they are put in order, given ids,
-//!          and every CPU is told its place. A core that spans LLCs is split along them, which is
-//!          what Linux schedules by on POWER ("small cores"); the rest that real machines do
-//!          against the textbook is written down as a note.
-//! Number.  POWER10, 12 cores of 8 threads with a cache per 4: 24 cores of 4, one note.
+//! A reader passes its groups without ids. Here they are sorted and get ids, and every CPU gets the ids of its groups. A core
+//! that spans LLCs is split along them, as Linux schedules by on POWER ("small cores"): POWER10 with 12 cores of 8 threads
+//! and a cache per 4 threads has 24 cores of 4 and one note. Other oddities of real machines are only noted.
 
 use crate::{Core, Cpu, Llc, Node, Quota, Socket, TopoError, Topology};
 use std::collections::BTreeMap;
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
-/// What a reader found. Ids of cores and LLCs are given by [`Parts::assemble`].
+/// What a reader found. [`Parts::assemble`] gives cores and LLCs their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub source: String,
@@ -41,7 +39,7 @@ pub(crate) fn llc(cpus: CpuSet, level: u8, size_kib: Option<u32>) -> Llc {
 }
 
 impl Parts {
-    /// A machine of which only the CPUs are known: each a core, all in one socket and node, without caches.
+    /// A machine of which only the CPUs are known: each is a core, all are in one socket and node, and no caches are listed.
     pub fn flat(online: CpuSet) -> Self {
         let alone = |cpu| core(CpuSet::from_iter([cpu]), None, None);
         Self {
@@ -57,7 +55,7 @@ impl Parts {
         }
     }
 
-    /// Gives the ids, splits what must be split, notes what is odd, and checks the result.
+    /// Gives ids, splits cores that span LLCs, notes oddities, and checks the result.
     pub fn assemble(mut self) -> Result<Topology, TopoError> {
         self.assume_llcs();
         self.llcs.sort_by_key(|l| l.cpus.first());
@@ -71,16 +69,16 @@ impl Parts {
         self.split_cores(&llc_of);
         self.cores.sort_by_key(|c| c.cpus.first());
         let core_of = owners(self.cores.iter().map(|c| &c.cpus));
-        let nowhere = |cpu: CpuId, what: &str| {
+        let in_none = |cpu: CpuId, what: &str| {
             TopoError::contradiction(&self.source, format!("{cpu} is online and in no {what}"))
         };
         let cpus = self.online.iter().map(|id| {
             Ok(Cpu {
                 id,
-                core: core_of.get(&id).copied().map(CoreId).ok_or_else(|| nowhere(id, "core"))?,
-                llc: llc_of.get(&id).copied().map(LlcId).ok_or_else(|| nowhere(id, "cache"))?,
-                node: node_of.get(&id).copied().ok_or_else(|| nowhere(id, "node"))?,
-                socket: socket_of.get(&id).copied().map(SocketId).ok_or_else(|| nowhere(id, "socket"))?,
+                core: core_of.get(&id).copied().map(CoreId).ok_or_else(|| in_none(id, "core"))?,
+                llc: llc_of.get(&id).copied().map(LlcId).ok_or_else(|| in_none(id, "cache"))?,
+                node: node_of.get(&id).copied().ok_or_else(|| in_none(id, "node"))?,
+                socket: socket_of.get(&id).copied().map(SocketId).ok_or_else(|| in_none(id, "socket"))?,
             })
         });
         let cpus = cpus.collect::<Result<Vec<_>, TopoError>>()?;
@@ -107,16 +105,15 @@ impl Parts {
         (0..).zip(&mut topology.llcs).for_each(|(i, l)| l.id = LlcId(i));
         (0..).zip(&mut topology.sockets).for_each(|(i, s)| s.id = SocketId(i));
         topology.check()?;
-        note_what_cuts_across(&mut topology);
+        note_overlaps(&mut topology);
         Ok(topology)
     }
 
-    /// One LLC of level 0 per socket for the CPUs of which no shared cache is known.
+    /// Assumes one LLC of level 0 per socket for the CPUs of which no shared cache is known.
     ///
-    /// A private L2 above which nothing is listed (Ampere Altra, QEMU without `l3-cache`) means
-    /// that the shared cache is not listed: there is one, and cores that share it are in the
-    /// socket. But once some cores of a socket are seen to share an L2, L2s are what the socket has.
-    /// A socket that is down to one core (the others offline) says nothing of the others.
+    /// A private L2 above which no cache is listed (Ampere Altra, QEMU without `l3-cache`) means that the socket has a shared
+    /// cache which is not listed. But if some cores of a socket share an L2, L2s are the last level there. A socket with one
+    /// online core implies nothing for the others.
     fn assume_llcs(&mut self) {
         let core_of = owners(self.cores.iter().map(|c| &c.cpus));
         let within_core = |set: &CpuSet| {
@@ -169,9 +166,9 @@ impl Parts {
 
 /// Puts the CPUs that no node lists into the nodes that `named` gives, and the others into one more.
 ///
-/// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, and its
-/// CPUs are there all the same.
-pub(crate) fn place_left(
+/// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, although its CPUs are
+/// online.
+pub(crate) fn assign_remaining(
     left: &CpuSet,
     named: impl Fn(CpuId) -> Option<NodeId>,
     nodes: &mut Vec<Node>,
@@ -194,13 +191,13 @@ pub(crate) fn place_left(
     nodes.sort_by_key(|n| n.id);
 }
 
-/// Which of the groups each CPU is in; the last one, if several.
+/// The group that each CPU is in; the last one, if several.
 pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<CpuId, u32> {
     (0..).zip(groups).flat_map(|(i, set)| set.iter().map(move |c| (c, i))).collect()
 }
 
-/// Real machines do these; nothing breaks, but a reader of the picture should know.
-fn note_what_cuts_across(t: &mut Topology) {
+/// Notes groups that overlap, as on some real machines: correct, but surprising in a picture.
+fn note_overlaps(t: &mut Topology) {
     let count = |sets: Vec<&CpuSet>, of: &dyn Fn(&Cpu) -> u32| {
         let spans = |set: &&&CpuSet| {
             let mut ids = set.iter().filter_map(|c| t.cpu(c)).map(of);

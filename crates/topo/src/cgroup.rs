@@ -1,12 +1,12 @@
-//! Cgroup: how much CPU time this process may use.
+//! The CPU quota of this process.
 //!
-//! Model.   A process lies in a cgroup, and every ancestor's limit holds too: the smallest counts.
-//!          Version 2 writes `cpu.max` ("quota period", or "max period"); version 1 writes
-//!          `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`. On a hybrid host the `cpu`
-//!          controller is in one of the two; both are looked at.
-//! Number.  `150000 100000` is 1.5 CPUs.
-//! Source.  Linux Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst; cgroups(7)
-//!          for /proc/self/cgroup; proc_pid_mountinfo(5).
+//! A process is in a cgroup, and the limits of all ancestors apply: the smallest counts. Version 2 writes `cpu.max` ("quota
+//! period", or "max period"): `150000 100000` is 1.5 CPUs. Version 1 writes `cpu.cfs_quota_us` (-1: none) and
+//! `cpu.cfs_period_us`. On a hybrid host the `cpu` controller is in one of the two versions; both are read.
+//!
+//! # Source
+//! Linux Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst; cgroups(7) for /proc/self/cgroup;
+//! proc_pid_mountinfo(5).
 
 use crate::files::Files;
 use crate::{Quota, TopoError};
@@ -21,7 +21,7 @@ enum Version {
     V2,
 }
 
-/// A mounted hierarchy: the cgroup `top` is seen at `at`.
+/// A mounted hierarchy: the directory `at` shows the cgroup `top`.
 struct Mount {
     at: PathBuf,
     top: PathBuf,
@@ -76,8 +76,8 @@ fn ancestors(
 impl Mount {
     /// The directories of a cgroup and its ancestors, as far up as they are mounted.
     fn way_up(&self, files: &Files, path: &str, notes: &mut Vec<String>) -> Vec<PathBuf> {
-        // In a container without a cgroup namespace the path is the host's, and what is mounted
-        // here begins further down. A path with `..` lies outside of the namespace.
+        // In a container without a cgroup namespace the path is the host's, and the mount begins further down. A path with
+        // `..` is outside of the namespace.
         let path = Path::new(path);
         let below = path.strip_prefix(&self.top).or(path.strip_prefix("/")).unwrap_or(path);
         let plain = below.components().all(|c| matches!(c, Component::Normal(_)));
@@ -94,7 +94,7 @@ impl Mount {
     }
 }
 
-/// Where the hierarchy is mounted: as mountinfo says, or where everybody mounts it.
+/// Where the hierarchy is mounted: by mountinfo, or else in one of the usual directories.
 fn mount(
     files: &Files,
     root: &Path,
@@ -125,7 +125,7 @@ fn mount(
     Ok(at.map(|at| Mount { at, top: "/".into() }))
 }
 
-/// The limit that one cgroup sets, if it sets one.
+/// The limit of one cgroup, if it has one.
 fn limit(files: &Files, dir: &Path, version: Version) -> Result<Option<Quota>, TopoError> {
     let (file, quota, period) = match version {
         Version::V2 => {

@@ -1,22 +1,22 @@
-//! TopoError: why a source did not give a topology.
+//! Why a source did not give a topology.
 //!
-//! Model.   Each error names one file, one fact about it, and the next step. Four kinds, which
-//!          callers may ask for: missing, unreadable, malformed, contradiction.
+//! Each error names one file, one fact about it, and the next step. There are four kinds: missing, unreadable, malformed,
+//! contradiction.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a source did not give a topology. Its text names the file, says the fact, then the next step.
+/// Why a source did not give a topology. Its text has the file, the fact, and the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopoError {
-    kind: Kind,
+    kind: ErrorKind,
     file: PathBuf,
     fact: String,
     next: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ErrorKind {
     Missing,
     Unreadable,
     Malformed,
@@ -24,53 +24,53 @@ enum Kind {
 }
 
 impl TopoError {
-    /// The file that is at fault, or the one that says what another one denies.
+    /// The file at fault, or one of two files that contradict each other.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Whether something that every machine has is not there.
+    /// Whether a file is missing that every machine has.
     pub fn is_missing(&self) -> bool {
-        self.kind == Kind::Missing
+        self.kind == ErrorKind::Missing
     }
 
-    /// Whether the file is there and the system would not let it be read.
+    /// Whether the file exists and the system did not let it be read.
     pub fn is_unreadable(&self) -> bool {
-        self.kind == Kind::Unreadable
+        self.kind == ErrorKind::Unreadable
     }
 
-    /// Whether a file's text is not what such a file holds.
+    /// Whether a file's text is not what such a file should hold.
     pub fn is_malformed(&self) -> bool {
-        self.kind == Kind::Malformed
+        self.kind == ErrorKind::Malformed
     }
 
     /// Whether two statements of the source exclude each other.
     pub fn is_contradiction(&self) -> bool {
-        self.kind == Kind::Contradiction
+        self.kind == ErrorKind::Contradiction
     }
 
     pub(crate) fn missing(file: impl Into<PathBuf>, fact: impl Into<String>) -> Self {
         let next = "capture the tree again, whole, or point at one that has it";
-        Self { kind: Kind::Missing, file: file.into(), fact: fact.into(), next }
+        Self { kind: ErrorKind::Missing, file: file.into(), fact: fact.into(), next }
     }
 
     pub(crate) fn unreadable(file: impl Into<PathBuf>, why: &std::io::Error) -> Self {
         let next = "check that it is a readable file, or capture the tree again";
-        Self { kind: Kind::Unreadable, file: file.into(), fact: format!("cannot be read: {why}"), next }
+        Self { kind: ErrorKind::Unreadable, file: file.into(), fact: format!("cannot be read: {why}"), next }
     }
 
     pub(crate) fn malformed(file: impl Into<PathBuf>, fact: impl Into<String>) -> Self {
         let next = "the file is damaged or not of this kind; capture or write it again";
-        Self { kind: Kind::Malformed, file: file.into(), fact: fact.into(), next }
+        Self { kind: ErrorKind::Malformed, file: file.into(), fact: fact.into(), next }
     }
 
     pub(crate) fn contradiction(file: impl Into<PathBuf>, fact: impl Into<String>) -> Self {
         let next = "one of the two is wrong; capture the tree again while no CPU goes on- or offline, \
                     or mend the wrong one by hand";
-        Self { kind: Kind::Contradiction, file: file.into(), fact: fact.into(), next }
+        Self { kind: ErrorKind::Contradiction, file: file.into(), fact: fact.into(), next }
     }
 
-    /// The same error with a next step that fits better than the kind's usual one.
+    /// Replaces the next step that is usual for the kind.
     pub(crate) fn or_else(self, next: &'static str) -> Self {
         Self { next, ..self }
     }

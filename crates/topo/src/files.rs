@@ -19,7 +19,7 @@ use warmcore_types::{CpuId, CpuSet};
 /// Masks longer than this are a broken file: 32768 words name CPUs beyond one million.
 const MASK_WORDS_MAX: usize = 32_768;
 
-/// Files longer than this are none of ours: the largest, hwloc's, have a few MiB.
+/// Longer files are no source of a topology: the largest, hwloc's, have a few MiB.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Where files are read from.
@@ -114,9 +114,9 @@ impl Files {
                 if !self.is_dir(dir) {
                     return Ok(None);
                 }
-                let home = dir.strip_prefix(root).unwrap_or(dir);
+                let inside = dir.strip_prefix(root).unwrap_or(dir);
                 let below =
-                    entries.range(home.to_owned()..).map_while(|(path, _)| path.strip_prefix(home).ok());
+                    entries.range(inside.to_owned()..).map_while(|(path, _)| path.strip_prefix(inside).ok());
                 numbers.extend(below.filter_map(|path| number(path.components().next()?.as_os_str())));
             }
         }
@@ -127,8 +127,8 @@ impl Files {
 }
 
 fn bytes_on_disk(path: &Path) -> Result<Option<Vec<u8>>, TopoError> {
-    // `take` bounds what is read, and spares the fstat with which `fs::read` asks for the size:
-    // one syscall in five, on tens of thousands of files.
+    // `take` bounds what is read, and saves the fstat by which `fs::read` gets the size:
+    // one system call in five, on tens of thousands of files.
     let mut bytes = Vec::with_capacity(256);
     match File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)) {
         Ok(_) if bytes.len() as u64 == BYTES_MAX => {
@@ -169,7 +169,7 @@ pub(crate) fn mask(path: &Path, text: &str) -> Result<CpuSet, TopoError> {
     ))
 }
 
-/// A set that stands in one of several files, as a list or as a mask.
+/// The text of a set, from one of several files, as a list or as a mask.
 pub(crate) struct SetText {
     pub file: PathBuf,
     pub text: String,
@@ -178,11 +178,11 @@ pub(crate) struct SetText {
 
 impl SetText {
     /// Whether it is the empty set in either format.
-    pub fn says_nothing(&self) -> bool {
+    pub fn is_empty_set(&self) -> bool {
         self.text.is_empty() || self.is_mask && self.text.bytes().all(|b| b == b'0' || b == b',')
     }
 
-    /// The set, as far as it is in `online`: old kernels leave offline siblings in.
+    /// The part of the set that is in `online`: old kernels list offline siblings too.
     pub fn parse(&self, online: &CpuSet) -> Result<CpuSet, TopoError> {
         let read = if self.is_mask { mask } else { list };
         Ok(read(&self.file, &self.text)?.intersection(online))

@@ -1,19 +1,21 @@
-//! Hwloc: a machine from the XML that `lstopo --of xml` writes, versions 2 and 3.
+//! Machines from the XML that `lstopo --of xml` writes, versions 2 and 3.
 //!
-//! Model.   Objects nest: a PU (a CPU) lies within its core, caches and package, so each group is
-//!          the PUs below an object. NUMA nodes do not nest: a node is a memory child of the object
-//!          that it serves, and its own cpuset says whom. Where several nodes serve the same CPUs
-//!          (HBM beside DRAM), the CPUs belong to the one that serves the fewest, then to the one
-//!          of the smallest number, and the others are memory alone.
-//!          Versions 2 and 3 differ in devices and in where infos about the whole machine stand,
-//!          none of which is read. Version 1 nests NUMA nodes and calls caches `Cache`: refused.
-//!          A file may come from anywhere. What `lstopo` never writes and costs more than its length is
-//!          refused before it is read or where it is met: entities, namespaces, many attributes, deep nesting.
-//! Number.  A 128-CPU machine is about 400 objects in 200 KiB.
-//! Source.  hwloc documentation, "Importing and exporting topologies from/to XML files"; output of
-//!          lstopo 2.9.0; hwloc's NEWS for what 3.0 changed.
+//! Objects nest: a PU (a CPU) is within its core, caches and package, so each group is the PUs below an object. NUMA nodes do
+//! not nest: a node is a memory child of the object that it serves, and its own cpuset lists the CPUs. If several nodes serve
+//! the same CPUs (HBM beside DRAM), the CPUs belong to the node that serves the fewest, then to the one with the smallest
+//! number, and the other nodes count as memory without CPUs.
+//!
+//! Versions 2 and 3 differ in devices and in where infos about the whole machine are, none of which is read. Version 1 nests
+//! NUMA nodes and calls caches `Cache`: it is refused.
+//!
+//! A file may be hostile. Input that `lstopo` never writes and that costs more than its length is refused: entities, namespaces,
+//! many attributes, deep nesting. The file of a 128-CPU machine has about 400 objects in 200 KiB.
+//!
+//! # Source
+//! hwloc documentation, "Importing and exporting topologies from/to XML files"; output of lstopo 2.9.0; hwloc's NEWS for the
+//! changes in 3.0.
 
-use crate::assemble::{Parts, core, llc, place_left};
+use crate::assemble::{Parts, assign_remaining, core, llc};
 use crate::files::{self, Files};
 use crate::{CPU_MAX, Node, TopoError, Topology};
 use roxmltree::{Document, Node as Element, ParsingOptions};
@@ -27,17 +29,17 @@ mod tests;
 impl Topology {
     /// Reads hwloc XML of version 2 or 3.
     ///
-    /// CPUs that hwloc knew of and left out, because they were offline or not allowed to whoever
-    /// wrote the file, are `offline` here.
+    /// CPUs that hwloc knew of and left out, because they were offline or not allowed to the process that wrote the file, are
+    /// `offline` here.
     ///
     /// # Errors
-    /// What cannot be read or is not such XML, version 1, and objects that exclude each other.
+    /// A file that cannot be read or is not such XML, version 1, and objects that contradict each other.
     pub fn from_hwloc(path: &Path) -> Result<Self, TopoError> {
         Reader { path }.parts(&Files::Folder.need(path, "hwloc XML")?)?.assemble()
     }
 }
 
-/// hwloc's own trees are 20 deep at most. Each PU is asked for its ancestors.
+/// hwloc's own trees are 20 deep at most. The bound limits the search through each PU's ancestors.
 const DEPTH_MAX: usize = 64;
 
 /// The parser compares each attribute of an element with all others. `lstopo` writes about 20.
@@ -50,12 +52,12 @@ struct Reader<'p> {
     path: &'p Path,
 }
 
-/// What a PU's ancestors say, each by its element.
+/// A PU, and the elements among its ancestors that matter.
 struct Pu<'a> {
     id: CpuId,
     core: Option<Element<'a, 'a>>,
     package: Option<Element<'a, 'a>>,
-    /// The nodes that it is in, those among them that are not listed.
+    /// The nodes that it is in, including nodes that are not listed.
     nodeset: Option<&'a str>,
     /// Level and element of the data caches, lowest level first.
     caches: Vec<(u8, Element<'a, 'a>)>,
@@ -64,7 +66,7 @@ struct Pu<'a> {
 impl Reader<'_> {
     fn parts(&self, text: &str) -> Result<Parts, TopoError> {
         self.refuse_hostile(text)?;
-        // `lstopo` names its DTD and nothing in it; what a DTD could declare was refused.
+        // `lstopo` names its DTD and declares nothing in it; declarations were refused above.
         let options =
             ParsingOptions { allow_dtd: true, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options)
@@ -127,15 +129,15 @@ impl Reader<'_> {
         Ok(parts)
     }
 
-    /// What makes a parser slow or large: an entity that stands for a long text, attributes that are
-    /// compared with each other, namespaces that every element inherits.
+    /// Refuses input that makes a parser slow or large: entities that expand to a long text, many attributes, which are
+    /// compared with each other, and namespaces, which every element inherits.
     fn refuse_hostile(&self, text: &str) -> Result<(), TopoError> {
         for (words, what) in [("<!ENTITY", "declares entities"), ("xmlns", "declares namespaces")] {
             if text.contains(words) {
                 return Err(self.malformed(format!("{what}, which lstopo never does")));
             }
         }
-        // No `<` stands inside of a value, so what follows one is one element's attributes at most.
+        // No value contains a `<`, so the text after one has the attributes of at most one element.
         if text.split('<').any(|tag| tag.bytes().filter(|&b| b == b'=').count() > ATTRIBUTES_MAX) {
             return Err(self.malformed(format!("has an element of more than {ATTRIBUTES_MAX} attributes")));
         }
@@ -176,7 +178,7 @@ impl Reader<'_> {
                 }
                 Some("Core") => found.core = found.core.or(Some(above)),
                 Some("Package") => found.package = found.package.or(Some(above)),
-                // `L3Cache`, and not `L1iCache`, which holds instructions.
+                // `L3Cache`, but not `L1iCache`, which holds instructions.
                 Some(kind) => {
                     let level = kind.strip_prefix('L').and_then(|k| k.strip_suffix("Cache")?.parse().ok());
                     found.caches.extend(level.map(|level| (level, above)));
@@ -188,7 +190,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// The PUs by an ancestor of theirs; those that have none, by `None`.
+    /// Groups the PUs by one of their ancestors; those without such an ancestor are in group `None`.
     fn groups<'a>(
         &self,
         pus: &[Pu<'a>],
@@ -248,14 +250,14 @@ impl Reader<'_> {
             notes.push("has no NUMANode; taken as one node 0".into());
             nodes.push(Node { id: NodeId(0), cpus: std::mem::take(&mut left), distances: Vec::new() });
         }
-        // In a cpuset that has a node's CPUs and not its memory, `lstopo` leaves the node out and names it in
-        // the `complete_nodeset` of the CPUs.
+        // In a cpuset that has a node's CPUs but not its memory, `lstopo` omits the node and names it in the
+        // `complete_nodeset` of the CPUs.
         let mut named = BTreeMap::new();
         for pu in pus.iter().filter(|pu| left.contains(pu.id)) {
             let nodes = pu.nodeset.map(|set| files::mask(self.path, set)).transpose()?;
             named.extend(nodes.and_then(|set| set.first()).map(|n| (pu.id, NodeId(n.0))));
         }
-        place_left(&left, |cpu| named.get(&cpu).copied(), &mut nodes, notes);
+        assign_remaining(&left, |cpu| named.get(&cpu).copied(), &mut nodes, notes);
         self.read_distances(root, &mut nodes)?;
         Ok(nodes)
     }

@@ -1,11 +1,11 @@
-//! Topo: what the machine is, from sysfs, from hwloc XML, or from a machine file.
+//! CPUs, cores, last-level caches, NUMA nodes and sockets of a machine, read from sysfs, from hwloc XML or from a machine
+//! file.
 //!
-//! Model.   A CPU belongs to one core, one LLC, one node and one socket. Cores lie within LLCs;
-//!          LLCs, nodes and sockets may cut across each other, as real machines' do (sub-NUMA
-//!          clustering, virtual machines), and then a note says so.
-//! Number.  2 × EPYC 9654: 384 CPUs, 192 cores, 24 LLCs of 8 cores, 2 nodes, 2 sockets.
-//! Writers. none: a [`Topology`] is read once and never changes. CPU hotplug means reading again.
-//! Source.  Linux Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node.
+//! A CPU belongs to one core, one last-level cache (LLC), one node and one socket. Cores lie within LLCs. LLCs, nodes and
+//! sockets may overlap, as on real machines (sub-NUMA clustering, virtual machines); a note in [`Topology::notes`] says so
+//! then. For example, 2 × EPYC 9654 have 384 CPUs, 192 cores, 24 LLCs of 8 cores, 2 nodes and 2 sockets.
+//!
+//! A [`Topology`] is read once and never changes. After CPU hotplug it must be read again.
 //!
 //! ```
 //! use warmcore_topo::{Distance, MACHINES, Topology};
@@ -18,11 +18,14 @@
 //! # Ok::<(), warmcore_topo::TopoError>(())
 //! ```
 //!
-//! A crate that only asks what this machine is needs no feature: reading hwloc's XML (`hwloc`), machine files
-//! (`machine-files`) and writing JSON (`serde`) bring their parsers along.
+//! Reading this machine needs no feature. The features `hwloc` (hwloc's XML), `machine-files` and `serde` (writing JSON) add
+//! parsers to the dependencies.
 //!
-//! **Invariant.** A `Topology` that a reader returned passes [`Topology::check`]; what does not is
-//! an error which names the file. No input makes a reader panic.
+//! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]; a source that does not is an error that
+//! names the file. No input makes a reader panic.
+//!
+//! # Source
+//! Linux Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node.
 
 mod assemble;
 mod capture;
@@ -46,6 +49,6 @@ pub use error::TopoError;
 pub use machine::{MACHINES, machines};
 pub use model::{Core, Cpu, Distance, Llc, Node, Quota, Socket, Topology};
 
-/// A source that names a CPU of this number or above is broken: Linux stops at 8192. A set of CPUs is as wide
-/// as its largest, and there is one for each core, so a larger bound is a hostile file's memory.
+/// A source that names a CPU of this number or above is broken: Linux supports 8192 CPUs. A set of CPUs is as wide as its
+/// largest member and each core has one, so a larger bound would let a hostile file use much memory.
 const CPU_MAX: u32 = 1 << 14;

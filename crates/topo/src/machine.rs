@@ -1,18 +1,20 @@
-//! Machine: a machine that is not here, from a few numbers in a machine file.
+//! Machines that are not here, from a few numbers in a machine file.
 //!
-//! Model.   A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3,
-//!          threads per core. Cores are numbered core-major: those of an L3 follow each other, then
-//!          the L3s of a socket, then the sockets; nodes are equal runs of cores. On n cores,
-//!          thread t of core c is CPU t × n + c: siblings lie n apart. `inherits` names a section
-//!          whose values hold where this one has none; `[defaults]` holds below all.
-//!          A section with `linux_llc_threads` numbers as POWER does: thread t of core c is CPU
-//!          c × smt + t, and a core's threads are dealt to its caches in turn, 0 2 4 6 to the one
-//!          and 1 3 5 7 to the other.
-//!          `cpu_numbering` is prose for people: every section's says the same as this.
-//! Number.  2 sockets × 12 L3 × 8 cores × 2 threads: 384 CPUs, CPU 192 is a sibling of CPU 0.
-//! Source.  crates/topo/machines.toml, where each number has its own. POWER: linuxppc-dev, December
-//!          2020, "powerpc/smp: Add support detecting thread-groups sharing L2 cache" (the groups
-//!          0 2 4 6 and 1 3 5 7), and July 2021, "powerpc/cacheinfo" (L3 as L2 on POWER10).
+//! A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3, threads per core. Cores are numbered
+//! in order: those of one L3, then those of the next L3 of the socket, then the next socket. Nodes are equal runs of cores. On
+//! n cores, thread t of core c is CPU t × n + c: siblings are n apart. With 2 sockets × 12 L3 × 8 cores × 2 threads there are
+//! 384 CPUs, and CPU 192 is a sibling of CPU 0.
+//!
+//! A section with `linux_llc_threads` numbers as POWER does: thread t of core c is CPU c × smt + t, and a core's threads go to
+//! its caches alternately, 0 2 4 6 to one and 1 3 5 7 to the other.
+//!
+//! `inherits` names a section whose values apply where this one has none; `[defaults]` applies below all. `cpu_numbering` is
+//! text for readers of the file and repeats the rule above.
+//!
+//! # Source
+//! crates/topo/machines.toml, where each number has its own. POWER: linuxppc-dev, December 2020, "powerpc/smp: Add support
+//! detecting thread-groups sharing L2 cache" (the groups 0 2 4 6 and 1 3 5 7), and July 2021, "powerpc/cacheinfo" (L3 as L2 on
+//! POWER10).
 
 use crate::assemble::{Parts, core, llc};
 use crate::{Node, TopoError, Topology};
@@ -26,7 +28,7 @@ mod tests;
 /// The machine file that comes with Warmcore.
 pub const MACHINES: &str = include_str!("../machines.toml");
 
-/// Linux stops at this many CPUs; more is a slip of the pen.
+/// Linux supports this many CPUs; a larger number is a mistake in the file.
 const CPUS_MAX: u64 = 8192;
 
 /// The names of the machines that a machine file describes, in alphabetical order.
@@ -42,16 +44,16 @@ impl Topology {
     /// The machine `name` of a machine file, for example of [`MACHINES`].
     ///
     /// # Errors
-    /// Text that is not TOML, a name that is not there, counts that are missing or do not fit.
+    /// Text that is not TOML, an unknown name, counts that are missing or inconsistent.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, TopoError> {
         let section = section(&parse(text)?, name)?;
-        let machine = section.try_into::<Machine>();
+        let machine = section.try_into::<MachineSpec>();
         machine.map_err(|e| malformed(name, e.message()))?.parts(name)?.assemble()
     }
 }
 
 #[derive(Deserialize)]
-struct Machine {
+struct MachineSpec {
     model: Option<String>,
     sockets: u64,
     numa_nodes: Option<u64>,
@@ -70,20 +72,20 @@ struct Machine {
     numa_distance: Option<Vec<u32>>,
 }
 
-/// Counts that fit each other.
+/// Consistent counts.
 struct Shape {
     sockets: u64,
     nodes: u64,
     cores: u64,
     smt: u64,
     cores_per_llc: u64,
-    /// Into how many caches the threads of a core are dealt.
+    /// How many last-level caches share the threads of one core.
     caches_per_core: u64,
 }
 
 impl Shape {
     fn cpu(&self, core: u64, thread: u64) -> CpuId {
-        // Fits: `shape` refuses more than 8192 CPUs.
+        // No overflow: `shape` refuses more than 8192 CPUs.
         CpuId(match self.caches_per_core {
             1 => thread * self.cores + core,
             _ => core * self.smt + thread,
@@ -98,10 +100,10 @@ impl Shape {
     }
 }
 
-impl Machine {
+impl MachineSpec {
     fn parts(self, name: &str) -> Result<Parts, TopoError> {
         let shape = self.shape(name)?;
-        // A cache for a part of a core is that part of the size that is given for the core.
+        // The file gives the size for a whole core; a cache for a part of the core has that part of it.
         let part = |kib: Option<u32>| kib.map(|k| k / shape.caches_per_core as u32);
         let cores =
             (0..shape.cores).map(|c| core(shape.run(c, shape.cores), self.l1d_kib, part(self.l2_kib)));
@@ -176,7 +178,7 @@ impl Machine {
     }
 
     fn nodes(&self, name: &str, shape: &Shape) -> Result<Vec<Node>, TopoError> {
-        // The file gives one distance each for: the same node, the same socket, another socket.
+        // The file gives three distances: within a node, within a socket, and between sockets.
         let distance = match self.numa_distance.as_deref() {
             None => None,
             Some(&[same, socket, other]) => Some([same, socket, other]),
@@ -203,7 +205,7 @@ fn divides(part: u64, whole: u64) -> bool {
     part > 0 && whole > 0 && whole.is_multiple_of(part)
 }
 
-/// The product of counts, each of them above 0 and all together a machine that Linux can run on.
+/// The product of counts. An error if one of them is 0 or the product is above what Linux supports.
 fn product(name: &str, counts: &[u64]) -> Result<u64, TopoError> {
     let all =
         counts.iter().try_fold(1u64, |all, &n| all.checked_mul(n).filter(|n| (1..=CPUS_MAX).contains(n)));
@@ -225,7 +227,7 @@ fn parse(text: &str) -> Result<Table, TopoError> {
     })
 }
 
-/// A machine's section, with what it inherits and the defaults filled in.
+/// A machine's section, completed by what it inherits and the defaults.
 fn section(file: &Table, name: &str) -> Result<Table, TopoError> {
     let mut whole = Table::new();
     let mut names = vec![name];

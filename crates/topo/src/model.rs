@@ -1,11 +1,10 @@
-//! Model: the machine as the other rooms see it.
+//! The model of a machine that other crates use.
 //!
-//! Model.   `cpus` says where each online CPU is; `cores`, `llcs`, `nodes` and `sockets` say the
-//!          same from the other side. Core, LLC and socket ids are dense, in the order of their
-//!          smallest CPU: `llcs[id.index()]` is that LLC. CPU and node numbers are the kernel's,
-//!          sparse: `cpus` and `nodes` are sorted by them and searched.
-//! Number.  8192 CPUs: 160 KiB of `cpus`; a look-up is 13 comparisons.
-//! Writers. none after the reader returned it.
+//! `cpus` has, for each online CPU, the ids of its groups; `cores`, `llcs`, `nodes` and `sockets` list the CPUs of each
+//! group. Core, LLC and socket ids are dense, in the order of their smallest CPU: `llcs[id.index()]` is that LLC. CPU and node
+//! numbers are the kernel's and sparse: `cpus` and `nodes` are sorted by them and searched.
+//!
+//! With 8192 CPUs, `cpus` has 160 KiB and a look-up takes 13 comparisons.
 
 use crate::TopoError;
 #[cfg(feature = "serde")]
@@ -18,13 +17,13 @@ use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 #[cfg(test)]
 mod tests;
 
-/// A machine: which CPUs there are, and what each shares with which.
+/// A machine: its CPUs, and which of them share cores, caches, nodes and sockets.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Topology {
-    /// Where it was read: a directory, a file, or a machine file's section.
+    /// Where it was read from: a directory, a file, or a machine file's section.
     pub source: String,
-    /// The processor's name, where the source says it.
+    /// The processor's name, if the source has it.
     pub model: Option<String>,
     /// The online CPUs, ascending by id.
     pub cpus: Vec<Cpu>,
@@ -42,7 +41,7 @@ pub struct Topology {
     /// Possible, and not online.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub offline: CpuSet,
-    /// Taken out of load balancing at boot (`isolcpus=`).
+    /// Excluded from load balancing at boot (`isolcpus=`).
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub isolated: CpuSet,
     /// Without a tick while one task runs (`nohz_full=`).
@@ -55,14 +54,14 @@ pub struct Topology {
     pub quota: Option<Quota>,
     /// Bytes of a cache line.
     pub line_bytes: u32,
-    /// Whether only the CPUs are known, and all are taken for cores of one cache; the first note says why.
-    /// See [`Topology::this_machine`].
+    /// Whether only the CPUs are known, and all count as cores of one cache; the first note has the reason. See
+    /// [`Topology::this_machine`].
     pub is_flat: bool,
-    /// What was missing and what was assumed instead, in words.
+    /// What was missing and what is assumed instead, in words.
     pub notes: Vec<String>,
 }
 
-/// An online CPU and its place.
+/// An online CPU and the groups that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Cpu {
@@ -95,7 +94,7 @@ pub struct Core {
     pub cpus: CpuSet,
     /// Size of the L1 data cache that it uses.
     pub l1d_kib: Option<u32>,
-    /// Size of the L2 that it uses, whole, also where cores share it.
+    /// Size of the L2 that it uses: the whole L2, also if several cores share it.
     pub l2_kib: Option<u32>,
 }
 
@@ -109,7 +108,7 @@ pub struct Llc {
     /// The online CPUs that share it.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
-    /// Its level; 0 when no shared cache is known, and the socket is taken for one.
+    /// Its level; 0 if no shared cache is known, and the socket counts as one.
     pub level: u8,
     /// Its size.
     pub size_kib: Option<u32>,
@@ -125,8 +124,8 @@ pub struct Node {
     /// Its online CPUs.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
-    /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local.
-    /// Empty where none are given.
+    /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local. Empty if the source has
+    /// none.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::distances"))]
     pub distances: Vec<(NodeId, u32)>,
 }
@@ -149,7 +148,7 @@ pub struct Socket {
 pub struct Quota {
     /// Quota over period: 1.5 is one and a half CPUs.
     pub cpus: f64,
-    /// The file that says so.
+    /// The file that sets the quota.
     pub file: PathBuf,
 }
 
@@ -170,12 +169,12 @@ pub enum Distance {
     Node,
     /// The same socket.
     Socket,
-    /// Nothing but the machine.
+    /// The same machine only.
     Other,
 }
 
 impl Topology {
-    /// The place of an online CPU.
+    /// An online CPU and the groups that it belongs to.
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&id, |c| c.id).ok().map(|i| &self.cpus[i])
     }
@@ -205,7 +204,7 @@ impl Topology {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
     }
 
-    /// The CPUs of the same core, this one among them.
+    /// The CPUs of the same core, including this one.
     pub fn siblings(&self, cpu: CpuId) -> Option<&CpuSet> {
         self.core_of(cpu).map(|c| &c.cpus)
     }
@@ -233,16 +232,16 @@ impl Topology {
         })
     }
 
-    /// The firmware's distance between two nodes, where the source gives one.
+    /// The firmware's distance between two nodes, if the source has one.
     pub fn node_distance(&self, from: NodeId, to: NodeId) -> Option<u32> {
         self.node(from)?.distances.iter().find(|(n, _)| *n == to).map(|&(_, d)| d)
     }
 
-    /// Whether the model agrees with itself. The readers call it last; call it again after
-    /// building or changing a `Topology` by hand.
+    /// Checks that the model is consistent. The readers call it last; call it after building or changing a `Topology` by
+    /// hand.
     ///
     /// # Errors
-    /// A contradiction that says which invariant does not hold, and for which values.
+    /// A contradiction that names the broken invariant and the values.
     pub fn check(&self) -> Result<(), TopoError> {
         let wrong = |fact: String| Err(TopoError::contradiction(&self.source, fact));
         let online = self.online();
@@ -289,7 +288,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Each online CPU lies in exactly one of `groups`, the one that its `Cpu` names.
+    /// Checks that each online CPU is in exactly one of `groups`, the one that its `Cpu` names.
     fn partition<'a>(
         &self,
         what: &str,
@@ -319,7 +318,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Ids count from 0 in the order of the smallest CPU, and no group is empty.
+    /// Checks that ids count from 0 in the order of the smallest CPU, and that no group is empty.
     fn dense<'a>(
         &self,
         what: &str,

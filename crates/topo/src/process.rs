@@ -1,10 +1,11 @@
-//! Process: what of the machine this process may use.
+//! The part of the machine that this process may use.
 //!
-//! Model.   Three roots in one: `sys` is the machine, `proc` says which CPUs this process is
-//!          allowed and what the processor is called, `proc` and `sys/fs/cgroup` say its quota.
-//!          All below one directory, `/` or a captured copy of it. A running process has a fourth, the
-//!          scheduler's mask, and starts with that alone.
-//! Source.  proc_pid_status(5), `Cpus_allowed_list`; proc_cpuinfo(5).
+//! All files are read below one root, `/` or a captured copy of it: `sys` has the machine, `proc` the CPUs that this process is
+//! allowed and the processor's name, and `proc` and `sys/fs/cgroup` its quota. A running process also has the scheduler's
+//! mask, which is the only source that it needs.
+//!
+//! # Source
+//! proc_pid_status(5), `Cpus_allowed_list`; proc_cpuinfo(5).
 
 use crate::assemble::Parts;
 use crate::files::{self, Files};
@@ -19,13 +20,12 @@ mod tests;
 impl Topology {
     /// The machine that this process runs on, with the CPUs that it is allowed and its quota.
     ///
-    /// What a process needs to run is which CPUs it may run on, and the scheduler says that. The rest says
-    /// only where things are near: where `/sys` or `/proc` is not there, is made up, or contradicts itself,
-    /// this is a *flat* machine instead, in which the allowed CPUs are cores of one LLC, one node and one
-    /// socket, and a note says what could not be read. [`Topology::from_root`] of `/` has that as its error.
+    /// To run, a process only needs to know on which CPUs it may run, and the scheduler returns that. If `/sys` or `/proc` is
+    /// missing, replaced, or contradicts itself, the result is a *flat* machine: the allowed CPUs are cores of one LLC, one
+    /// node and one socket, and a note says what could not be read. [`Topology::from_root`] of `/` returns that as an error.
     ///
     /// # Errors
-    /// Where the scheduler does not say on which CPUs this process may run.
+    /// If the scheduler does not return the CPUs on which this process may run.
     pub fn this_machine() -> Result<Self, TopoError> {
         let allowed =
             affinity::allowed_to_main().and_then(|of_main| Ok(of_main.union(&affinity::allowed()?)));
@@ -60,8 +60,7 @@ impl Topology {
         if has_process { Self::from_root(root) } else { Self::from_sysfs(root) }
     }
 
-    /// The machine below `root`, flat where it cannot be understood; the scheduler lets this process run on
-    /// `allowed`.
+    /// The machine below `root`, or a flat one if that cannot be read. `allowed`: the scheduler's mask of this process.
     fn of_process(root: &Path, allowed: &CpuSet) -> Result<Self, TopoError> {
         let files = &Files::below(root)?;
         let whole = sysfs::read(files, &root.join("sys")).and_then(|mut parts| {

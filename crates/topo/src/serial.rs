@@ -1,7 +1,6 @@
-//! Serial: how ids and CPU sets look in JSON.
+//! How ids and CPU sets look in JSON: an id as its number, a CPU set as its list string (`"0-3,8"`).
 //!
-//! Model.   An id is its number, a CPU set its list string (`"0-3,8"`). `terms` knows no serde, so
-//!          the fields of the model name these functions.
+//! The crate `types` does not depend on serde, so the fields of the model name these functions.
 
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};

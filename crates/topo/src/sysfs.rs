@@ -1,17 +1,19 @@
-//! Sysfs: a machine from its /sys, this one's or a captured copy.
+//! Machines from a /sys tree: this machine's, or a captured copy.
 //!
-//! Model.   `online` says which CPUs there are, and `possible` without `offline` where a container
-//!          replaced it. Each of them lists the CPUs of its core and of its package, and the
-//!          caches it uses; nodes list theirs. Lists must agree: a CPU's list is compared with
-//!          that of the first CPU that named it, as text, and parsed only if the texts differ.
-//!          What real kernels and firmware leave out or list twice is assumed and noted; what
-//!          they always write and is not there is an error.
-//! Number.  8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm
-//!          caches on two shared virtual CPUs, opt-level 2.
-//! Source.  Linux Documentation/ABI/stable/sysfs-devices-system-cpu, drivers/base/topology.c,
-//!          drivers/base/cacheinfo.c, drivers/base/node.c.
+//! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each CPU lists the
+//! CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists must agree: a CPU's list is
+//! compared as text with that of the first CPU that named it, and parsed only if the texts differ. What real kernels and
+//! firmware omit or list twice is assumed and noted; a missing file that every kernel writes is an error.
+//!
+//! # Cost
+//! 8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm caches on two shared virtual CPUs,
+//! opt-level 2.
+//!
+//! # Source
+//! Linux Documentation/ABI/stable/sysfs-devices-system-cpu, drivers/base/topology.c, drivers/base/cacheinfo.c,
+//! drivers/base/node.c.
 
-use crate::assemble::{Parts, core, place_left};
+use crate::assemble::{Parts, assign_remaining, core};
 use crate::files::{self, Files, SetText};
 use crate::{CPU_MAX, Node, TopoError, Topology};
 use caches::Caches;
@@ -31,8 +33,8 @@ impl Topology {
     /// with such a tree in it, as [`Topology::capture`] writes it.
     ///
     /// # Errors
-    /// What every kernel writes and is not there, what cannot be read or understood, and lists
-    /// that exclude each other. The error names the file.
+    /// A missing file that every kernel writes, a file that cannot be read or parsed, and lists that contradict each other.
+    /// The error names the file.
     pub fn from_sysfs(root: &Path) -> Result<Self, TopoError> {
         read(&Files::below(root)?, root)?.assemble()
     }
@@ -70,7 +72,7 @@ pub(crate) fn read(files: &Files, root: &Path) -> Result<Parts, TopoError> {
     Ok(parts)
 }
 
-/// What the steps share.
+/// The state that the steps of reading share.
 struct Tree<'a> {
     files: &'a Files,
     /// `devices/system/cpu`
@@ -116,8 +118,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Kernels before 2.6.27 have no `online`: each CPU's directory says it, and CPU 0's may say nothing,
-    /// since CPU 0 stays online.
+    /// The online CPUs by their directories. Kernels before 2.6.27 have no `online` but a file in each CPU's directory, which
+    /// CPU 0 may lack because it stays online.
     fn online_by_directory(&mut self, file: &Path) -> Result<CpuSet, TopoError> {
         let mut online = CpuSet::new();
         let numbers = self.files.numbered(&self.cpus, "cpu")?.unwrap_or_default();
@@ -138,8 +140,8 @@ impl Tree<'_> {
 
     /// Adds the CPUs that are possible and not offline to `online`, where it leaves some out.
     ///
-    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted
-    /// from 0, and the container may be allowed any other. What the kernel wrote beside it is the machine.
+    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted from 0, although the
+    /// container may be allowed other CPUs. The files beside it are the kernel's.
     fn add_hidden(&mut self, possible: &CpuSet, offline: &CpuSet) {
         let is_there = |cpu: &CpuId| self.files.is_dir(&files::cpu_dir(&self.cpus, *cpu));
         let hidden = possible.difference(&offline.union(&self.online));
@@ -285,9 +287,9 @@ impl Tree<'_> {
         let mut left = self.online.clone();
         let mut nodes = Vec::new();
         for &n in &numbers {
-            let home = dir.join(format!("node{n}"));
-            let own = self.files.set(&home, &["cpulist", "cpumap"])?.ok_or_else(|| {
-                TopoError::missing(home.join("cpulist"), "is not there; expected a list of CPUs like 0-7")
+            let node_dir = dir.join(format!("node{n}"));
+            let own = self.files.set(&node_dir, &["cpulist", "cpumap"])?.ok_or_else(|| {
+                TopoError::missing(node_dir.join("cpulist"), "is not there; expected a list of CPUs like 0-7")
             })?;
             let listed = own.parse(&self.online)?;
             let cpus = listed.intersection(&left);
@@ -297,19 +299,19 @@ impl Tree<'_> {
                 self.notes.push(format!(
                     "node {n} lists CPUs {twice}, which a node before it lists too; they count for the first"
                 ));
-                // Without a CPU of its own it is a copy made by the firmware, and no node of memory alone.
+                // Without a CPU of its own it is a copy made by the firmware, not a node of memory without CPUs.
                 if cpus.is_empty() {
                     continue;
                 }
             }
-            nodes.push(Node { id: NodeId(n), cpus, distances: distances(self.files, &home, &numbers)? });
+            nodes.push(Node { id: NodeId(n), cpus, distances: distances(self.files, &node_dir, &numbers)? });
         }
         let mut named = BTreeMap::new();
         for cpu in left.iter() {
             let numbers = self.files.numbered(&files::cpu_dir(&self.cpus, cpu), "node")?;
             named.extend(numbers.and_then(|n| n.first().map(|&n| (cpu, NodeId(n)))));
         }
-        place_left(&left, |cpu| named.get(&cpu).copied(), &mut nodes, &mut self.notes);
+        assign_remaining(&left, |cpu| named.get(&cpu).copied(), &mut nodes, &mut self.notes);
         let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
         for node in &mut nodes {
             node.distances.retain(|(to, _)| ids.contains(to));
@@ -324,8 +326,8 @@ impl Tree<'_> {
 
 /// A node's distances to `numbers`, in that order; empty if it gives none, or another number of them: the
 /// kernel prints one for each node that is online, and the directory of one may be missing.
-fn distances(files: &Files, home: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
-    let file = home.join("distance");
+fn distances(files: &Files, node_dir: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
+    let file = node_dir.join("distance");
     let Some(text) = files.read(&file)? else { return Ok(Vec::new()) };
     let values = text.split_whitespace().map(|t| {
         t.parse::<u32>().map_err(|_| {

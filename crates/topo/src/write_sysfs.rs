@@ -1,15 +1,14 @@
-//! Write sysfs: a model as the /sys tree that a kernel on such a machine would show.
+//! Writes a model as the /sys tree that a kernel on such a machine would show.
 //!
-//! Model.   The inverse of the reader, for tests: machine → tree → the same machine. Each CPU gets
-//!          its lists in files of the newer or the older names, and its cache directories in an
-//!          order that the reader must not rely on.
+//! The inverse of the reader, for tests: machine → tree → the same machine. Each CPU gets its lists in files of the newer or
+//! the older names, and its cache directories in an order on which the reader must not rely.
 
 use crate::Topology;
 use std::fs;
 use std::path::Path;
 use warmcore_types::CpuSet;
 
-/// What a kernel may do in one way or the other.
+/// Variations between kernels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Style {
     /// `thread_siblings_list` and `core_siblings_list`, as before Linux 5.3.
@@ -20,9 +19,9 @@ pub(crate) struct Style {
     pub masks: bool,
 }
 
-/// An empty directory, in memory where the system has such a place: a tree is tens of thousands of
-/// files, and a disk takes up to a millisecond for each.
-pub(crate) fn room() -> tempfile::TempDir {
+/// An empty directory, in memory if the system has /dev/shm: a tree has tens of thousands of files, and a disk takes up to a
+/// millisecond for each.
+pub(crate) fn temp_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
@@ -106,7 +105,7 @@ fn mask(set: &CpuSet) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
-/// The same machine, without what only says where it was read.
+/// The same machine without what depends on where it was read.
 pub(crate) fn facts(t: Topology) -> Topology {
     Topology { source: String::new(), model: None, notes: Vec::new(), ..t }
 }

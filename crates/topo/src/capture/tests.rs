@@ -1,5 +1,5 @@
 use super::{is_kept, parse};
-use crate::write_sysfs::{Style, room, write};
+use crate::write_sysfs::{Style, temp_dir, write};
 use crate::{MACHINES, TopoError, Topology};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn parsed(text: &str) -> Result<Vec<(String, Option<Vec<u8>>)>, TopoError> {
 
 /// A text file with a capture.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
-    let dir = room();
+    let dir = temp_dir();
     let path = dir.path().join("capture.txt");
     fs::write(&path, text).unwrap();
     (dir, path)
@@ -54,7 +54,7 @@ fn a_wrong_line_is_named_by_its_number() {
 #[test]
 fn a_capture_reads_as_its_tree_and_names_files_as_it_does() {
     let machine = Topology::from_machine(MACHINES, "epyc7601_2p").unwrap();
-    let dir = room();
+    let dir = temp_dir();
     write(&machine, dir.path(), Style::default());
     let (_kept, path) = file(&Topology::capture(dir.path()).unwrap());
     let of_tree = Topology::from_sysfs(dir.path()).unwrap();

@@ -59,7 +59,7 @@ fn version_1_writes_quota_and_period_apart() {
 
 #[test]
 fn in_a_container_the_mounted_part_of_the_path_counts() {
-    // The path is the host's, and the container sees its own cgroup as the top.
+    // The path is the host's, and the container's own cgroup is its top.
     let files = [
         ("proc/self/cgroup", "0::/docker/abc/worker\n"),
         ("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
@@ -84,7 +84,7 @@ fn a_hierarchy_mounted_elsewhere_is_found_by_mountinfo() {
 }
 
 #[test]
-fn a_cgroup_that_is_not_to_be_seen_is_noted() {
+fn a_cgroup_that_is_not_visible_is_noted() {
     for path in ["0::/gone", "0::/../outside"] {
         let (found, notes) = read(&[("proc/self/cgroup", path), ("sys/fs/cgroup/cpu.max", "100000 100000")]);
         assert_eq!(found.unwrap().unwrap().cpus, 1.0, "{path}");

@@ -71,7 +71,7 @@ fn lstopos_synthetic_machines_are_read() {
 }
 
 #[test]
-fn of_two_nodes_that_serve_the_same_cpus_one_is_memory_alone() {
+fn of_two_nodes_that_serve_the_same_cpus_one_has_no_cpus() {
     let t = fixture("version3-hbm-beside-dram.xml").unwrap();
     let nodes: Vec<_> = t.nodes.iter().map(|n| (n.id.0, n.cpus.to_string())).collect();
     assert_eq!(nodes, [(0, "0-1".into()), (1, "64-65".into()), (2, String::new()), (3, String::new())]);
@@ -120,7 +120,7 @@ fn objects_nested_deeper_than_any_machine_are_refused_or_read() {
 }
 
 #[test]
-fn what_costs_more_than_its_length_is_refused_at_once() {
+fn input_that_costs_more_than_its_length_is_refused() {
     let file = |objects: &str| format!("<topology version=\"2.0\">{objects}</topology>");
     let entities = format!(
         "<!DOCTYPE topology [<!ENTITY e '{}'>]>{}",
@@ -188,7 +188,7 @@ proptest! {
         let _ = read(&text);
     }
 
-    /// Changes inside quotes keep the XML whole, so that they reach the model.
+    /// Changes inside quotes keep the XML valid, so that they reach the model.
     #[test]
     fn a_changed_attribute_is_a_machine_or_an_error(
         which in 0usize..3,

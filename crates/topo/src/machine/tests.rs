@@ -31,7 +31,7 @@ fn every_built_in_machine_has_the_counts_of_its_section() {
 }
 
 #[test]
-fn siblings_lie_as_many_numbers_apart_as_there_are_cores() {
+fn the_numbers_of_siblings_differ_by_the_number_of_cores() {
     let genoa = built_in("epyc9654_2p");
     assert_eq!(genoa.siblings(CpuId(100)).unwrap().to_string(), "100,292");
     assert_eq!(genoa.llcs[12].cpus.to_string(), "96-103,288-295", "the first L3 of the second socket");
@@ -54,7 +54,7 @@ fn a_die_is_a_node_with_its_distances() {
 }
 
 #[test]
-fn an_heir_has_its_own_values_before_those_it_inherits() {
+fn a_sections_own_values_override_inherited_ones() {
     let spr = built_in("spr_224cpu_2p");
     assert_eq!(spr.siblings(CpuId(0)).unwrap().to_string(), "0,112");
     assert_eq!(spr.cores[0].l1d_kib, Some(48), "inherited");

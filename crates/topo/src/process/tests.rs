@@ -8,7 +8,7 @@ fn captured() -> std::path::PathBuf {
 }
 
 #[test]
-fn this_machine_reads_as_it_is() {
+fn this_machine_is_read() {
     let t = Topology::this_machine().unwrap();
     let allowed = t.allowed.as_ref().unwrap();
     assert!(!allowed.is_empty() && allowed.is_subset(&t.online()));
@@ -16,14 +16,14 @@ fn this_machine_reads_as_it_is() {
 }
 
 #[test]
-fn a_captured_root_says_what_its_process_was_allowed() {
+fn a_captured_root_has_the_cpus_that_its_process_was_allowed() {
     let t = Topology::from_root(&captured()).unwrap();
     assert_eq!(t.allowed.unwrap().to_string(), "0-1");
     assert_eq!(t.model.as_deref(), Some("AMD EPYC"));
     assert_eq!(t.quota, None, "the captured cgroup has quota -1");
 }
 
-/// The captured machine with other words in proc/self/status.
+/// The captured machine with another text in proc/self/status.
 fn with_status(status: Option<&str>) -> Result<Topology, crate::TopoError> {
     let dir = tempfile::tempdir().unwrap();
     let machine = Topology::from_sysfs(&captured()).unwrap();
@@ -68,7 +68,7 @@ fn a_container_whose_online_counts_from_0_has_its_cpus_where_they_are() {
     assert_eq!(captured.allowed, Some(cpus("4-5")));
 }
 
-/// One LLC, node and socket of the CPUs that the scheduler allows, and a note with the words.
+/// Checks for one LLC, node and socket of the CPUs that the scheduler allows, and for a note with the words.
 fn is_flat(t: &Topology, allowed: &str, words: &str) {
     t.check().unwrap();
     assert_eq!((t.online(), t.usable()), (cpus(allowed), cpus(allowed)));
@@ -88,16 +88,16 @@ fn below_sys(text: &str) -> String {
 }
 
 #[test]
-fn a_process_starts_flat_where_the_machine_is_not_to_be_understood() {
-    // Nothing of /sys and /proc.
+fn a_machine_that_cannot_be_read_is_flat() {
+    // Neither /sys nor /proc.
     let dir = tempfile::tempdir().unwrap();
     is_flat(&Topology::of_process(dir.path(), &cpus("3,9")).unwrap(), "3,9", "is no directory here");
-    // None of the allowed CPUs is shown, and a part of them.
+    // /sys shows none of the allowed CPUs, and some of them.
     let root = fixture("lxcfs-shows-no-allowed-cpu");
     is_flat(&Topology::of_process(&root, &cpus("2")).unwrap(), "2", "may run on CPUs 2");
     let root = captured();
     is_flat(&Topology::of_process(&root, &cpus("0-4")).unwrap(), "0-4", "may run on CPUs 2-4");
-    // Trees that contradict themselves, each as it is and as a root.
+    // Trees that contradict themselves, each as a /sys tree and as a root.
     let mut seen = 0;
     for entry in fs::read_dir(captured().parent().unwrap()).unwrap() {
         let tree = entry.unwrap().path();
@@ -115,7 +115,7 @@ fn a_process_starts_flat_where_the_machine_is_not_to_be_understood() {
 }
 
 #[test]
-fn without_proc_the_schedulers_mask_says_what_is_allowed() {
+fn without_proc_the_schedulers_mask_counts() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Topology::from_sysfs(&captured()).unwrap();
     crate::write_sysfs::write(&machine, &dir.path().join("sys"), Default::default());
@@ -127,7 +127,7 @@ fn without_proc_the_schedulers_mask_says_what_is_allowed() {
 }
 
 #[test]
-fn a_quota_that_cannot_be_read_is_noted_and_none() {
+fn an_unreadable_quota_is_noted_and_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Topology::from_sysfs(&captured()).unwrap();
     crate::write_sysfs::write(&machine, &dir.path().join("sys"), Default::default());

@@ -1,13 +1,15 @@
-//! Caches: which CPUs share which, from `cpuN/cache/index*`.
+//! Which CPUs share which caches, from `cpuN/cache/index*`.
 //!
-//! Model.   The first CPU of a cache (its leader) is read in full: level, type, size, shared list.
-//!          Every other CPU of that list must list the same; if its text at the same index equals
-//!          the leader's, that is all that is read of it, and the leader's level is believed. Instruction caches are passed over.
-//!          The LLC of a CPU is its cache of the highest level; where that is none, or a private
-//!          L2, `assemble` assumes one.
-//! Number.  8192 CPUs × 3 caches: 24 576 shared lists read, 8192 leaders' other files at most.
-//! Source.  drivers/base/cacheinfo.c. Where firmware does not say which CPUs share, Arm prints an empty
-//!          `shared_cpu_list`, and IA-64 a mask of zeros.
+//! The first CPU of a cache (its leader) is read in full: level, type, size, shared list. Every other CPU of that list must
+//! list the same CPUs. If its text at the same index equals the leader's, only that file is read, and the leader's level
+//! applies. Instruction caches are skipped. The LLC of a CPU is its cache of the highest level; if there is none, or only a
+//! private L2, `assemble` assumes one.
+//!
+//! 8192 CPUs × 3 caches: 24 576 shared lists are read, and the other files of at most 8192 leaders.
+//!
+//! # Source
+//! drivers/base/cacheinfo.c. Where firmware does not say which CPUs share a cache, Arm prints an empty `shared_cpu_list`, and
+//! IA-64 a mask of zeros.
 
 use crate::Llc;
 use crate::TopoError;
@@ -30,7 +32,7 @@ struct Cache {
     level: u8,
     size_kib: Option<u32>,
     cpus: CpuSet,
-    /// Whether the list was empty, so that nobody knows who shares it.
+    /// Whether the list was empty, so that it is unknown which CPUs share the cache.
     unknown: bool,
     index: u32,
     shared: SetText,
@@ -55,32 +57,32 @@ impl Caches {
     }
 
     fn read_cpu(&mut self, files: &Files, dir: &Path, cpu: CpuId, online: &CpuSet) -> Result<(), TopoError> {
-        // The caches that list this CPU, as their leaders say, and that it has not yet confirmed.
+        // The caches whose leaders list this CPU, and that this CPU's own files have not confirmed yet.
         let mut open = self.of.get(&cpu).cloned().unwrap_or_default();
         for index in files.numbered(dir, "index")?.unwrap_or_default() {
-            let home = dir.join(format!("index{index}"));
+            let index_dir = dir.join(format!("index{index}"));
             let mut shared = None;
             if let Some(p) = open.iter().position(|&k| self.all[k].index == index) {
-                let own = shared_list(files, &home)?;
+                let own = shared_list(files, &index_dir)?;
                 if own.text == self.all[open[p]].shared.text {
                     open.swap_remove(p);
                     continue;
                 }
                 shared = Some(own);
             }
-            let kind = files.need(&home.join("type"), "Data, Instruction or Unified")?;
+            let kind = files.need(&index_dir.join("type"), "Data, Instruction or Unified")?;
             match kind.as_str() {
                 "Instruction" => continue,
                 "Data" | "Unified" => {}
                 _ => {
                     let fact = format!("says `{kind}`; expected Data, Instruction or Unified");
-                    return Err(TopoError::malformed(home.join("type"), fact));
+                    return Err(TopoError::malformed(index_dir.join("type"), fact));
                 }
             }
-            let level = level(files, &home)?;
-            let shared = shared.map_or_else(|| shared_list(files, &home), Ok)?;
+            let level = level(files, &index_dir)?;
+            let shared = shared.map_or_else(|| shared_list(files, &index_dir), Ok)?;
             let mut set = shared.parse(online)?;
-            let unknown = shared.says_nothing();
+            let unknown = shared.is_empty_set();
             if unknown {
                 set.insert(cpu);
             } else if !set.contains(cpu) {
@@ -96,7 +98,7 @@ impl Caches {
                 open.swap_remove(p);
                 continue;
             }
-            // A new cache. CPUs before this one were read, so they would have named it.
+            // A new cache. All CPUs before this one have been read, and none of them listed it.
             if let Some(other) = set.iter().find_map(|c| self.of_level(c, level)) {
                 return Err(disagree(shared, level, other));
             }
@@ -108,12 +110,12 @@ impl Caches {
                 return Err(TopoError::contradiction(shared.file, fact));
             }
             if self.line_bytes.is_none() {
-                self.line_bytes = line_bytes(files, &home.join("coherency_line_size"))?;
+                self.line_bytes = line_bytes(files, &index_dir.join("coherency_line_size"))?;
             }
             for c in set.iter() {
                 self.of.entry(c).or_default().push(self.all.len());
             }
-            let size_kib = size_kib(files, &home.join("size"))?;
+            let size_kib = size_kib(files, &index_dir.join("size"))?;
             self.all.push(Cache { level, size_kib, cpus: set, unknown, index, shared });
         }
         match open.first().map(|&k| &self.all[k]) {
@@ -166,14 +168,17 @@ fn disagree(own: SetText, level: u8, other: &Cache) -> TopoError {
     TopoError::contradiction(own.file, fact)
 }
 
-fn shared_list(files: &Files, home: &Path) -> Result<SetText, TopoError> {
-    files.set(home, &["shared_cpu_list", "shared_cpu_map"])?.ok_or_else(|| {
-        TopoError::missing(home.join("shared_cpu_list"), "is not there; expected a list of CPUs like 0-7")
+fn shared_list(files: &Files, index_dir: &Path) -> Result<SetText, TopoError> {
+    files.set(index_dir, &["shared_cpu_list", "shared_cpu_map"])?.ok_or_else(|| {
+        TopoError::missing(
+            index_dir.join("shared_cpu_list"),
+            "is not there; expected a list of CPUs like 0-7",
+        )
     })
 }
 
-fn level(files: &Files, home: &Path) -> Result<u8, TopoError> {
-    let file = home.join("level");
+fn level(files: &Files, index_dir: &Path) -> Result<u8, TopoError> {
+    let file = index_dir.join("level");
     let text = files.need(&file, "a cache level, 1 to 9")?;
     let level = text.parse().ok().filter(|l| (1..=9).contains(l));
     level.ok_or_else(|| TopoError::malformed(file, format!("says `{text}`; expected a cache level, 1 to 9")))

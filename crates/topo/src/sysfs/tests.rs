@@ -1,4 +1,4 @@
-use crate::write_sysfs::{Style, facts, room, write};
+use crate::write_sysfs::{Style, facts, temp_dir, write};
 use crate::{Distance, MACHINES, TopoError, Topology, assemble, machines};
 use proptest::prelude::*;
 use std::fs;
@@ -83,7 +83,7 @@ fn expect(read: Result<Topology, TopoError>, kind: &str, file: &str, what: &str)
 #[test]
 fn damage_to_any_kind_of_file_is_found() {
     let good = Topology::from_machine(MACHINES, "epyc7601_2p").unwrap();
-    let dir = room();
+    let dir = temp_dir();
     write(&good, dir.path(), Style::default());
     let system = dir.path().join("devices/system");
     for (file, text, kind, at) in [
@@ -132,7 +132,7 @@ fn damage_to_any_kind_of_file_is_found() {
 fn caches_gone_from_one_cpu_are_a_contradiction() {
     let good = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     for lost in ["cpu/cpu0/cache", "cpu/cpu3/cache", "cpu/cpu0/cache/index3", "cpu/cpu31/cache/index3"] {
-        let dir = room();
+        let dir = temp_dir();
         write(&good, dir.path(), Style::default());
         fs::remove_dir_all(dir.path().join("devices/system").join(lost)).unwrap();
         let e = Topology::from_sysfs(dir.path()).unwrap_err();
@@ -195,7 +195,7 @@ fn cores_without_an_l3_have_their_l2_as_last_level() {
 }
 
 #[test]
-fn arm_whose_firmware_says_little_is_one_socket_and_one_llc() {
+fn arm_with_sparse_firmware_tables_is_one_socket_and_one_llc() {
     let t = fixture("arm-firmware-says-little").unwrap();
     assert_eq!((t.cores.len(), t.sockets.len(), t.nodes.len()), (4, 1, 1));
     assert_eq!(llcs(&t), [("0-3".to_owned(), 0)]);
@@ -214,7 +214,7 @@ fn power_cores_with_a_cache_per_half_count_as_halves() {
 }
 
 #[test]
-fn what_cuts_across_is_taken_as_listed_and_noted() {
+fn overlapping_groups_are_taken_as_listed_and_noted() {
     let snc = fixture("one-l3-two-nodes-as-with-snc").unwrap();
     assert_eq!((snc.llcs.len(), snc.nodes.len()), (1, 2));
     assert!(noted(&snc, "1 LLCs span NUMA nodes"), "{:?}", snc.notes);
@@ -224,11 +224,11 @@ fn what_cuts_across_is_taken_as_listed_and_noted() {
 }
 
 #[test]
-fn a_missing_online_is_read_off_the_directories() {
+fn without_an_online_file_the_directories_are_used() {
     let t = fixture("online-missing").unwrap();
     assert_eq!((t.online().to_string(), t.llcs.len()), ("0-1".into(), 1));
     assert!(noted(&t, "`online` is not there"), "{:?}", t.notes);
-    let dir = room();
+    let dir = temp_dir();
     write(&Topology::from_machine(MACHINES, "ryzen7950x").unwrap(), dir.path(), Style::default());
     let cpus = dir.path().join("devices/system/cpu");
     for file in ["online", "possible", "offline"] {
@@ -242,7 +242,7 @@ fn a_missing_online_is_read_off_the_directories() {
     for name in ["cpuidle", "cpufreq"] {
         fs::create_dir(cpus.join(name)).unwrap();
     }
-    // As Linux 2.6.24 does: the lists of the others still name it.
+    // As on Linux 2.6.24, the lists of the other CPUs still name it.
     let t = Topology::from_sysfs(dir.path()).unwrap();
     assert_eq!(t.online().to_string(), "0-30");
     fs::remove_dir_all(&cpus).unwrap();
@@ -251,7 +251,7 @@ fn a_missing_online_is_read_off_the_directories() {
 }
 
 #[test]
-fn an_online_that_a_container_made_up_is_completed() {
+fn an_online_file_that_a_container_replaced_is_completed() {
     let t = fixture("lxcfs-online-counts-from-0").unwrap();
     assert_eq!(
         (t.online().to_string(), lists(t.llcs.iter().map(|l| &l.cpus))),
@@ -259,13 +259,13 @@ fn an_online_that_a_container_made_up_is_completed() {
     );
     assert_eq!((t.cores.len(), t.nodes.len(), t.sockets.len()), (4, 2, 2));
     assert!(noted(&t, "a container's view"), "{:?}", t.notes);
-    // What is not shown is not there: possible, and not online.
+    // A CPU without a directory is possible and not online.
     let t = fixture("lxcfs-shows-no-allowed-cpu").unwrap();
     assert_eq!((t.online().to_string(), t.offline.to_string()), ("0-1".into(), "2".into()));
 }
 
 #[test]
-fn a_nul_at_a_files_end_is_no_text() {
+fn a_nul_at_the_end_of_a_file_is_ignored() {
     let t = fixture("rhel7-nohz-full-is-a-nul").unwrap();
     assert_eq!((t.nohz_full.len(), t.cpus.len()), (0, 2));
     let t = fixture("lists-end-in-a-nul").unwrap();
@@ -284,7 +284,7 @@ fn a_cpu_in_two_nodes_belongs_to_the_first() {
 }
 
 #[test]
-fn a_cpu_in_no_node_is_in_the_one_that_it_names_or_in_one_more() {
+fn a_cpu_that_no_node_lists_is_in_the_node_that_it_names_or_in_a_new_one() {
     let t = fixture("cpu1-in-no-node").unwrap();
     assert_eq!(lists(t.nodes.iter().map(|n| &n.cpus)), ["0", "1"]);
     assert!(noted(&t, "CPUs 1 are in no node"), "{:?}", t.notes);
@@ -317,7 +317,7 @@ fn an_offline_cpu_changes_the_caches_of_its_own_socket_alone() {
 
 #[test]
 fn distances_of_another_number_of_nodes_are_not_used() {
-    let dir = room();
+    let dir = temp_dir();
     write(&Topology::from_machine(MACHINES, "epyc7601_2p").unwrap(), dir.path(), Style::default());
     fs::write(dir.path().join("devices/system/node/node3/distance"), "10 32\n").unwrap();
     let t = Topology::from_sysfs(dir.path()).unwrap();
@@ -326,8 +326,8 @@ fn distances_of_another_number_of_nodes_are_not_used() {
 }
 
 #[test]
-fn a_tree_without_topology_files_is_cores_of_one_cpu() {
-    let dir = room();
+fn without_topology_files_each_cpu_is_a_core() {
+    let dir = temp_dir();
     for cpu in 0..2 {
         fs::create_dir_all(dir.path().join(format!("sys/devices/system/cpu/cpu{cpu}"))).unwrap();
     }
@@ -347,7 +347,7 @@ const STYLES: [Style; 3] = [
 fn every_machine_of_the_file_reads_back_from_the_tree_it_would_show() {
     for (name, style) in machines(MACHINES).unwrap().iter().zip(STYLES.iter().cycle()) {
         let machine = Topology::from_machine(MACHINES, name).unwrap();
-        let dir = room();
+        let dir = temp_dir();
         write(&machine, dir.path(), *style);
         assert_eq!(facts(Topology::from_sysfs(dir.path()).unwrap()), facts(machine), "{name}, {style:?}");
     }
@@ -358,13 +358,13 @@ fn a_tree_of_2048_cpus_reads_back() {
     let text = "[big]\nsockets = 4\nnuma_nodes = 8\nl3_per_socket = 32\ncores_per_l3 = 8\nsmt = 2\n\
                 l1d_kib = 32\nl2_kib = 1024\nl3_kib = 32768\nnuma_distance = [10, 12, 32]";
     let machine = Topology::from_machine(text, "big").unwrap();
-    let dir = room();
+    let dir = temp_dir();
     write(&machine, dir.path(), STYLES[0]);
     assert_eq!(facts(Topology::from_sysfs(dir.path()).unwrap()), facts(machine));
 }
 
 prop_compose! {
-    /// A machine with numbers in no order, gaps, offline CPUs, nodes of memory, any last level.
+    /// A machine with unordered numbers, gaps, offline CPUs, nodes of memory, and any last level.
     fn any_machine()(
         sockets in 1usize..3, llcs in 1usize..3, cores in 1usize..4, smt in 1usize..3,
         level in prop_oneof![Just(3u8), Just(4), Just(2), Just(0)],
@@ -374,7 +374,7 @@ prop_compose! {
         node_ids in proptest::sample::subsequence((0..40u32).collect::<Vec<_>>(), 4),
         with_distances in any::<bool>(),
     )(
-        // A level 2 that no core shares, or a level 0, is a machine whose socket is the LLC.
+        // With a level 2 that no cores share, or with level 0, the socket is the LLC.
         llcs in Just(if level == 0 || (level == 2 && cores == 1) { 1 } else { llcs }),
         cores in Just(if level == 0 { cores + 1 } else { cores }),
         ids in proptest::sample::subsequence((0..8192u32).collect::<Vec<_>>(), 60)
@@ -457,7 +457,7 @@ proptest! {
 
     #[test]
     fn a_machine_reads_back_from_its_tree(machine in any_machine(), style in any_style()) {
-        let dir = room();
+        let dir = temp_dir();
         write(&machine, dir.path(), style);
         let read = Topology::from_sysfs(dir.path()).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let text = Topology::capture(dir.path()).map_err(|e| TestCaseError::fail(e.to_string()))?;
@@ -474,7 +474,7 @@ proptest! {
         style in any_style(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any_damage()), 1..4),
     ) {
-        let dir = room();
+        let dir = temp_dir();
         write(&machine, dir.path(), style);
         for (at, damage) in damage {
             let mut files = Vec::new();
