@@ -1,16 +1,18 @@
 //! Simulation: a machine on which tasks run, on a virtual clock.
 //!
-//! Model.   An event happens, the state changes, policies of `place`, `cid` and `budget` are asked, and what they
-//!          answer is done. Between a task's steps nothing happens on its CPU. `sched_state` is what policies see; `step`
-//!          runs programs; `switch` gives CPUs to tasks; `wake` puts tasks where they are to wait; `process`
-//!          has ids.
-//! Number.  Two programs that wake each other: two events for each wake.
-//! Writers. One thread.
-//! Source.  Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`, as far as it is said where
-//!          that stands.
+//! A loop takes the next event and changes the state. Where a decision is due it asks the policies of `sched`, `cid`
+//! and `budget`, and does what they answer. Between two steps of a task nothing happens on its CPU. Two programs that
+//! wake each other cost two events for each wake. Everything runs on one thread.
 //!
-//! **What is left out.** Priorities and groups, frequencies, interrupts but for ticks, timers and wakes, what a task's
-//! absence does to a cache within one step, active balancing.
+//! `sched_state` is what scheduling policies see; `step` runs programs; `switch` gives CPUs to tasks; `wake` queues
+//! woken tasks; `process` has the concurrency ids.
+//!
+//! **Not simulated:** priorities and groups, clock frequencies, interrupts other than ticks, timers and wakes, what a
+//! task's absence does to a cache within one step, active balancing.
+//!
+//! # Source
+//!
+//! Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`; each module names the version.
 //!
 //! ```
 //! use warmcore_sim::{costs::Costs, policy::Kernel, program::Program, simulation::{Settings, Simulation}};
@@ -66,7 +68,7 @@ pub use sched_state::CpuCounts;
 pub use settings::{Order, Settings};
 pub use task::TaskCounts;
 
-/// What an event is: of two at the same time the lower one comes first.
+/// The class of an event. Of two events at the same time the lower class comes first.
 mod event_class {
     pub(super) const STEP: u8 = 0;
     pub(super) const AWAKE: u8 = 1;
@@ -77,14 +79,14 @@ mod event_class {
     pub(super) const SEARCH: u8 = 6;
 }
 
-/// Which CPU or task, and which of its events: an old one is stale.
+/// The CPU or task of an event, and the generation for which it was pushed: with an older generation it is stale.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     index: u32,
     generation: u32,
 }
 
-/// A machine on which tasks run. `O` watches.
+/// A machine on which tasks run. `O` is an [`Observer`] of wakes and switches.
 pub struct Simulation<P, O = ()> {
     sched: SchedState,
     policy: P,
@@ -92,12 +94,12 @@ pub struct Simulation<P, O = ()> {
     settings: Settings,
     times: Times,
     memory: Memory,
-    /// Of each shared queue: its lock and its list's head.
+    /// By shared queue: the cache line of its lock and list head.
     queue_lines: Vec<LineId>,
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
-    /// Their steps, one's after the other's, and where each one's stand: what running tasks read.
+    /// The steps of all programs, one program after the other. `parts`: where those of each program begin and end.
     steps: Vec<Op>,
     parts: Vec<(u32, u32)>,
     names: Names,
@@ -106,29 +108,29 @@ pub struct Simulation<P, O = ()> {
     processes: Vec<process::Process>,
     accounts: account::Budgets,
     topology: Topology,
-    /// Places of tasks that are gone.
+    /// Indexes of tasks that have ended and may be used again.
     free: Vec<u32>,
-    /// Tasks that have not ended, daemons aside.
+    /// Tasks that have not ended, without daemons.
     num_alive_tasks: u64,
     spawned: u64,
-    /// There was one: the simulation ends with the last of them.
+    /// Whether there ever was a task that is no daemon: the simulation ends when the last of those ends.
     has_end: bool,
     handled: u64,
     stale: u64,
     hash: u64,
-    /// A program that cannot go on.
+    /// Why a program cannot continue. `run` returns it.
     error: Option<ProgramError>,
 }
 
 impl<P: SimPolicy> Simulation<P> {
-    /// A machine at rest.
+    /// An idle machine without tasks.
     pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
         Self::watched(topology, costs, settings, policy, seed, ())
     }
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// The same, watched.
+    /// As [`Simulation::new`], with an observer.
     pub fn watched(
         topology: &Topology,
         costs: &Costs,
@@ -174,71 +176,72 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// The clock.
+    /// The virtual time.
     pub fn now(&self) -> Nanos {
         Nanos(self.sched.now)
     }
 
-    /// The machine, as policies see it: its CPUs are those of the topology, in its order.
+    /// The machine as policies see it. Its CPUs are those of the topology, in that order.
     pub fn machine(&self) -> &SchedDomains {
         &self.sched.machine
     }
 
-    /// Its caches.
+    /// The model of its caches and memory.
     pub fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
 
-    /// Who watches.
+    /// The observer.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// Who watched, at the end.
+    /// The observer, at the end.
     pub fn into_observer(self) -> O {
         self.observer
     }
 
-    /// A working set: see [`Memory::extent`].
+    /// Creates a working set: see [`Memory::extent`].
     pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
         self.memory.extent(bytes, pages, home)
     }
 
-    /// A line: see [`Memory::line`].
+    /// Creates a line: see [`Memory::line`].
     pub fn line(&mut self) -> LineId {
         self.memory.line()
     }
 
-    /// A process without tasks.
+    /// Creates a process without tasks.
     pub fn process(&mut self, plan: process::Plan) -> ProcessId {
         self.processes.push(process::Process::new(self.sched.cpus.len() as u32, plan));
         ProcessId(self.processes.len() as u32 - 1)
     }
 
-    /// What became of a process's ids.
+    /// A process: the counters of its concurrency ids.
     pub fn process_of(&self, id: ProcessId) -> &process::Process {
         &self.processes[id.0 as usize]
     }
 
-    /// A budget's account, below `parent` or a root, whose stocks are behind locks as they were published.
+    /// Creates a budget account below `parent`, or a root. Its stocks are of the kind `lock`, as the published ones
+    /// were.
     pub fn account(&mut self, name: &str, parent: Option<AccountId>, limit: u64) -> AccountId {
         self.accounts.create(name, parent, limit)
     }
 
-    /// Units charged to an account, those in stocks included, and charges that it refused.
+    /// Units charged to an account, including those in stocks, and the number of charges that it refused.
     pub fn account_use(&self, account: AccountId) -> (u64, u64) {
         self.accounts.usage(account)
     }
 
-    /// Empties all stocks of an account; the units that came back.
+    /// Drains all stocks of an account. Returns the units that came back.
     pub fn drain(&mut self, account: AccountId) -> u64 {
         self.accounts.drain(account)
     }
 
-    /// A task that runs `program`. It is woken when the simulation goes on.
+    /// Creates a task that runs `program`. It is woken when the simulation next runs.
     ///
     /// # Errors
-    /// A program that no simulation can run, or not on this machine.
+    /// A program that fails [`Program::check`], or names CPUs or a process that this machine does not have.
     pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
         program.check()?;
         let code = self.load(program)?;
@@ -251,7 +254,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Ok(TaskId(id))
     }
 
-    /// A task, not begun.
+    /// Creates a task that has not begun.
     fn make(&mut self, code: u32, entity: u64, parent: u32) -> u32 {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
@@ -271,7 +274,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let tasks = &mut self.sched.tasks;
         let id = self.free.pop().unwrap_or(tasks.len() as u32);
         if tasks.len() == tasks.capacity() {
-            // By an eighth: tasks are large, and half of the room empty would be too much.
+            // Grow by an eighth: tasks are large, and doubling would leave half of the capacity empty.
             tasks.reserve_exact(tasks.len() / 8 + 16);
         }
         if id as usize == tasks.len() {
@@ -288,10 +291,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         length.draw(self.random, task.entity, &mut task.draws).0
     }
 
-    /// StepOutcome on until all tasks have ended, or until that time.
+    /// Runs until all tasks have ended, or until the clock shows `until`.
     ///
     /// # Errors
-    /// Names that nobody has; a program that goes on without time passing, or gives back a lock that it has not.
+    /// A name that no task has; a program that continues without time passing, or that unlocks a lock it does not
+    /// hold.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
         for code in &self.codes[self.parts.len()..] {
@@ -314,20 +318,20 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             }
         }
         if (self.num_alive_tasks > 0 || !self.has_end) && self.events.next_at().is_some() {
-            // It may have been run further before: time never goes back.
+            // An earlier call may have run beyond `until`: time never goes back.
             self.sched.now = self.sched.now.max(until.0);
         }
         Ok(self.report())
     }
 
-    /// A step of a program; nothing behind the last one.
+    /// A step of a program; `None` after the last one.
     #[inline]
     fn op_at(&self, code: u32, step: u32) -> Option<Op> {
         let (begin, end) = self.parts[code as usize];
         self.steps[begin as usize..end as usize].get(step as usize).copied()
     }
 
-    /// Whether the event was stale.
+    /// Handles an event. Returns whether it was stale.
     #[inline]
     fn handle_event(&mut self, class: u8, index: u32, generation: u32) -> bool {
         let is_current = |sim: &Self| sim.sched.cpus[index as usize].generation == generation;

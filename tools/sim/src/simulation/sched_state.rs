@@ -1,9 +1,7 @@
-//! Scheduler state: CPUs, tasks and queues as they are at this moment: what a policy is shown.
+//! Scheduler state: CPUs, tasks and queues at this moment. It is what a scheduling policy sees.
 //!
-//! Model.   What a policy asks for often is counted as it changes: who idles and who waits, per shard. So no event
-//!          looks at all CPUs unless the policy itself wants to.
-//! Number.  A CPU is at most 512 bytes here.
-//! Writers. The simulation.
+//! Counts that policies ask for often are updated with each change: idle CPUs and queued tasks per shard. An event
+//! thus examines all CPUs only if the policy does. A CPU takes at most 512 bytes.
 
 use super::queue::{List, RunQueue};
 use super::settings::{Order, Settings};
@@ -15,79 +13,80 @@ use std::cell::{Cell, RefCell};
 use warmcore_sched::{Allowed, Distance, SchedDomains, StealDecision, StealOrder, View};
 use warmcore_types::{CpuId, Nanos};
 
-/// What a CPU does.
+/// What a CPU is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpuState {
-    /// Nothing, and it sleeps.
+    /// It is idle and parked.
     Idle,
-    /// It was woken, and is on its way out of an idle state; or it looks for work.
+    /// It is leaving its idle state after a wake, or it searches for work.
     Coming,
     /// It runs a task.
     Running,
 }
 
-/// What came of a CPU so far.
+/// What was counted of a CPU so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CpuCounts {
-    /// It ran tasks.
+    /// Time in which it ran tasks.
     pub busy_ns: u64,
-    /// How often a task began.
+    /// How often a task began to run.
     pub switches: u64,
-    /// How often another CPU interrupted it: out of its idle state, or for a wakee.
+    /// How often another CPU sent it an interrupt: to leave its idle state, or to preempt for a wakee.
     pub ipis: u64,
     /// How often it left an idle state.
     pub idle_exits: u64,
-    /// Ticks.
+    /// Timer ticks.
     pub ticks: u64,
-    /// Tasks that it took from elsewhere when it had none, or fewer.
+    /// Tasks that it took from other CPUs' queues or from a shared queue.
     pub pulled: u64,
-    /// Searches of other CPUs' run queues that it began right after it had run out of work, while tasks waited.
+    /// Searches of other CPUs' run queues that it began right after it ran out of work, while tasks were queued.
     pub searches: u64,
-    /// … that found nothing and gave up before every CPU was looked at: the gate of newidle balancing was closed.
+    /// Of those, searches that found nothing and ended before every CPU was examined, because newidle balancing was
+    /// gated.
     pub gated: u64,
-    /// It searched.
+    /// Time in which it searched.
     pub search_ns: u64,
 }
 
-/// A CPU. What a switch needs stands first, on four lines: what it does; its clocks; who waits; its counts.
+/// A CPU. The fields that a switch needs come first, on four lines: state, clocks, queue, counts.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cpu {
     pub(crate) state: CpuState,
-    /// Asleep, until a time at which it looks for work.
+    /// It is idle, and a timer is set at which it will search for work.
     pub(crate) has_search_timer: bool,
     pub(crate) ticks: bool,
-    /// It has just run out of work.
+    /// It ran out of work just now.
     pub(crate) is_newly_idle: bool,
-    /// It runs something: the cores' units are shared with it.
+    /// It runs something, and shares its core's execution units with its siblings.
     pub(crate) is_busy: bool,
-    /// Who runs there sleeps right after the wake that is placed now.
+    /// The task that runs on it will block right after the wake that is being decided.
     pub(crate) sleeps_next: bool,
-    /// It searches until its arrival.
+    /// It searches; its `AWAKE` event ends the search.
     pub(crate) is_searching: bool,
-    /// Searches in a row that brought nothing.
+    /// Searches in a row that found nothing.
     pub(crate) tries: u8,
     pub(crate) current: u32,
-    /// Of the step, the arrival or the look that is pending: others are stale.
+    /// Generation of the pending step, wakeup or search event: events of other generations are stale.
     pub(crate) generation: u32,
     pub(crate) core: u32,
     pub(crate) shard: u32,
     pub(crate) kernel: CpuId,
-    /// In thousandths.
+    /// In thousandths of a core without a busy sibling.
     pub(crate) speed: u32,
-    /// Of the current step, at full speed, at `since`.
+    /// What remains of the current step at `since`, at full speed.
     pub(crate) remaining_ns: u64,
     pub(crate) since: u64,
-    /// When the step ends, and when its event is due: not later.
+    /// When the step ends, and when its event is due, which is never later.
     pub(crate) ends_at: u64,
     pub(crate) event_at: u64,
 
-    /// Since when the current task is on.
+    /// When the current task got the CPU.
     pub(crate) on_since: u64,
-    /// Up to when what it ran is in its `vruntime`.
+    /// Up to this time the current task's run time is in its `vruntime`.
     pub(crate) vruntime_at: u64,
     pub(crate) min_vruntime: u64,
-    /// Running or idle since.
+    /// When it became running or idle.
     pub(crate) state_since: u64,
     pub(crate) average_run: u64,
     pub(crate) average_idle: AverageIdle,
@@ -95,22 +94,22 @@ pub(crate) struct Cpu {
     pub(crate) hot_until: u64,
     pub(crate) queue: RunQueue,
 
-    /// What the search that is under way ends with, and who had the CPU before it.
+    /// What the current search will result in, and the task that had the CPU before the search.
     pub(crate) found: StealDecision,
     pub(crate) had: u32,
-    /// Of that search, in ns by how far it looks: it ends after a part of it if a task is woken here.
+    /// What that search costs, in ns by distance: a wake on this CPU ends it after one of these parts.
     pub(crate) parts: [u32; 6],
 
     pub(crate) counts: CpuCounts,
     pub(crate) imbalance_count: u32,
-    /// Of searching, by how far: how often in vain, what it cost at most, when it was called to last. The first is of
-    /// num_searching into the shared queues.
+    /// Of its searches, by distance: failures in a row, the highest cost, when it was last done. Index 0 is the
+    /// examination of shared queues.
     pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
 }
 
-/// Where a fair clock begins, so that a credit does not lead below 0.
+/// The initial `vruntime` of a CPU: high enough that subtracting a credit does not underflow.
 const INITIAL_VRUNTIME: u64 = 1 << 40;
 
 impl Cpu {
@@ -154,15 +153,15 @@ impl Cpu {
     }
 }
 
-/// What is queues_examined of many CPUs at a time, apart from all else: four CPUs on a line.
+/// The part of a CPU's state that policies read of many CPUs in a row, kept apart: four CPUs on a cache line.
 #[derive(Debug, Clone)]
 struct CpuSummary {
     state: CpuState,
-    /// The search that looked here last.
+    /// The last search that examined this CPU.
     seen_by_search: Cell<u32>,
-    /// Those that wait, and who runs.
+    /// Tasks queued here, and the one that runs.
     runs: u32,
-    /// Those that wait and may run elsewhere, too.
+    /// Tasks queued here that may also run elsewhere.
     stealable: u32,
 }
 
@@ -170,29 +169,29 @@ struct CpuSummary {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     pub(crate) idle: u32,
-    /// Stealable tasks that wait on its CPUs, whether they are in its queue besides or not.
+    /// Stealable tasks queued on its CPUs, whether or not they are also in its shared queue.
     pub(crate) backlog: u32,
-    /// Its CPUs that have more tasks than the one that runs or is about to.
+    /// CPUs with more tasks than the one that runs or is about to run.
     pub(crate) overloaded: u32,
-    /// Cores all of whose CPUs idle.
+    /// Cores of which all CPUs are idle.
     pub(crate) idle_cores: u32,
-    /// How much its CPUs have run lately.
+    /// How much its CPUs ran lately.
     pub(crate) usage: Usage,
 }
 
-/// Threads that share a core's units.
+/// The CPUs that share the execution units of a core.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
-    /// Where its CPUs stand in `SchedState::of_cores`.
+    /// Range of its CPUs in `SchedState::of_cores`.
     pub(crate) cpus: (u32, u32),
-    /// CPUs of it that run something.
+    /// Its CPUs that run something.
     pub(crate) busy: u32,
-    /// CPUs of it that idle.
+    /// Its CPUs that are idle.
     pub(crate) idle: u32,
     pub(crate) idle_since: u64,
 }
 
-/// CPUs, tasks and queues as they are at this moment.
+/// CPUs, tasks and queues at this moment.
 #[derive(Debug)]
 pub(crate) struct SchedState {
     pub(crate) machine: SchedDomains,
@@ -200,40 +199,40 @@ pub(crate) struct SchedState {
     pub(crate) order: Order,
     pub(crate) long_run: Option<Nanos>,
     pub(crate) cpus: Vec<Cpu>,
-    /// Of each of them.
+    /// By CPU.
     summaries: Vec<CpuSummary>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) shards: Vec<Shard>,
-    /// The shared queues: tasks that belong to no CPU yet, or that any CPU of a cache may take. As many as the policy
-    /// says, numbered by it.
+    /// The shared queues, as many as the policy asks for and in its numbering: tasks that have no CPU yet, or that
+    /// any CPU of a cache may take.
     pub(crate) inject_queues: Vec<List<1>>,
     pub(crate) cores: Vec<Core>,
-    /// The CPUs of the cores, one core's after the other's.
+    /// The CPUs of all cores, core by core.
     of_cores: Vec<u32>,
-    /// CPUs that idle.
+    /// Idle CPUs.
     pub(crate) idle: u32,
-    /// CPUs that look for work: on their way, or asleep until they look.
+    /// CPUs that search for work: those on their way out of an idle state, and idle ones with a search timer.
     pub(crate) num_searching: u32,
-    /// Stealable tasks that wait, wherever.
+    /// Stealable tasks that are queued anywhere.
     pub(crate) waiting: u32,
-    /// CPUs that have more tasks than one, and tasks in the shards' queues.
+    /// CPUs that have more than one task, and tasks in shared queues.
     pub(crate) overloaded: u32,
     pub(crate) num_injected: u32,
-    /// Looks at CPUs since this was reset.
+    /// CPUs examined since this was last reset.
     pub(crate) cpus_examined: Cell<u32>,
-    /// The CPU that searches. Of its search: which it is, how many CPUs it has looked at by how far they are, and the
-    /// queues of which shards.
+    /// The CPU that searches. Below, of that search: its sequence number, the CPUs examined so far by distance, and
+    /// the shared queues that were examined.
     pub(crate) searching_cpu: Cell<Option<u32>>,
     search_seq: Cell<u32>,
     pub(crate) examined_by_distance: [Cell<u32>; 6],
     pub(crate) queues_examined: RefCell<Vec<u32>>,
-    /// Of the wake that is placed now.
+    /// Facts about the wake that is being decided.
     pub(crate) wakee_was_on: Option<CpuId>,
     pub(crate) wakes_wide: bool,
 }
 
 impl SchedState {
-    /// `queues`: how many shared queues there are.
+    /// `queues`: the number of shared queues.
     pub(crate) fn new(
         machine: SchedDomains,
         core_of: &[u32],
@@ -301,7 +300,7 @@ impl SchedState {
         &self.cpus[cpu.index()]
     }
 
-    /// Bytes that are allocated for CPUs.
+    /// Bytes allocated for CPUs.
     pub(crate) fn cpu_bytes(&self) -> usize {
         self.cpus.capacity() * size_of::<Cpu>()
             + self.summaries.capacity() * size_of::<CpuSummary>()
@@ -322,7 +321,7 @@ impl SchedState {
         &self.of_cores[begin as usize..end as usize]
     }
 
-    /// A CPU's search begins: what it looks at is counted until [`SchedState::end_search`].
+    /// Begins a search by a CPU: the CPUs that it examines are counted until [`SchedState::end_search`].
     pub(crate) fn begin_search(&self, cpu: u32) {
         self.searching_cpu.set(Some(cpu));
         self.search_seq.set(self.search_seq.get().wrapping_add(1));
@@ -330,13 +329,13 @@ impl SchedState {
         self.queues_examined.borrow_mut().clear();
     }
 
-    /// How many CPUs it has looked at, by how far they are.
+    /// Ends the search. Returns how many CPUs it examined, by distance.
     pub(crate) fn end_search(&self) -> [u32; 6] {
         self.searching_cpu.set(None);
         self.examined_by_distance.each_ref().map(Cell::get)
     }
 
-    /// Who searches looks at a CPU. What it has seen once in a search is in its own cache.
+    /// Counts a CPU as examined, once per search: a second look at it hits the searching CPU's cache.
     #[inline]
     fn count_examined(&self, cpu: CpuId) {
         let Some(me) = self.searching_cpu.get() else { return };
@@ -347,7 +346,7 @@ impl SchedState {
         }
     }
 
-    /// A task gets the CPU, or loses it: who.
+    /// Sets the task that has a CPU, or none. Returns the previous one.
     #[inline]
     pub(crate) fn set_current(&mut self, cpu: u32, id: u32) -> u32 {
         let before = std::mem::replace(&mut self.cpus[cpu as usize].current, id);
@@ -359,7 +358,7 @@ impl SchedState {
         before
     }
 
-    /// A task more is on a CPU, or one less.
+    /// Adds a task to a CPU's count, or subtracts one.
     #[inline]
     fn count_runs(&mut self, cpu: u32, by: u32) {
         let runs = &mut self.summaries[cpu as usize].runs;
@@ -372,8 +371,8 @@ impl SchedState {
         }
     }
 
-    /// Whether a free CPU has anything to look for. In a kernel: a CPU that has more than one task (`rd->overload`), or a
-    /// queue that is shared.
+    /// Whether an idle CPU has any reason to search. With fair order: a CPU that has more than one task (Linux
+    /// `rd->overload`), or a task in a shared queue.
     #[inline]
     pub(crate) fn has_surplus(&self) -> bool {
         match self.order {
@@ -382,7 +381,7 @@ impl SchedState {
         }
     }
 
-    /// Counts a task in that waits on a CPU, or out.
+    /// Adds a task to the counts of tasks queued on a CPU, or subtracts it.
     fn count_waiting(&mut self, cpu: u32, id: u32, comes: bool) {
         let allowed = self.tasks[id as usize].allowed;
         let by = if comes { 1u32 } else { u32::MAX };
@@ -405,7 +404,7 @@ impl SchedState {
         self.waiting = self.waiting.wrapping_add(by);
     }
 
-    /// A task waits on a CPU from now on, and in a shared queue besides if that is named.
+    /// Queues a task on a CPU, and also in the shared queue `enters` if there is one.
     pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_lifo: bool, enters: Option<usize>) {
         self.count_waiting(cpu, id, true);
         self.tasks[id as usize].queued_on = cpu;
@@ -420,20 +419,20 @@ impl SchedState {
         }
     }
 
-    /// A task that waits on a CPU waits in a shared queue besides.
+    /// Also puts a task that is queued on a CPU into a shared queue.
     pub(crate) fn enter(&mut self, id: u32, queue: usize) {
         self.num_injected += 1;
         self.tasks[id as usize].inject_queue = queue as u32;
         self.inject_queues[queue].push(&mut self.tasks, id);
     }
 
-    /// A task waits on no CPU, but in a shared queue.
+    /// Puts a task that is queued on no CPU into a shared queue.
     pub(crate) fn push_inject(&mut self, queue: usize, id: u32) {
         self.enter(id, queue);
         self.waiting += 1;
     }
 
-    /// The first task that waits on a CPU and is to enter a shared queue now that the CPU is awake, and that queue.
+    /// The first task queued on this CPU that was to enter a shared queue when the CPU is awake, and that queue.
     pub(crate) fn enters_late(&mut self, cpu: u32) -> Option<(u32, usize)> {
         let all = self.cpus[cpu as usize].queue.all(&self.tasks);
         let mut all = all.map(|id| (id, self.tasks[id as usize].enters));
@@ -443,7 +442,7 @@ impl SchedState {
         Some((id, queue as usize))
     }
 
-    /// A task waits no longer, wherever it did. The shared queue that it was in.
+    /// Removes a task from all queues. Returns the shared queue that it was in.
     pub(crate) fn unqueue(&mut self, id: u32) -> Option<usize> {
         let task = &mut self.tasks[id as usize];
         let cpu = std::mem::replace(&mut task.queued_on, NONE);
@@ -462,7 +461,7 @@ impl SchedState {
         (queue != NONE).then_some(queue as usize)
     }
 
-    /// The next one to run there, and the shared queue in which it was besides; it waits no longer.
+    /// Removes the task that runs next on this CPU. Returns it, and the shared queue that it was also in.
     pub(crate) fn dequeue(
         &mut self,
         cpu: u32,
@@ -475,7 +474,8 @@ impl SchedState {
         Some((id, self.unqueue(id)))
     }
 
-    /// Takes one that may run on `me` from another CPU's queue, and from the shared queue that it was in besides: both.
+    /// Removes a task that may run on `me` from another CPU's queue. Returns it, and the shared queue that it was
+    /// also in.
     pub(crate) fn steal(
         &mut self,
         me: CpuId,
@@ -491,7 +491,8 @@ impl SchedState {
         self.cpus[from.index()].queue.spare(&self.tasks, self.order, steal_order, may)
     }
 
-    /// The first in a shared queue if it may run on `me`, off its CPU if it waits on one: which.
+    /// Removes the first task of a shared queue if it may run on `me`. Returns it, and the CPU on which it was
+    /// queued.
     pub(crate) fn pop_inject(&mut self, queue: usize, me: CpuId) -> Option<(u32, Option<CpuId>)> {
         let id = self.first_for(queue, me)?;
         let on = self.tasks[id as usize].queued_on;
@@ -504,7 +505,7 @@ impl SchedState {
         first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
     }
 
-    /// A task that has run on one CPU is to be compared with those of another.
+    /// Converts a task's `vruntime` from the clock of its last CPU to that of `to`.
     pub(crate) fn migrate_vruntime(&mut self, id: u32, to: u32, credit: u64) {
         let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].min_vruntime);
         match std::mem::replace(&mut task.vruntime_cpu, to) {
@@ -517,7 +518,7 @@ impl SchedState {
         task.vruntime = task.vruntime.max(min.saturating_sub(credit));
     }
 
-    /// What a CPU does from now on. Counts who idles and who looks.
+    /// Sets a CPU's state, and updates the counts of idle and searching CPUs.
     pub(crate) fn set_cpu_state(&mut self, cpu: u32, state: CpuState, has_search_timer: bool) {
         let at = &mut self.cpus[cpu as usize];
         let (was_idle, is_idle) = (at.state == CpuState::Idle, state == CpuState::Idle);

@@ -1,14 +1,17 @@
 //! Switch: which task has a CPU, and what happens when it gets or loses it.
 //!
-//! Model.   A CPU that is free takes from the queue of its shard, from its own, or what the policy lets it pull; else
-//!          it sleeps. A search takes the time of the lines that it reads, and a task that comes from another
-//!          queue the time of those that it brings; so what was seen may be gone when the CPU gets there. Threads of one core slow each other: when one begins or ends to be busy, what is left
-//!          of its siblings' steps takes longer or shorter. A step that got longer keeps its event, which
-//!          finds that it comes too early; only one that got shorter has a new one.
-//! Number.  Two busy threads run at 620 thousandths each.
-//! Writers. The simulation.
-//! Source.  Linux `__schedule`, `pick_next_task_fair`, `newidle_balance`, `scheduler_tick`, `task_tick_mm_cid`; the
-//!          runtime's `worker.rs` for inject_queues, rounds and `balance`.
+//! A CPU without a task takes one from its shard's shared queue, from its own queue, or steals what the policy says;
+//! else it goes idle. A search takes the time of the cache lines that it reads, and a stolen task the time of the
+//! lines that move with it. So what the search saw may have changed when the CPU acts on it.
+//!
+//! Threads of one core slow each other down: when one becomes busy or idle, the remaining time of its siblings' steps
+//! changes. Two busy threads run at 620 thousandths each. A step that got longer keeps its event, which is then found
+//! to be too early; only a step that got shorter gets a new event.
+//!
+//! # Source
+//!
+//! Linux `__schedule`, `pick_next_task_fair`, `newidle_balance`, `scheduler_tick`, `task_tick_mm_cid`; `worker.rs` of
+//! the runtime for shared queues, batches and `balance`.
 
 use super::observe::{Observer, SwitchReason};
 use super::sched_state::CpuState;
@@ -22,31 +25,31 @@ use crate::random::{Purpose, below};
 use warmcore_sched::StealDecision;
 use warmcore_types::{CpuId, Nanos};
 
-/// Tries in a row to pull, each of which brings something unless a policy is wrong.
+/// Attempts in a row to steal. Each succeeds unless the policy's answer is wrong.
 const STEAL_ATTEMPTS_MAX: u8 = 4;
 
-/// Pulls that came back with nothing are repeated after so long.
+/// After failed attempts the CPU searches again after this time.
 const SEARCH_RETRY_NS: u64 = 1_000_000;
 
-/// As many looks in a row have to say that a neighbour has more to do.
+/// Checks in a row that must find a neighbour with more tasks before tasks are moved.
 const IMBALANCE_CHECKS: u32 = 3;
 
-/// Neighbours that are looked at: the nearest.
+/// The nearest CPUs that `balance` chooses from.
 const NEIGHBOURS: usize = 8;
 
-/// What a free CPU does next.
+/// What a CPU does next.
 #[derive(Debug, Clone, Copy)]
 enum Next {
-    /// It runs that task, after so long.
+    /// Runs this task, after this many ns.
     Run(u32, u64),
-    /// It searches: its arrival says what came of it.
+    /// Searches; its `AWAKE` event decides what comes of it.
     Search,
-    /// It sleeps.
+    /// Goes idle.
     Idle,
 }
 
 impl Next {
-    /// The same, after so much longer.
+    /// The same, later by `ns`.
     fn after(self, ns: u64) -> Self {
         match self {
             Self::Run(id, taking) => Self::Run(id, taking + ns),
@@ -56,7 +59,7 @@ impl Next {
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// A step has ended, if its event is right about that. Whether it was not.
+    /// Ends a step if it is over. Returns whether the event was stale.
     pub(super) fn finish_step(&mut self, cpu: u32) -> bool {
         let at = &mut self.sched.cpus[cpu as usize];
         if self.sched.now < at.ends_at {
@@ -70,7 +73,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         false
     }
 
-    /// A CPU is awake, or its search has ended.
+    /// A CPU is awake, or its search is over.
     pub(super) fn finish_wakeup(&mut self, cpu: u32) {
         let mut entering = 0;
         while let Some((id, queue)) = self.sched.enters_late(cpu) {
@@ -84,12 +87,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let next = next.after(entering);
         self.switch_to(cpu, None, next);
         if matches!(next, Next::Run(..)) && self.settings.notify_at_once {
-            // Who looked and found something sees to it that the next one looks: now that it looks no longer itself.
+            // A CPU that found work wakes the next searcher, now that it no longer searches itself.
             self.notify_idle_cpu(cpu);
         }
     }
 
-    /// The task that has the CPU goes on, and whoever comes after it, until something takes time.
+    /// Continues the current task, and the tasks after it, until one takes time.
     pub(super) fn run_current(&mut self, cpu: u32, mut overhead: u64) {
         loop {
             match self.advance(cpu, overhead) {
@@ -114,14 +117,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// The CPU begins with whom it found.
+    /// Switches to the chosen task and runs it.
     fn switch_to(&mut self, cpu: u32, prev: Option<(u32, SwitchReason)>, next: Next) {
         if let Some(cost) = self.context_switch(cpu, prev, next) {
             self.run_current(cpu, cost);
         }
     }
 
-    /// A task that lost the CPU to another one and waits is in a shared queue again: what entering it took.
+    /// Adds the cost of entering a shared queue, if the task that lost the CPU was put into one.
     fn add_requeue_cost(&mut self, cpu: u32, prev: u32, next: Next) -> Next {
         match self.sched.tasks[prev as usize].inject_queue {
             NONE => next,
@@ -129,8 +132,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Gives the CPU to whom it found, or lets it search or sleep. What a switch costs, if the task is to go on with a
-    /// new step.
+    /// Switches the CPU to the chosen task, or starts a search, or idles the CPU. Returns what the switch costs if
+    /// the task has to begin a new step.
     fn context_switch(&mut self, cpu: u32, prev: Option<(u32, SwitchReason)>, next: Next) -> Option<u64> {
         let now = Nanos(self.sched.now);
         let found = match next {
@@ -146,7 +149,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let (id, taking) = match next {
             Next::Run(id, taking) => (id, taking),
             Next::Search => {
-                // The place of one that has ended may be another's by then.
+                // The index of a task that has ended may belong to another task by then.
                 at.had = prev.filter(|(_, reason)| *reason != SwitchReason::Exited).map_or(had, |(id, _)| id);
                 return None;
             }
@@ -160,7 +163,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             _ if is_same => 0,
             Some((_, SwitchReason::Runnable)) => self.times.involuntary,
             Some(_) => self.times.voluntary,
-            // It has searched in between.
+            // It searched in between.
             None if at.is_newly_idle => self.times.voluntary,
             None => 0,
         };
@@ -174,7 +177,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(cost)
     }
 
-    /// A task gets a CPU. `is_same`: the one that it has just lost, which is no switch.
+    /// Gives a CPU to a task. `is_same`: the task had it just before, which counts as no switch.
     fn set_next_task(&mut self, cpu: u32, id: u32, is_same: bool) {
         let now = self.sched.now;
         self.set_busy(cpu, true);
@@ -207,7 +210,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A task loses its CPU: which.
+    /// Takes the CPU from its task. Returns the task.
     fn put_prev_task(&mut self, cpu: u32, reason: SwitchReason) -> u32 {
         let now = self.sched.now;
         self.update_vruntime(cpu);
@@ -246,7 +249,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         id
     }
 
-    /// What the current task ran since it was last counted is in its `vruntime`.
+    /// Adds what the current task ran since the last update to its `vruntime`.
     fn update_vruntime(&mut self, cpu: u32) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -258,7 +261,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.min_vruntime = at.min_vruntime.max(least);
     }
 
-    /// Who is to have the CPU next. `had`: who had it.
+    /// Chooses the next task of a CPU. `had`: the task that had it.
     fn pick_next_task(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Next {
         if let Some(next) = self.pick_local(cpu, had) {
             return next;
@@ -270,35 +273,36 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             at.average_idle.idle(now);
         }
         if is_interrupted || !has_surplus {
-            // Everybody knows that nobody waits who may run elsewhere: there is nothing to ask.
+            // The counts say that no stealable task is queued anywhere: there is nothing to ask the policy.
             return Next::Idle;
         }
         at.counts.searches += u64::from(had.is_some());
         at.tries = 0;
-        // Neither running nor asleep while it looks.
+        // While it searches, the CPU neither runs nor is idle.
         self.sched.set_cpu_state(cpu, CpuState::Coming, false);
         self.search(cpu)
     }
 
-    /// The first that waits here, or in the shard's queue and on no CPU. `had`: the task that had the CPU.
+    /// The first task queued here or, on no CPU, in the shard's shared queue. `had`: the task that had the CPU.
     fn pick_local(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
         let shard = self.sched.cpus[cpu as usize].shard as usize;
         let mut cost = 0;
         if self.has_unassigned_task(shard) {
-            // One at a time: a share of several, as the runtime takes, takes the lock once for several.
+            // One task at a time. The runtime takes a share of several, to take the lock once.
             cost = self.pop_inject(CpuId(cpu), shard).unwrap_or(0);
         }
         self.dequeue(cpu, cost, had)
     }
 
-    /// Whether a task in the shard's queue waits on no CPU. Tasks that are entered besides wait in the order of their CPUs.
+    /// Whether the first task of the shard's shared queue is on no CPU. A task that is also on a CPU runs in that
+    /// CPU's order.
     fn has_unassigned_task(&self, shard: usize) -> bool {
         let first = self.sched.inject_queues[shard].first();
         first.is_some_and(|id| self.sched.tasks[id as usize].queued_on == NONE)
     }
 
-    /// The next one that waits here, for `cost` and what leaving a shared queue costs if it is there as well. A task that
-    /// keeps the CPU did not enter one.
+    /// The next task queued here, for `cost` and the cost of leaving a shared queue. A task that keeps its CPU was
+    /// not put into one.
     fn dequeue(&mut self, cpu: u32, cost: u64, had: Option<u32>) -> Option<Next> {
         let (sched, policy) = (&mut self.sched, &self.policy);
         let (id, queue) = sched.dequeue(
@@ -311,17 +315,18 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(Next::Run(id, cost + leaving))
     }
 
-    /// A CPU takes the lock of a shared queue: for how long.
+    /// Takes the lock of a shared queue. Returns for how long the line travels.
     pub(super) fn lock_queue(&mut self, cpu: u32, queue: usize) -> u64 {
         let kernel = self.sched.cpus[cpu as usize].kernel;
         self.memory.write_line(kernel, self.queue_lines[queue], Nanos(self.sched.now)).0
     }
 
-    /// The first in a shared queue waits here now. For how long that takes; `None`: there is none.
+    /// Moves the first task of a shared queue to this CPU's queue. Returns how long that takes, `None` without a
+    /// task.
     fn pop_inject(&mut self, me: CpuId, queue: usize) -> Option<u64> {
         let (id, on) = self.sched.pop_inject(queue, me)?;
         if on.is_none() && self.settings.order == Order::Fair {
-            // It was put on no CPU when it woke: its credit is limited now.
+            // No CPU's clock applied when it woke, so the sleeper's credit is limited now.
             self.sched.migrate_vruntime(id, me.0, self.settings.sleeper_credit.0);
         }
         let from = on.or(self.sched.tasks[id as usize].prev_cpu());
@@ -329,19 +334,19 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(cost + self.enqueue_stolen(me.0, id))
     }
 
-    /// Takes a task from another CPU's queue. For how long that takes; `None`: there is none.
+    /// Moves a task from another CPU's queue to this one's. Returns how long that takes, `None` without a task.
     fn steal(&mut self, me: CpuId, from: CpuId) -> Option<u64> {
         let (id, injected) = self.sched.steal(me, from, self.policy.steal_order())?;
         let leaving = injected.map_or(0, |queue| self.lock_queue(me.0, queue));
         Some(self.steal_ns(me, from) + leaving + self.enqueue_stolen(me.0, id))
     }
 
-    /// What it takes to have a task come from another CPU's queue.
+    /// The time for the cache lines that move with a task from another CPU's queue.
     fn steal_ns(&self, me: CpuId, from: CpuId) -> u64 {
         (self.times.take[self.sched.machine.distance(me, from) as usize] + 500) / 1000
     }
 
-    /// A task that waited elsewhere waits here now. What entering a shared queue takes.
+    /// Queues a task that comes from elsewhere. Returns the cost of entering a shared queue.
     fn enqueue_stolen(&mut self, cpu: u32, id: u32) -> u64 {
         self.sched.migrate_vruntime(id, cpu, u64::MAX);
         let allowed = self.sched.tasks[id as usize].allowed;
@@ -351,7 +356,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         queue.map_or(0, |queue| self.lock_queue(cpu, queue))
     }
 
-    /// Nothing waits here: the policy says from where to take, and finding that out takes time.
+    /// Searches as the policy says. A search that reads other CPUs' lines takes time and ends with an event.
     fn search(&mut self, cpu: u32) -> Next {
         loop {
             let found = self.ask_steal(cpu);
@@ -373,7 +378,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A search has ended: a task that came here meanwhile is first, else what was found is taken.
+    /// Ends a search: a task that was queued here meanwhile goes first, else the search's result is applied.
     fn finish_search(&mut self, cpu: u32) -> Next {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -386,7 +391,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             .unwrap_or_else(|| self.search(cpu))
     }
 
-    /// A task is woken on a CPU that searches: it looks no farther than it does now.
+    /// Shortens a search to the part that is under way, because a task was woken on the searching CPU.
     pub(super) fn cut_search(&mut self, cpu: u32) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -405,7 +410,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Does what the policy says. `None`: what it said is not so any more, and it is to be asked again.
+    /// Does what the policy decided. `None`: that was no longer possible, and the policy has to be asked again.
     fn apply_steal(&mut self, cpu: u32, pull: StealDecision) -> Option<Next> {
         let (me, now) = (CpuId(cpu), self.sched.now);
         let cost = match pull {
@@ -440,7 +445,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(Next::Idle)
     }
 
-    /// Asks, and keeps what the search costs, in `Cpu::parts` by how far it looks.
+    /// Asks the policy, and stores the cost of the search by distance in `Cpu::parts`.
     pub(super) fn ask_steal(&mut self, cpu: u32) -> StealDecision {
         let now = Nanos(self.sched.now);
         let sched = &self.sched;
@@ -453,7 +458,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let is_vain = waiting && !matches!(pull, StealDecision::From { .. } | StealDecision::Shard(_));
         let at = &mut self.sched.cpus[cpu as usize];
         at.parts = [0; 6];
-        // The own one, looked at, is no other.
+        // Index 0 is the own CPU, which is no other CPU.
         let is_whole = looked[1..].iter().sum::<u32>() >= others;
         let is_gated = self.settings.order == Order::Fair && overloaded && is_vain && !is_whole;
         at.counts.gated += u64::from(is_gated && at.is_newly_idle);
@@ -466,7 +471,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 at.failed[distance] = if is_vain { at.failed[distance].saturating_add(1) } else { 0 };
             }
         }
-        // Whether a shared queue is empty stands beside its lock.
+        // A shared queue's length is on the line of its lock.
         for queue in self.sched.queues_examined.get_mut() {
             let line = self.queue_lines[*queue as usize];
             let took = self.memory.read_line(kernel, line, now);
@@ -478,14 +483,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         pull
     }
 
-    /// It is to look again then, if it sleeps until then.
+    /// Sets a search timer, if the CPU goes idle.
     fn search_at(&mut self, cpu: u32, at: u64) {
         self.sched.cpus[cpu as usize].ends_at = at;
         self.sched.cpus[cpu as usize].has_search_timer = true;
-        // Counted as one who looks when it sleeps: see `idle`.
+        // The CPU counts as searching from when it is idle: see `idle`.
     }
 
-    /// There is nothing to do.
+    /// Idles a CPU.
     fn idle(&mut self, cpu: u32) {
         let now = self.sched.now;
         self.set_busy(cpu, false);
@@ -500,7 +505,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A CPU begins to run something, or ends to: its core's other threads get slower or faster.
+    /// A CPU becomes busy or idle: the other threads of its core become slower or faster.
     fn set_busy(&mut self, cpu: u32, is_busy: bool) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -540,7 +545,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             return;
         }
         if at.is_searching {
-            // It waits for lines, which come no sooner: its end stays, and so does where each part of it ends.
+            // A search waits for cache lines, whose travel does not depend on the CPU's speed: its end stays.
             at.speed = speed;
             return;
         }
@@ -550,7 +555,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.schedule_step_end(cpu);
     }
 
-    /// What was done of the step until now is no longer left.
+    /// Subtracts what was done of the step until now.
     fn charge_step(&mut self, cpu: u32) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -560,7 +565,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.since = now.max(at.since);
     }
 
-    /// When the step ends, at the speed of now.
+    /// Computes when the step ends at the current speed, and pushes an event if that is earlier than the pending one.
     fn schedule_step_end(&mut self, cpu: u32) {
         let at = &mut self.sched.cpus[cpu as usize];
         let takes = if at.speed == 1000 {
@@ -577,7 +582,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A step begins, which takes so long at full speed.
+    /// Begins a step that takes `ns` at full speed.
     fn start_step(&mut self, cpu: u32, ns: u64) {
         let at = &mut self.sched.cpus[cpu as usize];
         (at.remaining_ns, at.since, at.event_at) = (ns, self.sched.now, u64::MAX);
@@ -586,14 +591,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     fn push_tick(&mut self, cpu: u32) {
         let (now, period) = (self.sched.now, self.times.period);
-        // All CPUs tick at the same moment, but for what the interrupt is late.
+        // All CPUs tick at the same time, except for the latency of the interrupt.
         let count = now / period + 1;
         let late = below(self.random.bits(cpu.into(), Purpose::Tick, count), self.times.tick_spread + 1);
         let target = Target { index: cpu, generation: 0 };
         self.events.push(Nanos(count * period + late), event_class::TICK, target);
     }
 
-    /// Whether nobody was there.
+    /// A timer tick. Returns whether the event was stale because no task runs on the CPU.
     pub(super) fn tick(&mut self, cpu: u32) -> bool {
         if !self.is_running(cpu) {
             self.sched.cpus[cpu as usize].ticks = false;
@@ -610,7 +615,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if process != NONE {
             let every = self.settings.compaction;
             let cpus = &self.sched.cpus;
-            // The clock of a CPU that idles stands where it stood when it began to.
+            // The clock of an idle CPU stands still since it went idle.
             let clock = |there: CpuId| {
                 let at = &cpus[there.index()];
                 Nanos(if at.is_busy { now } else { at.state_since })
@@ -634,7 +639,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         false
     }
 
-    /// The current step takes so much longer: the CPU does something else meanwhile.
+    /// Lengthens the current step by `ns`, in which the CPU does something else.
     pub(super) fn delay(&mut self, cpu: u32, ns: u64) {
         if ns > 0 {
             self.charge_step(cpu);
@@ -643,7 +648,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Looks at a neighbour, by chance: where more wait there than here, look after look, some come. What that costs.
+    /// Compares with one of the nearest CPUs, chosen at random. After several checks in a row that found more tasks
+    /// there, some move here. Returns what that costs.
     fn balance(&mut self, cpu: u32) -> u64 {
         let me = CpuId(cpu);
         let near = self.sched.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
@@ -666,7 +672,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         cost
     }
 
-    /// A wakee interrupts that task, if it still runs there. Whether it does not.
+    /// Preempts this task for a wakee if it still runs there. Returns whether the event was stale.
     pub(super) fn preempt_for(&mut self, cpu: u32, id: u32) -> bool {
         let at = &self.sched.cpus[cpu as usize];
         let runs = at.state == CpuState::Running && at.current == id && at.queue.len() > 0;
@@ -676,7 +682,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         !runs
     }
 
-    /// The current task waits again, and whose turn it is runs.
+    /// Puts the current task back into the queue and switches to the next one.
     fn preempt(&mut self, cpu: u32) {
         self.charge_step(cpu);
         let remaining_ns = std::mem::take(&mut self.sched.cpus[cpu as usize].remaining_ns);
@@ -692,7 +698,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.switch_to(cpu, Some((prev, SwitchReason::Runnable)), next);
     }
 
-    /// Whoever is gone leaves its process, and its place if it was forked.
+    /// Removes a task that has ended from its process, and frees its index if it was forked.
     fn reap_task(&mut self, id: u32) {
         let task = &self.sched.tasks[id as usize];
         debug_assert_eq!(task.state, TaskState::Dead);
