@@ -1,13 +1,10 @@
-//! Error: what cannot be simulated, and where that stands.
+//! Error: why an input cannot be simulated, and where in it the reason is.
 //!
-//! Model.   A location, a fact, the next step. Costs, layouts and programs say so alike; each calls it by its own name.
-//!          Also for crates that read inputs of a simulation (`layout`).
-//! Number.  Three texts.
-//! Writers. None.
+//! A location, a fact, and what to do. Costs, layouts and programs use the same error under names of their own.
 
 use std::fmt;
 
-/// Why something cannot be simulated: the location, what is wrong there, and what to do.
+/// Why an input cannot be simulated: the location, what is wrong there, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     location: String,
@@ -16,12 +13,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error: where, what is wrong there, and what to do about it.
+    /// An error: where, what is wrong there, and what to do.
     pub fn new(location: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
         Self { location: location.into(), fact: fact.into(), next: next.into() }
     }
 
-    /// The same, found at a location that says more.
+    /// The same error at a more precise location.
     pub fn at(self, location: impl Into<String>) -> Self {
         Self { location: location.into(), ..self }
     }
@@ -41,7 +38,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Up to three of the names that one may have meant, `a, b or c`.
+/// Up to three of `names` that are similar to `name`, as `a, b or c`.
 pub fn similar_names<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let allowed = 1 + name.len() / 4;
     let mut found: Vec<(usize, &str)> = names
@@ -59,7 +56,7 @@ pub fn similar_names<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Op
     }
 }
 
-/// How many letters to change, add or leave out.
+/// The number of letters to change, add or leave out.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,11 +1,14 @@
-//! Sim: a machine that isn't here, and what the decisions of `cid`, `budget` and `place` lead to on it.
+//! Sim: what the decisions of `cid`, `budget` and `sched` lead to on a machine that is not here.
 //!
-//! Model.   Discrete events on a virtual clock. Three layers of cost: constants (a switch, an IPI, leaving idle),
-//!          extents (a working set: which caches hold it), named lines (a lock, a counter). What decides is the
-//!          very code that the runtime runs; here is only what acts.
-//! Number.  The same seed gives the same bytes, on every machine and any number of threads.
-//! Source.  `crates/topo/machines.toml`, where each number says where it comes from. Published results are compared
-//!          with, and never read by a simulation.
+//! Discrete events on a virtual clock. Costs have three layers: constants (a switch, an interrupt, leaving an idle
+//! state), extents (a working set and the caches that hold it), named lines (a lock, a counter). Decisions are made
+//! by the code that the runtime runs; this crate carries them out. [`policy`] has policies that exist for comparison
+//! only. The same seed gives the same bytes on every machine and with any number of threads.
+//!
+//! # Source
+//!
+//! `crates/topo/machines.toml` has the source of each cost. A simulation never reads published results: `papers`
+//! compares with them.
 
 #![forbid(unsafe_code)]
 

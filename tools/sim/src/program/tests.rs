@@ -120,7 +120,7 @@ fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
     for (text, told) in [
         (
             r#"{ "tasks": { "a": { "loop": 2, "run": 5, "lock": "m" } } }"#,
-            "`a` waits for the lock `m`, which it has itself (tasks.a.lock)",
+            "`a` waits for the lock `m`, which it holds itself (tasks.a.lock)",
         ),
         (
             r#"{ "tasks": { "a": { "loop": 1, "run": 5, "lock": "m" } } }"#,
@@ -133,17 +133,17 @@ fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
         (
             r#"{ "tasks": { "a": { "loop": 1, "lock": "m1", "run": 100, "lock2": "m2", "unlock2": "m2", "unlock": "m1" },
                             "b": { "loop": 1, "lock": "m2", "run": 100, "lock2": "m1", "unlock2": "m1", "unlock": "m2" } } }"#,
-            "`a` waits for the lock `m2`, which `b` has (tasks.a.lock2)\n\
-             `b` waits for the lock `m1`, which `a` has (tasks.b.lock2)",
+            "`a` waits for the lock `m2`, which `b` holds (tasks.a.lock2)\n\
+             `b` waits for the lock `m1`, which `a` holds (tasks.b.lock2)",
         ),
         (
             r#"{ "tasks": { "a": { "loop": 2, "run": 10, "barrier": "b" }, "b": { "loop": 1, "run": 10, "barrier": "b" } } }"#,
-            "`a` waits at the barrier `b`, and nobody is left who would end that (tasks.a.barrier)",
+            "`a` waits at the barrier `b`, and no task is left that could end that (tasks.a.barrier)",
         ),
         (
             r#"{ "tasks": { "ping": { "loop": 3, "run": 10, "resume": "pong", "suspend": "" },
                             "pong": { "loop": 2, "suspend": "", "run": 10, "resume": "ping" } } }"#,
-            "`ping` waits for a signal of `ping`, and nobody is left who would end that (tasks.ping.suspend)",
+            "`ping` waits for a signal of `ping`, and no task is left that could end that (tasks.ping.suspend)",
         ),
         (
             r#"{ "tasks": { "a": { "loop": 1000000000, "phases": { "p": { "loop": 1000000000, "run": 0 } } } } }"#,

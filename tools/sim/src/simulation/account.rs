@@ -1,9 +1,8 @@
-//! Account: budgets of this simulation, with stocks behind locks as they were published.
+//! Account: the budget accounts of a simulation.
 //!
-//! Model.   The crate's own accounts over its own reference kind of stock. The CPU is the one that the simulator
-//!          imagines. Nobody else is there, so no lock is ever held by another.
-//! Number.  A charge that a stock serves costs what `Settings::charge` says.
-//! Writers. The simulation.
+//! They are `budget`'s own accounts over its stock kind `lock`, as the published ones were. The CPU is a simulated
+//! one. A simulation runs on one thread, so a lock is never contended. A charge that a stock serves costs
+//! `Settings::charge`.
 
 use crate::program::AccountId;
 use warmcore_budget::stock::{Key, LockedStocks};
@@ -38,7 +37,7 @@ impl Budgets {
         (accounts, accounts.node(key).expect("accounts of a sim stay"))
     }
 
-    /// False: refused.
+    /// Returns `false` if the charge was refused.
     pub(crate) fn charge(&mut self, account: AccountId, cpu: CpuId, units: u64) -> bool {
         let (accounts, node) = self.node(account);
         let fits = accounts.try_charge(node, || cpu, units).is_ok();
@@ -46,7 +45,7 @@ impl Budgets {
         fits
     }
 
-    /// False: more than was charged.
+    /// Returns `false` if more was uncharged than had been charged.
     pub(crate) fn uncharge(&mut self, account: AccountId, cpu: CpuId, units: u64) -> bool {
         let (accounts, node) = self.node(account);
         accounts.uncharge(node, || cpu, units).is_ok()

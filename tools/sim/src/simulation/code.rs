@@ -1,10 +1,8 @@
-//! Code: a program as a simulation runs it, its names looked up.
+//! Code: a program as a simulation runs it, with its names resolved.
 //!
-//! Model.   Two passes: `load` when a program is spawned, which finds what this machine has not; `link` when the
-//!          simulation goes on, which finds the tasks and locks that other programs name. A forked program is
-//!          loaded with the one that forks it, once.
-//! Number.  40 bytes a step.
-//! Writers. `Simulation::spawn` and `Simulation::run`.
+//! Two passes: `load`, when a program is spawned, finds CPUs and processes that this machine does not have; `link`,
+//! when the simulation runs, resolves the tasks and locks that programs name. A forked program is loaded once, with
+//! the program that forks it. A step takes 40 bytes.
 
 use super::Simulation;
 use super::observe::Observer;
@@ -30,26 +28,26 @@ pub(crate) struct Code {
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
-    /// How much of a task's own working set its steps go over, in KiB, the least first.
+    /// The sizes of a task's own working set that its steps pass over, in KiB, ascending.
     pub(crate) own_kib: Vec<u32>,
-    /// The wait_queues that it locks, each with the first step that does.
+    /// The wait queues of locks that it takes, each with the first step that does.
     pub(crate) locks: Vec<(u32, u32)>,
-    /// Units that an account refused a task of it, and that the task has not come to give back: by (task, account).
+    /// By (task, account): units of refused charges that the task has not come to uncharge.
     pub(crate) refused: BTreeMap<(u32, u32), u64>,
     is_linked: bool,
-    /// What came of forked tasks that ran it and are gone.
+    /// The summed counts of forked tasks that ran it and have ended.
     pub(crate) past: super::TaskCounts,
     pub(crate) past_tasks: u64,
 }
 
 impl Code {
-    /// A step's location, in words.
+    /// The location of a step, in words.
     pub(crate) fn at(&self, step: u32) -> String {
         location_of(&self.name, &self.locations, step)
     }
 }
 
-/// Who is meant by a name. Looked up, never gone through.
+/// What a name refers to. Only looked up, never iterated: the order of a `HashMap` must not matter.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(crate) tasks: HashMap<String, u32>,
@@ -62,7 +60,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.load_family(program, &mut HashMap::new())
     }
 
-    /// This one and all that it forks, each once. `loaded` is looked up, never gone through.
+    /// Loads a program and all that it forks, each once. `loaded` is only looked up, never iterated.
     fn load_family(
         &mut self,
         program: &Program,
@@ -126,7 +124,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Ok(self.codes.len() as u32 - 1)
     }
 
-    /// TaskAffinity a task may run, in the host's numbers.
+    /// Where a task may run, by index of CPUs in the topology.
     fn allowed(&self, affinity: &TaskAffinity) -> Result<Allowed, String> {
         let topology = &self.topology;
         let host = |id: CpuId| {
@@ -162,13 +160,13 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// The CPUs of a place.
+    /// The CPUs of a restriction.
     pub(super) fn cpus_of(&self, place: Allowed) -> CpuSet {
         let machine = &self.sched.machine;
         (0..self.sched.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
     }
 
-    /// A task may run only there from now on; its process is told, as the kernel tells an `mm`.
+    /// Restricts a task from now on. Its process is informed, as the kernel informs an `mm`.
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
         let task = self.sched.task(id);
         task.allowed = place;
@@ -179,7 +177,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Looks up what programs name. A program of which a name is missing stays as it was, for the next time.
+    /// Resolves the names in programs. A program with an unknown name is left as it was, for the next call.
     pub(super) fn link(&mut self) -> Result<(), ProgramError> {
         for at in 0..self.codes.len() {
             let code = &mut self.codes[at];

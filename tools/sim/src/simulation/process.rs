@@ -1,51 +1,54 @@
-//! Process: tasks that share data, and the concurrency ids under which they run. The kernel's `mm`.
+//! Process: tasks that share data and concurrency ids. The kernel's `mm`.
 //!
-//! Model.   A task that gets a CPU enters its process's ids there, and leaves with the CPU. Every so often, when a
-//!          tick meets a running task of the process, ids that nobody used are taken back, by the crate's own rule.
-//!          Each id has an area of data; a task touches that of the id under which it runs.
-//! Number.  16 bytes per CPU and process for pcpu_cids, 8 for when each was used last.
-//! Writers. The simulation; `expiry` before it runs.
-//! Source.  Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: what is old is judged by the
-//!          clock of the CPU that keeps the id, which stands still while that CPU idles.
+//! A task that gets a CPU enters its process's ids there, and leaves them when it loses the CPU. At intervals, when a
+//! tick finds a running task of the process, unused ids are freed by the rule of `cid`. Each id has an area of data,
+//! and a task touches that of its current id. Per CPU and process: 16 bytes for ids, 8 for the time of their last
+//! use.
+//!
+//! # Source
+//!
+//! Linux 6.4 to 6.12 `task_tick_mm_cid`, `sched_mm_cid_remote_clear_old`: age is measured by the clock of the CPU
+//! that keeps the id, which stands still while that CPU is idle.
 
 use crate::cids::{CidRules, ProcessCids};
 use crate::memory::{Access, ExtentId, Memory, Pages};
 use warmcore_cid::Stats;
 use warmcore_types::{Cid, CpuId, CpuSet, Nanos, NodeId};
 
-/// What counts as unused when ids are taken back.
+/// When an id counts as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expiry {
-    /// Unused between two scans: the crate's own.
+    /// It was not used between two scans: the rule of `cid`.
     #[default]
     TwoScans,
-    /// Unused for so long, by a clock that all share.
+    /// It was not used for this long, by one clock.
     Age(Nanos),
-    /// Unused for so long by the clock of its CPU, which stands still while that CPU idles: the kernel's.
+    /// It was not used for this long by the clock of its CPU, which stands still while that CPU is idle: the kernel's
+    /// rule.
     AgeThere(Nanos),
-    /// Nothing ever.
+    /// Never.
     Never,
 }
 
 /// The data of one id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
-    /// How large.
+    /// Its size.
     pub bytes: u64,
     /// What its pages are at first.
     pub pages: Pages,
-    /// Where they live. `None`: where they are touched first.
+    /// The node of its pages. `None`: the node of the CPU that touches them first.
     pub home: Option<NodeId>,
 }
 
-/// What is to be known of a process.
+/// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Which id a CPU gets.
+    /// How a CPU gets an id.
     pub rules: CidRules,
-    /// What counts as unused.
+    /// When an id counts as unused.
     pub expiry: Expiry,
-    /// The data of each id. `None`: there is none to touch.
+    /// The data of each id. `None`: no data.
     pub area: Option<Area>,
 }
 
@@ -55,12 +58,12 @@ impl Plan {
         Self { rules: rules.into(), expiry: Expiry::default(), area: None }
     }
 
-    /// Each id has so much data.
+    /// Gives each id this much data.
     pub fn with_area(self, bytes: u64, pages: Pages) -> Self {
         Self { area: Some(Area { bytes, pages, home: None }), ..self }
     }
 
-    /// What counts as unused.
+    /// Sets when an id counts as unused.
     pub fn with_expiry(self, expiry: Expiry) -> Self {
         Self { expiry, ..self }
     }
@@ -70,12 +73,12 @@ impl Plan {
 pub struct Process {
     cids: ProcessCids,
     plan: Plan,
-    /// How many numbers of tasks were in use at once.
+    /// The most tasks that it had at once.
     members: u32,
-    /// Numbers of tasks that left.
+    /// Numbers of tasks that have left.
     free: Vec<u32>,
     areas: Vec<Option<ExtentId>>,
-    /// By CPU: when its id was used last.
+    /// By CPU: when its id was last used.
     used_at: Vec<u64>,
     next_scan: u64,
     entries: u64,
@@ -95,12 +98,12 @@ impl Process {
         }
     }
 
-    /// What happened to its ids.
+    /// Counters of its ids.
     pub fn stats(&self) -> Stats {
         self.cids.stats()
     }
 
-    /// The id that a CPU has now, and whether somebody runs under it.
+    /// The id of a CPU, and whether a task uses it now.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         self.cids.at(cpu)
     }
@@ -110,12 +113,12 @@ impl Process {
         self.areas.iter().flatten().count()
     }
 
-    /// How often a task got a CPU under an id.
+    /// How often a task got a CPU, and with it an id.
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// A task more, which may run there.
+    /// Adds a task that may run on these CPUs.
     pub(crate) fn join(&mut self, allowed: &CpuSet) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.members += 1;
@@ -125,12 +128,12 @@ impl Process {
         at
     }
 
-    /// One of its tasks may run only there from now on.
+    /// Restricts one of its tasks to these CPUs.
     pub(crate) fn allow(&mut self, at: u32, cpus: &CpuSet) {
         self.cids.allow_task(at, cpus);
     }
 
-    /// A task less. It holds nothing.
+    /// Removes a task, which holds no id.
     pub(crate) fn part(&mut self, at: u32) {
         self.cids.remove_task(at);
         self.free.push(at);
@@ -144,7 +147,7 @@ impl Process {
         assert!(cid.is_some(), "{cpu} runs one task at a time, and its seat is held");
     }
 
-    /// It loses the CPU.
+    /// A task loses its CPU.
     pub(crate) fn leave(&mut self, at: u32, cpu: CpuId, now: Nanos) {
         self.used_at[cpu.index()] = now.0;
         self.cids.leave(at);
@@ -155,7 +158,7 @@ impl Process {
         self.cids.held_cid(at)
     }
 
-    /// A pass over the data of the id under which a task runs.
+    /// A pass over the data of a task's current id.
     pub(crate) fn touch(
         &mut self,
         at: u32,
@@ -173,9 +176,9 @@ impl Process {
         memory.touch(cpu, extent, how, now)
     }
 
-    /// A tick met one of its tasks. Whether a scan was due; if so, ids that nobody used are free now.
+    /// A tick found one of its tasks running. Returns whether a scan was due; it frees unused ids.
     ///
-    /// `clock`: what the clock of a CPU says, if the rule asks for that.
+    /// `clock`: the clock of a CPU, if the rule asks for it.
     pub(crate) fn tick(&mut self, now: Nanos, every: Nanos, clock: impl Fn(CpuId) -> Nanos) -> bool {
         if now.0 < self.next_scan {
             return false;

@@ -1,9 +1,7 @@
-//! Report: what came of a simulation so far.
+//! Report: the results of a simulation so far.
 //!
-//! Model.   Counts per task and per CPU, marks, how often what happened; and if nothing can handle_event any more while tasks
-//!          wait, who waits for whom. Tasks that were forked and are gone are summed by their program.
-//! Number.  The hash changes with every event, in order and time.
-//! Writers. None.
+//! Counts per task and per CPU, marks, events; in a deadlock, what each task waits for and which tasks could end
+//! that. Forked tasks that have ended are summed by program. The hash depends on every event, in order and time.
 
 use super::Simulation;
 use super::observe::Observer;
@@ -16,19 +14,19 @@ use serde::Serialize;
 use std::fmt;
 use warmcore_types::Nanos;
 
-/// For what a task waits.
+/// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// To be woken.
     Wake,
-    /// For its children's ends.
+    /// For its children to end.
     Children,
-    /// For that lock.
+    /// For this lock.
     Lock(String),
-    /// For a signal of that condition.
+    /// For a signal of this condition.
     Signal(String),
-    /// For others to come to that barrier.
+    /// For other tasks to reach this barrier.
     Barrier(String),
 }
 
@@ -37,11 +35,12 @@ pub enum WaitsFor {
 pub struct Waiting {
     /// Its name.
     pub task: String,
-    /// For what it waits.
+    /// What it waits for.
     pub for_what: WaitsFor,
-    /// Who might end that: whose programs do so somewhere, or who has the lock. At most eight.
+    /// The tasks that could end the wait: the holder of the lock, or tasks whose program does so in some step. At
+    /// most eight.
     pub whom: Vec<String>,
-    /// At which step it waits.
+    /// The step at which it waits.
     pub place: String,
 }
 
@@ -57,52 +56,52 @@ impl fmt::Display for Waiting {
         }
         let whom = self.whom.iter().map(|whom| format!("`{whom}`")).collect::<Vec<_>>().join(" or ");
         match &self.for_what {
-            _ if whom.is_empty() => write!(f, ", and nobody is left who would end that")?,
-            WaitsFor::Lock(_) if self.whom == [task.as_str()] => write!(f, ", which it has itself")?,
-            WaitsFor::Lock(_) => write!(f, ", which {whom} has")?,
-            _ => write!(f, ", which {whom} would end")?,
+            _ if whom.is_empty() => write!(f, ", and no task is left that could end that")?,
+            WaitsFor::Lock(_) if self.whom == [task.as_str()] => write!(f, ", which it holds itself")?,
+            WaitsFor::Lock(_) => write!(f, ", which {whom} holds")?,
+            _ => write!(f, ", which {whom} could end")?,
         }
         write!(f, " ({})", self.place)
     }
 }
 
-/// How it ended.
+/// How a simulation ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// All tasks have, daemons aside.
+    /// All tasks have ended, without daemons.
     Ended,
-    /// The time is over.
+    /// The time given to `run` is over.
     TimeIsUp,
-    /// Nothing will handle_event any more, and these wait.
+    /// No event is left, and these tasks wait.
     Deadlock(Vec<Waiting>),
 }
 
-/// What came of a task.
+/// The results of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskReport {
-    /// Its program's name.
+    /// The name of its program.
     pub name: String,
-    /// How many there were: more than one for forked tasks that are gone.
+    /// How many tasks there were: more than one for forked tasks that have ended.
     pub tasks: u64,
     /// Summed over them.
     #[serde(flatten)]
     pub counts: TaskCounts,
 }
 
-/// What came of a simulation so far.
+/// The results of a simulation so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// The clock.
+    /// The virtual time.
     #[serde(rename = "now_ns", serialize_with = "number")]
     pub now: Nanos,
-    /// Events that something came of.
+    /// Events, without stale ones.
     pub events: u64,
-    /// Events that were no longer right when their time came.
+    /// Events that were no longer valid when they were due.
     pub stale: u64,
-    /// Of all events, in order.
+    /// A hash of all events, in order.
     pub hash: u64,
     /// How often each mark was passed.
     pub marks: Vec<(String, u64)>,
@@ -129,26 +128,26 @@ impl Report {
         self.marks.iter().find(|(of, _)| of == name).map_or(0, |(_, count)| *count)
     }
 
-    /// How often per second a mark was passed, in a thousandth.
+    /// How often per second a mark was passed, in thousandths.
     pub fn milli_per_second(&self, name: &str) -> u64 {
         let count = u128::from(self.mark(name));
         (count * 1_000_000_000_000 / u128::from(self.now.0.max(1))) as u64
     }
 
-    /// All tasks together.
+    /// The sum over all tasks.
     pub fn total(&self) -> TaskCounts {
         let mut total = TaskCounts::default();
         self.tasks.iter().for_each(|task| total.add(&task.counts));
         total
     }
 
-    /// How much of the machine's time it ran tasks, in thousandths.
+    /// The share of the machine's time in which it ran tasks, in thousandths.
     pub fn busy_per_mille(&self) -> u64 {
         let busy: u128 = self.cpus.iter().map(|cpu| u128::from(cpu.busy_ns)).sum();
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
     }
 
-    /// Who waits for whom, a line each, of the first twelve; nothing if it is no deadlock.
+    /// A line for each of the first twelve tasks that wait, with what for; `None` if there is no deadlock.
     pub fn deadlock(&self) -> Option<String> {
         let Outcome::Deadlock(waiting) = &self.outcome else { return None };
         let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();
@@ -159,14 +158,14 @@ impl Report {
     }
 }
 
-/// So many who wait are told of in a text.
+/// The most waiting tasks that a text lists.
 const LINES_MAX: usize = 12;
 
-/// So many are named who might end a wait.
+/// The most tasks listed that could end a wait.
 const WHOM_MAX: usize = 8;
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// What came of it so far.
+    /// The results so far.
     pub(super) fn report(&mut self) -> Report {
         let now = self.sched.now;
         let outcome = match () {
@@ -268,13 +267,13 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         all
     }
 
-    /// The step at which a task waits: it stands behind it.
+    /// The step at which a task waits: the one before its next.
     fn step_of(&self, id: u32) -> Option<&Op> {
         let task = &self.sched.tasks[id as usize];
         self.codes[task.code as usize].ops.get((task.step as usize).checked_sub(1)?)
     }
 
-    /// Bytes that the simulation has allocated for CPUs, for tasks, and for what is pending; the memory's model aside.
+    /// Bytes allocated for CPUs, for tasks, and for pending events, without the model of memory.
     pub fn bytes(&self) -> (usize, usize, usize) {
         let sched = &self.sched;
         let cpus = sched.cpu_bytes();
@@ -282,7 +281,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (cpus, tasks, self.events.bytes())
     }
 
-    /// The time that a wait for this simulation's clock may be in: for whoever runs it in parts.
+    /// When the next event is due, for callers that run a simulation in parts.
     pub fn next_at(&mut self) -> Option<Nanos> {
         self.events.next_at()
     }

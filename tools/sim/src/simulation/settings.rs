@@ -1,71 +1,74 @@
-//! Settings: how the machine's host schedules, apart from where; and what its acts cost, taken from [`Costs`].
+//! Settings: how the host of a simulation schedules, except for placement; and what its operations cost ([`Costs`]).
 //!
-//! Model.   By default a kernel: a fair order, ticks, a slice, and wakees that have used little go first. `runtime`
-//!          is the other host: nobody is interrupted, and the policy says in which order a round goes.
-//! Number.  Times are whole ns here; a wake of an idle CPU in C1 takes 1500 of them.
-//! Source.  Linux 6.5 `kernel/sched/fair.c` with 8 CPUs and more: `sysctl_sched_min_granularity` 3 ms,
-//!          `sysctl_sched_wakeup_granularity` 4 ms, half of `sysctl_sched_latency` 12 ms.
+//! The default is a kernel: fair order, ticks, time slices, preemption by wakees that have run little. `runtime` is
+//! the other host: tasks are not preempted, and the policy decides the order of a batch. Times are in whole ns; the
+//! wake of an idle CPU in C1 takes 1500 ns.
+//!
+//! # Source
+//!
+//! Linux 6.5 `kernel/sched/fair.c` with 8 CPUs or more: `sysctl_sched_min_granularity` 3 ms,
+//! `sysctl_sched_wakeup_granularity` 4 ms, half of `sysctl_sched_latency` 12 ms.
 
 use crate::costs::Costs;
 use warmcore_topo::Distance;
 use warmcore_types::Nanos;
 
-/// Lines of a run queue that `update_sg_lb_stats` reads: `nr_running` and `curr`, the queue of the fair class, its load
-/// averages, the idle state. Estimated: counted in the source of 6.6 and not measured.
+/// Cache lines of a run queue that `update_sg_lb_stats` reads: `nr_running` and `curr`, the queue of the fair class,
+/// its load averages, the idle state. An estimate: counted in the source of 6.6, not measured.
 const LOOK_LINES_KERNEL: u32 = 4;
 
-/// Lines that `detach_task` and `attach_task` move: the run queue's lock, two nodes of the tree, three of the task.
-/// Estimated in the same way.
+/// Cache lines that `detach_task` and `attach_task` move: the run queue's lock, two nodes of the tree, three of the
+/// task. An estimate of the same kind.
 const TAKE_LINES_KERNEL: u32 = 6;
 
-/// A worker of a runtime shows how much waits there in one line.
+/// A runtime's worker publishes its queue's length in one line.
 const LOOK_LINES_RUNTIME: u32 = 1;
 
-/// Its queue's lock, the slot in it, and the task's header.
+/// The queue's lock, the slot in it, and the task's header.
 const TAKE_LINES_RUNTIME: u32 = 3;
 
-/// In which order tasks wait on a CPU.
+/// The order in which tasks queue on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Who has run least comes first, as in the kernel.
+    /// The task that has run least comes first, as in the kernel.
     #[default]
     Fair,
-    /// Rounds, in the direction that the policy says, as in a runtime.
+    /// In batches, in the direction that the policy chooses, as in a runtime.
     Rounds,
 }
 
 /// How the host schedules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// In which order tasks wait.
+    /// The order in which tasks queue.
     pub order: Order,
-    /// Ticks per second on a CPU that runs something: 250 or 1000. 0: none.
+    /// Ticks per second on a CPU that runs something: 250 or 1000. 0: no ticks.
     pub hz: u32,
-    /// Who has run so long is interrupted at a tick if somebody waits. `None`: never.
+    /// A task that has run for this long is preempted at a tick if others are queued. `None`: never.
     pub slice: Option<Nanos>,
-    /// A wakee that is so far behind who runs interrupts it. `None`: never.
+    /// A wakee whose `vruntime` is smaller than the current task's by this much preempts it. `None`: never.
     pub wake_granularity: Option<Nanos>,
-    /// A sleeper counts as at most so far behind.
+    /// A sleeper's `vruntime` is at most this much behind its CPU's.
     pub sleeper_credit: Nanos,
-    /// Who has run so long at a time counts as stuck. `None`: nobody, because ticks interrupt.
+    /// A task that has run for this long in a row counts as stuck. `None`: no task does, because ticks preempt.
     pub long_run: Option<Nanos>,
-    /// A thread's speed beside a busy sibling, in thousandths. `None`: what the machine's costs say.
+    /// The speed of a thread beside a busy sibling, in thousandths. `None`: as in the machine's costs.
     pub smt_per_mille: Option<u32>,
-    /// How often ids of a process that nobody used are looked for.
+    /// The interval between scans for unused concurrency ids of a process.
     pub compaction: Nanos,
-    /// A charge and a give-back that a stock serves.
+    /// The time of a charge, or of an uncharge, that a stock serves.
     pub charge: Nanos,
-    /// A policy is asked for help when a task is put behind others and when who looked has found something, as its
-    /// trait says; else at ticks alone, as the kernel does.
+    /// Whether the policy is also asked for a CPU to notify when a task is queued behind others and when a searching
+    /// CPU has found something. If not, it is asked at ticks only, as in the kernel.
     pub notify_at_once: bool,
-    /// A CPU is kept for a sleeper only if that leaves it idle.
+    /// Whether a CPU's hot window opens only if the CPU is idle after its task blocked.
     pub keep_idle_only: bool,
-    /// Cache lines that a search reads of each CPU's run queue that it looks at. 0: a search takes no time.
+    /// Cache lines that a search reads of each CPU's run queue. 0: a search takes no time.
     pub look_lines: u32,
-    /// Cache lines that a task brings along when a CPU takes it from another's run queue: the queue's lock and links, and
-    /// the task's own. 0: that takes no time.
+    /// Cache lines that move with a task from another CPU's run queue: the queue's lock and links, and the task's
+    /// own. 0: moving takes no time.
     pub take_lines: u32,
-    /// Steps in a row without a nanosecond after which a program is called stuck.
+    /// Steps in a row without time passing after which a program is in error.
     pub steps_max: u32,
 }
 
@@ -91,7 +94,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The kernel's own, for [`Kernel`](crate::policy::Kernel).
+    /// The kernel's own settings, for [`Kernel`](crate::policy::Kernel).
     pub fn kernel() -> Self {
         Self {
             notify_at_once: false,
@@ -102,7 +105,7 @@ impl Settings {
         }
     }
 
-    /// A runtime's workers: nobody is interrupted.
+    /// The settings of a runtime's workers, which do not preempt tasks.
     pub fn runtime() -> Self {
         Self {
             order: Order::Rounds,
@@ -114,33 +117,33 @@ impl Settings {
     }
 }
 
-/// In the order of [`warmcore_sched::Distance`].
+/// All distances, in the order of [`warmcore_sched::Distance`].
 const DISTANCES: [Distance; 6] =
     [Distance::Same, Distance::Smt, Distance::Llc, Distance::Node, Distance::Socket, Distance::Other];
 
-/// What acts of the host cost, in whole ns.
+/// What operations of the host cost, in whole ns if not said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) voluntary: u64,
     pub(crate) involuntary: u64,
-    /// From the wake to the first instruction of the wakee, without the way out of the idle state.
+    /// From the wake to the wakee's first instruction, without leaving the idle state.
     pub(crate) kick: u64,
-    /// (residency, exit, whether the core's caches are empty then), the lightest first.
+    /// (residency, exit latency, whether the core's caches are flushed) of each idle state, the lightest first.
     exits: Vec<(u64, u64, bool)>,
     pub(crate) tick: u64,
-    /// Between ticks; 0: none.
+    /// The time between ticks; 0: no ticks.
     pub(crate) period: u64,
-    /// How far a CPU's ticks are from the period's begin, at most.
+    /// The most that a CPU's tick is late.
     pub(crate) tick_spread: u64,
-    /// The speed of a thread with so many busy ones on its core, in thousandths: by their number less one.
+    /// By the number of busy threads on its core, less one: the speed of a thread, in thousandths.
     pub(crate) speed: [u32; 8],
-    /// A look at one CPU's id by a compaction.
+    /// A compaction's look at one CPU's id.
     pub(crate) scan: u64,
-    /// A waker's look at one CPU, by how far that is, in picoseconds: one line, of which several overlap.
+    /// By distance, in picoseconds: a waker's read of one line of another CPU. Several such reads overlap.
     pub(crate) look: [u64; 6],
-    /// A look at one CPU's run queue in a search, in picoseconds.
+    /// By distance, in picoseconds: a search's look at one CPU's run queue.
     pub(crate) search: [u64; 6],
-    /// A task that comes from another CPU's run queue, in picoseconds.
+    /// By distance, in picoseconds: moving a task from another CPU's run queue.
     pub(crate) take: [u64; 6],
 }
 
@@ -157,7 +160,7 @@ impl Times {
         let lightest = exits.first().map_or(0, |state| state.1);
         let percent = costs.get("smt_speed_percent").map_or(100, |number| number.milli / 1000);
         let two = settings.smt_per_mille.unwrap_or(percent as u32 * 10).clamp(1, 1000);
-        // Of more threads each brings to the core as much as the second did.
+        // Each thread after the second adds as much to the core's throughput as the second did.
         let gain = (2 * two).saturating_sub(1000);
         let mut speed = [1000; 8];
         for (n, speed) in (1..).zip(&mut speed).skip(1) {
@@ -179,8 +182,8 @@ impl Times {
         }
     }
 
-    /// The way out of the state in which a CPU is that idled for so long, and whether its caches are empty then. The
-    /// kernel is taken to have foreseen the length.
+    /// The exit latency of the idle state of a CPU that was idle for `idle` ns, and whether its caches are flushed.
+    /// The kernel is assumed to have predicted that time.
     #[inline]
     pub(crate) fn exit(&self, idle: u64) -> (u64, bool) {
         let deepest = self.exits.iter().rev().find(|(residency, ..)| *residency <= idle);

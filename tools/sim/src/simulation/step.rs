@@ -1,10 +1,8 @@
 //! Step: what a running task does next.
 //!
-//! Model.   Steps that take time add up until one comes that tells or asks somebody: that one happens when the time is
-//!          over, at an event of its own. Passes over memory that follow each other count as begun one behind the
-//!          other, without an event between them.
-//! Number.  `run, wake, wait` is two events: the end of the run, and the end of what waking cost.
-//! Writers. The simulation.
+//! Steps that take time add up until a step that affects other tasks: that step happens when the time has passed, at
+//! an event of its own. Passes over memory in a row are computed as beginning one after the other, without an event
+//! between them. `run, wake, wait` thus costs two events: the end of the run, and the end of the wake's cost.
 
 use super::observe::{Observer, SwitchReason};
 use super::task::{BlockedOn, NONE, TaskState};
@@ -14,22 +12,22 @@ use crate::policy::SimPolicy;
 use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
 use warmcore_types::{CpuId, Nanos};
 
-/// The clock goes no further: half of its number, so that what is still to come fits.
+/// The clock stops here, at half of its range, so that times added to it fit.
 const CLOCK_MAX: u64 = 1 << 63;
 
-/// So many tasks at a time: a program that forks without end is told so before the memory is full, 2 GiB.
+/// The most tasks at a time. A program that forks without end gets an error before it needs more memory, 2 GiB.
 const TASKS_MAX: usize = 1 << 22;
 
-/// What comes of going on.
+/// What the current task does next.
 pub(super) enum StepOutcome {
-    /// It runs for so long, at full speed.
+    /// It runs for this many ns at full speed.
     Run(u64),
-    /// It leaves the CPU.
+    /// It loses the CPU.
     Switch(SwitchReason),
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// The current task goes on. `overhead`: what the CPU does before.
+    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
         let id = self.sched.cpus[cpu as usize].current;
         let kernel = self.sched.cpus[cpu as usize].kernel;
@@ -37,7 +35,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             self.stop(id, "the clock is at its end, 292 years", "let the sim run for a shorter time");
             return self.fail(id);
         }
-        // `pending`: time that goes by before the next step. `ran`, `worked`: of it some is a run, or any step.
+        // `pending`: time that passes before the next step. `ran`: part of it is a run. `worked`: part of it is any
+        // step.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
         for _ in 0..self.settings.steps_max {
             if pending >= LENGTH_MAX.0 {
@@ -161,7 +160,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.fail(id)
     }
 
-    /// A step that may have the task wait.
+    /// Runs a step that may block the task.
     fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> OpOutcome {
         let now = self.sched.now;
         let state = match op {
@@ -187,7 +186,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 self.sleep_until(id, due)
             }
             Op::Yield => {
-                // Behind whoever waits.
+                // Behind all queued tasks.
                 let behind = self.sched.cpus[cpu as usize].queue.least_vruntime(&self.sched.tasks);
                 let task = self.sched.task(id);
                 task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
@@ -240,7 +239,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         TaskState::Sleeping
     }
 
-    /// Gives a lock to the first who waits. What that costs; `None`: it was not this task's.
+    /// Hands a lock to the first waiter. Returns the cost, or `None` if the task does not hold the lock.
     fn unlock(&mut self, cpu: u32, id: u32, wait_queue: u32) -> Option<u64> {
         let at = &mut self.wait_queues[wait_queue as usize];
         if at.owner != id {
@@ -258,7 +257,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let took = match op {
             Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
             Op::TouchOwn { kib, pages, how } => {
-                // An extent for each size: what it has more than the next smaller one.
+                // One extent per size: what that size has beyond the next smaller one.
                 let task = &mut self.sched.tasks[id as usize];
                 let sizes = &self.codes[task.code as usize].own_kib;
                 if task.own.is_none() {
@@ -302,7 +301,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// How many of the units that a task is to give back it never got.
+    /// How many of the units that a task uncharges were never charged, because the charge was refused.
     fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
         let refused = &mut self.codes[self.sched.tasks[id as usize].code as usize].refused;
         let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
@@ -314,7 +313,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         taken
     }
 
-    /// A task has done all its steps. False: it has a lock, which nobody could ever give back.
+    /// Ends a task that has run all its steps. `false`: it holds a lock, which would stay locked for ever.
     fn end(&mut self, cpu: u32, id: u32) -> bool {
         let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
         if let Some((wait_queue, step)) =
@@ -344,7 +343,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             TaskState::Blocked(BlockedOn::Children) if task.children == 0 => {
                 _ = self.wake_by(parent, cpu, false)
             }
-            // It kept its place for its children's sake.
+            // Its index was kept until its children ended.
             TaskState::Dead if task.children == 0 && task.is_forked => self.free.push(parent),
             _ => {}
         }
@@ -357,16 +356,16 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.error = Some(ProgramError::new(place, fact, next));
     }
 
-    /// The simulation stops: the task just leaves.
+    /// Ends the simulation with an error: the task just leaves the CPU.
     fn fail(&mut self, id: u32) -> StepOutcome {
         self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
         StepOutcome::Switch(SwitchReason::Blocked)
     }
 }
 
-/// What comes of a step that may have the task wait.
+/// What comes of a step that may block the task.
 enum OpOutcome {
-    /// What that costs.
+    /// The task continues, after this many ns.
     Continue(u64),
     Switch(SwitchReason),
     Failed,

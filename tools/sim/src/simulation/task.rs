@@ -1,8 +1,7 @@
 //! Task: one run of a program.
 //!
-//! Model.   Where it is in its program, what it waits for, where it ran last, and what placement remembers of it.
-//! Number.  At most 512 bytes, which a test holds.
-//! Writers. The simulation.
+//! Its position in the program, what it is blocked on, the CPU on which it last ran, and what placement remembers of
+//! it. At most 512 bytes, which a test checks.
 
 use crate::memory::ExtentId;
 use crate::policy::kernel::Flips;
@@ -10,28 +9,28 @@ use crate::program::{LOOPS_MAX, TIMERS};
 use warmcore_sched::{Allowed, SleepHistory};
 use warmcore_types::{CpuId, Nanos};
 
-/// No task, no CPU.
+/// No task, or no CPU.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Where a task is in its life.
+/// What a task is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum TaskState {
-    /// Not begun.
+    /// It has not begun.
     #[default]
     New,
-    /// Waits for a CPU.
+    /// It is runnable, and waits for a CPU.
     Queued,
-    /// Has one.
+    /// It has a CPU.
     Running,
-    /// Until a time.
+    /// It sleeps until a timer expires.
     Sleeping,
-    /// Until somebody wakes it.
+    /// It is blocked until another task wakes it.
     Blocked(BlockedOn),
-    /// Its place may be another's.
+    /// It has ended. Its index may be used again.
     Dead,
 }
 
-/// What a task waits for.
+/// What a task is blocked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockedOn {
     Wake,
@@ -39,30 +38,31 @@ pub(crate) enum BlockedOn {
     WaitQueue(u32),
 }
 
-/// What came of a task so far.
+/// What was counted of a task so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[repr(C)]
 pub struct TaskCounts {
-    /// On a CPU.
+    /// Time on a CPU.
     pub run_ns: u64,
-    /// Ready, and without a CPU.
+    /// Time in which it was runnable without a CPU.
     pub wait_ns: u64,
-    /// The longest wait.
+    /// The longest such time.
     pub wait_ns_max: u64,
-    /// How often it got a CPU that another had, or nobody.
+    /// How often it got a CPU that it had not just had.
     pub switches: u64,
     /// How often it was woken.
     pub wakes: u64,
-    /// How far from where it ran last it was put then, by [`warmcore_sched::Distance`].
+    /// How often it was queued by a wake, by the distance from the CPU on which it last ran
+    /// ([`warmcore_sched::Distance`]).
     pub wakes_by_distance: [u64; 6],
-    /// How often it began elsewhere than where it ran last, by distance; the first is 0.
+    /// How often it began to run on another CPU than before, by distance. Index 0 is always 0.
     pub moves_by_distance: [u64; 6],
-    /// How often it was interrupted for another.
+    /// How often it was preempted.
     pub preemptions: u64,
 }
 
 impl TaskCounts {
-    /// How often it began elsewhere than where it ran last.
+    /// How often it began to run on another CPU than before.
     pub fn moves(&self) -> u64 {
         self.moves_by_distance.iter().sum()
     }
@@ -81,36 +81,36 @@ impl TaskCounts {
     }
 }
 
-/// One run of a program. What a wake and a switch need stands first, on five lines: where it is and waits; its clocks;
-/// its program; its counts; whom it wakes.
+/// One run of a program. The fields that a wake and a switch need come first, on five lines: state and queues,
+/// clocks, program, counts, wakees.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Task {
     pub(crate) state: TaskState,
     pub(crate) allowed: Allowed,
-    /// Its neighbours in the lists that it is in: (before, behind).
+    /// The (previous, next) task in the lists that it is in.
     pub(crate) links: [(u32, u32); 2],
     pub(crate) prev_cpu: u32,
-    /// On which CPU it waits, and in which shard's queue.
+    /// The CPU on which it is queued, and the shared queue that it is in.
     pub(crate) queued_on: u32,
     pub(crate) inject_queue: u32,
-    /// Which shared queue it enters once the CPU where it waits is awake.
+    /// The shared queue that it enters once the CPU on which it is queued is awake.
     pub(crate) enters: u32,
-    /// Where it was when it was woken the last time.
+    /// The CPU on which it last ran before its latest wake.
     pub(crate) was_on: u32,
     pub(crate) woken_from: u32,
     pub(crate) vruntime_cpu: u32,
     pub(crate) process: u32,
-    /// In which of its CPU's lists it is.
+    /// Which of its CPU's lists it is in.
     pub(crate) list: u8,
     pub(crate) depth: u8,
     pub(crate) is_daemon: bool,
     pub(crate) is_forked: bool,
 
     pub(crate) queued_at: u64,
-    /// What it has run, as this CPU counts.
+    /// Its run time on the clock of `vruntime_cpu`.
     pub(crate) vruntime: u64,
-    /// What is left of the step that it was interrupted in.
+    /// What remains of the step in which it was preempted.
     pub(crate) remaining_ns: u64,
     pub(crate) migration_cost: Nanos,
     pub(crate) sleeps: SleepHistory,
@@ -118,13 +118,13 @@ pub(crate) struct Task {
     pub(crate) code: u32,
     pub(crate) step: u32,
 
-    /// When it last had a CPU.
+    /// When it last lost a CPU.
     pub(crate) last_ran: u64,
-    /// What it runs for at a time.
+    /// The average time it runs before it blocks.
     pub(crate) average_run: u64,
-    /// What it has run since it last woke.
+    /// What it ran since its latest wake.
     pub(crate) burst: u64,
-    /// What its random numbers are drawn for, and how many were.
+    /// The entity for which its random numbers are drawn, and how many were drawn.
     pub(crate) entity: u64,
     pub(crate) draws: u64,
     pub(crate) loops: [u32; LOOPS_MAX],
@@ -132,9 +132,9 @@ pub(crate) struct Task {
     pub(crate) counts: TaskCounts,
     pub(crate) flips: Flips,
 
-    /// Wakes that it has not waited for yet.
+    /// Wakes that its `wait` has not used yet.
     pub(crate) permits: u32,
-    /// Of the queue of a lock or condition.
+    /// The next task in the wait queue of a lock or condition.
     pub(crate) wait_next: u32,
     pub(crate) user: u32,
     pub(crate) parent: u32,
@@ -193,7 +193,7 @@ impl Task {
         (self.prev_cpu != NONE).then_some(CpuId(self.prev_cpu))
     }
 
-    /// It may run on one CPU alone.
+    /// Whether it may run on one CPU only.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self.allowed, Allowed::Cpu(_))
     }

@@ -147,11 +147,11 @@ fn a_deadlock_says_who_waits_for_whom() {
     sim.spawn(&Program::new("stranger").wait()).unwrap();
     let text = sim.run(END).unwrap().deadlock().unwrap();
     for line in [
-        "`philosopher` waits for the lock `knife`, which `critic` has (program `philosopher`, step 3)",
-        "`critic` waits for the lock `fork`, which `philosopher` has (program `critic`, step 3)",
-        "`guest` waits to be woken, which `host` would end (program `guest`, step 1)",
-        "`host` waits to be woken, which `guest` would end (program `host`, step 1)",
-        "`stranger` waits to be woken, and nobody is left who would end that (program `stranger`, step 1)",
+        "`philosopher` waits for the lock `knife`, which `critic` holds (program `philosopher`, step 3)",
+        "`critic` waits for the lock `fork`, which `philosopher` holds (program `critic`, step 3)",
+        "`guest` waits to be woken, which `host` could end (program `guest`, step 1)",
+        "`host` waits to be woken, which `guest` could end (program `host`, step 1)",
+        "`stranger` waits to be woken, and no task is left that could end that (program `stranger`, step 1)",
     ] {
         assert!(text.contains(line), "{line} is not in:\n{text}");
     }

@@ -1,47 +1,49 @@
-//! Usage: how much a group of CPUs has run tasks lately.
+//! Usage: how much a group of CPUs ran lately.
 //!
-//! Model.   The time that its CPUs ran something, per window of a millisecond, folded into an average that forgets half
-//!          in 32 of them. A CPU on its way out of an idle state runs nothing yet.
-//! Number.  Four CPUs that always run: 4096. One that begins to: 512 after 32 ms.
-//! Writers. The simulation, when a CPU begins to run or ends to.
-//! Source.  Linux `util_avg`: a window of 1024 µs, y³² = 1/2, and 1024 for a CPU that always runs.
+//! The time in which its CPUs ran tasks is summed per window of about a millisecond and folded into an average that
+//! halves in 32 windows. A CPU that is leaving its idle state does not run yet. Four CPUs that always run: 4096. One
+//! CPU that begins to run: 512 after 32 ms.
+//!
+//! # Source
+//!
+//! Linux `util_avg`: windows of 1024 µs, y³² = 1/2, and 1024 for a CPU that always runs.
 
-/// A window.
+/// The length of a window, in ns.
 const WINDOW: u64 = 1 << 20;
 
-/// What is left of the average after a window, in 65536ths: 0.5^(1/32).
+/// What a window leaves of the older average, in 65536ths: 0.5^(1/32).
 const KEPT: u64 = 64_132;
 
-/// After so many windows nothing is left.
+/// After this many windows nothing is left of the older average.
 const WINDOWS_MAX: u64 = 320;
 
-/// How much a group of CPUs has run tasks lately.
+/// How much a group of CPUs ran lately.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// CPUs that run something.
     running: u64,
-    /// Up to when all is counted.
+    /// The time up to which everything is counted.
     at: u64,
-    /// Of this window, CPU × ns.
+    /// Of the current window, in CPU × ns.
     ran: u64,
-    /// In 65536ths of 1/1024 CPU.
+    /// The average, in 65536ths of 1/1024 CPU.
     average: u64,
 }
 
 impl Usage {
-    /// A CPU more, or less, runs something from now on.
+    /// A CPU begins or ends to run.
     pub(crate) fn set_running(&mut self, now: u64, runs: bool) {
         self.count(now);
         self.running = if runs { self.running + 1 } else { self.running - 1 };
     }
 
-    /// Up to now.
+    /// Counts up to `now`.
     fn count(&mut self, now: u64) {
         let windows = (now / WINDOW).saturating_sub(self.at / WINDOW);
         for _ in 0..windows.min(WINDOWS_MAX) {
             let end = (self.at / WINDOW + 1) * WINDOW;
             self.ran += self.running * (end - self.at);
-            // A window's share: 1024 × 65536 for a CPU that ran through all of it.
+            // A window's share: 1024 × 65536 for a CPU that ran during all of it.
             self.average = (self.average * KEPT + self.ran * 64 * (65_536 - KEPT)) >> 16;
             (self.at, self.ran) = (end, 0);
         }
@@ -50,7 +52,7 @@ impl Usage {
         self.at = now;
     }
 
-    /// The average now, in 1/1024 CPU.
+    /// The average at `now`, in 1/1024 CPU.
     pub(crate) fn now(&self, now: u64) -> u64 {
         let mut copy = Self { ..*self };
         copy.count(now);

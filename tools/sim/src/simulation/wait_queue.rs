@@ -1,9 +1,6 @@
-//! WaitQueue: where tasks wait for each other: locks, conditions, barriers.
+//! Wait queue: tasks that are blocked on a lock, a condition or a barrier.
 //!
-//! Model.   A name and who waits there, first come, first served, in a list threaded through the tasks. A lock that
-//!          is given back goes to the first who waits.
-//! Number.  56 bytes a queue.
-//! Writers. The simulation.
+//! First in, first out, linked through the tasks. An unlocked lock goes to its first waiter. 56 bytes a queue.
 
 use super::task::{NONE, Task};
 
@@ -13,7 +10,7 @@ pub(crate) struct WaitQueue {
     first: u32,
     last: u32,
     pub(crate) waiting: u32,
-    /// Who has the lock.
+    /// The task that holds the lock.
     pub(crate) owner: u32,
 }
 

@@ -1,12 +1,13 @@
-//! Wake: a task is to run; the policy says where, and somebody is kicked for it.
+//! Wake: a task becomes runnable; the policy chooses its queue and the CPU to notify.
 //!
-//! Model.   The policy is asked at the moment of the wake. A CPU that idles takes the time of an interrupt and of
-//!          leaving its idle state to be there. Each CPU that the policy looked at costs the waker a look. A timer
-//!          wakes from the CPU where its task slept.
-//! Number.  2 × 56 cores in C1: 1500 ns from a wake to the wakee's first instruction.
-//! Writers. The simulation.
-//! Source.  Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. When help is asked for:
-//!          `sched::Policy::cpu_to_notify`.
+//! The policy is asked at the moment of the wake. An idle CPU takes the time of an interrupt and of leaving its idle
+//! state before it runs the wakee: on 2 × 56 cores in C1 the first instruction comes 1500 ns after the wake. Each CPU
+//! that the policy examines costs the waker a read of one line. A timer wakes from the CPU on which its task blocked.
+//!
+//! # Source
+//!
+//! Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. When an idle CPU is notified:
+//! `sched::Policy::cpu_to_notify`.
 
 use super::observe::Observer;
 use super::sched_state::CpuState;
@@ -20,7 +21,8 @@ use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Somebody wakes a task for its `wait`.
+    /// Wakes a task for its `wait`. If it does not wait, its next `wait` returns at once. Returns the cost for the
+    /// waker.
     pub(super) fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
         match self.sched.tasks[id as usize].state {
             TaskState::Blocked(BlockedOn::Wake) => self.wake_by(id, by, is_sync),
@@ -33,7 +35,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// The task that runs on a CPU wakes another, which sleeps. What that costs it.
+    /// The task that runs on `cpu` wakes a blocked task. Returns the cost for the waker.
     pub(super) fn wake_by(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
         let waker = self.sched.cpus[cpu as usize].current;
         let now = Nanos(self.sched.now);
@@ -53,24 +55,24 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.sched.machine.within(CpuId(cpu), warmcore_sched::Distance::Llc).len() as u32
     }
 
-    /// The time has come for which a task sleeps.
+    /// The timer of a sleeping task expires.
     pub(super) fn timer(&mut self, id: u32) {
         let prev_cpu = self.sched.tasks[id as usize].prev_cpu;
         let at = &self.sched.cpus[prev_cpu as usize];
-        // The interrupt ends the idle state before anything else happens.
+        // The timer's interrupt ends the idle state before the wake begins.
         let delay = match at.state {
             CpuState::Idle => self.times.exit(self.sched.now - at.state_since).0,
             _ => 0,
         };
         let cost = self.wake(id, WakeSource::Cpu(CpuId(prev_cpu)), false, delay);
         if self.is_running(prev_cpu) {
-            // Whoever runs there was interrupted for it.
+            // The interrupt delays the task that runs there.
             self.delay(prev_cpu, cost);
         }
     }
 
-    /// A task that does not run is to run. `by_task`: a task wakes it, no timer. `delay`: until the wake is under way.
-    /// What it costs the waker.
+    /// Makes a blocked task runnable. `by_task`: another task wakes it, not a timer. `delay`: until the wake begins.
+    /// Returns the cost for the waker.
     pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
         let from = match waker {
             WakeSource::Cpu(cpu) => cpu.0,
@@ -126,7 +128,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             && from != cpu.0
             && self.sched.cpu(cpu).state != CpuState::Running
         {
-            // An idle CPU puts it on its run queue itself, when it is awake (`ttwu_queue_wakelist`).
+            // An idle CPU puts the wakee on its run queue itself, once it is awake (`ttwu_queue_wakelist`).
             self.sched.task(id).enters = queue.take().map_or(NONE, |queue| queue as u32);
         }
         let entering = match queue {
@@ -152,7 +154,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         looks * self.times.look[warmcore_sched::Distance::Llc as usize] / 1000 + entering
     }
 
-    /// A wakee waits on a CPU.
+    /// Queues a woken task on a CPU, and starts or preempts that CPU if due.
     fn enqueue_wakee(
         &mut self,
         cpu: u32,
@@ -191,7 +193,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A wakee that has run much less than who runs there interrupts him.
+    /// Preempts the current task for a wakee whose `vruntime` is smaller by more than the granularity.
     fn maybe_preempt(&mut self, cpu: u32, id: u32, is_remote: bool) {
         let Some(granularity) = self.settings.wake_granularity.filter(|_| self.settings.order == Order::Fair)
         else {
@@ -211,8 +213,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A task is woken on a CPU that idles or searches: for how long it idled counts for its average. One that is
-    /// called to look for work idles on.
+    /// A task is woken on an idle or searching CPU: records how long the CPU was idle. A CPU that is only told to
+    /// search counts as idle on.
     fn record_idle_end(&mut self, cpu: u32) {
         let now = Nanos(self.sched.now);
         let at = &mut self.sched.cpus[cpu as usize];
@@ -220,13 +222,13 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.average_idle.wake(now, Nanos(costliest), self.policy.sysctl_migration_cost());
     }
 
-    /// Ends a CPU's sleep.
+    /// Makes an idle CPU leave its idle state.
     pub(super) fn kick(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
-        debug_assert_eq!(at.state, CpuState::Idle, "who is kicked sleeps");
+        debug_assert_eq!(at.state, CpuState::Idle, "only an idle CPU is kicked");
         let (exit, _) = self.times.exit(now - at.state_since);
-        // The delay of the own timer is the same way out.
+        // The CPU's own timer takes the same way out of the idle state.
         let takes = self.times.kick + exit + if is_ipi { delay } else { 0 };
         at.counts.ipis += u64::from(is_ipi);
         at.counts.idle_exits += 1;
@@ -236,7 +238,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.events.push(Nanos(now + takes), event_class::AWAKE, Target { index: cpu, generation });
     }
 
-    /// More wait at `at` than it will get to soon: somebody who sleeps is to look, unless somebody looks already.
+    /// More tasks are queued at `at` than it will soon run: makes an idle CPU search, unless one searches already.
     pub(super) fn notify_idle_cpu(&mut self, at: u32) {
         if self.sched.num_searching > 0 || self.sched.idle == 0 || self.sched.waiting == 0 {
             return;
