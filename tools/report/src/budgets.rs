@@ -6,9 +6,9 @@
 //!          stands below them.
 //! Number.  2 groups × 6 ways, from 100 ns to 10 ms.
 
-use super::chart::{self, Chart, distinct, is_time};
+use super::chart::{self, Chart, cases, distinct, is_time};
 use super::markup::{amount, digits};
-use super::{cases, words};
+
 use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
 use warmcore_results::{Results, Row};
 
@@ -139,5 +139,5 @@ pub(super) fn sentence(run: &Results) -> Vec<String> {
             digits(ratio.median)
         ))
     };
-    words::cheaper(run, "hit").into_iter().chain(drain()).collect()
+    super::words::cheaper(run, "hit").into_iter().chain(drain()).collect()
 }

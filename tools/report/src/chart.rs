@@ -9,6 +9,7 @@
 
 use super::markup::{amount, esc, slug, standalone, tick_of};
 use std::borrow::Cow;
+use warmcore_results::names::percpu;
 use warmcore_results::{Results, Row};
 
 /// A heading, and the rows below it: as measured, or computed from those.
@@ -320,6 +321,16 @@ fn step(value: f64, down: bool) -> f64 {
     let near = |s: &&f64| if down { **s <= value * 1.0001 } else { **s >= value * 0.9999 };
     let found = if down { steps.iter().rev().find(near) } else { steps.iter().find(near) };
     found.copied().unwrap_or(value)
+}
+
+/// The cases of a run, in the order they were measured.
+pub(super) fn cases(run: &Results) -> Vec<&str> {
+    let mut cases = distinct(&run.rows.iter().collect::<Vec<_>>(), |r| &r.case);
+    if run.what == "percpu" {
+        // Older files begin with the loops; one that is not known stays behind.
+        cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
+    }
+    cases
 }
 
 #[cfg(test)]

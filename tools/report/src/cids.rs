@@ -5,9 +5,9 @@
 //!          in a table below. The other cases are charts like any other.
 //! Number.  4 delays × 6 ways: 24 lines a chart.
 
-use super::chart::{self, Chart, distinct, is_time};
+use super::chart::{self, Chart, cases, distinct, is_time};
 use super::markup::{amount, digits};
-use super::{cases, timeline};
+use super::timeline;
 use warmcore_results::names::intermittent::{
     AFTER_A_PAUSE, CASE, ENTRY, FAULTS, FOREIGN, FRESH, MEAN, OWN, PASS,
 };

@@ -65,3 +65,17 @@ pub enum State {
     /// It isn't there.
     Missing,
 }
+
+/// What a whole report holds: the run, its title, and the command that adds it.
+pub(super) const EXPECTED: [(&str, &str, &str); 7] = [
+    ("percpu", "Per-CPU data", "warmcore bench percpu"),
+    ("false-sharing", "False sharing", "warmcore bench false-sharing"),
+    ("cid", "Concurrency ids", "warmcore bench cid"),
+    ("budget", "Budgets", "warmcore bench budget"),
+    ("wake", "The runtime", "warmcore bench wake --json wake.json"),
+    ("http", "The runtime, serving HTTP", "warmcore bench http --json http.json"),
+    ("peers", "Beside named peers", "cargo xtask peers"),
+];
+
+/// The command that measures the hand-over times.
+pub(super) const PROBE_COMMAND: &str = "warmcore topo --probe";

@@ -12,7 +12,9 @@ mod budgets;
 mod chart;
 mod cids;
 mod claims;
+mod headline;
 mod imagined;
+mod imagined_parts;
 mod inputs;
 mod lanes;
 mod markup;
@@ -34,23 +36,8 @@ pub use page::page;
 pub use simulated::{Load, simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, summary};
 
-use chart::{Chart, distinct};
+use chart::{Chart, cases};
 use warmcore_results::Results;
-use warmcore_results::names::percpu;
-
-/// What a whole report holds: the run, its title, and the command that adds it.
-const EXPECTED: [(&str, &str, &str); 7] = [
-    ("percpu", "Per-CPU data", "warmcore bench percpu"),
-    (sharing::CASE, "False sharing", "warmcore bench false-sharing"),
-    (cids::RUN, "Concurrency ids", "warmcore bench cid"),
-    (budgets::RUN, "Budgets", "warmcore bench budget"),
-    (wakes::RUN, "The runtime", "warmcore bench wake --json wake.json"),
-    (wakes::HTTP, "The runtime, serving HTTP", "warmcore bench http --json http.json"),
-    ("peers", "Beside named peers", "cargo xtask peers"),
-];
-
-/// The command that measures the hand-over times.
-const PROBE_COMMAND: &str = "warmcore topo --probe";
 
 /// The pictures of a report, each a file of its own: name, then content.
 pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
@@ -59,7 +46,7 @@ pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
     files.extend(inputs.probe.map(|p| ("hand-over".to_owned(), matrix::svg(inputs.topology, p))));
     files.extend(inputs.runs.iter().filter_map(cids::picture));
     files.extend(charts);
-    files.extend(inputs.imagined.into_iter().flat_map(imagined::files));
+    files.extend(inputs.imagined.into_iter().flat_map(imagined_parts::files));
     // Two names may differ only in what a file name leaves out.
     for i in 0..files.len() {
         let same = files[..i].iter().filter(|(name, _)| *name == files[i].0).count();
@@ -85,16 +72,6 @@ fn charts(run: &Results) -> Vec<Chart<'_>> {
         return wakes::charts(run);
     }
     cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
-}
-
-/// The cases of a run, in the order they were measured.
-fn cases(run: &Results) -> Vec<&str> {
-    let mut cases = distinct(&run.rows.iter().collect::<Vec<_>>(), |r| &r.case);
-    if run.what == "percpu" {
-        // Older files begin with the loops; one that is not known stays behind.
-        cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
-    }
-    cases
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@
 //!          too, with the command that adds it.
 
 use super::chart::Chart;
-use super::inputs::Inputs;
+use super::headline::headline;
+use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND};
 use super::markup::{MARKS_CSS, esc, palette_css};
-use super::words::{self, headline, promises_of, tally};
+use super::words::{self, promises_of, tally};
 use super::{
-    EXPECTED, PROBE_COMMAND, budgets, cases, chart, cids, imagined, matrix, sharing, table, timeline,
-    topo_picture, wakes,
+    budgets, cases, chart, cids, imagined, imagined_parts, matrix, sharing, table, timeline, topo_picture,
+    wakes,
 };
 use warmcore_results::Results;
 
@@ -238,7 +239,7 @@ fn runtime(run: &Results) -> String {
 /// Machines that aren't here.
 fn imagined(inputs: &Inputs) -> String {
     let nothing = imagined::Imagined::default();
-    let body = imagined::html(inputs.imagined.unwrap_or(&nothing));
+    let body = imagined_parts::html(inputs.imagined.unwrap_or(&nothing));
     section("simulated", "What was simulated", &body)
 }
 

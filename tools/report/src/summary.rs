@@ -1,9 +1,11 @@
 //! Summary: the report for a terminal, and its rows for a spreadsheet.
 
-use super::inputs::{Inputs, State};
+use super::chart::cases;
+use super::headline::headline;
+use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
 use super::markup::amount;
-use super::words::{self, bound, compared, headline, interval, measured, promises, tally};
-use super::{EXPECTED, PROBE_COMMAND, cases, imagined, timeline, topo_picture};
+use super::words::{self, bound, compared, interval, measured, promises, tally};
+use super::{imagined, imagined_parts, timeline, topo_picture};
 use warmcore_results::{Bound, Results, Row};
 
 /// A sentence wraps at this many characters.
@@ -110,7 +112,7 @@ pub fn summary(inputs: &Inputs) -> String {
         out += &timelines(run);
     }
     let simulated: Vec<String> =
-        inputs.imagined.iter().flat_map(|imagined| imagined::text(imagined)).collect();
+        inputs.imagined.iter().flat_map(|imagined| imagined_parts::text(imagined)).collect();
     if !simulated.is_empty() {
         out += "\nSimulated\n";
         out.extend(simulated.iter().map(|line| wrapped(&format!("- {line}")) + "\n"));

@@ -1,3 +1,4 @@
+use super::inputs::{EXPECTED, PROBE_COMMAND};
 use super::*;
 use std::collections::HashSet;
 use warmcore_bench::cid::timeline as recorded;
@@ -499,7 +500,7 @@ fn the_headline_says_what_was_found_and_how_noisy_it_is() {
     let (t, mut runs) = (machine(1, 1, 2, 1), runs());
     let probe = probe(&t);
     let said = |runs: &[Results]| {
-        words::headline(&Inputs { topology: &t, probe: Some(&probe), runs, doctor: &[], imagined: None })
+        headline::headline(&Inputs { topology: &t, probe: Some(&probe), runs, doctor: &[], imagined: None })
     };
     let before = said(&runs);
     for part in [
@@ -565,7 +566,7 @@ fn the_page_says_what_a_case_measures_and_begins_with_what_programs_do() {
     let inputs = Inputs { topology: &t, probe: None, runs: &runs, doctor: &[], imagined: None };
     let page = page(&inputs);
     let first = "On this machine a per-CPU counter add costs 1.60 ns, 1.50× less than a relaxed atomic";
-    assert!(page.contains(first), "{}", words::headline(&inputs));
+    assert!(page.contains(first), "{}", headline::headline(&inputs));
     for case in cases {
         let about = words::about(case).unwrap_or_else(|| panic!("what does {case} measure?"));
         assert!(page.contains(&format!("<h4>{case}: {about}")), "{case}");
@@ -679,7 +680,7 @@ fn the_run_of_ids_counts_in_words_and_groups_its_delays() {
     let (t, run) = (machine(1, 1, 2, 1), cid_run());
     let inputs =
         Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
-    let said = words::headline(&inputs);
+    let said = headline::headline(&inputs);
     assert!(
         said.contains("after a delay of 200 ms a CPU finds its own data in 100 % of its bursts"),
         "{said}"
@@ -700,7 +701,7 @@ fn drains_stand_in_one_chart_with_their_slow_ones_and_what_was_counted_is_not_fo
     let (t, run) = (machine(1, 1, 2, 1), budget_run());
     let inputs =
         Inputs { topology: &t, probe: None, runs: std::slice::from_ref(&run), doctor: &[], imagined: None };
-    let said = words::headline(&inputs);
+    let said = headline::headline(&inputs);
     for part in [
         "a charge against a limit costs 0.760 ns, 6.71× less than one shared atomic",
         "what another CPU holds ready is taken back in 120 ns, 133× faster than by a thread that is woken there",
@@ -768,7 +769,7 @@ fn the_runtime_is_drawn_part_by_part_over_tokio_and_beside_its_floor() {
 
     let noisy = wakes::charts(&runs[0]).into_iter().find(|c| c.name == "wake-noisy").unwrap();
     assert!(noisy.groups[0].1[0].variant.starts_with("floor"), "the floor is above the others");
-    let said = words::headline(&inputs);
+    let said = headline::headline(&inputs);
     for part in [
         "tasks that yield between touches of their own data touch it 1.50× as often as on tokio, the slowest of them 1.20× as often as the slowest there",
         "an HTTP server of short answers to 64 connections gives 1.50× as many as on tokio",

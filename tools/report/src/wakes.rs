@@ -6,8 +6,7 @@
 //!          Rates of shapes that differ are drawn over tokio's median in the same shape.
 //! Number.  6 shapes × 6 variants: 36 lines a chart. Sets touched in order, and all other cases, are folded.
 
-use super::cases;
-use super::chart::{self, Chart, distinct, is_positive};
+use super::chart::{self, Chart, cases, distinct, is_positive};
 use super::markup::{amount, slug};
 use std::borrow::Cow;
 use warmcore_results::{Results, Row};

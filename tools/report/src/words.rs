@@ -3,14 +3,11 @@
 //! Model.   The first ratio with a promise in a case speaks for the case, so that the sentence
 //!          can't pick the flattering one. A number that is noisy says so in the sentence too.
 
+use super::chart;
 use super::inputs::Inputs;
 use super::markup::{amount, digits, round};
-use super::{budgets, cases, chart, cids, matrix, sharing, wakes};
 use warmcore_results::names::percpu;
 use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Standing, Target};
-
-/// The headline names at most this many cases of per-CPU data; the rest is in the table.
-const CASES_MAX: usize = 2;
 
 /// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if some run was not.
 pub(super) fn disturbed(runs: &[Results]) -> Option<String> {
@@ -96,43 +93,6 @@ pub(super) fn measured(row: &Row) -> String {
     }
 }
 
-/// What was found on this machine, in a sentence.
-pub(super) fn headline(inputs: &Inputs) -> String {
-    let mut found: Vec<String> = Vec::new();
-    for run in inputs.runs {
-        match &*run.what {
-            sharing::CASE => found.extend(shared_line(run)),
-            cids::RUN => found.extend(cids::sentence(run)),
-            budgets::RUN => found.extend(budgets::sentence(run)),
-            wakes::RUN | wakes::HTTP => found.extend(wakes::sentence(run)),
-            "percpu" => found.extend(cases(run).into_iter().filter_map(|c| cheaper(run, c)).take(CASES_MAX)),
-            _ => {}
-        }
-    }
-    found.extend(inputs.probe.and_then(|probe| {
-        let classes = matrix::by_distance(inputs.topology, probe);
-        let (near, far) = (classes.first()?, classes.last()?);
-        let noisy = if probe.noisy { " (noisy)" } else { "" };
-        Some(match classes.len() {
-            1 => format!("a cache line takes {} from CPU to CPU{noisy}", amount(near.median, "ns")),
-            _ => format!(
-                "a cache line takes {} between CPUs that share {} and {} between those that share {}{noisy}",
-                amount(near.median, "ns"),
-                near.shared,
-                amount(far.median, "ns"),
-                far.shared
-            ),
-        })
-    }));
-    match found.is_empty() {
-        true if inputs.runs.is_empty() => "Nothing was measured on this machine yet.".to_owned(),
-        true => {
-            "What was measured on this machine stands below; `warmcore report` measures the rest.".to_owned()
-        }
-        false => format!("On this machine {}.", found.join("; ")),
-    }
-}
-
 /// `Of 9 promises 7 are met, 1 is missed and 1 is undecided.`
 pub(super) fn tally<'a>(promises: impl Iterator<Item = (&'a Row, &'a Target)>) -> Option<String> {
     let standings: Vec<Standing> = promises.map(|(r, t)| t.standing(r)).collect();
@@ -181,21 +141,4 @@ pub(super) fn cheaper(run: &Results, case: &str) -> Option<String> {
         other => other,
     };
     Some(format!("{what} {}, {}× {word} than {other}{noisy}", amount(time.median, "ns"), digits(times)))
-}
-
-/// `a read beside a busy writer costs 8.4 ns, 9.1× its price on a line of its own`.
-fn shared_line(run: &Results) -> Option<String> {
-    let case = format!("{}.full", sharing::CASE);
-    let time = |variant: &str| {
-        run.rows
-            .iter()
-            .find(|r| r.case == case && r.variant == variant && r.metric == "time" && chart::is_time(r))
-    };
-    let (same, own) = (time(sharing::SAME_LINE)?, time(sharing::OWN_LINE)?);
-    let noisy = if same.noisy || own.noisy { " (noisy)" } else { "" };
-    Some(format!(
-        "a read beside a busy writer costs {}, {}× its price on a line of its own{noisy}",
-        amount(same.median, "ns"),
-        digits(same.median / own.median)
-    ))
 }
