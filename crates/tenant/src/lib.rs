@@ -7,6 +7,5 @@ mod tenant;
 mod thread;
 
 pub use guard::Guard;
-pub use registry::COMPACTION_PERIOD;
 pub use tenant::{Builder, Tenant};
 pub use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, Stats};

@@ -65,6 +65,17 @@ impl PcpuCids for PooledPcpuCids {
 
     #[inline(always)]
     fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid {
-        self.0.get(cpu).unwrap_or_else(|| panic!("{cpu}, and there are {} CPU numbers", self.cpus()))
+        match self.0.get(cpu) {
+            Some(pcpu_cid) => pcpu_cid,
+            None => self.no_such_cpu(cpu),
+        }
+    }
+}
+
+impl PooledPcpuCids {
+    #[cold]
+    #[inline(never)]
+    fn no_such_cpu(&self, cpu: CpuId) -> ! {
+        panic!("{cpu}, and there are {} CPU numbers", self.cpus())
     }
 }

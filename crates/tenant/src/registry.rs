@@ -21,7 +21,7 @@ use warmcore_sys::background::{Background, Task};
 use warmcore_types::ignore_poison;
 
 /// The time between two compactions. An id that was not used between two of them is taken back.
-pub const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
+const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
 /// The low bits of a serial are its tenant's index, the high ones count all tenants that ever were made.
 const INDEX_BITS: u32 = 24;

@@ -23,12 +23,6 @@ pub enum Rule {
     Bound,
 }
 
-impl Rule {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Keep, Self::Expire, Self::Recent, Self::Expand, Self::Follow, Self::Bound];
-}
-
 /// A policy without one of its rules, to measure what that rule contributes.
 ///
 /// ```

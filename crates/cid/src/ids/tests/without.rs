@@ -35,7 +35,7 @@ fn stays_unique(policy: &'static dyn Policy, seed: u64) {
     all.into_iter().for_each(|user| ids.remove_user(user));
 }
 
-/// In the order of [`Rule::ALL`].
+/// The policy without each of its rules, in the order of [`Rule`].
 const fn of(policy: &'static dyn Policy) -> [Without; 6] {
     [
         Without::new(policy, Rule::Keep),
