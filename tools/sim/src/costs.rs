@@ -1,14 +1,17 @@
-//! Costs: what a machine's acts cost, each number with where it comes from.
+//! Costs: what a machine's operations cost, each number with its source.
 //!
-//! Model.   A section of a machine file gives numbers; what it lacks comes from what it inherits, from
-//!          `[defaults]`, and last from a default by class, which is an estimate. A number that is derived from
-//!          another (a clock from the highest that is named) stands under the name that the simulator reads, and
-//!          follows it: a report can list both, a sensitivity run can scale either. Counts of sockets, caches, cores
-//!          are the topology's and not here. Times are integer picoseconds.
-//! Number.  2 × EPYC 9654: a line that is in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; one that another
-//!          socket wrote last 195 000 ps, of which 4 overlap.
-//! Writers. none after it was made: `scaled` and `with` give another one.
-//! Source.  `crates/topo/machines.toml`. Its comments say how far to trust a number: see `costs/file.rs`.
+//! A section of a machine file gives numbers. What it lacks comes from the section that it inherits from, from
+//! `[defaults]`, and last from a default by class, which is an estimate. A number that is derived from another (a
+//! clock from the highest given one) has the name that the simulator reads and follows the other: a report can list
+//! both, and a sensitivity run can scale either. Counts of sockets, caches and cores belong to the topology. Times
+//! are integers in picoseconds.
+//!
+//! 2 × EPYC 9654: a line in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; a line that another socket wrote
+//! last takes 195 000 ps, and 4 of them overlap.
+//!
+//! # Source
+//!
+//! `crates/topo/machines.toml`, whose comments say how far to trust a number: see `costs/file.rs`.
 
 use std::collections::BTreeMap;
 use warmcore_topo::Distance;
@@ -24,20 +27,20 @@ pub use crate::error::Error as CostsError;
 use known::{Derived, ratio};
 pub use number::{Number, Trust};
 
-/// A state in which an idle core is.
+/// An idle state of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CState {
     /// `C1`, `C1E`, `C2`, `C6`.
     pub name: String,
     /// How long it takes to leave it.
     pub exit: Nanos,
-    /// How long a core must stay for it to be worth it.
+    /// How long a core has to stay in it for it to pay off.
     pub residency: Nanos,
-    /// Whether the core's own caches are empty afterwards: all but C1 and C1E.
+    /// Whether the core's own caches are empty afterwards: in all states but C1 and C1E.
     pub flushes: bool,
 }
 
-/// What is read often, in picoseconds.
+/// Numbers that are read often, in picoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Fast {
     /// By [`Distance`].
@@ -48,25 +51,26 @@ struct Fast {
     resident: u64,
     mlp_read: u64,
     mlp_rmw: u64,
-    /// The usual clock divided by the base clock.
+    /// The usual clock divided by the base clock, in thousandths.
     slow_per_mille: u64,
     cstates: Vec<CState>,
 }
 
-/// The numbers of a machine.
+/// The costs of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Costs {
     machine: String,
     numbers: BTreeMap<String, Number>,
     /// In the order in which they were derived.
     derived: Vec<Derived>,
-    /// C-states' names, the lightest first; their numbers are `cstates.C1.exit` and `cstates.C1.residency`.
+    /// Names of idle states, the lightest first. Their numbers are called `cstates.C1.exit` and
+    /// `cstates.C1.residency`.
     states: Vec<String>,
     fast: Fast,
 }
 
 impl Costs {
-    /// Works out what is read often.
+    /// Computes the numbers that are read often.
     fn settle(&mut self) {
         let ps = |name: &str| self.numbers[name].milli;
         let cycle_fs = 1_000_000_000_000 / ps("clock_mhz").max(1);
@@ -90,7 +94,7 @@ impl Costs {
             l1: cycles("l1_cycles"),
             llc: ps("llc_latency"),
             resident: cycles("stream_resident_cycles_per_line"),
-            // One at a time is the least.
+            // At least one access at a time.
             mlp_read: ps("mlp_read").max(1000),
             mlp_rmw: ps("mlp_rmw_dirty_remote").max(1000),
             slow_per_mille: ratio(ps("clock_mhz"), 1000, ps("base_mhz")).max(1000),
@@ -103,54 +107,53 @@ impl Costs {
         &self.machine
     }
 
-    /// The same of a machine that is called otherwise.
+    /// The same costs under another name of the machine.
     pub fn called(self, name: &str) -> Self {
         Self { machine: name.to_owned(), ..self }
     }
 
-    /// Every number, by name.
+    /// All numbers, by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
         self.numbers.iter().map(|(name, number)| (name.as_str(), number))
     }
 
-    /// Those that are estimates.
+    /// The numbers that are estimates.
     pub fn estimated(&self) -> impl Iterator<Item = (&str, &Number)> {
         self.numbers().filter(|(_, number)| number.trust == Trust::Estimated)
     }
 
-    /// One number, if there is one of that name.
+    /// The number of this name.
     pub fn get(&self, name: &str) -> Option<&Number> {
         self.numbers.get(name)
     }
 
-    /// One number that is a time in ns, in picoseconds.
+    /// A time, in picoseconds.
     ///
     /// # Panics
-    /// If there is none of that name: a mistake of the programmer, unless it is the file's own invention, for which
-    /// there is [`get`](Self::get).
+    /// If there is no number of this name. For names that only some files have, use [`get`](Self::get).
     pub fn ps(&self, name: &str) -> u64 {
         let number = self.numbers.get(name);
         number.unwrap_or_else(|| panic!("{}: no number is called {name:?}", self.machine)).milli
     }
 
-    /// One number that is a time, in whole ns. Panics as [`ps`](Self::ps) does.
+    /// A time, in whole ns. Panics as [`ps`](Self::ps) does.
     pub fn ns(&self, name: &str) -> Nanos {
         Nanos((self.ps(name) + 500) / 1000)
     }
 
-    /// The same with one number, and those that follow it, so many thousandths of what it was.
+    /// The same costs with one number multiplied by `per_mille` thousandths. Numbers that follow it change too.
     ///
     /// # Errors
-    /// A name that is not there.
+    /// An unknown name.
     pub fn scaled(&self, name: &str, per_mille: u64) -> Result<Self, CostsError> {
         let number = self.numbers.get(name).ok_or_else(|| self.unknown(name))?;
         self.with(name, ratio(number.milli, per_mille, 1000))
     }
 
-    /// The same with one number another, in thousandths, and those that follow it.
+    /// The same costs with one number replaced, in thousandths. Numbers that follow it change too.
     ///
     /// # Errors
-    /// A name that is not there.
+    /// An unknown name.
     pub fn with(&self, name: &str, milli: u64) -> Result<Self, CostsError> {
         let mut other = self.clone();
         let number = other.numbers.get_mut(name).ok_or_else(|| self.unknown(name))?;
@@ -163,10 +166,10 @@ impl Costs {
         Ok(other)
     }
 
-    /// The same with one number as it was measured, in thousandths, and those that follow it.
+    /// The same costs with one number replaced by a measured one, in thousandths. Numbers that follow it change too.
     ///
     /// # Errors
-    /// A name that is not there.
+    /// An unknown name.
     pub fn measured(&self, name: &str, milli: u64, basis: &str) -> Result<Self, CostsError> {
         let mut other = self.with(name, milli)?;
         if let Some(number) = other.numbers.get_mut(name) {
@@ -175,7 +178,7 @@ impl Costs {
         Ok(other)
     }
 
-    /// The same, and everything is as far as what is in the same L3: what a machine without a topology would cost.
+    /// The same costs, with every distance as near as the same L3: a machine without a topology.
     pub fn with_equal_latencies(&self) -> Self {
         let mut other = self.clone();
         let (near, local) = (self.ps("c2c_same_l3"), self.ps("dram_local"));
@@ -199,13 +202,13 @@ impl Costs {
         )
     }
 
-    /// One cache line from a CPU so far away, in picoseconds. [`Distance::Same`]: from the own L1.
+    /// A cache line from a CPU at this distance, in picoseconds. [`Distance::Same`]: from the own L1.
     #[inline]
     pub fn hand_over(&self, distance: Distance) -> u64 {
         self.fast.hand_over[distance as usize]
     }
 
-    /// One line from memory: of the own node, of the same socket, of another.
+    /// A line from memory, in picoseconds: of the own node, of the same socket, of another socket.
     #[inline]
     pub fn dram(&self, distance: Distance) -> u64 {
         self.fast.dram[match distance {
@@ -215,49 +218,48 @@ impl Costs {
         }]
     }
 
-    /// One line from the own L1, waited for.
+    /// A line from the own L1, with its latency.
     #[inline]
     pub fn l1(&self) -> u64 {
         self.fast.l1
     }
 
-    /// One line from the own last-level cache, waited for.
+    /// A line from the own last-level cache, with its latency.
     #[inline]
     pub fn llc(&self) -> u64 {
         self.fast.llc
     }
 
-    /// One line of a pass over data in the own L1 or L2.
+    /// A line of a pass over data in the own L1 or L2.
     #[inline]
     pub fn resident(&self) -> u64 {
         self.fast.resident
     }
 
-    /// One line of a pass whose lines take `latency` each when waited for: so many overlap. Never less than
-    /// [`resident`](Self::resident).
+    /// A line of a pass whose lines have this latency: several overlap. Never less than [`resident`](Self::resident).
     #[inline]
     pub fn read_overlapped(&self, latency: u64) -> u64 {
         ratio(latency, 1000, self.fast.mlp_read).max(self.fast.resident)
     }
 
-    /// The same for lines that others have and that are taken from them.
+    /// The same for lines that the pass writes, and whose other copies it invalidates.
     #[inline]
     pub fn taken_overlapped(&self, latency: u64) -> u64 {
         ratio(latency, 1000, self.fast.mlp_rmw).max(self.fast.resident)
     }
 
-    /// What takes so long at the usual clock, before a core that was in a deep state has risen to it.
+    /// A time at the usual clock, as it is before a core that was in a deep idle state has raised its clock.
     #[inline]
     pub fn at_base_clock(&self, ps: u64) -> u64 {
         ratio(ps, self.fast.slow_per_mille, 1000)
     }
 
-    /// The states of an idle core, the lightest first.
+    /// The idle states of a core, the lightest first.
     pub fn cstates(&self) -> &[CState] {
         &self.fast.cstates
     }
 
-    /// The state in which a core is after so long an idle time, if the kernel foresaw it.
+    /// The idle state of a core that is idle for this long, if the kernel predicted it.
     pub fn cstate_after(&self, idle: Nanos) -> Option<&CState> {
         self.fast.cstates.iter().rev().find(|state| idle >= state.residency)
     }

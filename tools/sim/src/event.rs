@@ -1,12 +1,13 @@
-//! Event: what happens next, in an order that never depends on chance.
+//! Event: a queue of events in a deterministic order.
 //!
-//! Model.   A heap of four children per node, ordered by (time, class, sequence): two words, compared as one number.
-//!          Of two that are due at the same time the lower class comes first, and within a class who was put in
-//!          first. A taken top leaves a hole that the next push fills: mostly an event brings about another.
-//! Number.  24 bytes an event of 8; the four children of a node lie on two lines.
-//! Writers. Its owner: there are no threads in a simulation.
-//! Source.  Calendar queues were slower above some thousands pending, `BinaryHeap` from some hundreds on
-//!          (`benches/event.rs` has both sides).
+//! A heap with four children per node, ordered by (time, class, sequence), which are two words compared as one
+//! number. Of two events at the same time the lower class comes first, and within a class the one that was pushed
+//! first. Removing the top leaves a hole that the next push fills, since most events push another one. An event of 8
+//! bytes takes 24; the four children of a node are on two lines.
+//!
+//! # Source
+//!
+//! `benches/event.rs`: calendar queues were slower above some thousands of events, `BinaryHeap` above some hundreds.
 
 use warmcore_types::Nanos;
 
@@ -16,7 +17,7 @@ mod tests;
 /// Children of a node.
 const ARITY: usize = 4;
 
-/// Bits of a key's second word that count pushes; the rest is the class.
+/// Bits of a key's second word for the sequence; the rest is the class.
 const SEQUENCE_BITS: u32 = 56;
 
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +38,11 @@ impl<T> Entry<T> {
 /// An event that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due<T> {
-    /// When.
+    /// The time.
     pub at: Nanos,
     /// Its class.
     pub class: u8,
-    /// What was put in.
+    /// What was pushed.
     pub what: T,
 }
 
@@ -50,7 +51,7 @@ pub struct Due<T> {
 pub struct Events<T> {
     heap: Vec<Entry<T>>,
     pushes: u64,
-    /// `heap[0]` was taken.
+    /// Whether `heap[0]` was removed.
     has_hole: bool,
 }
 
@@ -61,27 +62,27 @@ impl<T: Copy> Default for Events<T> {
 }
 
 impl<T: Copy> Events<T> {
-    /// Without any.
+    /// An empty queue.
     pub fn new() -> Self {
         Self { heap: Vec::new(), pushes: 0, has_hole: false }
     }
 
-    /// How many are pending.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.heap.len() - usize::from(self.has_hole)
     }
 
-    /// Whether none is.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that it has allocated.
+    /// Bytes allocated.
     pub fn bytes(&self) -> usize {
         self.heap.capacity() * size_of::<Entry<T>>()
     }
 
-    /// Puts one in.
+    /// Adds an event.
     #[inline]
     pub fn push(&mut self, at: Nanos, class: u8, what: T) {
         let order = u64::from(class) << SEQUENCE_BITS | self.pushes;
@@ -95,14 +96,14 @@ impl<T: Copy> Events<T> {
         }
     }
 
-    /// When the next one is due.
+    /// When the next event is due.
     #[inline]
     pub fn next_at(&mut self) -> Option<Nanos> {
         self.fill();
         self.heap.first().map(|entry| Nanos(entry.at))
     }
 
-    /// The next one, if it is due by `until`.
+    /// Removes the next event if it is due by `until`.
     #[inline]
     pub fn pop_until(&mut self, until: Nanos) -> Option<Due<T>> {
         self.fill();
@@ -114,13 +115,13 @@ impl<T: Copy> Events<T> {
         Some(Due { at: Nanos(at), class: (order >> SEQUENCE_BITS) as u8, what })
     }
 
-    /// The next one.
+    /// Removes the next event.
     #[inline]
     pub fn pop(&mut self) -> Option<Due<T>> {
         self.pop_until(Nanos(u64::MAX))
     }
 
-    /// Nobody filled the hole: the last one does.
+    /// Fills the hole with the last event, if no push did.
     #[inline]
     fn fill(&mut self) {
         if std::mem::take(&mut self.has_hole)
@@ -145,7 +146,7 @@ impl<T: Copy> Events<T> {
         self.heap[at] = entry;
     }
 
-    /// From the root down.
+    /// Moves an event down from the root.
     #[inline]
     fn sink(&mut self, entry: Entry<T>) {
         let (heap, key) = (self.heap.as_mut_slice(), entry.key());
@@ -153,7 +154,7 @@ impl<T: Copy> Events<T> {
         loop {
             let first = at * ARITY + 1;
             let (least, least_key) = if let Some(children) = heap.get(first..first + ARITY) {
-                // Of four, in two rounds: the comparisons of the first don't wait for each other.
+                // The smallest of four in two rounds: the comparisons of the first round are independent.
                 let keys = [children[0].key(), children[1].key(), children[2].key(), children[3].key()];
                 let (left, right) = (usize::from(keys[1] < keys[0]), 2 + usize::from(keys[3] < keys[2]));
                 let least = if keys[right] < keys[left] { right } else { left };

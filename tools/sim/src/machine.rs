@@ -1,12 +1,12 @@
-//! Machine: where something is simulated: a topology, its costs, and whether anybody published anything about it.
+//! Machine: where something is simulated: a topology, its costs, and whether results were published for it.
 //!
-//! Model.   Four ways to name one, as `--machine` takes them: a name of `crates/topo/machines.toml`; `this`; a file of
-//!          hwloc's `lstopo --of xml`; a machine file of the user's, which may inherit from ours. Only the first is one
-//!          that tables were published for: whatever else is simulated, nothing can be claimed of it.
-//! Number.  A machine that is only drawn (`this`, hwloc) gives some 4 costs, the sizes of its caches; the other 30 are
-//!          estimates by class, and [`SimMachine::notes`] lists them. Of `this`, hand-overs can be timed
-//!          ([`SimMachine::timed`]).
-//! Writers. none after it was read.
+//! `--machine` names one in four ways: a name in `crates/topo/machines.toml`; `this`; a file of hwloc's `lstopo --of
+//! xml`; a user's machine file, which may inherit from ours. Published tables exist only for the first kind, so
+//! nothing is claimed for the others.
+//!
+//! A machine of which only the topology is known (`this`, hwloc) gives about 4 costs, the sizes of its caches. The
+//! other 30 are estimates by class, and [`SimMachine::notes`] lists them. For `this`, the transfer of a line can be
+//! measured ([`SimMachine::timed`]).
 
 use crate::costs::{Costs, Trust};
 use crate::error::similar_names;
@@ -19,10 +19,10 @@ pub use crate::error::Error as MachineError;
 #[cfg(test)]
 mod tests;
 
-/// What says of a cost that it was timed here.
+/// The basis of a cost that was measured on this machine.
 const TIMED: &str = "timed by a probe";
 
-/// What a hand-over costs by distance, the nearest first.
+/// The costs of transferring a line, by distance, the nearest first.
 const HAND_OVERS: [(Distance, &str); 5] = [
     (Distance::Smt, "c2c_smt"),
     (Distance::Llc, "c2c_same_l3"),
@@ -31,28 +31,28 @@ const HAND_OVERS: [(Distance, &str); 5] = [
     (Distance::Other, "c2c_other_socket"),
 ];
 
-/// What names this machine.
+/// The name of the machine that this program runs on.
 pub const THIS: &str = "this";
 
 /// Where something is simulated.
 #[derive(Debug, Clone)]
 pub struct SimMachine {
-    /// Its name in the machine file, or how it was named.
+    /// Its name in the machine file, or as the user gave it.
     pub name: String,
-    /// What its acts cost.
+    /// What its operations cost.
     pub costs: Costs,
-    /// What it is made of.
+    /// Its CPUs, caches and nodes.
     pub topology: Topology,
-    /// Whether it is one of `crates/topo/machines.toml`.
+    /// Whether it is in `crates/topo/machines.toml`.
     pub is_known: bool,
 }
 
 impl SimMachine {
-    /// What `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
+    /// Reads what `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
     ///
     /// # Errors
-    /// A name that is not there, with those that are; a file that can't be read, is cut short, or describes no machine,
-    /// with the location in it.
+    /// An unknown name, with the known ones; a file that cannot be read, is cut off, or describes no machine, with
+    /// the location in it.
     pub fn read(what: &str) -> Result<Self, MachineError> {
         let ends = |end: &str| what.to_ascii_lowercase().ends_with(end);
         if what == THIS {
@@ -72,10 +72,10 @@ impl SimMachine {
         }
     }
 
-    /// One of `crates/topo/machines.toml`.
+    /// A machine of `crates/topo/machines.toml`.
     ///
     /// # Errors
-    /// A name that is not there, with the nearest, and all that are.
+    /// An unknown name, with the most similar ones and all known ones.
     pub fn named(name: &str) -> Result<Self, MachineError> {
         let names = machines(MACHINES).map_err(|e| told(name, e))?;
         if !names.iter().any(|known| known == name) {
@@ -91,14 +91,14 @@ impl SimMachine {
         Self::of_text(name.to_owned(), MACHINES, name, true)
     }
 
-    /// One that is only drawn: its costs are estimates by class.
+    /// A machine of which only the topology is known: its costs are estimates by class.
     pub fn drawn(name: String, topology: Topology) -> Self {
         Self { costs: Costs::of(&topology).called(&name), name, topology, is_known: false }
     }
 
-    /// The same with the hand-overs of a line that were timed on it, in picoseconds by distance.
+    /// The same machine with measured costs of transferring a line, in picoseconds by distance.
     ///
-    /// What is farther than a timed distance and was not timed is at least as far.
+    /// A distance that was not measured costs at least as much as the nearer ones that were.
     pub fn timed(mut self, hand_overs: &BTreeMap<Distance, u64>) -> Self {
         let mut nearer = 0;
         for (distance, name) in HAND_OVERS {
@@ -122,7 +122,7 @@ impl SimMachine {
         self
     }
 
-    /// One of a user's machine file: the one that is in it, or the one of that name.
+    /// A machine of a user's file: the one with this name, or the only one.
     fn of_file(path: &str, name: Option<&str>) -> Result<Self, MachineError> {
         let at = |fact: String, next: &str| MachineError::new(path, fact, next);
         let text = std::fs::read_to_string(path)
@@ -160,13 +160,14 @@ impl SimMachine {
     }
 
     fn of_text(name: String, text: &str, section: &str, is_known: bool) -> Result<Self, MachineError> {
-        // The costs are of the same section, and say all that the topology would object to.
+        // The costs are read first, because their errors include all that the topology would refuse, with the
+        // section.
         let costs = Costs::from_machine(text, section)?;
         let topology = Topology::from_machine(text, section).map_err(|e| told(&name, e))?;
         Ok(Self { costs: costs.called(&name), name, topology, is_known })
     }
 
-    /// What to know of the costs: which are estimates, and what was assumed of the topology.
+    /// Notes about the costs: which are estimates, and what was assumed of the topology.
     pub fn notes(&self) -> Vec<String> {
         let Self { costs, topology, name, .. } = self;
         let all = costs.numbers().count();
@@ -203,15 +204,15 @@ impl SimMachine {
     }
 }
 
-/// The same, of what was named. It says by itself what to do.
+/// An error about what the user named. Its text already says what to do.
 fn told(what: &str, error: impl std::error::Error) -> MachineError {
     let text = error.to_string();
     // hwloc's reader names its file already.
     MachineError::new(what, text.strip_prefix(&format!("{what}: ")).unwrap_or(&text), "")
 }
 
-/// A user's machine file, and behind it what it may inherit from and has no section of that name for. Its own lines keep
-/// their numbers.
+/// A user's machine file, followed by those of our sections whose names it does not have, so that it can inherit from
+/// them. Its own lines keep their numbers.
 fn with_ours(text: &str) -> String {
     let own: Vec<String> = text.lines().filter_map(section_of).map(str::to_owned).collect();
     let mut whole = format!("{text}\n");
@@ -228,7 +229,7 @@ fn with_ours(text: &str) -> String {
     whole
 }
 
-/// What a machine has at least one of.
+/// Counts that are at least 1.
 const COUNTS: &[&str] = &[
     "sockets",
     "numa_nodes",
@@ -241,7 +242,7 @@ const COUNTS: &[&str] = &[
     "cpus",
 ];
 
-/// The line and the key of a count that is 0: an L3 without CPUs, a machine without sockets.
+/// The line and the key of a count that is 0, such as an L3 without CPUs.
 fn zero<'a>(text: &'a str, name: &str) -> Option<(usize, &'a str)> {
     let begin = text.lines().position(|line| section_of(line) == Some(name))? + 1;
     let lines =
@@ -259,14 +260,14 @@ fn section_of(line: &str) -> Option<&str> {
     Some(name.trim().trim_matches(['"', '\'']))
 }
 
-/// `, did you mean …`, if some are so near that they may have been meant.
+/// `, did you mean …?` with the similar names, if there are any.
 fn nearest(name: &str, names: &[String]) -> String {
     let begun = || names.iter().find(|known| !name.is_empty() && known.starts_with(name)).cloned();
     let found = similar_names(name, names.iter().map(String::as_str)).or_else(begun);
     found.map_or_else(String::new, |known| format!(", did you mean {known}?"))
 }
 
-/// 5300: `5.3`.
+/// Thousandths as a decimal number: 5300 is `5.3`.
 fn thousandths(milli: u64) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

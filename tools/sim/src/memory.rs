@@ -1,25 +1,32 @@
 //! Memory: what touching data costs, by where it was touched before.
 //!
-//! Model.   Two kinds of data. An *extent* is a working set that is always passed over as a whole: who has it
-//!          (`memory/caches.rs`), who wrote it last, on which node it lives, whether its pages exist. A *line* is a
-//!          lock or a counter: its owner and its sharers (`memory/line.rs`). A pass costs so much per line: from the
-//!          own L1 or L2 what streaming costs; from elsewhere the latency of the nearest place that has it, of
-//!          which several overlap. A write takes all other copies away. The first write to a page that
-//!          does not exist yet costs a fault. A core that was in a deep state finds its own caches emptied into the
-//!          one behind them, and passes over the first extent at its base clock.
-//! Number.  16 KiB are 256 lines. On 2 × EPYC 9654: 346 ns from the own L1, 1472 from a neighbour's under the same
-//!          L3, 6400 from another L3, 12 480 from the other socket, 11 600 more where its four pages are first
-//!          written. 216 bytes for an extent, and 16 for each of at most 64 that a core still has. A pass over
-//!          what the own core has: 30 ns to simulate.
-//! Writers. `touch`, `slept`, `read_line`, `write_line`: one thread, as everything in a simulation.
-//! Source.  LRU stack distances: an extent whose passes are whole is in an LRU cache as a whole or not at all,
-//!          since every line of it is as far down the stack as the others. Hardware's replacement is not LRU; see
-//!          "What is left out" below.
+//! Two kinds of data. An *extent* is a working set that is always passed over as a whole: the model knows which
+//! caches have it (`memory/caches.rs`), which core wrote it last, the node of its pages and whether they exist. A
+//! *line* is a lock or a counter, with its owner and sharers (`memory/line.rs`).
 //!
-//! **What is left out.** Associativity; prefetch beyond what overlapping stands for; parts of an extent (split what
-//! is used apart); a last-level cache's order of eviction, which is by when an extent came in or was asked for by
-//! another core, not by hits in L2; more than eight last-level caches that share one extent (the oldest is
-//! forgotten, and would be found in memory).
+//! # Cost
+//!
+//! A pass costs the same for each of its lines: from the own L1 or L2 the cost of streaming; from elsewhere the
+//! latency of the nearest cache that has it, of which several overlap. A write invalidates all other copies. The
+//! first write to a page that does not exist yet costs a fault. A core that leaves a deep idle state finds its own
+//! caches flushed into the last-level cache, and makes its first pass at its base clock.
+//!
+//! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass over them takes 346 ns from the own L1, 1472 from a neighbour's
+//! under the same L3, 6400 from another L3, 12 480 from the other socket, and 11 600 more if its four pages are first
+//! written. An extent takes 216 bytes, and 16 for each of at most 64 in a core's list. Simulating a pass over what
+//! the own core has takes 30 ns.
+//!
+//! # Source
+//!
+//! LRU stack distances: an extent that is only passed over as a whole is in an LRU cache as a whole or not at all,
+//! since all its lines are equally deep in the stack.
+//!
+//! # Not simulated
+//!
+//! Associativity; replacement that is not LRU; prefetch, except as overlap; parts of an extent (split what is used
+//! separately); the true order of eviction of a last-level cache, which here is by when an extent came in or was
+//! requested by another core, not by hits in L2; more than eight last-level caches that share an extent (the oldest
+//! is forgotten, and the extent would be found in memory).
 
 use crate::costs::Costs;
 use caches::{Caches, Extent, Found};
@@ -32,38 +39,38 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a page.
+/// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A working set.
+/// Identifies an extent, which is a working set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentId(pub u32);
 
-/// A lock, a counter.
+/// Identifies a line, which is a lock or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub u32);
 
-/// What is known of an extent's pages at its start.
+/// The state of an extent's pages before the first touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// All exist: nothing faults.
+    /// They exist: no touch faults.
     Touched,
-    /// The first touch of each faults and gives a cleared one.
+    /// The first touch of each page faults, and gets a cleared page.
     Anonymous,
-    /// The first write to each faults and copies it.
+    /// The first write to each page faults, and copies it.
     CopyOnWrite,
 }
 
 /// What a pass does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads every line.
+    /// Reads every line.
     Read,
-    /// It reads and writes every line.
+    /// Reads and writes every line.
     Write,
 }
 
-/// Where a CPU is: all by index.
+/// Where a CPU is, by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CpuLocation {
     core: u32,
@@ -84,18 +91,18 @@ impl CpuLocation {
     }
 }
 
-/// What happened in the caches so far.
+/// Counts of the caches so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Lines passed over.
     pub lines: u64,
-    /// … that the own core had.
+    /// Of them, lines that the own core had.
     pub resident: u64,
-    /// … that the own last-level cache had, or another core under it.
+    /// Lines that the own last-level cache had, or another core under it.
     pub llc: u64,
-    /// … that came from another last-level cache.
+    /// Lines that came from another last-level cache.
     pub other_cache: u64,
-    /// … that came from memory.
+    /// Lines that came from memory.
     pub memory: u64,
     /// Page faults.
     pub faults: u64,
@@ -106,16 +113,16 @@ pub struct Counts {
 pub struct Memory {
     costs: Costs,
     line_bytes: u64,
-    /// By CPU number; `NOWHERE` where there is none.
+    /// By CPU number: its index, or `NOWHERE` if there is no such CPU.
     cpu_indices: Vec<u32>,
-    /// By index of the CPU.
+    /// By the CPU's index.
     cpus: Vec<CpuLocation>,
-    /// Each node by index: its number and a place on it.
+    /// By the node's index: its number, and a location on it.
     nodes: Vec<(NodeId, CpuLocation)>,
     caches: Caches,
     extents: Vec<Extent>,
     lines: Vec<Line>,
-    /// By core: it came out of a state that emptied its caches, and touched nothing since.
+    /// By core: its caches were flushed by an idle state, and it has touched nothing since.
     cold: Vec<bool>,
     counts: Counts,
 }
@@ -123,7 +130,7 @@ pub struct Memory {
 const NOWHERE: u32 = u32::MAX;
 
 impl Memory {
-    /// Empty caches.
+    /// A machine with empty caches.
     pub fn new(costs: &Costs, topology: &Topology) -> Self {
         let end = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
         let mut cpu_indices = vec![NOWHERE; end];
@@ -155,18 +162,19 @@ impl Memory {
         }
     }
 
-    /// A working set of so many bytes that is in no cache. `home`: the node that it lives on; none: of whoever
-    /// touches it first, and of whoever writes it first if its pages come with that.
+    /// Creates a working set that is in no cache. `home`: the node of its pages; `None`: the node of the CPU that
+    /// touches it first, or that first writes it if the pages only come into being then.
     pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
         let home = home.and_then(|id| self.nodes.iter().position(|(node, _)| *node == id));
         self.extents.push(Extent::new(bytes, pages, home.map_or(NOWHERE, |n| n as u32)));
         ExtentId(self.extents.len() as u32 - 1)
     }
 
-    /// One pass over all of an extent, at `now`, and how long it takes. That does not depend on `now`: who passes
-    /// over the same extent meanwhile is for the simulation to keep apart.
+    /// Passes once over all of an extent. Returns how long that takes, which does not depend on `now`: the caller has
+    /// to separate passes of several CPUs in time.
     ///
-    /// Panics with a CPU that is not online, or an extent of another memory.
+    /// # Panics
+    /// With a CPU that is not online, or an extent of another memory.
     pub fn touch(&mut self, cpu: CpuId, extent: ExtentId, how: Access, _now: Nanos) -> Nanos {
         let location = self.location(cpu);
         let at = &mut self.extents[extent.0 as usize];
@@ -188,12 +196,12 @@ impl Memory {
         } += lines;
         if faults > 0 {
             self.counts.faults += faults;
-            // Who copied or cleared the pages just now has them.
+            // The fault has just copied or cleared the pages, so the core has them.
             let pass = self.passed(lines, self.costs.resident(), cold);
             let faulting = faults.saturating_mul(self.fault_ps(extent, cold)).saturating_add(500) / 1000;
             return Nanos(pass.0.saturating_add(faulting));
         }
-        // Cycles take longer before the clock has risen again; what others send does not.
+        // What takes cycles takes longer until the clock has risen again; a transfer from another core does not.
         let in_cycles = matches!(found, Found::Own | Found::Llc);
         self.passed(lines, self.per_line(found, how, location, home), cold && in_cycles)
     }
@@ -207,7 +215,7 @@ impl Memory {
         let costs = &self.costs;
         match (found, how) {
             (Found::Own, _) | (Found::Shared(_), Access::Read) => costs.resident(),
-            // It has them; the others' copies must go.
+            // The core has the lines; the other copies have to be invalidated.
             (Found::Shared(distance), Access::Write) => costs.taken_overlapped(costs.hand_over(distance)),
             (Found::Llc, _) => costs.read_overlapped(costs.llc()),
             (Found::Core(distance), Access::Read) => costs.read_overlapped(costs.hand_over(distance)),
@@ -228,8 +236,8 @@ impl Memory {
         self.costs.ps(name)
     }
 
-    /// The core of this CPU, all its threads, was idle for so long: in a deep state its own caches were emptied into
-    /// the last-level cache. Says which state it was in.
+    /// All threads of this CPU's core were idle for this long: a deep idle state has flushed its caches into the
+    /// last-level cache. Returns the idle state.
     pub fn slept(&mut self, cpu: CpuId, idle: Nanos) -> Option<&crate::costs::CState> {
         let location = self.location(cpu);
         if self.costs.cstate_after(idle).is_some_and(|state| state.flushes) {
@@ -239,36 +247,36 @@ impl Memory {
         self.costs.cstate_after(idle)
     }
 
-    /// A line that is in no cache.
+    /// Creates a line that is in no cache.
     pub fn line(&mut self) -> LineId {
         self.lines.push(Line::default());
         LineId(self.lines.len() as u32 - 1)
     }
 
-    /// Reads a line at `now`: how long it takes.
+    /// Reads a line at `now`. Returns how long that takes.
     pub fn read_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
         let location = self.location(cpu);
         self.lines[line.0 as usize].read(&self.costs, location, now)
     }
 
-    /// Writes a line at `now`, or changes it in one step: how long it takes. While one core takes it, the next one
-    /// waits.
+    /// Writes a line at `now`, or changes it atomically. Returns how long that takes. Another core's write waits
+    /// until the line has arrived.
     pub fn write_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
         let location = self.location(cpu);
         self.lines[line.0 as usize].write(&self.costs, location, now)
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The numbers that it goes by.
+    /// The costs that it uses.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// Bytes that it takes, about: for a report of what a simulation needs.
+    /// The memory that the model takes, in bytes, approximately.
     pub fn bytes(&self) -> u64 {
         let lines = self.lines.iter().map(Line::bytes).sum::<usize>();
         let extents = self.extents.capacity() * size_of::<Extent>();

@@ -1,12 +1,10 @@
 //! Program: what a task does, step by step.
 //!
-//! Model.   A flat list of steps, built by chaining or read from rt-app's JSON. A step that takes time
-//!          ([`run`](Program::run), [`touch`](Program::touch)) may be interrupted; one that tells or asks somebody
-//!          ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment.
-//!          Who is woken while it does not wait keeps the wake for its next `wait`: nothing is lost. Names of tasks
-//!          and locks are looked up when the simulation begins, so that two programs may name each other.
-//! Number.  A ping-pong is four steps of 40 bytes.
-//! Writers. The builder; a simulation reads.
+//! A flat list of steps, built by chaining calls or read from rt-app's JSON. A step that takes time
+//! ([`run`](Program::run), [`touch`](Program::touch)) may be preempted; a step that affects other tasks or may block
+//! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. A wake of a
+//! task that does not wait is kept for its next `wait`. Names of tasks and locks are resolved when the simulation
+//! begins, so two programs may name each other. A step takes 40 bytes.
 //!
 //! ```
 //! use warmcore_sim::program::Program;
@@ -30,24 +28,24 @@ mod tests;
 
 pub use crate::error::Error as ProgramError;
 
-/// Loops within each other.
+/// The most loops within each other.
 pub const LOOPS_MAX: usize = 6;
 
-/// Programs that fork each other, one below the other. Each level may double how many tasks there are.
+/// The most levels of programs that fork each other. Each level may double the number of tasks.
 pub const FORKS_MAX: usize = 64;
 
-/// No length may be longer: 104 days. A thousand of it fit into the clock's number.
+/// The longest that a step may take: 104 days. A thousand of it fit into the clock.
 pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
 
 /// A task of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
 
-/// A group of tasks that share concurrency ids: the kernel's `mm`.
+/// A process: tasks that share concurrency ids. The kernel's `mm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
-/// A budget's account.
+/// An account of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(pub u32);
 
@@ -56,16 +54,16 @@ pub struct AccountId(pub u32);
 pub enum Length {
     /// Always the same.
     Fixed(Nanos),
-    /// Evenly between two.
+    /// Uniformly distributed between two values.
     Between(Nanos, Nanos),
-    /// Around a mean, by up to so many percent.
+    /// Uniformly distributed around a mean, by up to this percentage of it.
     Around(Nanos, u32),
-    /// Exponential, with a mean.
+    /// Exponentially distributed, with this mean.
     Exponential(Nanos),
 }
 
 impl Length {
-    /// No draw is longer.
+    /// The longest that a draw can be.
     pub fn longest(self) -> Nanos {
         match self {
             Self::Fixed(ns) => ns,
@@ -78,7 +76,7 @@ impl Length {
         }
     }
 
-    /// The `count`th one that `entity` draws.
+    /// The next draw of `entity`; `count` is the number of its draws.
     #[inline]
     pub fn draw(self, random: Random, entity: u64, count: &mut u64) -> Nanos {
         let mut bits = || {
@@ -112,12 +110,12 @@ impl From<RangeInclusive<u64>> for Length {
     }
 }
 
-/// Who is woken.
+/// The task that a step wakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WakeTarget {
-    /// The task of that name.
+    /// The task of this name.
     Named(String),
-    /// That task.
+    /// This task.
     Task(TaskId),
 }
 
@@ -139,10 +137,10 @@ impl From<TaskId> for WakeTarget {
     }
 }
 
-/// TaskAffinity a task may run.
+/// Where a task may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TaskAffinity {
-    /// Everywhere.
+    /// On all CPUs.
     #[default]
     Anywhere,
     /// On one CPU.
@@ -151,7 +149,7 @@ pub enum TaskAffinity {
     Llc(LlcId),
     /// On one node.
     Node(NodeId),
-    /// On these, which are all CPUs, one, or those of an LLC or a node.
+    /// On these CPUs, which have to be one CPU, or all of an LLC, of a node or of the machine.
     Cpus(CpuSet),
 }
 
@@ -166,21 +164,21 @@ impl From<Allowed> for TaskAffinity {
     }
 }
 
-/// A name, as a number: of the program's own, until a simulation looks it up.
+/// A name by its index in the program's list, until a simulation resolves it.
 pub(crate) type Name = u32;
 
-/// What one step does. Names are numbers: see [`Name`].
+/// What a step does. Names are indexes: see [`Name`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Run(Length),
     Touch(ExtentId, Access),
-    /// The task's own working set, made at its first touch.
+    /// The task's own working set, created by its first touch.
     TouchOwn {
         kib: u32,
         pages: Pages,
         how: Access,
     },
-    /// The area of the process's concurrency id that the CPU holds.
+    /// The area of the process's concurrency id under which the task runs.
     TouchCid(Access),
     ReadLine(LineId),
     WriteLine(LineId),
@@ -194,7 +192,7 @@ pub(crate) enum Op {
     },
     Wait,
     Sleep(Length),
-    /// Until a period after its last use.
+    /// Sleeps until a period after the timer's last use.
     Timer {
         period: Nanos,
         is_absolute: bool,
@@ -205,12 +203,12 @@ pub(crate) enum Op {
     Join,
     Lock(Name),
     Unlock(Name),
-    /// Lets go of the lock and waits to be told.
+    /// Unlocks, and waits for a signal.
     WaitOn {
         condition: Name,
         lock: Name,
     },
-    /// Waits to be told, holding nothing.
+    /// Waits for a signal, without a lock.
     Suspend(Name),
     Signal(Name),
     Broadcast(Name),
@@ -222,76 +220,76 @@ pub(crate) enum Op {
     Uncharge(AccountId, u64),
     Mark(Name),
     Allow(u32),
-    /// So many times; `u32::MAX`: for ever. `end`: behind the loop's end.
+    /// Begins a loop of this many rounds; `u32::MAX`: for ever. `end`: the step after the loop.
     Begin {
         times: u32,
         end: u32,
     },
-    /// Back to that step.
+    /// Ends a loop that began at that step.
     End(u32),
 }
 
-/// Loops for ever.
+/// The number of rounds of an endless loop.
 pub(crate) const FOREVER: u32 = u32::MAX;
 
-/// A program. A clone shares its steps: many of a kind are as large as one.
+/// A program. A clone shares its steps, so many tasks of a kind take little memory.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub(crate) name: String,
     pub(crate) ops: Arc<Vec<Op>>,
     pub(crate) names: Arc<Vec<String>>,
-    /// Shared: a tree in which each forks the same one twice is no larger than it was written.
+    /// Shared, so that a tree of forks takes no more memory than its source text.
     pub(crate) children: Arc<Vec<Arc<Program>>>,
     pub(crate) affinities: Arc<Vec<TaskAffinity>>,
     pub(crate) starts_at: Arc<TaskAffinity>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
-    /// From that step on: where in a file it stands.
+    /// (step, location in a file), for this step and those after it.
     pub(crate) locations: Arc<Vec<(u32, Arc<str>)>>,
 }
 
 impl Program {
-    /// One that ends at once; also the name of its task.
+    /// An empty program. Its task has the same name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many steps it has, a loop's begin and end included.
+    /// The number of steps, including the begin and end of loops.
     pub fn steps(&self) -> usize {
         self.ops.len()
     }
 
-    /// The same under another name: for many of a kind.
+    /// The same program under another name.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// It may run only there, from the beginning.
+    /// Restricts where its tasks may run, from their begin.
     pub fn on(mut self, affinity: impl Into<TaskAffinity>) -> Self {
         self.starts_at = Arc::new(affinity.into());
         self
     }
 
-    /// Its tasks belong to that process.
+    /// Its tasks belong to this process.
     pub fn in_process(mut self, process: ProcessId) -> Self {
         self.process = Some(process);
         self
     }
 
-    /// Nobody waits for its end: the simulation ends with the last task that is no daemon.
+    /// Makes it a daemon: the simulation ends with the last task that is no daemon.
     pub fn daemon(mut self) -> Self {
         self.is_daemon = true;
         self
     }
 
-    /// It begins so long after it was spawned.
+    /// Begins this long after the task was spawned or forked.
     pub fn after(mut self, delay: impl Into<Length>) -> Self {
         self.delay = Some(delay.into());
         self
@@ -311,43 +309,44 @@ impl Program {
         }) as Name
     }
 
-    /// Runs for so long, on a core that it has to itself.
+    /// Runs for this long, at the speed of a core without a busy sibling.
     pub fn run(self, length: impl Into<Length>) -> Self {
         self.op(Op::Run(length.into()))
     }
 
-    /// Goes once over all of an extent.
+    /// Passes once over all of an extent.
     pub fn touch(self, extent: ExtentId, how: Access) -> Self {
         self.op(Op::Touch(extent, how))
     }
 
-    /// Goes once over a working set of its own, which every task that runs this program has for itself: as large as
-    /// the most that the program goes over, and what is less is its beginning.
+    /// Passes once over the first `kib` KiB of a working set that each task of this program has for itself. Its size
+    /// is the largest `kib` of the program.
     pub fn touch_own(self, kib: u32, pages: Pages, how: Access) -> Self {
         self.op(Op::TouchOwn { kib, pages, how })
     }
 
-    /// Goes once over the area of the concurrency id under which it runs.
+    /// Passes once over the area of the concurrency id under which the task runs.
     pub fn touch_cid(self, how: Access) -> Self {
         self.op(Op::TouchCid(how))
     }
 
-    /// Reads a named line.
+    /// Reads a line.
     pub fn read_line(self, line: LineId) -> Self {
         self.op(Op::ReadLine(line))
     }
 
-    /// Writes a named line.
+    /// Writes a line.
     pub fn write_line(self, line: LineId) -> Self {
         self.op(Op::WriteLine(line))
     }
 
-    /// Wakes a task; if that does not wait, its next wait goes on at once.
+    /// Wakes a task. If that task does not wait, its next `wait` returns at once.
     pub fn wake(self, whom: impl Into<WakeTarget>) -> Self {
         self.wake_op(whom.into(), false)
     }
 
-    /// The same, and says that it sleeps right afterwards: a synchronous wake, as through a pipe or a socket.
+    /// Wakes a task, with the hint that this task blocks right afterwards: a synchronous wake, as through a pipe or a
+    /// socket.
     pub fn wake_sync(self, whom: impl Into<WakeTarget>) -> Self {
         self.wake_op(whom.into(), true)
     }
@@ -360,28 +359,28 @@ impl Program {
         self.op(op)
     }
 
-    /// Waits to be woken, once.
+    /// Waits for one wake.
     pub fn wait(self) -> Self {
         self.op(Op::Wait)
     }
 
-    /// Sleeps for so long.
+    /// Sleeps for this long.
     pub fn sleep(self, length: impl Into<Length>) -> Self {
         self.op(Op::Sleep(length.into()))
     }
 
-    /// Sleeps until a period after this timer's last use; not at all if that is past. `slot` below 4 says which of
-    /// the task's timers. An absolute one never skips a period.
+    /// Sleeps until a period after this timer's last use, or not at all if that time has passed. `slot` selects one
+    /// of the task's timers, 0 to 3. An absolute timer never skips a period.
     pub fn timer(self, slot: u8, period: Nanos, is_absolute: bool) -> Self {
         self.op(Op::Timer { period, is_absolute, slot })
     }
 
-    /// Lets others run first.
+    /// Lets the other queued tasks run first.
     pub fn yield_now(self) -> Self {
         self.op(Op::Yield)
     }
 
-    /// Makes a task that runs `child`, in the same process unless that names another.
+    /// Creates a task that runs `child`, in the same process unless `child` names one.
     pub fn fork(self, child: Program) -> Self {
         self.fork_shared(Arc::new(child))
     }
@@ -392,24 +391,24 @@ impl Program {
         self.op(Op::Fork(at))
     }
 
-    /// Waits until all tasks that it forked have ended.
+    /// Waits until all tasks that this task forked have ended.
     pub fn join(self) -> Self {
         self.op(Op::Join)
     }
 
-    /// Takes a lock, and sleeps as long as another has it.
+    /// Takes a lock, and waits while another task holds it.
     pub fn lock(mut self, name: &str) -> Self {
         let name = self.name_of(name);
         self.op(Op::Lock(name))
     }
 
-    /// Gives a lock back.
+    /// Unlocks.
     pub fn unlock(mut self, name: &str) -> Self {
         let name = self.name_of(name);
         self.op(Op::Unlock(name))
     }
 
-    /// Lets go of the lock, waits until the condition is signalled, and takes the lock again.
+    /// Unlocks, waits until the condition is signalled, and takes the lock again.
     pub fn wait_on(mut self, condition: &str, lock: &str) -> Self {
         let (condition, lock) = (self.name_of(condition), self.name_of(lock));
         self.op(Op::WaitOn { condition, lock }).op(Op::Lock(lock))
@@ -421,53 +420,54 @@ impl Program {
         self.op(Op::Suspend(name))
     }
 
-    /// Wakes the first who waits for the condition.
+    /// Wakes the first task that waits for the condition.
     pub fn signal(mut self, condition: &str) -> Self {
         let name = self.name_of(condition);
         self.op(Op::Signal(name))
     }
 
-    /// Wakes all who wait for the condition.
+    /// Wakes all tasks that wait for the condition.
     pub fn broadcast(mut self, condition: &str) -> Self {
         let name = self.name_of(condition);
         self.op(Op::Broadcast(name))
     }
 
-    /// Waits until so many have come here.
+    /// Waits until this many tasks have reached the barrier.
     pub fn barrier(mut self, name: &str, parties: u32) -> Self {
         let name = self.name_of(name);
         self.op(Op::Barrier { name, parties })
     }
 
-    /// Charges an account; a refusal is counted, and the task goes on. What was refused it does not give back.
+    /// Charges an account. A refused charge is counted, and the task continues; it does not uncharge those units
+    /// later.
     pub fn charge(self, account: AccountId, units: u64) -> Self {
         self.op(Op::Charge(account, units))
     }
 
-    /// Gives units back.
+    /// Uncharges an account.
     pub fn uncharge(self, account: AccountId, units: u64) -> Self {
         self.op(Op::Uncharge(account, units))
     }
 
-    /// Counts that it came by: throughput.
+    /// Counts that a task passed here, to measure throughput.
     pub fn mark(mut self, name: &str) -> Self {
         let name = self.name_of(name);
         self.op(Op::Mark(name))
     }
 
-    /// From here on it may run only there. It moves when it next waits.
+    /// Restricts where the task may run from now on. It moves when it next waits.
     pub fn allow(mut self, affinity: impl Into<TaskAffinity>) -> Self {
         Arc::make_mut(&mut self.affinities).push(affinity.into());
         let at = self.affinities.len() as u32 - 1;
         self.op(Op::Allow(at))
     }
 
-    /// So many times.
+    /// Repeats the body this many times.
     pub fn repeat(self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
         self.in_loop(times.min(FOREVER - 1), body)
     }
 
-    /// Again and again.
+    /// Repeats the body for ever.
     pub fn forever(self, body: impl FnOnce(Self) -> Self) -> Self {
         self.in_loop(FOREVER, body)
     }
@@ -476,33 +476,33 @@ impl Program {
         let begin = self.ops.len();
         let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
         let end = done.ops.len() as u32;
-        // Not there if the body gave back another program than it got: `check` says so.
+        // A body that returns another program than it got has no such step: `check` reports that.
         if let Some(op @ Op::Begin { end: 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
             *op = Op::Begin { times, end };
         }
         done
     }
 
-    /// Its next steps stand there in a file.
+    /// Sets the location in a file of the next steps.
     pub(crate) fn set_location(&mut self, location: &str) {
         let begin = self.ops.len() as u32;
         Arc::make_mut(&mut self.locations).push((begin, location.into()));
     }
 
-    /// Its own location: where it begins in its file, or its name.
+    /// The program's location: where it begins in its file, or its name.
     pub(crate) fn location(&self) -> String {
         self.locations
             .first()
             .map_or_else(|| format!("program `{}`", self.name), |(_, location)| (**location).to_owned())
     }
 
-    /// A step's location, in words.
+    /// A step's location.
     pub(crate) fn at(&self, step: usize) -> String {
         location_of(&self.name, &self.locations, step as u32)
     }
 }
 
-/// A step's location: where it stands in its file, or which it is.
+/// A step's location in its file, or else its number.
 pub(crate) fn location_of(name: &str, locations: &[(u32, Arc<str>)], step: u32) -> String {
     match locations[..locations.partition_point(|(first, _)| *first <= step)].last() {
         Some((_, location)) => (**location).to_owned(),
@@ -510,5 +510,5 @@ pub(crate) fn location_of(name: &str, locations: &[(u32, Arc<str>)], step: u32) 
     }
 }
 
-/// Timers of a task.
+/// The number of timers of a task.
 pub(crate) const TIMERS: usize = 4;

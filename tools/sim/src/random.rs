@@ -1,12 +1,13 @@
-//! Random: numbers that depend on who asks for what, and how often before; on nothing else.
+//! Random: numbers that depend only on a seed, an entity, a purpose and a count.
 //!
-//! Model.   A number is a pure function of (seed, entity, purpose, count). Two policies that serve the same tasks in
-//!          another order draw the same numbers for the same things: they see the same simulation, and a difference
-//!          between them is theirs.
-//! Number.  Two rounds of a 64-bit finaliser: about 2 ns.
-//! Writers. None: there is no state. Who draws counts.
-//! Source.  The finaliser of splitmix64, keyed twice. No floats: the exponential comes from a table of the
-//!          logarithm in 16 fractional bits.
+//! A number is a pure function of these four. Two policies that run the same tasks in different orders thus draw the
+//! same numbers for the same things, and a difference in results comes from the policies. There is no state: the
+//! caller counts its draws. Two rounds of a 64-bit finaliser take about 2 ns. There are no floats: the exponential
+//! distribution uses a table of the logarithm in 16 fractional bits.
+//!
+//! # Source
+//!
+//! The finaliser of splitmix64, keyed twice.
 
 use warmcore_types::Nanos;
 
@@ -17,13 +18,13 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
-    /// How long a step of a program lasts.
+    /// The length of a program's step.
     Step = 1,
     /// When a CPU ticks within its period.
     Tick = 2,
-    /// Which neighbour a CPU looks at.
+    /// Which neighbour a CPU examines.
     Neighbour = 3,
-    /// What a user of this crate draws.
+    /// Draws by users of this crate.
     Load = 4,
 }
 
@@ -48,14 +49,14 @@ impl Random {
         Self { seed: mix(seed.wrapping_add(GOLDEN)) }
     }
 
-    /// Sixty-four random bits: the `count`th that this entity draws for this purpose.
+    /// Sixty-four random bits: the `count`th draw of this entity for this purpose.
     #[inline]
     pub const fn bits(self, entity: u64, purpose: Purpose, count: u64) -> u64 {
         let stream = mix(self.seed ^ entity.wrapping_mul(GOLDEN) ^ (purpose as u64) << 56);
         mix(stream.wrapping_add(count.wrapping_add(1).wrapping_mul(GOLDEN)))
     }
 
-    /// The entity that is this one's `count`th child: the same under every policy, whoever was forked before.
+    /// The entity of the `count`th child of an entity: the same under every policy, in whatever order tasks fork.
     pub const fn child(self, entity: u64, count: u64) -> u64 {
         mix(mix(entity.wrapping_add(GOLDEN)) ^ count.wrapping_mul(GOLDEN)) | 1 << 63
     }
@@ -73,7 +74,7 @@ pub const fn between(bits: u64, a: u64, b: u64) -> u64 {
     if b <= a { a } else { a + below(bits, (b - a).saturating_add(1)) }
 }
 
-/// Around `mean`: as far as `percent` of it to either side, evenly.
+/// Uniformly distributed around `mean`, by up to `percent` of it.
 #[inline]
 pub const fn jittered(bits: u64, mean: Nanos, percent: u32) -> Nanos {
     let percent = if percent > 100 { 100 } else { percent };
@@ -90,14 +91,15 @@ const LN: [u32; 64] = [
     5331, 4230, 3146, 2081, 1032, 0,
 ];
 
-/// With this mean, as the times between arrivals that know nothing of each other. At most 46 times the mean.
+/// Exponentially distributed with this mean, as times between independent arrivals. At most 46 times the mean.
 pub const fn exponential(bits: u64, mean: Nanos) -> Nanos {
-    // u in (0, 1], as 2^-zeros × m with m in (1/2, 1]; −ln u = zeros × ln 2 − ln m, m between two of the table's.
+    // u in (0, 1] is 2^-zeros × m with m in (1/2, 1]; −ln u = zeros × ln 2 − ln m, with ln m interpolated in the
+    // table.
     let zeros = bits.leading_zeros();
     let mantissa = if zeros >= 63 { 0 } else { (bits << (zeros + 1)) >> 32 };
-    // m = 1/2 + mantissa/2^33, which is at 32 + 32 × mantissa/2^32 in the table.
-    let place = 32 * mantissa;
-    let (at, rest) = ((place >> 32) as usize + 31, place & 0xffff_ffff);
+    // m = 1/2 + mantissa/2^33 is at 32 + 32 × mantissa/2^32 in the table.
+    let position = 32 * mantissa;
+    let (at, rest) = ((position >> 32) as usize + 31, position & 0xffff_ffff);
     let (here, next) = (LN[at] as u64, if at < 63 { LN[at + 1] as u64 } else { 0 });
     let minus_ln_m = here - (((here - next) * rest) >> 32);
     let e = zeros as u64 * 45_426 + minus_ln_m;

@@ -1,10 +1,13 @@
-//! Trace: what a kernel would have traced of a simulated machine, as text that Perfetto's UI draws.
+//! Trace: a simulation as the text of a kernel trace, which Perfetto's UI draws.
 //!
-//! Model.   An observer that writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
-//!          the host's, in the topology's order; a task's number is one more than its place, since 0 is the idle
-//!          task. A place is given to another task when one has ended, under a new name.
-//! Number.  150 bytes a line; so many lines are kept, and the last one says that there were more.
-//! Source.  Linux, `include/trace/events/sched.h`; Perfetto reads it as systrace.
+//! An observer that writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
+//! numbered by their index in the topology. A task's pid is its index plus one, since 0 is the idle task; the index
+//! of a task that has ended is used again under another name. A line takes about 150 bytes. The number of lines is
+//! limited, and the last line says if there were more.
+//!
+//! # Source
+//!
+//! Linux, `include/trace/events/sched.h`; Perfetto reads it as systrace.
 
 use crate::program::TaskId;
 use crate::simulation::{Observer, SwitchReason};
@@ -12,23 +15,23 @@ use std::fmt::Write;
 use warmcore_sched::{TargetQueue, WakeSource};
 use warmcore_types::{CpuId, Nanos};
 
-/// A file of 300 MB is more than the UI opens.
+/// A limit on lines: the UI does not open files over 300 MB.
 const LINES_MAX: u64 = 2_000_000;
 
-/// Writes what happens.
+/// Writes the events of a simulation.
 #[derive(Debug, Default)]
 pub struct Trace {
     text: String,
     lines: u64,
     names: Vec<String>,
-    /// Who has each CPU.
+    /// By CPU: the task that has it.
     has: Vec<Option<TaskId>>,
-    /// Where each task was put last.
+    /// By task: the CPU on which it was last queued.
     last: Vec<u32>,
 }
 
 impl Trace {
-    /// All of it, as a file's text.
+    /// The whole trace, as a file's text.
     pub fn into_text(mut self) -> String {
         if self.lines > LINES_MAX {
             let more = self.lines - LINES_MAX;
@@ -45,7 +48,7 @@ impl Trace {
         self.has.get(cpu.index()).copied().flatten()
     }
 
-    /// One line, said by who has the CPU.
+    /// Writes one line, in the name of the task that has the CPU.
     fn line(&mut self, now: Nanos, cpu: CpuId, what: std::fmt::Arguments) {
         self.lines += 1;
         if self.lines > LINES_MAX {
@@ -78,13 +81,13 @@ impl Observer for Trace {
     }
 
     fn queued(&mut self, now: Nanos, task: TaskId, at: TargetQueue) {
-        // In the queue of a shard it waits on no CPU yet.
+        // A task in a shared queue is on no CPU yet.
         let TargetQueue::Cpu(cpu) = at else { return };
-        let place = task.0 as usize;
-        if self.last.len() <= place {
-            self.last.resize(place + 1, 0);
+        let index = task.0 as usize;
+        if self.last.len() <= index {
+            self.last.resize(index + 1, 0);
         }
-        self.last[place] = cpu.0;
+        self.last[index] = cpu.0;
         let (name, number, target) = (self.name(task).to_owned(), task.0 + 1, cpu.0);
         self.line(
             now,
@@ -119,12 +122,12 @@ impl Observer for Trace {
     }
 
     fn task_created(&mut self, _now: Nanos, task: TaskId, name: &str) {
-        let place = task.0 as usize;
-        if self.names.len() <= place {
-            self.names.resize(place + 1, String::new());
+        let index = task.0 as usize;
+        if self.names.len() <= index {
+            self.names.resize(index + 1, String::new());
         }
-        // As a kernel's name: no blanks, and short.
-        self.names[place] = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
+        // As a kernel's name: without blanks, and short.
+        self.names[index] = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
     }
 }
 

@@ -1,24 +1,22 @@
-//! File: a section's numbers, with the tags that stand in its comments.
+//! File: the numbers of a section, with the tags in its comments.
 //!
-//! Model.   TOML has no place for where a number comes from, so the machine file has it in the comment at the
-//!          line's end: `c2c_smt = 9  # [M] measured there`. The parser says where a value ends; what follows a `#`
-//!          on that line is its comment. This is the one place that reads them.
-//!          A number is an estimate if any tag of its comment is `[E]`; else the first tag counts. Without a tag
-//!          it is an estimate.
-//! Number.  `2900  # [M] LOCAL`: measured. `35 # [S] as printed; number [E]`: estimated.
+//! A machine file has the source of a number in the comment at the line's end: `c2c_smt = 9  # [M] measured there`.
+//! The TOML parser says where a value ends; what follows a `#` on that line is its comment. A number is an estimate
+//! if any tag of its comment is `[E]`, or if it has no tag; else the first tag counts. `2900  # [M] LOCAL`: measured.
+//! `35 # [S] as printed; number [E]`: estimated.
 
 use super::{CostsError, Number, Trust};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
-/// The numbers of a section with all that it inherits.
+/// The numbers of a section, with those that it inherits.
 pub(super) struct Section {
     pub(super) numbers: BTreeMap<String, Number>,
     pub(super) states: Vec<String>,
 }
 
-/// Reads the section `name`, what it inherits, and `[defaults]`. The topology was read before, so there is such a
-/// section, and nothing inherits itself.
+/// Reads the section `name`, the sections that it inherits from, and `[defaults]`. The topology was read before, so
+/// the section exists and inheritance has no circle.
 pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
     let file = DeTable::parse(text)
         .map_err(|e| CostsError::new("machine file", e.to_string().trim(), "mend the TOML"))?;
@@ -37,7 +35,7 @@ pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
     Ok(section)
 }
 
-/// Adds what is not there yet.
+/// Adds numbers that are not there yet.
 fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> Result<(), CostsError> {
     let had_states = !section.states.is_empty();
     for (key, value) in table {
@@ -91,7 +89,7 @@ fn bad(location: String, key: &str, fact: &str) -> CostsError {
     CostsError::new(location, format!("`{key}` {fact}"), "write a number that is 0 or more")
 }
 
-/// A value's thousandths. None: it is no number.
+/// A value in thousandths; `None` if it is no number.
 fn milli(value: &DeValue<'_>) -> Option<Result<u64, &'static str>> {
     const TOO_MUCH: &str = "is more than a cost can be";
     let milli = match value {
@@ -105,13 +103,13 @@ fn milli(value: &DeValue<'_>) -> Option<Result<u64, &'static str>> {
     Some(milli.and_then(|milli| match () {
         _ if milli.is_nan() => Err(NO_NUMBER),
         _ if milli < 0.0 => Err("is negative"),
-        // A thousand seconds; sums of many fit in 64 bits.
+        // A thousand seconds: sums of many fit into 64 bits.
         _ if milli > 1e15 => Err(TOO_MUCH),
         _ => Ok(milli.round() as u64),
     }))
 }
 
-/// What stands behind a `#` on the line where a value ends.
+/// What follows a `#` on the line where a value ends.
 fn comment(text: &str, end: usize) -> &str {
     let line = text[end..].lines().next().unwrap_or("");
     line.split_once('#').map_or("", |(_, comment)| comment.trim())

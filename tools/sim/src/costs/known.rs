@@ -1,10 +1,10 @@
-//! Known: what a section's numbers mean, what follows from them, what is assumed where one is missing.
+//! Known: the meaning of a section's numbers, the numbers that follow from them, and the defaults.
 //!
-//! Model.   A name that the simulator reads is given, or follows another that is given (a clock, a latency in
-//!          cycles), or is assumed by class. What is farther than anything on its machine is as far as what is
-//!          farthest. What would be off by a factor if it were assumed must be given: the clock, memory, other sockets,
-//!          other L3s.
-//! Number.  `l3_cycles = 52` at 3.7 GHz: `llc_latency` is 14 054 ps, and changes when either does.
+//! A name that the simulator reads is given, or follows another that is given (a clock; a latency in cycles), or has
+//! a default by class. A distance that a machine does not have costs as much as its farthest one. Numbers whose
+//! default could be wrong by a factor have to be given: the clock, memory, other sockets, other L3s.
+//!
+//! `l3_cycles = 52` at 3.7 GHz: `llc_latency` is 14 054 ps, and changes with both.
 
 use super::{Costs, CostsError, Fast, Number, Trust, file};
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use warmcore_topo::Topology;
 pub(super) struct Derived {
     pub(super) name: String,
     pub(super) from: String,
-    /// It is a time, and the other one that many cycles.
+    /// Whether this is a time and the other number is in cycles.
     pub(super) in_cycles: bool,
 }
 
-/// What a section has for its topology.
+/// Keys of a section that belong to the topology.
 const COUNTS: &[&str] = &[
     "sockets",
     "numa_nodes",
@@ -37,7 +37,7 @@ const COUNTS: &[&str] = &[
     "mem_gib",
 ];
 
-/// What any machine has that says nothing else: name, thousandths, why.
+/// Defaults for any machine: name, thousandths, why.
 const BY_CLASS: &[(&str, u64, &str)] = &[
     ("clock_mhz", 3_000_000, "a server's, between base and boost"),
     ("base_mhz", 2_400_000, "a server's"),
@@ -72,11 +72,11 @@ const BY_CLASS: &[(&str, u64, &str)] = &[
 ];
 
 impl Costs {
-    /// The numbers of the machine `name` of a machine file, for example of [`warmcore_topo::MACHINES`].
+    /// The costs of the machine `name` of a machine file, such as [`warmcore_topo::MACHINES`].
     ///
     /// # Errors
-    /// What [`Topology::from_machine`] refuses; a number that is missing and cannot be assumed, is negative, or is
-    /// none. The error names the section, the key and the line.
+    /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, or is no
+    /// number. The error names the section, the key and the line.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();
@@ -87,8 +87,8 @@ impl Costs {
         Self::of_section(name, section, &topology)
     }
 
-    /// The defaults by class for a machine that was read elsewhere: every one an estimate, but the sizes of caches
-    /// that `topology` knows.
+    /// The defaults by class, for a machine without a section. All are estimates, except the cache sizes that
+    /// `topology` has.
     pub fn of(topology: &Topology) -> Self {
         let machine = topology.model.clone().unwrap_or_else(|| topology.source.clone());
         let mut costs = Self::empty(machine);
@@ -108,7 +108,7 @@ impl Costs {
             let fact = format!("has no {keys}, and {why}");
             Err(CostsError::new(format!("machine file [{name}]"), fact, "add it to the section"))
         };
-        // 0 says that it is unknown.
+        // 0 means that it is unknown.
         costs.numbers.retain(|key, number| number.milli > 0 || !key.ends_with("_mhz"));
         costs.alias("clock_mhz", &["effective_mhz", "max_mhz", "boost_mhz", "base_mhz"]);
         costs.alias("base_mhz", &["clock_mhz"]);
@@ -135,7 +135,7 @@ impl Costs {
         if several(topology.nodes.len()) && !costs.has("dram_remote") {
             return missing("`dram_remote`", "there are several nodes");
         }
-        // With one of them there is nothing farther away.
+        // A machine without such a distance never uses it.
         costs.alias("c2c_same_node", &["c2c_same_l3"]);
         costs.alias("c2c_same_socket", &["c2c_same_node"]);
         costs.alias("c2c_other_socket", &["c2c_same_socket"]);
@@ -148,14 +148,14 @@ impl Costs {
         self.numbers.contains_key(name)
     }
 
-    /// If there is none of that name, it follows the first that there is of those.
+    /// If `name` is missing, lets it follow the first of `others` that exists.
     fn alias(&mut self, name: &str, others: &[&str]) {
         if let Some(from) = others.iter().find(|other| self.has(other)) {
             self.follow(name, from, false);
         }
     }
 
-    /// If there is none of that name, it follows one that is given in cycles.
+    /// If `name` is missing, lets it follow a number in cycles.
     fn time_from(&mut self, name: &str, cycles: &str) {
         if self.has(cycles) && self.has("clock_mhz") {
             self.follow(name, cycles, true);
@@ -180,7 +180,7 @@ impl Costs {
         self.numbers.insert(derived.name.clone(), Number { milli, trust, basis });
     }
 
-    /// Sizes that the topology knows, and what is assumed.
+    /// Adds the sizes that the topology has, and the defaults.
     fn complete(&mut self, topology: &Topology) {
         let sized = [
             ("l1d_kib", topology.cores.first().and_then(|core| core.l1d_kib)),
@@ -211,7 +211,7 @@ impl Costs {
     }
 }
 
-/// a × b / c, and the most that there is if that is more.
+/// a × b / c, saturating.
 pub(super) fn ratio(a: u64, b: u64, c: u64) -> u64 {
     u64::try_from(u128::from(a) * u128::from(b) / u128::from(c.max(1))).unwrap_or(u64::MAX)
 }

@@ -1,17 +1,17 @@
 //! Number: a cost, and how far to trust it.
 //!
-//! Model.   Thousandths of a unit, so that 5.3 ns is 5300 and a time in ns is one in picoseconds. The unit is what the
-//!          name says (`_mhz`, `_kib`, `_cycles`, `_percent`), or ns.
+//! In thousandths of a unit: 5.3 ns is 5300, and a time in ns is thus in picoseconds. The unit is in the name
+//! (`_mhz`, `_kib`, `_cycles`, `_percent`), or else ns.
 
-/// How far a number is to be trusted.
+/// How far to trust a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
-    /// The published report says it.
+    /// The published report states it.
     Said,
     /// Measured data that were read.
     Measured,
-    /// Documentation, or mail.
+    /// From documentation, or a mailing list.
     Documented,
     /// From well-known figures, not checked.
     Recalled,
@@ -20,7 +20,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// The letter that machine files have.
+    /// Its letter in machine files.
     pub fn letter(self) -> char {
         match self {
             Self::Said => 'S',
@@ -37,13 +37,13 @@ impl Trust {
     }
 }
 
-/// One number.
+/// A cost.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Number {
-    /// Thousandths of the unit that its name says, ns where it says none.
+    /// Thousandths of the unit in its name, or of ns.
     pub milli: u64,
     /// How far to trust it.
     pub trust: Trust,
-    /// What the file says of it, or why it was assumed.
+    /// What the file's comment says about it, or why the default was chosen.
     pub basis: String,
 }

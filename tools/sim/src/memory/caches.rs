@@ -1,70 +1,72 @@
-//! Caches: which extents a core and a last-level cache have.
+//! Caches: which extents each core and each last-level cache has.
 //!
-//! Model.   A core keeps a list of extents, the last touched first, as long as their bytes fit into its L2: exactly
-//!          an LRU cache, since passes are whole. An entry holds the extent's version; a write elsewhere raises it,
-//!          and the entry is void without anybody having looked for it. An extent keeps a list of
-//!          last-level caches that have it, each with how many bytes had come into that cache when it was
-//!          last asked for it: more than fit since, and it is gone.
-//! Number.  A touch looks at the own list, up to 64 entries, mostly the first, and at 8 holders.
+//! A core has a list of extents, the most recently touched first, as long as their bytes fit into its L2. That is
+//! exactly an LRU cache, because passes are whole. An entry holds the extent's version; a write on another core
+//! increments it, which invalidates the entry without a search for it.
+//!
+//! An extent has a list of the last-level caches that have it, each with the number of bytes that had come into that
+//! cache when the extent was last requested. It is evicted when more bytes have come in since than fit.
+//!
+//! A touch examines the core's list, up to 64 entries but mostly the first one, and 8 holders.
 
 use super::{Access, CpuLocation, NOWHERE, PAGE_BYTES, Pages};
 use std::collections::VecDeque;
 use warmcore_topo::{Distance, Topology};
 
-/// So many extents a core's list has at most.
+/// The most extents in a core's list.
 const KEPT_MAX: usize = 64;
 
-/// So many last-level caches an extent knows at most.
+/// The most last-level caches that an extent lists.
 const HOLDERS: usize = 8;
 
 /// Where a pass finds its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The own core has it, and nobody else.
+    /// In the own core only.
     Own,
-    /// The own core has it, and so has another one, so far away.
+    /// In the own core, and in another one at this distance.
     Shared(Distance),
-    /// The own last-level cache.
+    /// In the own last-level cache.
     Llc,
-    /// A core or a last-level cache so far away. To who writes: the farthest that must give it up.
+    /// In a core or last-level cache at this distance. For a write: the farthest copy that has to be invalidated.
     Core(Distance),
-    /// Memory.
+    /// In memory.
     Nowhere,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     llc: u32,
-    /// Who brought it there last.
+    /// The core that brought it there last.
     core: u32,
-    /// Others of that cache's cores may have it as well.
+    /// Whether other cores of that cache may have it too.
     several: bool,
-    /// What had come into that cache when it was last asked for this.
+    /// The bytes that had come into that cache when the extent was last requested.
     came: u64,
 }
 
-/// For [`Holder::came`]: it is not there any more.
+/// For [`Holder::came`]: the extent was evicted.
 const LONG_AGO: u64 = u64::MAX;
 
 const NOBODY: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
 
-/// A working set. What a pass over an own one needs stands first, on one line.
+/// A working set. The fields for a pass over the own copy come first, on one line.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(super) struct Extent {
     pub(super) bytes: u64,
-    /// Raised by each write that takes copies away.
+    /// Incremented by each write that invalidates copies.
     version: u32,
-    /// The last writer's core, until somebody else reads.
+    /// The core of the last writer, until another core reads.
     dirty: u32,
     /// The node's index.
     pub(super) home: u32,
     pub(super) pages: Pages,
     were_read: bool,
     were_written: bool,
-    /// It was said where it lives.
+    /// Whether its node was given at the start.
     is_placed: bool,
-    /// The last asked first.
+    /// The most recently requested first.
     holders: [Holder; HOLDERS],
 }
 
@@ -83,8 +85,8 @@ impl Extent {
         }
     }
 
-    /// How many pages fault in this pass, of a CPU on that node. The pages that a first write gives are of its node;
-    /// what was read before were others.
+    /// The pages that fault in a pass by a CPU of that node. A first write gives new pages on its node, also to a
+    /// page that was read before.
     pub(super) fn faults(&mut self, how: Access, node: u32) -> u64 {
         let (was_read, was_written) = (self.were_read, self.were_written);
         match how {
@@ -113,9 +115,9 @@ struct Kept {
 /// What a core's own caches have.
 #[derive(Debug, Clone, Default)]
 struct Own {
-    /// The last touched first.
+    /// The most recently touched first.
     kept: VecDeque<Kept>,
-    /// Of all in the list.
+    /// The sum over the list.
     bytes: u64,
 }
 
@@ -141,7 +143,7 @@ pub(super) struct Caches {
     llc_bytes: u64,
     /// By core.
     own: Vec<Own>,
-    /// By last-level cache: what came into it.
+    /// By last-level cache: the bytes that have come into it.
     came: Vec<u64>,
     /// By core.
     locations: Vec<CpuLocation>,
@@ -166,8 +168,8 @@ impl Caches {
         }
     }
 
-    /// Whether a pass finds it all in the own caches and changes nothing about who has it: mostly so. It was the last
-    /// one touched, then.
+    /// Whether a pass finds all in the own caches and changes no other copy. This is the common case: the core's last
+    /// touched extent.
     #[inline]
     pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> bool {
         let (own, at) = (&mut self.own[me.core as usize], &extents[extent as usize]);
@@ -184,7 +186,8 @@ impl Caches {
         true
     }
 
-    /// Where a core finds an extent: the nearest place, and to write it the farthest, if that is not the own cache's.
+    /// Where a core finds an extent: the nearest copy; for a write, the farthest one outside the own last-level
+    /// cache.
     pub(super) fn find(&self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> Found {
         let at = &extents[extent as usize];
         let location_of = |core: u32| self.locations[core as usize];
@@ -193,7 +196,7 @@ impl Caches {
             if at.dirty == me.core {
                 return Found::Own;
             }
-            // Whoever else has it must give it up; the farthest decides.
+            // All other copies have to be invalidated; the farthest decides.
             let others = others.filter(|h| self.holder_has(h, extent, at));
             let far = others.map(|h| me.distance(location_of(h.core)).max(Distance::Llc)).max();
             return far.map_or(Found::Own, Found::Shared);
@@ -203,7 +206,7 @@ impl Caches {
             let in_llc = self.llc_has(holder, at);
             let in_core = holder.core != me.core && self.core_has(holder.core, extent, at.version);
             let found = match () {
-                // What a core of ours wrote and still has comes from there; all else from the cache between us.
+                // What another core of this cache wrote and still has comes from that core; all else from the cache.
                 _ if holder.llc == me.llc && in_core && at.dirty == holder.core => Found::Core(Distance::Llc),
                 _ if holder.llc == me.llc && in_llc => Found::Llc,
                 _ if holder.llc == me.llc && in_core => Found::Core(Distance::Llc),
@@ -221,7 +224,7 @@ impl Caches {
         found.unwrap_or(Found::Nowhere)
     }
 
-    /// Notes a pass.
+    /// Records a pass.
     pub(super) fn touched(&mut self, extents: &mut [Extent], extent: u32, me: CpuLocation, how: Access) {
         let at = &mut extents[extent as usize];
         let mine = self.own[me.core as usize].take_out(extent);
@@ -232,7 +235,8 @@ impl Caches {
             at.holders = [NOBODY; HOLDERS];
             at.holders[0] = match own {
                 Some(own) => Holder { core: me.core, several: false, ..own },
-                // It was forgotten for others, and the core still has it: its cache may have it no longer.
+                // It was forgotten in favour of others, while the core still has it; the cache may not have it any
+                // more.
                 None if mine => Holder { llc: me.llc, core: me.core, several: false, came: LONG_AGO },
                 None => NOBODY,
             };
@@ -248,7 +252,7 @@ impl Caches {
         self.keep(extents, me.core, Kept { extent, version, bytes });
     }
 
-    /// The core's last-level cache is asked for it, and has it then.
+    /// Records a request to the core's last-level cache, which then has the extent.
     fn ask_llc(&mut self, at: &mut Extent, me: CpuLocation) {
         let slot = at.holders.iter().position(|h| h.llc == me.llc);
         let had = slot.is_some_and(|slot| self.llc_has(&at.holders[slot], at));
@@ -262,7 +266,7 @@ impl Caches {
         at.holders[0] = Holder { llc: me.llc, core: me.core, several, came: *came };
     }
 
-    /// A core's own caches are emptied into the one behind them.
+    /// Flushes a core's own caches into the last-level cache.
     pub(super) fn flush_core(&mut self, extents: &mut [Extent], me: CpuLocation) {
         let mut own = std::mem::take(&mut self.own[me.core as usize]);
         // The oldest first, as they would have been evicted.
@@ -272,7 +276,7 @@ impl Caches {
                 self.ask_llc(at, me);
             }
         }
-        // Its room is used again.
+        // The capacity is free again.
         own.bytes = 0;
         self.own[me.core as usize] = own;
     }
@@ -296,12 +300,12 @@ impl Caches {
         self.llc_has(holder, at) || self.core_has(holder.core, extent, at.version)
     }
 
-    /// Puts it first; what does not fit any more goes.
+    /// Puts an extent first in the core's list; what no longer fits is evicted.
     fn keep(&mut self, extents: &[Extent], core: u32, new: Kept) {
         let own = &mut self.own[core as usize];
         let fits = |bytes: u64| bytes.saturating_add(new.bytes) <= self.own_bytes;
         if !fits(own.bytes) || own.kept.len() == KEPT_MAX {
-            // Void ones make room first.
+            // Remove invalidated entries first.
             own.kept.retain(|kept| extents[kept.extent as usize].version == kept.version);
             own.kept.truncate(KEPT_MAX - 1);
             own.bytes = own.kept.iter().map(|kept| kept.bytes).sum();

@@ -1,17 +1,18 @@
 //! Line: one cache line that several cores read and write.
 //!
-//! Model.   Either one core may write it (`owner`), or several may read it. Who reads gets it from the owner, or
-//!          from who had it last; who writes waits until the farthest sharer gave it up. While it is on its
-//!          way to a writer, the next one waits: that is what contention is.
-//! Number.  On 2 × EPYC 9654: 23 ns from a core under the same L3, 195 from the other socket. 40 bytes, and a bit for
-//!          each core once more than eight share it.
+//! Either one core may write it (`owner`), or several may read it. A read gets the line from the owner, or from the
+//! core that had it last. A write waits until the farthest sharer has invalidated its copy. While the line travels to
+//! a writer, the next writer waits: this is what contention costs.
+//!
+//! On 2 × EPYC 9654 it takes 23 ns from a core under the same L3, 195 from the other socket. A line takes 40 bytes,
+//! and a bit for each core once more than eight share it.
 
 use super::{CpuLocation, NOWHERE};
 use crate::costs::Costs;
 use warmcore_topo::Distance;
 use warmcore_types::Nanos;
 
-/// So many sharers stand in a list; more are a bitmap.
+/// Up to this many sharers are a list; more are a bitmap.
 const FEW: usize = 8;
 
 #[derive(Debug, Clone)]
@@ -48,7 +49,7 @@ impl Sharers {
         }
     }
 
-    /// That core alone.
+    /// Makes this core the only sharer.
     fn only(&mut self, core: u32) {
         let mut few = [NOWHERE; FEW];
         few[0] = core;
@@ -56,24 +57,24 @@ impl Sharers {
     }
 }
 
-/// What all sharers have in common.
+/// A bound on how far apart the sharers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     some: CpuLocation,
-    /// How far from `some` the farthest is.
+    /// The distance from `some` to the farthest sharer.
     reach: Distance,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Line {
-    /// Who has it.
+    /// The cores that have it.
     sharers: Sharers,
     span: Option<Span>,
-    /// Who had it last: the next one gets it from there.
+    /// The core that had it last: the next one gets it from there.
     last: Option<CpuLocation>,
-    /// Whether the one that has it wrote it.
+    /// Whether the core that has it wrote it.
     is_dirty: bool,
-    /// Until then it is on its way to a writer.
+    /// Until then it travels to a writer.
     busy_until: Nanos,
 }
 
@@ -115,7 +116,7 @@ impl Line {
         let wait = self.wait(now);
         let from = match self.span {
             None => costs.dram(Distance::Same),
-            // No sharer is farther than from `some` to the farthest, or from here to `some`.
+            // No sharer is farther than the farthest is from `some`, or than `some` is from here.
             Some(span) => costs.hand_over(span.reach.max(me.distance(span.some))),
         };
         self.sharers.only(me.core);
@@ -139,7 +140,7 @@ impl Line {
     }
 }
 
-/// Rounded up: nothing takes no time.
+/// Rounds up: no access takes zero ns.
 fn nanos(ps: u64) -> Nanos {
     Nanos(ps.div_ceil(1000))
 }

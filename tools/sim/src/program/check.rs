@@ -1,9 +1,8 @@
 //! Check: whether a simulation can run a program.
 //!
-//! Model.   Loops begin and end in pairs; what takes time takes less than [`LENGTH_MAX`]; a loop for
-//!          ever takes some. What depends on the machine or on other programs is found when the simulation loads it.
-//! Number.  One pass over the steps of each program, however often and by how many it is forked.
-//! Writers. None.
+//! Loops are nested correctly; nothing takes longer than [`LENGTH_MAX`]; an endless loop takes time. What depends on
+//! the machine or on other programs is found when the simulation loads the program. One pass over the steps of each
+//! program, however often it is forked.
 
 use super::{
     FOREVER, FORKS_MAX, LENGTH_MAX, LOOPS_MAX, Length, Op, ProcessId, Program, ProgramError, TIMERS,
@@ -12,21 +11,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_types::Nanos;
 
-/// What was found to be right, in which process, and how many levels are below it. Looked up, never gone through.
+/// By program and process: it is correct, and has this many levels below it. Only looked up, never iterated.
 type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 
 impl Program {
-    /// Whether a simulation can run it.
+    /// Checks whether a simulation can run it.
     ///
     /// # Errors
-    /// Loops too deep, or that do not end where they begin; one for ever that never takes time; lengths over
-    /// [`LENGTH_MAX`]; timers that there are not; a working set of two kinds of pages; forks over more than
-    /// [`FORKS_MAX`] levels.
+    /// Loops nested too deep, or not closed where they were opened; an endless loop that takes no time; lengths over
+    /// [`LENGTH_MAX`]; a timer beyond 3; a working set of two kinds of pages; forks over more than [`FORKS_MAX`]
+    /// levels.
     pub fn check(&self) -> Result<(), ProgramError> {
         self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
     }
 
-    /// This one and all that it forks, each once. How many levels there are below it.
+    /// Checks this program and all that it forks, each once. Returns the number of levels below it.
     fn check_family(
         &self,
         process: Option<ProcessId>,
@@ -98,7 +97,7 @@ impl Program {
                     return wrong(step, "touches a process's area in none".into(), "say `in_process`");
                 }
                 Op::Barrier { parties: 0, .. } => {
-                    return wrong(step, "a barrier of nobody".into(), "say how many come there");
+                    return wrong(step, "a barrier for no task".into(), "say how many tasks meet there");
                 }
                 _ => {}
             }
@@ -106,7 +105,7 @@ impl Program {
         Ok(())
     }
 
-    /// Each loop's end belongs to the last begin that has none yet. Not so if a body gave back another program.
+    /// Checks that each loop's end belongs to the innermost open loop. This fails if a body returned another program.
     fn check_loops(&self) -> Result<(), ProgramError> {
         let wrong = |step: usize, fact: &str| {
             let next = "let the body give back the program that it got";
@@ -150,7 +149,7 @@ fn check_length(length: Length) -> Result<(), (String, String)> {
     Err((fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
 }
 
-/// Whether time may pass in a step, or somebody else may make it pass.
+/// Whether time may pass in a step, also by the act of another task.
 fn takes_time(op: &Op) -> bool {
     !matches!(
         op,

@@ -1,12 +1,14 @@
-//! RtApp: programs from a JSON file as rt-app reads it.
+//! RtApp: reads programs from a JSON file for rt-app.
 //!
-//! Model.   `tasks` has a thread per key: how many (`instance`), where (`cpus`), from when on (`delay`), how often
-//!          (`loop`), and its events in the order in which they stand, perhaps in `phases`. What schedules it
-//!          otherwise (policies, priorities, clamps) and what is written to logs is not here; such keys are listed,
-//!          and keys that nobody knows are errors. A timer belongs to its thread, whatever its `ref`.
-//!          `mem` goes over the beginning of one buffer per thread, as large as its largest `mem`.
-//! Number.  Microseconds there, nanoseconds here; `duration` is in seconds.
-//! Source.  rt-app, `doc/tutorial.txt`: the events, their defaults, and which keys there are.
+//! `tasks` has a key per kind of thread: how many (`instance`), where (`cpus`), from when (`delay`), how often
+//! (`loop`), and events in the order in which they are written, possibly in `phases`. A timer belongs to its thread,
+//! whatever its `ref`. `mem` passes over the beginning of one buffer per thread, which is as large as the thread's
+//! largest `mem`. Keys about other properties of scheduling (policies, priorities, clamps) and about logs are ignored
+//! and listed; unknown keys are errors. The file has microseconds (`duration`: seconds), programs have nanoseconds.
+//!
+//! # Source
+//!
+//! rt-app, `doc/tutorial.txt`: the events, their defaults, and the known keys.
 //!
 //! ```
 //! use warmcore_sim::program::rt_app;
@@ -34,15 +36,15 @@ mod json;
 pub struct Load {
     /// A program per thread.
     pub programs: Vec<Program>,
-    /// For how long it is to run.
+    /// How long to run.
     pub duration: Option<Nanos>,
-    /// Keys that have no meaning here, by their locations.
+    /// The locations of keys that were ignored.
     pub ignored: Vec<String>,
 }
 
 type Object = [(String, Json)];
 
-/// Keys of a task or phase that are about something that isn't simulated.
+/// Keys of a task or phase that are ignored, because what they control is not simulated.
 const HARMLESS: &[&str] = &[
     "policy",
     "priority",
@@ -57,7 +59,7 @@ const HARMLESS: &[&str] = &[
     "comment",
 ];
 
-/// The same, of `global`.
+/// The same, for `global`.
 const HARMLESS_GLOBAL: &[&str] = &[
     "calibration",
     "default_policy",
@@ -73,29 +75,30 @@ const HARMLESS_GLOBAL: &[&str] = &[
     "cumulative_slack",
 ];
 
-/// What a task or phase may have else.
+/// The other keys of a task or phase.
 const EVENTS: &[&str] = &[
     "run", "runtime", "sleep", "mem", "timer", "lock", "unlock", "wait", "sync", "signal", "broad", "resume",
     "suspend", "barrier", "yield", "fork", "iorun", "loop", "cpus", "instance", "delay", "phases",
 ];
 
-/// Of these there is one, while events may come again.
+/// Keys that may occur once, while events may occur again.
 const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "duration", "tasks", "global"];
 
-/// Threads of all tasks together. More would be a slip of the pen.
+/// The most threads of all tasks together. More are taken for a typing error.
 const INSTANCES_MAX: i64 = 1 << 16;
 
-/// Steps of all threads together: a simulation has its own copy of each thread's, 40 bytes a step.
+/// The most steps of all threads together: a simulation copies them for each thread, 40 bytes a step.
 const STEPS_MAX: usize = 1 << 22;
 
-/// A set of CPUs is as wide as the largest in it, and Linux stops at 8192.
+/// A limit on CPU numbers, since a set takes memory up to its largest number. Linux supports 8192 CPUs.
 const CPU_MAX: u32 = 1 << 14;
 
-/// Reads a file's text.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// Text that is no JSON, with line and column; what rt-app wouldn't take, with its location: `tasks.web.phases.p1.run`.
-/// A `suspend` that nobody resumes and a `wait` that nobody signals: it would wait for ever.
+/// Text that is no JSON, with line and column; what rt-app would not accept, with its location:
+/// `tasks.web.phases.p1.run`. A `suspend` without a `resume`, and a `wait` without a signal, since these would wait
+/// for ever.
 pub fn read(text: &str) -> Result<Load, ProgramError> {
     if text.trim().is_empty() {
         return Err(ProgramError::new(
@@ -133,21 +136,21 @@ pub fn read(text: &str) -> Result<Load, ProgramError> {
     reader.read()
 }
 
-/// `like`: what may have been meant.
+/// `like`: keys that may have been meant.
 fn unknown(location: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
     let next = match similar_names(kind_of(key), like.iter().copied()) {
         Some(meant) => perhaps(&meant),
         None => format!("there are {known}"),
     };
-    ProgramError::new(location, "nobody knows this key", next)
+    ProgramError::new(location, "unknown key", next)
 }
 
-/// `a, b or c`, each between ticks.
+/// `a, b or c`, each in backticks.
 fn perhaps(meant: &str) -> String {
     format!("perhaps `{}` is meant", meant.replace(", ", "`, `").replace(" or ", "` or `"))
 }
 
-/// No property stands there twice.
+/// Checks that no property occurs twice.
 fn once(all: &Object, location: &str) -> Result<(), ProgramError> {
     for (i, (key, _)) in all.iter().enumerate() {
         if PROPERTIES.contains(&key.as_str()) && all[..i].iter().any(|(before, _)| before == key) {
@@ -158,7 +161,7 @@ fn once(all: &Object, location: &str) -> Result<(), ProgramError> {
     Ok(())
 }
 
-/// How often a loop goes round: −1 for ever.
+/// The number of rounds of a loop; −1: for ever.
 fn rounds(value: &Json, location: &str) -> Result<i64, ProgramError> {
     let n = integer(value, location, -1, "number of rounds")?;
     if n >= i64::from(FOREVER) {
@@ -201,13 +204,13 @@ fn name<'a>(value: &'a Json, location: &str) -> Result<&'a str, ProgramError> {
     }
 }
 
-/// `{ "ref": …, "mutex": … }`.
+/// A member of an object like `{ "ref": …, "mutex": … }`.
 fn member<'a>(of: &'a Object, key: &str, location: &str) -> Result<&'a Json, ProgramError> {
     let found = of.iter().find(|(known, _)| known == key).map(|(_, value)| value);
     found.ok_or_else(|| ProgramError::new(location, format!("has no `{key}`"), format!("add `{key}`")))
 }
 
-/// An event's key without what makes it unique.
+/// An event's key without the digits that make it unique.
 fn kind_of(key: &str) -> &str {
     key.trim_end_matches(|c: char| c.is_ascii_digit())
 }
@@ -217,20 +220,20 @@ struct Reader {
     tasks: Vec<(String, Json)>,
     duration: Option<Nanos>,
     ignored: Vec<String>,
-    /// Who waits for what, by location; and what is told.
+    /// Waits, as (location, name); and the names that are signalled.
     waits: Vec<(String, String)>,
     told: Vec<String>,
-    /// The programs of tasks that are forked, read once.
+    /// Programs of tasks that are forked, each read once.
     forked: BTreeMap<String, Arc<Program>>,
-    /// How many come to each barrier.
+    /// The number of threads that meet at each barrier.
     parties: Vec<(String, u32)>,
 }
 
-/// One thread, while it is read.
+/// A thread, while it is read.
 struct Thread<'a> {
     task: &'a str,
     timers: Vec<String>,
-    /// The tasks that fork each other on the way here.
+    /// The chain of tasks that fork each other down to this one.
     forked_by: Vec<&'a str>,
 }
 
@@ -292,11 +295,11 @@ impl Reader {
         }
         if programs.is_empty() {
             let next = "let one begin: `instance` 0 is for tasks that others fork";
-            return Err(ProgramError::new("tasks", "all have `instance` 0, so nobody begins", next));
+            return Err(ProgramError::new("tasks", "all have `instance` 0, so no thread begins", next));
         }
         for (location, whom) in &self.waits {
             if !self.told.contains(whom) {
-                let fact = format!("waits for `{whom}` for ever: nobody resumes or signals it");
+                let fact = format!("waits for `{whom}` for ever: no thread resumes or signals it");
                 return Err(ProgramError::new(location, fact, "let another thread do so"));
             }
         }
@@ -364,7 +367,7 @@ impl Reader {
                 _ => {}
             }
         }
-        // `thread` and the program go through the closure and back; so does what went wrong.
+        // `thread` and the program are moved through the closure; an error is stored here.
         let mut wrong = None;
         let mut body = |mut p: Program| {
             let done = match phases {
@@ -453,7 +456,7 @@ impl Reader {
             let mut p = std::mem::take(program);
             p.set_location(&location);
             *program = match kind_of(key) {
-                // Events may be numbered, properties not.
+                // Events may be numbered, properties may not.
                 "loop" | "cpus" if kind_of(key) == key => p,
                 "instance" | "delay" if is_thread && kind_of(key) == key => p,
                 "run" | "runtime" => p.run(micros(value, &location)?),
@@ -561,7 +564,7 @@ impl Reader {
         whom: &'a str,
         location: &str,
     ) -> Result<Arc<Program>, ProgramError> {
-        // Read to its end, it was found to fork nobody who forks it.
+        // A program that was read to its end does not fork itself.
         if let Some(known) = self.forked.get(whom) {
             return Ok(known.clone());
         }

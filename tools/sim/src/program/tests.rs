@@ -72,7 +72,7 @@ const SLIPS: &[(&str, &str)] = &[
     ),
     (
         r#"{ "tasks": { "a": { "instance": 0, "run": 5 } } }"#,
-        "tasks: all have `instance` 0, so nobody begins; let one begin",
+        "tasks: all have `instance` 0, so no thread begins; let one begin",
     ),
     (
         r#"{ "tasks": { "a": { "loop": 10000000000, "run": 5 } } }"#,
@@ -88,7 +88,7 @@ const SLIPS: &[(&str, &str)] = &[
     ),
     (
         r#"{ "tasks": { "a": { "loop": 1, "barier": "x" } } }"#,
-        "tasks.a.barier: nobody knows this key; perhaps `barrier` is meant",
+        "tasks.a.barier: unknown key; perhaps `barrier` is meant",
     ),
     (
         r#"{ "tasks": { "web": { "run": 1, "fork": "wep" } } }"#,
@@ -164,17 +164,14 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         (r#"{ "tasks": { "a": { "run": 5"#, "line 1, column 28: EOF while parsing an object; mend the JSON"),
         (r#"{ "tasks": [] }"#, "tasks: an array, no object; write { … }"),
         (r#"{ "tasks": {} }"#, "tasks: there are none; describe one thread at least"),
-        (r#"{ "task": {} }"#, "task: nobody knows this key; perhaps `tasks` is meant"),
-        (r#"{ "global": { "speed": 1 }, "tasks": {} }"#, "global.speed: nobody knows this key"),
+        (r#"{ "task": {} }"#, "task: unknown key; perhaps `tasks` is meant"),
+        (r#"{ "global": { "speed": 1 }, "tasks": {} }"#, "global.speed: unknown key"),
         (r#"{ "tasks": { "a": { "run": -5 } } }"#, "tasks.a.run: -5, no time in µs; 0 is the least"),
         (
             r#"{ "tasks": { "a": { "phases": { "p": { "runs": 5 } } } } }"#,
-            "tasks.a.phases.p.runs: nobody knows this key",
+            "tasks.a.phases.p.runs: unknown key",
         ),
-        (
-            r#"{ "tasks": { "a": { "run": 5, "phases": {} } } }"#,
-            "tasks.a.run: nobody knows this key; there are beside",
-        ),
+        (r#"{ "tasks": { "a": { "run": 5, "phases": {} } } }"#, "tasks.a.run: unknown key; there are beside"),
         (
             r#"{ "tasks": { "a": { "suspend": "" } } }"#,
             "tasks.a.suspend: waits for `a` for ever: nobody resumes",
@@ -241,7 +238,7 @@ fn properties_that_are_numbered_as_events_are_unknown() {
             format!(r#"{{ "tasks": {{ "a": {{ "phases": {{ "p": {{ "run": 1, "{key}": 1 }} }} }} }} }}"#),
         ] {
             let error = rt_app::read(&text).unwrap_err().to_string();
-            assert!(error.contains(&format!(".{key}: nobody knows this key")), "{error}");
+            assert!(error.contains(&format!(".{key}: unknown key")), "{error}");
         }
     }
 }

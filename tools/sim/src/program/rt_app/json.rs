@@ -1,12 +1,12 @@
-//! Json: a value whose objects keep their order, and keys that come twice.
+//! Json: a JSON value whose objects keep the order of keys, and keys that occur twice.
 //!
-//! Model.   rt-app's events stand in the order in which they happen, and workgen lets a key come again; a map would
-//!          lose both. Comments between `/*` and `*/` are blanks.
+//! rt-app's events happen in the order of their keys, and workgen lets a key occur again; a map would lose both.
+//! Comments between `/*` and `*/` are replaced by blanks.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,
@@ -19,7 +19,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// What it is, in a word.
+    /// The kind of value, for error messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -33,7 +33,7 @@ impl Json {
     }
 }
 
-/// The text without comments: as long as it was, so that lines and columns stay.
+/// The text without comments, of the same length, so that lines and columns stay correct.
 pub(super) fn without_comments(text: &str) -> String {
     let (mut out, mut rest, mut in_text) = (String::with_capacity(text.len()), text, false);
     while let Some(c) = rest.chars().next() {
