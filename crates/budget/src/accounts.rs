@@ -95,7 +95,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// Charges `n` units to this CPU's stock. False if the stock cannot serve; then nothing happened.
     #[inline(always)]
-    pub fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
+    pub(crate) fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.charge(cpu, node.key, n as u32)
     }
 
@@ -144,7 +144,7 @@ impl<S: Stocks> Accounts<S> {
 
     /// Returns `n` units to this CPU's stock. False if the stock cannot take them; then nothing happened.
     #[inline(always)]
-    pub fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
+    pub(crate) fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
     }
 

@@ -33,7 +33,7 @@ fn become_real_time(priority: i32) -> bool {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
 }
 
-/// CPU time of a living thread.
+/// CPU time of a running thread.
 fn cpu_ns(thread: libc::pthread_t) -> u64 {
     let (mut clock, mut at) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: the thread lives; both calls write to local variables.

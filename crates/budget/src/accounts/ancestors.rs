@@ -1,4 +1,4 @@
-//! Charging an account and its ancestors, and returning units to them.
+//! How a charge is added to an account and its ancestors, and how units return to them.
 //!
 //! A charge is added to the usage of the account, then of its parent, up to the root. Where it does not fit,
 //! the additions below are undone. Until it is known that an addition stays, the charge is *in flight*: it
@@ -25,7 +25,7 @@ use crate::sync::{MutexGuard, Ordering::*};
 use warmcore_types::ignore_poison;
 
 /// Whether the charge may pass the charges that wait at an account.
-pub type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
+pub(crate) type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
 
 /// Where a charge did not fit, and how much of it was left to charge there.
 #[derive(Debug, Clone, Copy)]

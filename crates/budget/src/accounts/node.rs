@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    /// Its number among the living accounts.
+    /// Its number among the accounts that exist.
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key

@@ -46,7 +46,7 @@ impl<S: Stocks> Accounts<S> {
     /// may pass those that wait at an account; without it, the charge comes after them.
     #[cold]
     #[inline(never)]
-    pub fn charge_slow(
+    pub(crate) fn charge_slow(
         &self,
         node: &Node,
         cpu: CpuId,
@@ -84,7 +84,7 @@ impl<S: Stocks> Accounts<S> {
     /// Gives back `n` units that no stock took.
     #[cold]
     #[inline(never)]
-    pub fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
+    pub(crate) fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
         if n == 0 || (n <= STOCKED_MAX && self.stocks.uncharge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }

@@ -77,6 +77,24 @@ impl Builder {
     /// A panic in it ends there: the panic hook reports it, and the charge continues as if the listener had
     /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it must
     /// not take a lock under which memory is allocated elsewhere.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    /// use warmcore_budget::{Account, Event};
+    ///
+    /// let pressures = Arc::new(AtomicU32::new(0));
+    /// let count = pressures.clone();
+    /// let cache = Account::root("cache").limit(100).soft_limit(80).on_event(move |event| {
+    ///     if let Event::Pressure { .. } = event {
+    ///         count.fetch_add(1, Relaxed); // a real listener would evict entries here
+    ///     }
+    /// });
+    /// let cache = cache.build();
+    /// cache.try_charge(90)?;
+    /// assert_eq!(pressures.load(Relaxed), 1);
+    /// # Ok::<(), warmcore_budget::OverBudget>(())
+    /// ```
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         let listener = move |event: &Event| unaccounted(|| listener(event));
         self.config.listener = Some(unaccounted(|| Arc::new(listener) as Listener));

@@ -97,6 +97,14 @@ pub struct Within<F> {
 }
 
 /// Charges to `account` what `future` allocates at each poll and when it is dropped.
+///
+/// ```
+/// use warmcore_budget::{Account, process::within};
+///
+/// # let spawn = drop;
+/// let tenant = Account::root("tenant").limit(64 << 20).build();
+/// spawn(within(&tenant, async { vec![0u8; 1000] })); // any executor's `spawn`
+/// ```
 pub fn within<F: Future>(account: &Account, future: F) -> Within<F> {
     Within { future: Some(future), account: account.clone() }
 }

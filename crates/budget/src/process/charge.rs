@@ -6,6 +6,21 @@ use std::fmt;
 
 /// Units of an account, given back when this is dropped, on any thread. May outlive the account's handles. 16
 /// bytes.
+///
+/// ```
+/// use warmcore_budget::Account;
+///
+/// let cache = Account::root("cache").limit(100).build();
+/// let mut charge = cache.try_hold(60)?;
+/// let part = charge.split(20).expect("it has 60");
+/// assert_eq!((charge.units(), part.units()), (40, 20));
+/// charge.merge(part).unwrap();
+/// charge.shrink(50);
+/// assert_eq!(cache.exact_usage(), 10);
+/// drop(charge);
+/// assert_eq!(cache.exact_usage(), 0);
+/// # Ok::<(), warmcore_budget::OverBudget>(())
+/// ```
 #[must_use = "dropped at once, it holds nothing"]
 pub struct Charge {
     ptr: AccountPtr,

@@ -225,6 +225,15 @@ impl Account {
     /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits
     /// beside all those before it does not wait for them. An error only if it can never fit. Units that were
     /// granted to a future that is dropped before it returns them are given back.
+    ///
+    /// ```
+    /// use warmcore_budget::{Account, OverBudget};
+    ///
+    /// async fn copy(tenant: &Account, from: &[u8]) -> Result<Vec<u8>, OverBudget> {
+    ///     let _charge = tenant.charge(from.len() as u64).await?; // waits while the tenant is at its limit
+    ///     Ok(from.to_vec())
+    /// }
+    /// ```
     pub fn charge(&self, n: u64) -> ChargeFuture<'_> {
         ChargeFuture { account: self, n, ticket: None, at: None }
     }

@@ -142,7 +142,7 @@ impl ThreadCached {
     pub fn charge(&self, n: u64) -> bool {
         let free = FREE.get();
         if free < n {
-            return self.charge_slowly(free, n);
+            return self.charge_slow(free, n);
         }
         FREE.set(free - n);
         // Keeps the compiler from folding a charge and its uncharge into nothing.
@@ -161,7 +161,7 @@ impl ThreadCached {
     }
 
     #[cold]
-    fn charge_slowly(&self, free: u64, n: u64) -> bool {
+    fn charge_slow(&self, free: u64, n: u64) -> bool {
         let half = self.batch / 2;
         if self.shared.charge(n - free + half) {
             FREE.set(half);
