@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn capacities_shrink_towards_the_limit_and_end_before_it() {
-        let rooms: Vec<u64> = [0, 900_000, 999_000, 999_900, 999_999, 1_000_000, 2_000_000]
+        let capacities: Vec<u64> = [0, 900_000, 999_000, 999_900, 999_999, 1_000_000, 2_000_000]
             .map(|usage| crate::stock::capacity(capacity_log2(64, facts(1_000_000, usage).allows())))
             .to_vec();
-        assert_eq!(rooms, [4095, 4095, 0, 0, 0, 0, 0]);
+        assert_eq!(capacities, [4095, 4095, 0, 0, 0, 0, 0]);
         assert_eq!(capacity_log2(1, facts(1_000_000, 999_900).allows()), 4);
     }
 

@@ -330,9 +330,9 @@ fn events_reach_the_listener() {
         log.lock().unwrap().clear();
         let drained = leaf.drain_all();
         if drained.stocks > 0 {
-            let told =
+            let expected =
                 Event::Drained { account: "leaf".into(), units: drained.units, stocks: drained.stocks };
-            assert_eq!(*log.lock().unwrap(), [told]);
+            assert_eq!(*log.lock().unwrap(), [expected]);
         }
         leaf.uncharge(10).unwrap();
     }

@@ -130,8 +130,9 @@ fn every_answer_is_as_expected(kind: StockKind) {
                 known.held[i] += n;
                 assert!(is.is_err() == is_over || is.is_ok() && may_be_silent, "{is:?}; {}", context());
                 let by = is.map_or_else(|over| over.by(), |()| 0);
-                let is_told = |a| by + known.unseen(kind, a) >= known.used(a).saturating_sub(known.limits[a]);
-                assert!(!is_over || Known::path(i).all(is_told), "{by}; {}", context());
+                let is_reported =
+                    |a| by + known.unseen(kind, a) >= known.used(a).saturating_sub(known.limits[a]);
+                assert!(!is_over || Known::path(i).all(is_reported), "{by}; {}", context());
             }
             19 => {
                 if !kept.is_empty() {

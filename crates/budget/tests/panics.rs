@@ -113,11 +113,11 @@ fn a_waker_that_panics_does_not_stop_other_wakes() {
 #[test]
 fn a_listener_that_panics_changes_no_charge() {
     for kind in KINDS {
-        let told = Arc::<AtomicUsize>::default();
-        let counted = told.clone();
+        let calls = Arc::<AtomicUsize>::default();
+        let counted = calls.clone();
         let listener = move |_: &Event| {
             counted.fetch_add(1, SeqCst);
-            panic!("told, as planned");
+            panic!("in a listener, as planned");
         };
         let root = Account::root("root").kind(kind).limit(1000).soft_limit(500).on_event(listener).build();
         let child = root.child("child").build();
@@ -132,7 +132,7 @@ fn a_listener_that_panics_changes_no_charge() {
         assert_eq!((root.exact_usage(), child.exact_usage()), (1500, 1500));
         child.uncharge(1500).unwrap();
         assert_eq!((root.exact_usage(), child.exact_usage()), (0, 0));
-        assert!(told.load(SeqCst) >= 3, "{kind}: {told:?}");
+        assert!(calls.load(SeqCst) >= 3, "{kind}: {calls:?}");
     }
 }
 

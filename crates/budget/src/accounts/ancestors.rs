@@ -40,8 +40,8 @@ pub(super) struct Full<'a> {
 /// slack.
 struct InFlight<'a> {
     node: &'a Node,
-    /// Where another charge is being decided exactly: that charge waits for all in flight, so new ones wait for
-    /// it.
+    /// Taken where another charge is being decided exactly. That charge waits for those in flight, so a new one
+    /// waits for the decision before it counts as in flight.
     _exact_lock: Option<MutexGuard<'a, ()>>,
 }
 
@@ -79,12 +79,12 @@ impl<S: Stocks> Accounts<S> {
     ) -> Result<bool, Full<'a>> {
         self.precheck(node, n, may_charge)?;
         let mut has_crossed = false;
-        self.pass(node, node, n, &mut has_crossed, may_wait)?;
+        self.charge_in_flight(node, node, n, &mut has_crossed, may_wait)?;
         Ok(has_crossed)
     }
 
     /// Puts the charge in flight at `at` and all accounts above it, then charges from `node`.
-    fn pass<'a>(
+    fn charge_in_flight<'a>(
         &self,
         node: &'a Node,
         at: &'a Node,
@@ -94,9 +94,9 @@ impl<S: Stocks> Accounts<S> {
     ) -> Result<(), Full<'a>> {
         // Additions to the root are never undone.
         let Some(parent) = at.parent() else { return self.charge_ancestors_from(node, n, has_crossed) };
-        let in_exact_lock = Full { node: at, asked: n, is_queued: false };
-        let _passage = InFlight::begin(at, may_wait).ok_or(in_exact_lock)?;
-        self.pass(node, parent, n, has_crossed, may_wait)
+        let blocked = Full { node: at, asked: n, is_queued: false };
+        let _in_flight = InFlight::begin(at, may_wait).ok_or(blocked)?;
+        self.charge_in_flight(node, parent, n, has_crossed, may_wait)
     }
 
     /// Refuses without any write what cannot fit.

@@ -129,13 +129,13 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
     /// When no operation is under way: every unit is where it should be, and once the stocks are empty, usage
     /// is what is held.
     fn end(&self) {
-        let (mut free, mut rooms) = ([0i64; N], [0; N]);
+        let (mut free, mut capacities) = ([0i64; N], [0; N]);
         for cpu in [HERE, THERE] {
             let stock = self.snapshot(0, cpu);
             if let Some(i) = (0..N).find(|i| self.node(*i).key == stock.key) {
                 free[i] += i64::from(stock.free);
                 for a in self.node(i).path() {
-                    rooms[self.number(a)] += capacity(stock.capacity_log2);
+                    capacities[self.number(a)] += capacity(stock.capacity_log2);
                 }
             }
         }
@@ -150,7 +150,7 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
                 .sum();
             assert_eq!(node.usage.load(Acquire), direct + below, "{i}: the tree");
             assert_eq!(direct as i64, held(i) as i64 + free[i], "{i}: what is in use and what is in stocks");
-            assert_eq!(node.slack_units(), rooms[i], "{i}: rooms of open stocks");
+            assert_eq!(node.slack_units(), capacities[i], "{i}: capacities of open stocks");
             let is_orphan = node.state.load(Relaxed) & node::ORPHAN != 0;
             assert_eq!(node.stocks_disabled.load(Acquire), u32::from(is_orphan), "{i}");
             let (guarantee, reserve) = (node.guarantee.load(Acquire), node.reserve.load(Acquire));

@@ -21,7 +21,7 @@ use std::fmt;
 /// assert_eq!(cache.exact_usage(), 0);
 /// # Ok::<(), warmcore_budget::OverBudget>(())
 /// ```
-#[must_use = "dropped at once, it holds nothing"]
+#[must_use = "a charge that is dropped at once holds nothing"]
 pub struct Charge {
     ptr: AccountPtr,
     units: u64,

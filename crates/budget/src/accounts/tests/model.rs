@@ -137,9 +137,9 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             (0..self.accounts.stocks().cpus()).map(|cpu| self.accounts.stocks().snapshot(CpuId(cpu), key));
         looks.filter(|seen| seen.key == key && !seen.is_leaving).fold(
             (0, 0, 0),
-            |(free, rooms, open), seen| {
+            |(free, capacities, open), seen| {
                 assert!(seen.free >= 0 && seen.free as u64 <= seen.capacity(), "{i}: {seen:?}");
-                (free + seen.free as u64, rooms + seen.capacity(), open + u32::from(seen.is_open()))
+                (free + seen.free as u64, capacities + seen.capacity(), open + u32::from(seen.is_open()))
             },
         )
     }
@@ -162,7 +162,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
     fn check(&self) {
         for i in self.present() {
             let (known, node) = (&self.known[i], self.known[i].node);
-            let (free, rooms, _) = self.stocks(i);
+            let (free, capacities, _) = self.stocks(i);
             let (direct, usage) = (node.direct.load(Relaxed), self.usage(i));
             assert_eq!(direct, known.held + free, "account {i}: direct is not what is held and in stocks");
             let below: u64 =
@@ -178,18 +178,23 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                 );
             }
             let (_, below, open) = self.stocks_below(i);
-            assert_eq!((node.slack_units(), node.stocks.load(Relaxed)), (below, open), "account {i}: rooms");
+            assert_eq!(
+                (node.slack_units(), node.stocks.load(Relaxed)),
+                (below, open),
+                "account {i}: capacities"
+            );
             assert!(below <= share(known.limit), "account {i}: {below} in stocks of {}", known.limit);
             assert!(known.limit == u64::MAX || below <= known.limit / 100, "account {i}: {below} in stocks");
-            assert!(rooms <= direct, "account {i}: a stock could take more than is charged");
-            assert!(!known.is_orphan() || rooms == 0, "account {i}: an orphan has a stock");
+            assert!(capacities <= direct, "account {i}: a stock could take more than is charged");
+            assert!(!known.is_orphan() || capacities == 0, "account {i}: an orphan has a stock");
             assert_eq!(node.stocks_disabled.load(Relaxed), u32::from(known.is_orphan()), "account {i}");
             assert!(node.peak.load(Relaxed) >= usage, "account {i}");
-            let said = self.accounts.usage(node);
+            let reported = self.accounts.usage(node);
             let used = self.used(i);
             assert!(
-                used <= said.charged.into() && used + u128::from(said.error) >= said.charged.into(),
-                "{i}: {said:?}, {used}"
+                used <= reported.charged.into()
+                    && used + u128::from(reported.error) >= reported.charged.into(),
+                "{i}: {reported:?}, {used}"
             );
         }
     }
@@ -236,8 +241,8 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
 
     fn refused(&self, over: &OverBudget, (full, asked): (usize, u128)) {
         let used = self.used(full);
-        let said = (over.account(), u128::from(over.asked()), u128::from(over.usage()), over.limit());
-        assert_eq!(said, (Self::name(full).as_str(), asked, used, self.known[full].limit));
+        let reported = (over.account(), u128::from(over.asked()), u128::from(over.usage()), over.limit());
+        assert_eq!(reported, (Self::name(full).as_str(), asked, used, self.known[full].limit));
         assert_eq!(over.exceeds_limit(), asked > self.known[full].limit.into());
         assert!(!over.is_queued());
     }
@@ -338,9 +343,9 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                     }
                     Err(over) => {
                         assert!(all < n.into(), "account {i}, {n} units of {all}: {over}");
-                        let said = u128::from(over.charged());
+                        let reported = u128::from(over.charged());
                         assert!(
-                            over.asked() == n && (held.into()..=all).contains(&said),
+                            over.asked() == n && (held.into()..=all).contains(&reported),
                             "{over}; {held} to {all}"
                         );
                         self.learn_from_orphans(i, 0);
