@@ -71,8 +71,15 @@ fn command(args: &Args) -> anyhow::Result<()> {
     warmcore_percpu::try_backend()?;
     warmcore_budget::process::try_default_kind()?;
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    let results =
-        run_cases("peers", CASES, effort, args.case.as_deref(), "", &repeat(args), args.json.as_deref())?;
+    let results = run_cases(
+        "peers",
+        CASES,
+        effort,
+        &args.case.as_deref().into_iter().collect::<Vec<_>>(),
+        "",
+        &repeat(args),
+        args.json.as_deref(),
+    )?;
     print!("{}", report::run_table(&results));
     if let Some(path) = &args.json {
         write_whole(path, &serde_json::to_vec_pretty(&results)?)?;

@@ -145,8 +145,8 @@ impl AccountPtr {
         let area = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
-                // SAFETY: as in `charge_stock`.
                 StockKind::Rseq => {
+                    // SAFETY: as in `charge_stock`.
                     area.is_some_and(|area| unsafe { stock::uncharge_at(area, addr, n as u32) })
                 }
                 StockKind::Atomic => {

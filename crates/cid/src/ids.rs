@@ -384,7 +384,8 @@ impl<S: PcpuCids> Ids<S> {
                 return Some(held);
             }
         }
-        self.enter_locked(&mut *ignore_poison(self.shared.lock()), cpu, user)
+        let mut shared = ignore_poison(self.shared.lock());
+        self.enter_locked(&mut shared, cpu, user)
     }
 
     /// Takes the id again that this user left on this CPU, if a compaction freed it and the policy allows that without
@@ -548,13 +549,15 @@ impl<S: PcpuCids> Ids<S> {
     /// Takes an overflow id for a thread that is no user because it is about to end. The id goes back through
     /// [`leave_overflow`](Ids::leave_overflow). None: all overflow ids are in use.
     pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
-        let cid = self.take_overflow(&mut *ignore_poison(self.shared.lock()))?;
+        let mut shared = ignore_poison(self.shared.lock());
+        let cid = self.take_overflow(&mut shared)?;
         Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
     /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is another one.
     pub fn leave_overflow(&self, held: HeldCid<'_>) {
-        self.free_overflow(&mut *ignore_poison(self.shared.lock()), held.cid());
+        let mut shared = ignore_poison(self.shared.lock());
+        self.free_overflow(&mut shared, held.cid());
     }
 }
 

@@ -308,7 +308,8 @@ impl Driver for TokioDriver {
     }
 
     fn begin(&self) {
-        self.change_thread(&mut *ignore_poison(self.used.lock()), Some(ThreadCpu::current()));
+        let mut used = ignore_poison(self.used.lock());
+        self.change_thread(&mut used, Some(ThreadCpu::current()));
     }
 
     fn end(&self) {

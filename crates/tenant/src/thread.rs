@@ -138,7 +138,10 @@ struct Tokens {
 
 fn tokens<R>(act: impl FnOnce(&mut Tokens) -> R) -> R {
     static TOKENS: Mutex<Tokens> = Mutex::new(Tokens { free: Vec::new(), next: 0 });
-    unaccounted(|| act(&mut *ignore_poison(TOKENS.lock())))
+    unaccounted(|| {
+        let mut tokens = ignore_poison(TOKENS.lock());
+        act(&mut tokens)
+    })
 }
 
 fn take_token() -> u32 {

@@ -14,25 +14,23 @@ fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
 }
 
-/// Runs `cases`, or the one that is named, with progress on stderr; `command` is what repeats it. Before the first
+/// Runs `cases`, or those that are named, with progress on stderr; `command` is what repeats it. Before the first
 /// case and after every one the results so far are written to `keep`, if it is a file.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
     effort: Effort,
-    only: Option<&str>,
+    only: &[&str],
     heading: &str,
     command: &str,
     keep: Option<&Path>,
 ) -> anyhow::Result<Results> {
-    let chosen: Vec<&Case> = cases.iter().filter(|c| only.is_none_or(|name| name == c.name)).collect();
-    let names = || cases.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
-    anyhow::ensure!(
-        !chosen.is_empty(),
-        "no case of {what} is called {}; there are {}",
-        only.unwrap_or(""),
-        names()
-    );
+    let is_chosen = |case: &&Case| only.is_empty() || only.contains(&case.name);
+    let chosen: Vec<&Case> = cases.iter().filter(is_chosen).collect();
+    if let Some(unknown) = only.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
+        let names = cases.iter().map(|c| c.name).collect::<Vec<_>>().join(", ");
+        anyhow::bail!("no case of {what} is called {unknown}; there are {names}");
+    }
     let cpus = BenchCpus::find().context("can't tell where to measure")?;
     let mut steps = 0;
     let ends: Vec<u64> = chosen

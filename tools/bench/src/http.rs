@@ -70,7 +70,7 @@ struct Plan {
 impl Plan {
     fn of(effort: Effort) -> Self {
         match effort.rounds == Effort::QUICK.rounds {
-            true => Self { rounds: 5, warm: Duration::from_millis(20), measure: Duration::from_millis(120) },
+            true => Self { rounds: 9, warm: Duration::from_millis(20), measure: Duration::from_millis(120) },
             false => {
                 Self { rounds: 15, warm: Duration::from_millis(50), measure: Duration::from_millis(300) }
             }

@@ -97,16 +97,16 @@ impl What {
     }
 }
 
-/// Runs all cases of `what`, or the one that is named, with progress on stderr; `keep` as in [`run_cases`].
+/// Runs all cases of `what`, or those that are named, with progress on stderr; `keep` as in [`run_cases`].
 pub fn run(
     what: What,
     effort: Effort,
-    only: Option<&str>,
+    only: &[&str],
     heading: &str,
     keep: Option<&Path>,
 ) -> anyhow::Result<Results> {
     let quick = if effort.is_quick() { " --quick" } else { "" };
-    let case = only.map_or(String::new(), |c| format!(" --case {c}"));
+    let case: String = only.iter().map(|name| format!(" --case {name}")).collect();
     let command = format!("warmcore bench {}{quick}{case}", what.name());
     let mut results = run_cases(what.name(), what.cases(), effort, only, heading, &command, keep)?;
     if results.rows.iter().any(|row| row.case == cid::timeline::CASE) {

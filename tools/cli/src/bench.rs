@@ -22,9 +22,9 @@ pub struct Args {
     /// A third of the rounds: a first look, with wider intervals
     #[arg(long)]
     quick: bool,
-    /// Only this case, of those listed below
+    /// Only this case, of those listed below; may be given more than once
     #[arg(long, value_name = "CASE")]
-    case: Option<String>,
+    case: Vec<String>,
 }
 
 /// The names that the command takes, each with what it measures.
@@ -57,7 +57,8 @@ fn cases_told() -> String {
 /// `warmcore bench`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    let results = run(args.what, effort, args.case.as_deref(), "", args.json.as_deref())?;
+    let cases: Vec<&str> = args.case.iter().map(String::as_str).collect();
+    let results = run(args.what, effort, &cases, "", args.json.as_deref())?;
     print!("{}", warmcore_report::run_table(&results));
     if let Some(path) = &args.json {
         write_whole(path, &serde_json::to_vec_pretty(&results)?)?;

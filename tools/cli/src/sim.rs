@@ -318,6 +318,7 @@ mod tests {
             _ => None,
         };
         let probe = Probe {
+            working_sets: Vec::new(),
             hand_over_ns: (0..4).map(|a| (0..4).map(|b| ns(a, b)).collect()).collect(),
             spread_ns: vec![vec![None; 4]; 4],
             cpus,

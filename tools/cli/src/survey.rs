@@ -1,11 +1,10 @@
-//! Survey: `warmcore report`. Measures everything and writes a folder that opens from disk.
+//! `warmcore report`: measures what answers a user's questions, and writes a folder that opens from disk.
 //!
-//! Model.   Each run's JSON is written as soon as it is finished; the page is drawn from what is
-//!          there. So an interrupted survey leaves its finished runs, `--render` draws the page
-//!          again, and results that other programs put there (`peers.json`) join it.
-//!          What was simulated (`imagined`) joins the same way: `sim.json`.
-//! Number.  Two and a half minutes on two cores, a good third of that with `--quick`; and half a minute more for what is
-//!          simulated.
+//! Each run's JSON is written as soon as it is finished; the page is drawn from what is there. So an interrupted report
+//! leaves its finished runs, `--render` draws the page again, and results that other commands put there (`peers.json`, or
+//! `warmcore bench wake --json wake.json`) join it, as what was simulated does (`sim.json`).
+//!
+//! The short form measures for two minutes on two cores; `--full` runs every case of every bench.
 
 use crate::{doctor, topo};
 use anyhow::Context;
@@ -28,8 +27,11 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "warmcore-report")]
     out: PathBuf,
     /// A third of the rounds: a first look, with wider intervals
-    #[arg(long)]
+    #[arg(long, conflicts_with = "full")]
     quick: bool,
+    /// Every case of every bench with all its rounds, and which numbers move what is simulated: half an hour
+    #[arg(long)]
+    full: bool,
     /// Measure nothing: draw the page again from the results in the folder
     #[arg(long)]
     render: bool,
@@ -46,7 +48,38 @@ const RUNS: [&str; 7] = ["percpu", "false-sharing", "cid", "budget", "wake", "ht
 
 /// What was simulated, in the folder.
 const SIM: &str = "sim";
-const PICTURES: &str = "sim-pictures";
+const SENSITIVITY: &str = "sim-sensitivity";
+
+/// One bench of the short form: the cases that answer the page's questions, how many rounds, and what it takes in seconds
+/// on two cores.
+struct Short {
+    what: What,
+    cases: &'static [&'static str],
+    effort: Effort,
+    seconds: u64,
+}
+
+const SHORT: [Short; 5] = [
+    Short {
+        what: What::Percpu,
+        cases: &["counter.add.called", "counter.add.2threads", "sum", "freelist.pair.called"],
+        effort: Effort::FULL,
+        seconds: 10,
+    },
+    Short { what: What::Cid, cases: &["cid.enter"], effort: Effort::FULL, seconds: 5 },
+    Short { what: What::Budget, cases: &["hit", "hit.2threads"], effort: Effort::FULL, seconds: 10 },
+    Short {
+        what: What::Wake,
+        cases: &["warm.yield.chase", "noisy.20us", "pingpong.channel.16"],
+        effort: Effort::QUICK,
+        seconds: 40,
+    },
+    Short { what: What::Http, cases: &["hello.8", "hello.64"], effort: Effort::QUICK, seconds: 30 },
+];
+
+/// What the probe and the simulated tables take, in seconds on two cores.
+const PROBE_SECONDS: u64 = 5;
+const TABLES_SECONDS: u64 = 60;
 
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
@@ -67,7 +100,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let findings = doctor::findings();
     let sim = file(out, SIM);
     let simulated = if sim.exists() { Some(imagined::read(&sim)?) } else { None };
-    let imagined = Imagined { simulated, pictures: read(out, PICTURES)? };
+    let imagined = Imagined { simulated, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
     let (probe, doctor) = (probe.as_ref(), &findings[..]);
     let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
 
@@ -92,26 +125,38 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs everything, and leaves in the folder what this survey finished, nothing older.
+/// Runs what the report is to show, and leaves in the folder what this report finished, nothing older.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
-    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-    for name in ["probe", SIM, PICTURES].into_iter().chain(What::ALL.map(What::name)) {
+    for name in ["probe", SIM, SENSITIVITY].into_iter().chain(What::EVERY.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
     }
-    let steps = What::ALL.len() + 3;
-    for (step, what) in What::ALL.into_iter().enumerate() {
+    let runs: Vec<Short> = match args.full {
+        true => What::EVERY
+            .map(|what| Short { what, cases: &[], effort: Effort::FULL, seconds: 300 })
+            .into_iter()
+            .collect(),
+        false => SHORT.into_iter().collect(),
+    };
+    let tables = if args.sim.is_none() { TABLES_SECONDS } else { 0 };
+    let steps = runs.len() + 1 + usize::from(args.sim.is_none());
+    let mut left: u64 = runs.iter().map(|run| run.seconds).sum::<u64>() + PROBE_SECONDS + tables;
+    let heading = |step: usize, left: u64| format!("{step} of {steps}, {left} s left  ");
+    for (step, Short { what, cases, effort, seconds }) in (1..).zip(runs) {
         if INTERRUPTED.load(Relaxed) {
             return Ok(());
         }
-        let results = run(what, effort, None, &format!("{} of {steps}  ", step + 1), None)?;
+        let effort = if args.quick { Effort::QUICK } else { effort };
+        let results = run(what, effort, cases, &heading(step, left), None)?;
         if !results.rows.is_empty() {
             write_whole(&file(&args.out, what.name()), &serde_json::to_vec_pretty(&results)?)?;
         }
+        left -= seconds;
     }
     if INTERRUPTED.load(Relaxed) {
         return Ok(());
     }
-    let bar = warmcore_bench::progress(1, &format!("{} of {steps}  topo --probe", steps - 2));
+    let heading_of_probe = heading(steps - usize::from(args.sim.is_none()), left);
+    let bar = warmcore_bench::progress(1, &format!("{heading_of_probe}topo --probe"));
     let probed = topo::probe(topology, &|done, of| {
         bar.set_length(of);
         bar.set_position(done);
@@ -124,14 +169,15 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     }
     if args.sim.is_none()
         && !INTERRUPTED.load(Relaxed)
-        && let Some(simulated) = imagined::tables(&format!("{} of {steps}  ", steps - 1))?
+        && let Some(simulated) = imagined::tables(&heading(steps, tables))?
     {
         keep(&args.out, SIM, &simulated)?;
     }
-    if !INTERRUPTED.load(Relaxed)
-        && let Some(pictures) = imagined::pictures(&format!("{steps} of {steps}  "))
+    if args.full
+        && !INTERRUPTED.load(Relaxed)
+        && let Some(sensitivities) = imagined::sensitivities()
     {
-        keep(&args.out, PICTURES, &pictures)?;
+        keep(&args.out, SENSITIVITY, &sensitivities)?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod working_set;
 
 pub use probe::probe;
 

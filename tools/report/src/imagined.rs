@@ -1,25 +1,17 @@
-//! Imagined: the part of a report about machines that aren't here: what was simulated, in the shape in which it is
-//! kept and read again.
-//!
-//! Model.   Tables as `warmcore sim --json` writes them, what moves the answers, and CPU lanes. [`html`] puts them in
-//!          order: what was claimed and whether it is met, lanes, what moves the answers.
-//! Number.  Eight tables of some 430 rows: 260 KB of the page, most of it folded.
-//! Writers. `survey` simulates, or reads a file of `warmcore sim tables --json`.
+//! What was simulated, in the shape in which `warmcore sim tables --json` writes it and a report reads it.
 
+use super::markup::amount;
 use serde::{Deserialize, Serialize};
 use warmcore_papers::sensitivity::Sensitivity;
 use warmcore_papers::tolerance::Tolerance;
-
-/// The command that adds the tables, run in the folder of the page.
-pub(super) const COMMAND: &str = "warmcore sim tables --json sim.json";
 
 /// What was simulated for a report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imagined {
     /// Simulated beside published.
     pub simulated: Option<Simulated>,
-    /// What else was simulated for the pictures.
-    pub pictures: Option<Pictures>,
+    /// Which estimated numbers of a machine move the answers.
+    pub sensitivities: Vec<Sensitivity>,
 }
 
 /// What `warmcore sim --json` writes, as far as it is shown.
@@ -84,65 +76,63 @@ pub struct Row {
     pub transient: usize,
 }
 
-/// What was simulated only to be drawn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Pictures {
-    /// The schema of `warmcore sim --json`.
-    pub schema: u32,
-    /// What moves the answers.
-    pub sensitivities: Vec<Sensitivity>,
-    /// CPU lanes: a panel per policy, all of the same tasks and the same time.
-    pub lanes: Option<Lanes>,
+impl Table {
+    /// How many rows that were claimed are within what was allowed, and how many a model without any effect meets.
+    pub(super) fn tally(&self) -> String {
+        let count = |of: &dyn Fn(&Row) -> Option<bool>| {
+            let known: Vec<bool> = self.rows.iter().filter_map(of).collect();
+            (known.iter().filter(|met| **met).count(), known.len())
+        };
+        let null = match count(&|row| row.null_met) {
+            (_, 0) => String::new(),
+            (met, of) => format!("; a model without any effect meets {met} of {of}"),
+        };
+        match count(&|row| row.met) {
+            (_, 0) => "nothing is claimed".to_owned(),
+            (met, of) => format!("{met} of {of} claimed rows are within what was allowed{null}"),
+        }
+    }
 }
 
-/// Who ran where, for each policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lanes {
-    /// The machine, in words.
-    pub machine: String,
-    /// What ran, in words.
-    pub load: String,
-    /// What is drawn begins there on the virtual clock, in ns.
-    pub from_ns: u64,
-    /// Where it ends.
-    pub to_ns: u64,
-    /// One per policy.
-    pub panels: Vec<Panel>,
+impl Simulated {
+    /// All tables in a sentence or two.
+    pub(super) fn tally(&self) -> String {
+        let rows = || self.tables.iter().flat_map(|table| &table.rows);
+        let count = |mark: &str| {
+            let met: Vec<bool> = rows().filter(|row| row.mark == mark).filter_map(|row| row.met).collect();
+            (met.iter().filter(|met| **met).count(), met.len())
+        };
+        let ((predicted, of_predicted), (fitted, of_fitted)) = (count("predicted"), count("fitted"));
+        let nulls: Vec<bool> = rows().filter_map(|row| row.null_met).collect();
+        let beside = match nulls.len() {
+            0 => String::new(),
+            of => format!(
+                " A model in which no proposal has any effect meets {} of {of}.",
+                nulls.iter().filter(|met| **met).count()
+            ),
+        };
+        format!(
+            "{predicted} of {of_predicted} predicted numbers and {fitted} of {of_fitted} fitted ones are within what was \
+             allowed beforehand.{beside}"
+        )
+    }
 }
 
-/// One policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Panel {
-    /// The policy.
-    pub policy: String,
-    /// Round trips per second, in and after what is drawn.
-    pub trips_per_second: u64,
-    /// By CPU.
-    pub lanes: Vec<Lane>,
-}
-
-/// One CPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lane {
-    /// Its number.
-    pub cpu: u32,
-    /// Its last-level cache's number.
-    pub llc: u32,
-    /// Who ran on it when.
-    pub runs: Vec<Run>,
-    /// When somebody was woken from it, in ns.
-    pub wakes_ns: Vec<u64>,
-}
-
-/// A task on a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
-    /// The task's pair: a client and its server have one number.
-    pub pair: u32,
-    /// Its beginning.
-    pub from_ns: u64,
-    /// Its end.
-    pub to_ns: u64,
-    /// The last-level cache of the CPU that the task ran on before, if that was another CPU.
-    pub came_from_llc: Option<u32>,
+/// The tables in a line each, and what was missed by name: a miss is told as loud as what is met.
+pub(super) fn text(simulated: &Simulated) -> Vec<String> {
+    let mut lines = vec![format!("{} ({})", simulated.tally(), simulated.command)];
+    for table in &simulated.tables {
+        lines.push(format!("{}: {}", table.name, table.tally()));
+        let missed = table.rows.iter().filter(|row| row.met == Some(false));
+        lines.extend(missed.map(|row| {
+            let number = |number: Option<f64>| number.map_or("–".to_owned(), |n| amount(n, &row.unit));
+            let (simulated, published) = (number(row.simulated), number(row.published));
+            format!(
+                "missed, {}: {}: {simulated}, published {published}",
+                row.mark.replace('_', " "),
+                row.name
+            )
+        }));
+    }
+    lines
 }

@@ -35,10 +35,27 @@ pub struct Probe {
     pub hand_over_ns: Vec<Vec<Option<f64>>>,
     /// The lowest and the highest slice of each pair, in ns, in the same shape.
     pub spread_ns: Vec<Vec<Option<(f64, f64)>>>,
+    /// How long a CPU takes over a working set that another CPU used last, for one pair of each distance. Empty in files
+    /// of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub working_sets: Vec<WorkingSet>,
     /// What the times say about the topology, in a sentence.
     pub verdict: String,
     /// The times spread too far to trust the verdict.
     pub noisy: bool,
+}
+
+/// What a move of a working set costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WorkingSet {
+    /// The CPU that used it last.
+    pub from: u32,
+    /// The CPU that walks it; the same CPU where nothing moved.
+    pub to: u32,
+    /// Its size.
+    pub kib: u32,
+    /// The median time of a walk over its lines in random order, in ns.
+    pub ns: f64,
 }
 
 /// One thing the doctor looked at.

@@ -1,77 +1,80 @@
-//! Report: one page that says what was found on a machine, and shows it.
+//! One page that answers what a user asks about a machine, with a picture first.
 //!
-//! Model.   [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so
-//!          the same inputs give the same bytes. Layers: `markup` escapes and formats; `chart`,
-//!          `sharing`, `cids`, `budgets`, `wakes`, `timeline`, `matrix` and `topo_picture` draw what was measured,
-//!          `claims`, `lanes` and `tornado` what was simulated (`imagined`); `words` says it in sentences; `table` sets
-//!          rows; `page` and `summary` put them in order.
-//! Number.  A page of 60 rows on a 2-CPU machine is about 60 KB, and loads nothing else.
-//! Writers. none: the caller writes the files.
+//! [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so the same inputs give the same bytes.
+//! `answers` turns rows of the results into comparisons with a named alternative: ahead, level, behind or undecided.
+//! `plot` draws them, by plotters; `machine_picture` draws the machine; `elsewhere` makes curves of what was simulated;
+//! `page` fills the template of the page; `summary` says the same to a terminal.
+//!
+//! A page of all benches is some 2 MB, most of it folded pictures of single cases, and loads nothing else.
 
-mod budgets;
-mod chart;
-mod cids;
-mod claims;
-mod headline;
+mod answers;
+mod distances;
+mod elsewhere;
 mod imagined;
-mod imagined_parts;
 mod inputs;
-mod lanes;
+mod machine_picture;
 mod markup;
-mod matrix;
 mod page;
-mod sharing;
+mod plot;
 mod simulated;
 mod summary;
-mod table;
-mod timeline;
-mod topo_picture;
-mod tornado;
-mod wakes;
 mod words;
 
-pub use imagined::{Imagined, Lane, Lanes, Panel, Pictures, Run, Simulated};
-pub use inputs::{Finding, Inputs, Probe, State};
-pub use page::page;
+pub use imagined::{Imagined, Simulated};
+pub use inputs::{Finding, Inputs, Probe, State, WorkingSet};
+pub use page::{page, pictures};
 pub use simulated::{Load, simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, summary};
 
-use chart::{Chart, cases};
+use answers::Standing;
 use warmcore_results::Results;
+use warmcore_results::names::percpu;
 
-/// The pictures of a report, each a file of its own: name, then content.
-pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
-    let charts = inputs.runs.iter().flat_map(charts).map(|c| (c.name.clone(), c.svg()));
-    let mut files = vec![("machine".to_owned(), topo_picture::svg(inputs.topology))];
-    files.extend(inputs.probe.map(|p| ("hand-over".to_owned(), matrix::svg(inputs.topology, p))));
-    files.extend(inputs.runs.iter().filter_map(cids::picture));
-    files.extend(charts);
-    files.extend(inputs.imagined.into_iter().flat_map(imagined_parts::files));
-    // Two names may differ only in what a file name leaves out.
-    for i in 0..files.len() {
-        let same = files[..i].iter().filter(|(name, _)| *name == files[i].0).count();
-        if same > 0 {
-            files[i].0 += &format!("-{}", i + 1);
+/// What a whole report holds: the run, its title, and the command that adds it.
+const EXPECTED: [(&str, &str, &str); 7] = [
+    ("percpu", "Per-CPU data", "warmcore bench percpu"),
+    ("false-sharing", "False sharing", "warmcore bench false-sharing"),
+    ("cid", "Concurrency ids", "warmcore bench cid"),
+    ("budget", "Budgets", "warmcore bench budget"),
+    ("wake", "The runtime", "warmcore bench wake --json wake.json"),
+    ("http", "The runtime, serving HTTP", "warmcore bench http --json http.json"),
+    ("peers", "Beside named peers", "cargo xtask peers"),
+];
+
+/// The command that measures what it costs to move data.
+const PROBE_COMMAND: &str = "warmcore topo --probe";
+
+/// The command that adds the tables, run in the folder of the page.
+const SIM_COMMAND: &str = "warmcore sim tables --json sim.json";
+
+/// The cases of a run, in the order they were measured.
+fn cases(run: &Results) -> Vec<&str> {
+    let mut cases: Vec<&str> = Vec::new();
+    for row in &run.rows {
+        if !cases.contains(&&*row.case) {
+            cases.push(&row.case);
         }
     }
-    files.into_iter().map(|(name, svg)| (name + ".svg", svg)).collect()
+    if run.what == "percpu" {
+        // Older files begin with the loops; one that is not known stays behind.
+        cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
+    }
+    cases
 }
 
-/// The charts of a run, in the order of its cases.
-fn charts(run: &Results) -> Vec<Chart<'_>> {
-    if run.what == sharing::CASE {
-        return sharing::charts(run);
+/// How many comparisons stand how, in a sentence.
+fn tally(inputs: &Inputs) -> String {
+    let answers = [answers::tasks(inputs.runs), answers::data(inputs.runs)].concat();
+    if answers.is_empty() {
+        return "Nothing was measured on this machine yet.".to_owned();
     }
-    if run.what == cids::RUN {
-        return cids::charts(run);
-    }
-    if run.what == budgets::RUN {
-        return budgets::charts(run);
-    }
-    if wakes::is_here(&run.what) {
-        return wakes::charts(run);
-    }
-    cases(run).into_iter().flat_map(|case| chart::of_case(run, case)).collect()
+    let count = |standing: Standing| answers.iter().filter(|answer| answer.standing() == standing).count();
+    let parts: Vec<String> = Standing::ALL
+        .iter()
+        .filter(|standing| count(**standing) > 0)
+        .map(|standing| format!("{} in {}", standing.word(), count(*standing)))
+        .collect();
+    format!("Of {} comparisons on this machine Warmcore is {}.", answers.len(), parts.join(", "))
 }
 
 #[cfg(test)]

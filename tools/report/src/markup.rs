@@ -6,7 +6,7 @@
 //! Number.  Text stands out from its ground by 4.5 to 1 (WCAG AA) in both themes; tested.
 
 /// Name, light, dark. One accent: it always says "this is Warmcore's" or "look here".
-pub(super) const PALETTE: [(&str, &str, &str); 7 + COLOURS] = [
+pub(super) const PALETTE: [(&str, &str, &str); 10 + COLOURS] = [
     ("paper", "#fffdf9", "#17181a"),
     ("ink", "#1f2124", "#e9e7e2"),
     ("muted", "#5e625f", "#a3a49e"),
@@ -14,6 +14,10 @@ pub(super) const PALETTE: [(&str, &str, &str); 7 + COLOURS] = [
     ("tint", "#f5f1ea", "#212326"),
     ("mark", "#8b8f8c", "#7f827d"),
     ("accent", "#a63d0a", "#f09a64"),
+    // How a comparison stands.
+    ("good", "#17693a", "#6fce95"),
+    ("bad", "#b3261e", "#f2938c"),
+    ("open", "#7a5c00", "#e0c35c"),
     // Hues that only tell things apart; `paper` is written on them.
     ("id0", "#1f5fa8", "#7fb2f0"),
     ("id1", "#8a5a00", "#dcc25a"),
@@ -28,11 +32,8 @@ pub(super) const PALETTE: [(&str, &str, &str); 7 + COLOURS] = [
 /// How many hues there are that tell things apart.
 pub(super) const COLOURS: usize = 8;
 
-/// How opaque the accent may be below a number: ink on it still reads.
-pub(super) const SHADE_MAX_UNDER_TEXT: f64 = 0.42;
-
-/// The classes of everything drawn, for the page and for pictures that stand alone.
-pub(super) const MARKS_CSS: &str = include_str!("marks.css");
+/// The classes of the machine's picture, for the page and for the picture alone.
+pub(super) const MARKS_CSS: &str = include_str!("../templates/machine.css");
 
 /// `text` inside an element or an attribute: no markup, and nothing XML forbids.
 pub(super) fn esc(text: &str) -> String {
@@ -121,13 +122,6 @@ pub(super) fn tick_of(value: f64, unit: &str) -> String {
         }
         _ => format!("{} {}", plain(value), esc(unit)),
     }
-}
-
-/// A value's name in a file name or an id: lower-case letters, digits and dashes.
-pub(super) fn slug(text: &str) -> String {
-    let plain: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    plain.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
 /// The palette as CSS variables: light, dark where the reader asked for it, light on paper.

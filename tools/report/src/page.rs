@@ -1,52 +1,199 @@
-//! Page: the report as one HTML file that loads nothing and opens from disk.
+//! The report as one HTML file that loads nothing and opens from disk.
 //!
-//! Model.   What was found, in words; what was promised; the measurements, a chart per case; what was simulated; the
-//!          machine; what it offers; how it was run; every row. What wasn't run has its place
-//!          too, with the command that adds it.
+//! Four questions come first, each with its picture: what this machine is, how tasks fare on it beside tokio, what per-CPU
+//! data and budgets cost beside what one would use instead, and what the same decisions lead to on machines that are not
+//! here. All else is folded below. `templates/page.html` has the markup; this file fills it.
 
-use super::chart::Chart;
-use super::headline::headline;
-use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND};
-use super::markup::{MARKS_CSS, esc, palette_css};
-use super::words::{self, promises_of, tally};
-use super::{
-    budgets, cases, chart, cids, imagined, imagined_parts, matrix, sharing, table, timeline, topo_picture,
-    wakes,
-};
-use warmcore_results::Results;
+use super::answers::{self, Answer, Standing};
+use super::elsewhere;
+use super::imagined::{Simulated, Table};
+use super::inputs::{Finding, Inputs, State};
+use super::markup::{MARKS_CSS, amount, digits, palette_css};
+use super::words::{bound, compared, disturbed, interval};
+use super::{EXPECTED, PROBE_COMMAND, cases, distances, machine_picture, plot, tally};
+use askama::Template;
+use warmcore_papers::sensitivity::{Input, Sensitivity};
+use warmcore_results::{Results, Row};
 
-const STYLE: &str = include_str!("style.css");
+/// The markup, and what it shows.
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page {
+    css: String,
+    processor: String,
+    facts: Vec<String>,
+    tally: String,
+    disturbed: Option<String>,
+    machine: Machine,
+    tasks: Group,
+    data: Group,
+    elsewhere: Vec<Elsewhere>,
+    simulated: Option<SimulatedBy>,
+    timeline: String,
+    runs: Vec<Run>,
+    tables: Vec<SimTable>,
+    sensitivities: Vec<Sensitive>,
+    findings: Vec<Fact>,
+    missing: Vec<(String, String)>,
+}
+
+/// This machine, and what distance costs on it.
+struct Machine {
+    picture: String,
+    words: String,
+    moves: Vec<distances::Move>,
+    verdict: Option<String>,
+    probe_command: &'static str,
+}
+
+/// A question's answers.
+struct Group {
+    chart: String,
+    rows: Vec<AnswerRow>,
+    /// The commands that add what was not measured.
+    commands: Vec<&'static str>,
+}
+
+struct AnswerRow {
+    what: String,
+    alternative: String,
+    ours: String,
+    other: String,
+    times: String,
+    interval: String,
+    standing: &'static str,
+    command: String,
+}
+
+/// A simulated table with its curves.
+struct Elsewhere {
+    title: String,
+    machine: String,
+    charts: Vec<String>,
+}
+
+/// All simulated tables.
+struct SimulatedBy {
+    command: String,
+    tally: String,
+    interrupted: Option<String>,
+}
+
+/// One run, folded: a chart per case and metric, and every row.
+struct Run {
+    what: String,
+    command: String,
+    about: String,
+    cases: Vec<Case>,
+}
+
+struct Case {
+    name: String,
+    charts: Vec<(String, String)>,
+    rows: Vec<Vec<String>>,
+}
+
+struct SimTable {
+    title: String,
+    machine: String,
+    source: String,
+    tally: String,
+    rows: Vec<Vec<String>>,
+    notes: Vec<String>,
+}
+
+/// An answer, and the estimated numbers that move it.
+struct Sensitive {
+    asked: String,
+    machine: String,
+    plain: String,
+    still: usize,
+    rows: Vec<Vec<String>>,
+}
+
+struct Fact {
+    what: String,
+    state: &'static str,
+    fact: String,
+    advice: String,
+}
 
 /// The report as one self-contained HTML page.
+///
+/// # Panics
+///
+/// Never: the template writes into memory.
 pub fn page(inputs: &Inputs) -> String {
-    let head = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <meta name=\"color-scheme\" content=\"light dark\"/>\n<title>Warmcore report: {}</title>\n\
-         <style>\n{}{MARKS_CSS}{STYLE}</style>\n</head>\n<body>\n",
-        esc(&processor(inputs)),
-        palette_css(),
-    );
-    let parts = [
-        header(inputs),
-        promises(inputs),
-        measurements(inputs),
-        imagined(inputs),
-        machine(inputs),
-        offers(inputs),
-        how_it_was_run(inputs),
-        raw(inputs),
-    ];
-    format!("{head}<main>\n{}</main>\n</body>\n</html>\n", parts.concat())
+    let [tasks, data] = [answers::tasks(inputs.runs), answers::data(inputs.runs)];
+    let simulated = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
+    let timelines: Vec<_> = inputs.runs.iter().flat_map(|run| run.timelines.clone()).collect();
+    let page = Page {
+        css: [&palette_css(), MARKS_CSS, &plot::css(), include_str!("../templates/page.css")].concat(),
+        processor: processor(inputs),
+        facts: facts(inputs),
+        tally: tally(inputs),
+        disturbed: disturbed(inputs.runs),
+        machine: machine(inputs),
+        tasks: group(
+            &tasks,
+            "Tasks on Warmcore and on tokio",
+            &["warmcore bench wake", "warmcore bench http"],
+        ),
+        data: Group {
+            chart: costs(inputs.runs),
+            ..group(&data, "", &["warmcore bench percpu", "warmcore bench budget"])
+        },
+        elsewhere: simulated.map(curves).unwrap_or_default(),
+        simulated: simulated.map(|all| SimulatedBy {
+            command: all.command.clone(),
+            tally: all.tally(),
+            interrupted: all.interrupted.clone(),
+        }),
+        timeline: match timelines.is_empty() {
+            true => String::new(),
+            false => plot::timelines(&timelines, "Which id each CPU had"),
+        },
+        runs: inputs.runs.iter().map(run).collect(),
+        tables: simulated.map(|all| all.tables.iter().map(sim_table).collect()).unwrap_or_default(),
+        sensitivities: inputs.imagined.iter().flat_map(|all| &all.sensitivities).map(sensitive).collect(),
+        findings: inputs.doctor.iter().map(finding).collect(),
+        missing: missing(inputs),
+    };
+    printable(&page.render().expect("the template writes into memory"))
 }
 
-fn section(id: &str, title: &str, body: &str) -> String {
-    format!("<section id=\"{id}\"><h2>{}</h2>\n{body}</section>\n", esc(title))
+/// `text` without what XML forbids: a name from outside may hold it.
+fn printable(text: &str) -> String {
+    let is_forbidden =
+        |c: char| c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.chars().map(|c| if is_forbidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// What stands where a measurement is missing.
-fn missing(what: &str, command: &str) -> String {
-    format!("<p class=\"missing\">{} not run. <code>{}</code> adds it.</p>\n", esc(what), esc(command))
+/// The pictures of a report, each a file of its own: name, then content.
+pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
+    let mut files = vec![("machine.svg".to_owned(), machine_picture::svg(inputs.topology))];
+    let mut add = |name: &str, svg: String| {
+        if !svg.is_empty() {
+            let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+            files.push((format!("{name}.svg"), printable(&plot::alone(&svg))));
+        }
+    };
+    let tasks = answers::tasks(inputs.runs);
+    if !tasks.is_empty() {
+        add("tasks", plot::answers(&tasks, "Tasks on Warmcore and on tokio"));
+    }
+    add("costs", costs(inputs.runs));
+    let timelines: Vec<_> = inputs.runs.iter().flat_map(|run| run.timelines.clone()).collect();
+    if !timelines.is_empty() {
+        add("ids", plot::timelines(&timelines, "Which id each CPU had"));
+    }
+    let simulated = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
+    for table in simulated.iter().flat_map(|simulated| &simulated.tables) {
+        for (i, svg) in elsewhere::charts(table).into_iter().enumerate() {
+            add(&format!("sim-{}-{}", table.name.replace('_', "-"), i + 1), svg);
+        }
+    }
+    files
 }
 
 fn processor(inputs: &Inputs) -> String {
@@ -54,273 +201,200 @@ fn processor(inputs: &Inputs) -> String {
     of_run.or(inputs.topology.model.clone()).unwrap_or_else(|| inputs.topology.source.clone())
 }
 
-fn header(inputs: &Inputs) -> String {
-    let mut facts = vec![processor(inputs), topo_picture::in_words(inputs.topology)];
+fn facts(inputs: &Inputs) -> Vec<String> {
+    let mut facts = vec![machine_picture::in_words(inputs.topology)];
     if let Some(run) = inputs.runs.first() {
-        facts.extend([format!("Linux {}", run.machine.kernel), run.percpu_backend.clone(), run.when.clone()]);
+        let host = run.machine.hypervisor.as_ref().map(|name| format!("under {name}"));
+        facts.extend([format!("Linux {}", run.machine.kernel), run.percpu_backend.clone()]);
+        facts.extend(host);
+        facts.push(run.when.clone());
     }
-    let facts: String = facts.iter().map(|f| format!("<li>{}</li>", esc(f))).collect();
-    let nav: String = [
-        ("promises", "Promises"),
-        ("measurements", "Measurements"),
-        ("simulated", "Simulated"),
-        ("machine", "Machine"),
-        ("offers", "Doctor"),
-        ("runs", "Runs"),
-        ("raw", "Rows"),
-    ]
-    .iter()
-    .map(|(id, name)| format!("<a href=\"#{id}\">{name}</a> "))
-    .collect();
-    let tally = tally(words::promises(inputs))
-        .map(|t| format!("<p class=\"tally\">{}</p>\n", esc(&t)))
-        .unwrap_or_default();
-    let disturbed = words::disturbed(inputs.runs)
-        .map(|told| format!("<p class=\"disturbed missed\">{}</p>\n", esc(&told)))
-        .unwrap_or_default();
-    format!(
-        "<header><p class=\"kicker\">Warmcore report</p>\n<h1>{}</h1>\n{tally}{disturbed}<ul class=\"where\">{facts}</ul>\n\
-         <nav aria-label=\"Sections\">{nav}</nav></header>\n",
-        esc(&headline(inputs))
-    )
+    facts
 }
 
-fn promises(inputs: &Inputs) -> String {
-    let body = if words::promises(inputs).next().is_none() {
-        "<p class=\"missing\">None of the runs here promises anything.</p>\n".to_owned()
-    } else {
-        "<p>A promise is judged by the measured median, and undecided where the median’s 95 % interval holds values \
-         of both sides. The values were written for one processor: on another one a standing may say more about the \
-         processor than about the code.</p>\n"
-            .to_owned()
-            + &table::promised(words::promises(inputs))
+fn machine(inputs: &Inputs) -> Machine {
+    let moves = inputs.probe.map(|probe| distances::moves(inputs.topology, probe)).unwrap_or_default();
+    let noisy = |probe: &super::Probe| if probe.noisy { " (noisy)" } else { "" };
+    Machine {
+        picture: machine_picture::html(inputs.topology),
+        words: machine_picture::in_words(inputs.topology),
+        moves,
+        verdict: inputs.probe.map(|probe| format!("{}{}", probe.verdict, noisy(probe))),
+        probe_command: PROBE_COMMAND,
+    }
+}
+
+fn value((value, unit): &(f64, String)) -> String {
+    amount(*value, unit)
+}
+
+fn group(answers: &[Answer], label: &str, commands: &[&'static str]) -> Group {
+    let row = |answer: &Answer| AnswerRow {
+        what: answer.what.to_owned(),
+        alternative: answer.alternative.to_owned(),
+        ours: answer.ours.as_ref().map(value).unwrap_or_default(),
+        other: answer.other.as_ref().map(value).unwrap_or_default(),
+        times: format!("{}×", digits(answer.times)),
+        interval: answer.interval.map(digits).join(" … "),
+        standing: answer.standing().word(),
+        command: match answer.standing() {
+            Standing::Undecided => answer.command.clone(),
+            _ => String::new(),
+        },
     };
-    section("promises", "What was promised", &body)
+    let chart = if answers.is_empty() { String::new() } else { plot::answers(answers, label) };
+    Group { chart, rows: answers.iter().map(row).collect(), commands: commands.to_vec() }
 }
 
-fn measurements(inputs: &Inputs) -> String {
-    let (mut body, mut how) = (String::new(), NOT_BY_ITSELF);
-    for (what, title, command) in EXPECTED {
-        let runs: Vec<&Results> = inputs.runs.iter().filter(|r| r.what == what).collect();
-        body += &format!("<h3>{title}</h3>\n");
-        if runs.is_empty() {
-            body += &missing("This was", command);
-            if wakes::is_here(what) {
-                // Once, though two runs may be missing.
-                body += std::mem::take(&mut how);
-            }
-        }
-        body.extend(runs.into_iter().map(run));
-    }
-    for other in inputs.runs.iter().filter(|r| EXPECTED.iter().all(|(what, ..)| *what != r.what)) {
-        body += &format!("<h3>{}</h3>\n{}", esc(&other.what), run(other));
-    }
-    section("measurements", "What was measured", &body)
-}
-
-/// Why a report lacks the runs of the runtime, and how to add them.
-const NOT_BY_ITSELF: &str = "<p>It takes minutes, so that a report doesn’t measure it by itself: run it in the folder of \
-                             this page, then draw the page again with <code>warmcore report --out . --render</code>.</p>\n";
-
-fn article(title: &str, chart: &str, beside: &str) -> String {
-    format!("<article><h4>{}</h4>\n{chart}{beside}</article>\n", esc(title))
-}
-
-/// The ratios are for who compares: folded, so that the pictures stand next to each other.
-fn folded(rows: String) -> String {
-    match rows.is_empty() {
-        true => rows,
-        false => format!("<details><summary>Ratios, round by round</summary>\n{rows}</details>\n"),
-    }
-}
-
-/// Charts, and what belongs to them below the last; without a chart that alone.
-fn articles(name: &str, charts: &[Chart], beside: &str) -> String {
-    match charts {
-        [] => article(name, "", beside),
-        [most @ .., last] => {
-            let most: String = most.iter().map(|c| article(&c.title, &c.html(), "")).collect();
-            most + &article(&last.title, &last.html(), beside)
-        }
-    }
-}
-
-fn run(run: &Results) -> String {
-    if run.what == sharing::CASE {
-        let charts: String = sharing::charts(run).iter().map(|c| article(&c.title, &c.html(), "")).collect();
-        return charts + &folded(table::beside_times(run, |_| true));
-    }
-    if run.what == budgets::RUN {
-        return budget(run);
-    }
-    if wakes::is_here(&run.what) {
-        return runtime(run);
-    }
-    let of_case = |name: &str| {
-        let mut charts = chart::of_case(run, name);
-        let title = words::about(name).map_or(name.to_owned(), |about| format!("{name}: {about}"));
-        charts.iter_mut().for_each(|chart| chart.title = chart.title.replacen(name, &title, 1));
-        let rows = table::beside_times(run, |r| r.case == name);
-        // A case without times has nothing else to show.
-        let beside = if charts.is_empty() { rows } else { folded(rows) };
-        articles(&title, &charts, &beside)
-    };
-    if run.what != cids::RUN {
-        return cases(run).into_iter().map(of_case).collect();
-    }
-    let picture = if run.timelines.is_empty() { String::new() } else { timeline::html(run) };
-    let charts: String = cids::grouped(run).iter().map(|c| article(&c.title, &c.html(), "")).collect();
-    let counted = match &cids::counted(run)[..] {
-        [] => String::new(),
-        rows => format!(
-            "<details><summary>On whose data the bursts ran, and page faults per burst</summary>\n{}</details>\n",
-            table::counted("On whose data the bursts ran", &cids::COUNTED, rows)
-        ),
-    };
-    let others = cases(run).into_iter().filter(|case| !cids::is_grouped(case)).map(of_case);
-    picture + &charts + &counted + &others.collect::<String>()
-}
-
-/// The run of budgets: the drains in one chart where the first of their cases is, and what was counted in
-/// a table of its own.
-fn budget(run: &Results) -> String {
-    let mut drains = budgets::drains(run);
-    let of_case = |name: &str| {
-        let is_drain = budgets::is_drain(name);
-        let charts = match is_drain {
-            true => match drains.take() {
-                Some(chart) => vec![chart],
-                None => return String::new(),
-            },
-            false => budgets::of_case(run, name),
-        };
-        let is_here = |case: &str| case == name || (is_drain && budgets::is_drain(case));
-        let ratios = table::beside_times(run, |r| r.over.is_some() && is_here(&r.case));
-        let (heads, lines) = budgets::counted(run, name);
-        let counted = match lines.is_empty() {
-            true => String::new(),
-            false => {
-                table::counted("What was counted", &heads.iter().map(|h| &**h).collect::<Vec<_>>(), &lines)
-            }
-        };
-        articles(&budgets::title(name), &charts, &(counted + &folded(ratios)))
-    };
-    cases(run).into_iter().map(of_case).collect()
-}
-
-/// The runs of the runtime: the questions one by one, the promises, then what is folded.
-fn runtime(run: &Results) -> String {
-    let (mut shown, mut more) = (String::new(), String::new());
-    for part in wakes::parts(run) {
-        let (heads, lines) = wakes::numbers(run, &part.cases);
-        let heads: Vec<&str> = heads.iter().map(|head| &**head).collect();
-        let numbers = match lines.is_empty() {
-            true => String::new(),
-            false => format!(
-                "<details><summary>All variants in numbers</summary>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
-                 aria-label=\"All variants in numbers\">{}</div></details>\n",
-                table::counted("All variants in numbers", &heads, &lines)
-            ),
-        };
-        let ratios = table::beside_times(run, |r| r.over.is_some() && part.cases.contains(&&*r.case));
-        let drawn = articles(&part.title, &part.charts, &(numbers + &folded(ratios)));
-        if part.is_folded { more += &drawn } else { shown += &drawn }
-    }
-    if let Some(tally) = tally(promises_of(run)) {
-        let table = table::promised(promises_of(run));
-        shown += &format!("<details><summary>{}</summary>\n{table}</details>\n", esc(&tally));
-    }
-    if !more.is_empty() {
-        shown += &format!("<details><summary>The other cases of this run</summary>\n{more}</details>\n");
-    }
-    shown
-}
-
-/// Machines that aren't here.
-fn imagined(inputs: &Inputs) -> String {
-    let nothing = imagined::Imagined::default();
-    let body = imagined_parts::html(inputs.imagined.unwrap_or(&nothing));
-    section("simulated", "What was simulated", &body)
-}
-
-fn machine(inputs: &Inputs) -> String {
-    let t = inputs.topology;
-    let named = |what: &str, set: &warmcore_types::CpuSet| match set.is_empty() {
+/// What each operation takes, beside what one would use instead.
+fn costs(runs: &[Results]) -> String {
+    const LEGEND: [&str; 5] =
+        ["Warmcore", "a shared atomic", "a thread-local number", "a mutex", "malloc and free"];
+    let operations: Vec<_> = answers::operations(runs);
+    match operations.is_empty() {
         true => String::new(),
-        false => format!("<li>{what}: CPUs {set}</li>"),
+        false => {
+            plot::times(&operations, &LEGEND, "Per-CPU data and budgets beside what one would use instead")
+        }
+    }
+}
+
+fn curves(simulated: &Simulated) -> Vec<Elsewhere> {
+    let of = |table: &Table| Elsewhere {
+        title: elsewhere::title(&table.name).to_owned(),
+        machine: table.machine.clone(),
+        charts: elsewhere::charts(table),
     };
-    let quota = t
-        .quota
-        .as_ref()
-        .map(|q| format!("<li>quota: {} CPUs’ time ({})</li>", q.cpus, esc(&q.file.display().to_string())));
-    let notes: String = t.notes.iter().map(|n| format!("<li>{}</li>", esc(n))).collect();
-    let sets = [
-        named("not allowed here", &t.online().difference(&t.usable())),
-        named("isolated", &t.isolated),
-        named("without a tick (nohz_full)", &t.nohz_full),
-        named("offline", &t.offline),
-        quota.unwrap_or_default(),
-        notes,
+    simulated.tables.iter().map(of).filter(|table| !table.charts.is_empty()).collect()
+}
+
+fn run(run: &Results) -> Run {
+    let load = &run.load;
+    let about = format!(
+        "{}; {}; {:.0} % of the CPUs stolen and {:.0} % used by others meanwhile",
+        run.when,
+        run.percpu_backend,
+        load.steal_share * 100.0,
+        load.others_share * 100.0
+    );
+    let case = |name: &str| {
+        let rows: Vec<&Row> = run.rows.iter().filter(|row| row.case == name).collect();
+        let mut metrics: Vec<(&str, &str)> = Vec::new();
+        for row in rows.iter().filter(|row| row.over.is_none()) {
+            if !metrics.contains(&(&row.metric, &row.unit)) {
+                metrics.push((&row.metric, &row.unit));
+            }
+        }
+        let chart = |(metric, unit): &(&str, &str)| {
+            let of = |row: &&&Row| row.over.is_none() && row.metric == *metric && row.unit == *unit;
+            let rows: Vec<&Row> = rows.iter().filter(of).copied().collect();
+            // One number is no picture.
+            let svg = if rows.len() < 2 { String::new() } else { plot::variants(&rows, metric) };
+            (metric.to_string(), svg)
+        };
+        Case {
+            name: name.to_owned(),
+            charts: metrics.iter().map(chart).filter(|(_, svg)| !svg.is_empty()).collect(),
+            rows: rows.iter().map(|row| cells(row)).collect(),
+        }
+    };
+    let cases = cases(run).into_iter().map(case).collect();
+    Run { what: run.what.clone(), command: run.command.clone(), about, cases }
+}
+
+/// A row: compared, metric, median, interval, slices, and whether it is noisy.
+fn cells(row: &Row) -> Vec<String> {
+    let expected = row.target.as_ref().map(|target| format!("; expected {}", bound(row, target)));
+    let noisy = if row.noisy { "noisy" } else { "" };
+    vec![
+        compared(row),
+        row.metric.clone(),
+        amount(row.median, &row.unit),
+        interval(row).unwrap_or_default(),
+        row.n.to_string(),
+        format!("{noisy}{}", expected.unwrap_or_default()),
     ]
-    .concat();
-    let list = if sets.is_empty() { sets } else { format!("<ul class=\"notes\">{sets}</ul>\n") };
-    let hand_over = match inputs.probe {
-        None => missing("The hand-over probe was", PROBE_COMMAND),
-        Some(probe) => format!(
-            "<p class=\"verdict\">{}{}</p>\n{}<figure>{}<figcaption>How to read: row hands a cache line to column; \
-             the median one-way time in ns. A stronger colour is slower, in steps of equal ratio. CPUs stand in the order of \
-             the machine above; where there are many, lines part the last-level caches, thicker ones the \
-             sockets.</figcaption></figure>\n",
-            esc(&probe.verdict),
-            if probe.noisy { " <em>noisy: the times spread too far to trust this</em>" } else { "" },
-            table::by_distance(&matrix::by_distance(t, probe)),
-            matrix::html(t, probe),
-        ),
-    };
-    section(
-        "machine",
-        "The machine",
-        &format!(
-            "<p>{}; read from {}.</p>\n<figure>{}<figcaption>How to read: a box holds what shares it: sockets hold \
-             nodes, nodes last-level caches, caches cores, cores CPUs, by the kernel’s numbers.</figcaption>\
-             </figure>\n{list}<h3>Hand-over of a cache line</h3>\n{hand_over}",
-            esc(&topo_picture::in_words(t)),
-            esc(&t.source),
-            topo_picture::html(t),
-        ),
-    )
 }
 
-fn offers(inputs: &Inputs) -> String {
-    let body = match inputs.doctor {
-        [] => missing("The doctor was", "warmcore doctor"),
-        findings => table::findings(findings),
+fn sim_table(table: &Table) -> SimTable {
+    let number = |number: Option<f64>, unit: &str| match (number, unit) {
+        (None, _) => "–".to_owned(),
+        (Some(number), "percent") => format!("{number:.2} %"),
+        (Some(number), unit) => amount(number, unit),
     };
-    section("offers", "What the doctor found", &body)
+    let rows = table.rows.iter().map(|row| {
+        let met = match row.met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        };
+        let null = (row.null_met == Some(true)).then(|| "a model without any effect meets it".to_owned());
+        let transient = (row.transient > 0).then(|| "transient".to_owned());
+        let why = row.tolerance.as_ref().and_then(|tolerance| tolerance.why.clone());
+        let notes = null.into_iter().chain(transient).chain(row.inputs.iter().cloned()).chain(why);
+        let notes: Vec<String> = notes.chain(row.by_construction.clone()).collect();
+        let (low, high) = row.spread;
+        vec![
+            row.name.clone(),
+            number(row.published, &row.unit),
+            number(row.simulated, &row.unit),
+            format!("{} … {}", number(low, &row.unit), number(high, &row.unit)),
+            row.mark.replace('_', " "),
+            met.to_owned(),
+            notes.join("; "),
+        ]
+    });
+    SimTable {
+        title: elsewhere::title(&table.name).to_owned(),
+        machine: table.machine.clone(),
+        source: table.source.clone(),
+        tally: table.tally(),
+        rows: rows.collect(),
+        notes: table.notes.clone(),
+    }
 }
 
-fn how_it_was_run(inputs: &Inputs) -> String {
-    let body = match inputs.runs {
-        [] => missing("Any measurement was", "warmcore report"),
-        runs => format!(
-            "{}<p>Steal is CPU time that the hypervisor gave to others, others is what other processes used, both of \
-             all CPU time during the run.</p>\n{}",
-            table::machines(runs),
-            table::runs(runs)
-        ),
+fn sensitive(one: &Sensitivity) -> Sensitive {
+    let of = |number: f64| amount(number, &one.unit);
+    let row = |input: &Input| {
+        let trust = match input.trust {
+            'D' => "documented",
+            'R' => "recalled",
+            _ => "estimated",
+        };
+        vec![
+            input.name.clone(),
+            amount(input.value, &input.unit),
+            of(input.low),
+            of(input.high),
+            trust.to_owned(),
+            input.basis.clone(),
+        ]
     };
-    section("runs", "How it was run", &body)
+    Sensitive {
+        asked: one.asked.clone(),
+        machine: one.machine.clone(),
+        plain: of(one.plain),
+        still: one.still,
+        rows: one.inputs.iter().map(row).collect(),
+    }
 }
 
-fn raw(inputs: &Inputs) -> String {
-    let n: usize = inputs.runs.iter().map(|r| r.rows.len()).sum();
-    section(
-        "raw",
-        "Every row",
-        &format!(
-            "<details><summary>{n} rows, as measured</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" \
-             aria-label=\"Every row\">{}</div></details>\n",
-            table::raw(inputs.runs)
-        ),
-    )
+fn finding(finding: &Finding) -> Fact {
+    Fact {
+        what: finding.what.clone(),
+        state: match finding.state {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        },
+        fact: finding.fact.clone(),
+        advice: finding.advice.clone().unwrap_or_default(),
+    }
+}
+
+/// What is not in the report, and the command that adds it.
+fn missing(inputs: &Inputs) -> Vec<(String, String)> {
+    let absent = EXPECTED.iter().filter(|(what, ..)| inputs.runs.iter().all(|run| run.what != *what));
+    absent.map(|(_, title, command)| (title.to_string(), command.to_string())).collect()
 }

@@ -1,11 +1,10 @@
 //! Summary: the report for a terminal, and its rows for a spreadsheet.
 
-use super::chart::cases;
-use super::headline::headline;
-use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
-use super::markup::amount;
-use super::words::{self, bound, compared, interval, measured, promises, tally};
-use super::{imagined, imagined_parts, timeline, topo_picture};
+use super::answers::{self, Answer, Standing};
+use super::inputs::{Inputs, State};
+use super::markup::{amount, digits};
+use super::words::{self, bound, compared, interval};
+use super::{EXPECTED, PROBE_COMMAND, SIM_COMMAND, cases, imagined, machine_picture, tally};
 use warmcore_results::{Bound, Results, Row};
 
 /// A sentence wraps at this many characters.
@@ -16,20 +15,36 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
 }
 
-/// What a person reads first: the sentence, the machine, the promises.
+/// What a person reads first: how many comparisons stand how, the machine, and each comparison.
 pub fn short(inputs: &Inputs) -> String {
-    let mut out = format!(
-        "{}\n\n{}.\n",
-        wrapped(&[headline(inputs), tally(promises(inputs)).unwrap_or_default()].join(" ")),
-        topo_picture::in_words(inputs.topology)
-    );
-    let promised = promises(inputs).map(|(row, target)| {
-        let standing = target.standing(row);
-        let mut cells = vec![row.case.clone(), measured(row), amount(row.median, &row.unit)];
-        cells.extend([interval(row).unwrap_or_default(), bound(row, target), standing.word().to_owned()]);
-        cells
-    });
-    out += &table("Promises", promised.collect());
+    let mut out = format!("{}\n\n{}.\n", wrapped(&tally(inputs)), machine_picture::in_words(inputs.topology));
+    let row = |answer: &Answer| {
+        let [low, high] = answer.interval.map(digits);
+        let beside = format!("beside {}", answer.alternative);
+        let times = format!("{}×", digits(answer.times));
+        let standing = answer.standing();
+        let longer = match standing {
+            Standing::Undecided => format!("longer: {}", answer.command),
+            _ => String::new(),
+        };
+        vec![
+            standing.word().to_owned(),
+            times,
+            format!("{low} … {high}"),
+            answer.what.to_owned(),
+            beside,
+            longer,
+        ]
+    };
+    for (title, answers) in [
+        (
+            "Your tasks, on tokio and on Warmcore (how many times better Warmcore is)",
+            answers::tasks(inputs.runs),
+        ),
+        ("Per-CPU data and budgets, beside what one would use instead", answers::data(inputs.runs)),
+    ] {
+        out += &table(title, answers.iter().map(row).collect());
+    }
     if let Some(told) = words::disturbed(inputs.runs) {
         out += &format!("\n{}\n", wrapped(&told));
     }
@@ -43,7 +58,8 @@ pub fn run_table(run: &Results) -> String {
     for row in cases(run).into_iter().flat_map(|case| run.rows.iter().filter(move |r| r.case == case)) {
         let mut cells = vec![row.case.clone(), compared(row), row.metric.clone()];
         cells.extend([row.p25, row.median, row.min, row.max].map(|v| amount(v, &row.unit)));
-        let standing = row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), t.standing(row).word()));
+        let standing =
+            row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), words::standing(t.standing(row))));
         let noisy = (row.noisy && row.target.is_none()).then(|| "noisy".to_owned());
         cells.extend([row.n.to_string(), standing.or(noisy).unwrap_or_default()]);
         lines.push(cells);
@@ -57,22 +73,7 @@ pub fn run_table(run: &Results) -> String {
     );
     let disturbed = words::disturbed(std::slice::from_ref(run));
     let disturbed = disturbed.map(|told| told + "\n").unwrap_or_default();
-    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timelines(run)))
-}
-
-/// The ids over time, if they were recorded.
-fn timelines(run: &Results) -> String {
-    if run.timelines.is_empty() {
-        return String::new();
-    }
-    // Ids stand left: a line of them is no number.
-    let rows: Vec<Vec<String>> = timeline::rows(run);
-    let widths = |i: usize| rows.iter().filter_map(|r| Some(r.get(i)?.chars().count())).max().unwrap_or(0);
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().enumerate().map(|(i, cell)| format!("  {cell:<width$}", width = widths(i)));
-        cells.collect::<String>().trim_end().to_owned() + "\n"
-    };
-    format!("\n{}\n{}", timeline::title(run), rows.iter().map(line).collect::<String>())
+    printable(&format!("{}\n{}{load}\n{disturbed}", run.command, columns(&lines)))
 }
 
 /// A name that came from outside must not steer the terminal.
@@ -109,10 +110,9 @@ pub fn summary(inputs: &Inputs) -> String {
             &format!("{}  ({}; {})", run.what, run.command, run.percpu_backend),
             rows.map(cells).collect(),
         );
-        out += &timelines(run);
     }
-    let simulated: Vec<String> =
-        inputs.imagined.iter().flat_map(|imagined| imagined_parts::text(imagined)).collect();
+    let simulated = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
+    let simulated: Vec<String> = simulated.map(imagined::text).unwrap_or_default();
     if !simulated.is_empty() {
         out += "\nSimulated\n";
         out.extend(simulated.iter().map(|line| wrapped(&format!("- {line}")) + "\n"));
@@ -131,7 +131,7 @@ pub fn summary(inputs: &Inputs) -> String {
         absent.map(|(what, _, by)| vec![what.to_string(), by.to_string()]).collect();
     absent.extend(inputs.probe.is_none().then(|| vec!["topo-probe".into(), PROBE_COMMAND.into()]));
     let tables = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
-    absent.extend(tables.is_none().then(|| vec!["sim-tables".into(), imagined::COMMAND.into()]));
+    absent.extend(tables.is_none().then(|| vec!["sim-tables".into(), SIM_COMMAND.into()]));
     out += &table("Not run; the command that adds it", absent);
     printable(&out)
 }
@@ -187,7 +187,7 @@ pub fn raw_csv(runs: &[Results]) -> String {
         cells.extend([quoted(row.over.as_deref().unwrap_or_default()), kind.to_owned()]);
         cells.extend([
             number(target.map(|t| t.value)),
-            target.map(|t| t.standing(row).word().to_owned()).unwrap_or_default(),
+            target.map(|t| words::standing(t.standing(row)).to_owned()).unwrap_or_default(),
         ]);
         out += &(cells.join(",") + "\r\n");
     }

@@ -304,7 +304,8 @@ impl<T: Item> FreeList<T> {
             let slot = probable_slot(stacks.words.slots());
             let popped = stacks.try_lock(slot).and_then(|stack| stack.pop());
             return popped.or_else(|| {
-                self.refill(&mut *ignore_poison(self.depot.lock()), |items| stacks.keep(slot, items))
+                let mut depot = ignore_poison(self.depot.lock());
+                self.refill(&mut depot, |items| stacks.keep(slot, items))
             });
         }
         let area = registered();

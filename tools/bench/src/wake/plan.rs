@@ -15,7 +15,7 @@ impl Plan {
     /// For cases in which something happens all the time.
     pub fn busy(effort: Effort) -> Self {
         match effort.is_quick() {
-            true => Self { rounds: 5, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
+            true => Self { rounds: 9, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
             false => Self { rounds: 15, warm: Duration::from_millis(6), measure: Duration::from_millis(30) },
         }
     }

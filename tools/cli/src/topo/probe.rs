@@ -11,6 +11,7 @@
 
 use super::pairs::pairs;
 use super::verdict::{Timed, verdict};
+use super::working_set;
 use anyhow::{Context, bail, ensure};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -81,7 +82,8 @@ pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -
             spread_ns[i][j] = Some((pair.lo_ns, pair.hi_ns));
         }
     }
-    Ok(Probe { cpus, hand_over_ns, spread_ns, verdict, noisy })
+    let working_sets = working_set::time(topology, &pairs)?;
+    Ok(Probe { cpus, hand_over_ns, spread_ns, working_sets, verdict, noisy })
 }
 
 /// The slices of each pair, in ns one way; those that were given up are missing.
@@ -121,7 +123,7 @@ fn plan(pairs: u32) -> (u32, Duration) {
 }
 
 /// Puts the thread back on the CPUs that it was allowed.
-struct AffinityGuard(CpuSet);
+pub(super) struct AffinityGuard(pub(super) CpuSet);
 
 impl Drop for AffinityGuard {
     fn drop(&mut self) {

@@ -108,7 +108,14 @@ mod tests {
         let spread =
             |row: &Vec<Option<f64>>| row.iter().map(|ns| ns.map(|ns| (ns - 1.0, ns + 1.0))).collect();
         let spread_ns = hand_over_ns.iter().map(spread).collect();
-        Probe { cpus: cpus.to_vec(), hand_over_ns, spread_ns, verdict: "The verdict.".into(), noisy: false }
+        Probe {
+            cpus: cpus.to_vec(),
+            hand_over_ns,
+            spread_ns,
+            working_sets: Vec::new(),
+            verdict: "The verdict.".into(),
+            noisy: false,
+        }
     }
 
     #[test]

@@ -1,0 +1,322 @@
+//! The questions that a report answers, and the rows of the results that answer them.
+//!
+//! An answer compares Warmcore with one named alternative: how many times better it is, with the 95 % interval of the
+//! ratio, slice by slice. A ratio row says which of its two variants stands below the line, and its metric says whether
+//! more is better, so every answer is turned the same way: above 1, Warmcore is better.
+
+use warmcore_results::{Results, Row};
+
+/// A difference of at most 5 % is no difference that a user would move for.
+pub(super) const LEVEL: f64 = 1.05;
+
+/// How Warmcore stands to an alternative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// All of the interval is on the good side, and some of it beyond [`LEVEL`].
+    Ahead,
+    /// All of the interval is within [`LEVEL`] of 1.
+    Level,
+    /// All of the interval is on the bad side, and some of it beyond [`LEVEL`].
+    Behind,
+    /// The interval holds 1 and reaches beyond [`LEVEL`]: a longer run may tell.
+    Undecided,
+}
+
+impl Standing {
+    /// All of them, in the order in which they are told.
+    pub const ALL: [Self; 4] = [Self::Ahead, Self::Level, Self::Behind, Self::Undecided];
+
+    /// Where an interval of ratios, above 1 is better, stands.
+    pub fn of([low, high]: [f64; 2]) -> Self {
+        if low >= 1.0 / LEVEL && high <= LEVEL {
+            Self::Level
+        } else if low > 1.0 {
+            Self::Ahead
+        } else if high < 1.0 {
+            Self::Behind
+        } else {
+            Self::Undecided
+        }
+    }
+
+    /// In a word; it is also the class of the page's style.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ahead => "ahead",
+            Self::Level => "level",
+            Self::Behind => "behind",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
+/// Warmcore beside one alternative.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Answer {
+    /// What was compared: `a counter add, 16 counters in turn`.
+    pub what: &'static str,
+    /// The other side: `a relaxed atomic`.
+    pub alternative: &'static str,
+    /// How many times better Warmcore is.
+    pub times: f64,
+    /// The 95 % interval of `times`.
+    pub interval: [f64; 2],
+    /// What Warmcore reached, in its unit, if the run has that row.
+    pub ours: Option<(f64, String)>,
+    /// What the alternative reached.
+    pub other: Option<(f64, String)>,
+    /// The command that measures it longer.
+    pub command: String,
+}
+
+impl Answer {
+    /// How Warmcore stands to the alternative.
+    pub fn standing(&self) -> Standing {
+        Standing::of(self.interval)
+    }
+}
+
+/// A question: which rows answer it.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    what: &'static str,
+    alternative: &'static str,
+    /// The run: `wake`.
+    run: &'static str,
+    case: &'static str,
+    /// The metric of the ratio: `ratio`, `ratio, p99`.
+    ratio: &'static str,
+    /// The metric of both sides: `time`, `p99`.
+    metric: &'static str,
+    /// As the results call the alternative.
+    variant: &'static str,
+}
+
+/// Words, alternative, run, case, metric of the ratio, metric of both sides, variant.
+const fn ask(
+    what: &'static str,
+    alternative: &'static str,
+    [run, case, ratio, metric, variant]: [&'static str; 5],
+) -> Question {
+    Question { what, alternative, run, case, ratio, metric, variant }
+}
+
+const TASKS: &[Question] = &[
+    ask(
+        "4 tasks walk 256 KiB each and yield: walks of the slowest task",
+        "tokio",
+        ["wake", "warm.yield.chase.4x256K", "ratio, slowest task", "slowest task", "tokio"],
+    ),
+    ask(
+        "4 tasks walk 256 KiB each and yield: walks of all",
+        "tokio",
+        ["wake", "warm.yield.chase.4x256K", "ratio", "touches", "tokio"],
+    ),
+    ask(
+        "4 tasks walk 256 KiB each and yield: walks of all",
+        "tokio, one runtime per core",
+        ["wake", "warm.yield.chase.4x256K", "ratio", "touches", "tokio per core"],
+    ),
+    ask(
+        "a ping beside 64 tasks that compute 20 µs at a time: p99 of a wake",
+        "tokio",
+        ["wake", "noisy.20us", "ratio", "p99", "tokio"],
+    ),
+    ask(
+        "16 pairs of tasks that ping-pong: round trips",
+        "tokio",
+        ["wake", "pingpong.channel.16", "ratio", "round trips", "tokio"],
+    ),
+    ask("HTTP, 8 connections: requests", "tokio", ["http", "hello.8", "ratio", "requests", "tokio"]),
+    ask("HTTP, 64 connections: requests", "tokio", ["http", "hello.64", "ratio", "requests", "tokio"]),
+    ask(
+        "HTTP, 64 connections: p99 of a request",
+        "tokio",
+        ["http", "hello.64", "ratio, p99", "p99", "tokio"],
+    ),
+];
+
+const DATA: &[Question] = &[
+    ask(
+        "a counter add, 16 counters in turn",
+        "a relaxed atomic",
+        ["percpu", "counter.add.called", "ratio", "time", "relaxed atomic"],
+    ),
+    ask(
+        "a counter add, 16 counters in turn",
+        "a thread-local add",
+        ["percpu", "counter.add.called", "ratio", "time", "thread-local += 1"],
+    ),
+    ask(
+        "a counter add while another CPU adds",
+        "one shared atomic",
+        ["percpu", "counter.add.2threads", "ratio", "time", "relaxed atomic"],
+    ),
+    ask(
+        "reading a counter",
+        "a padded atomic per CPU",
+        ["percpu", "sum", "ratio", "time", "a padded atomic per CPU number"],
+    ),
+    ask(
+        "a buffer from a free list and back",
+        "malloc and free",
+        ["percpu", "freelist.pair.called", "ratio", "time", "malloc + free"],
+    ),
+    ask(
+        "a buffer from a free list and back",
+        "crossbeam's queue",
+        ["percpu", "freelist.pair.called", "ratio", "time", "crossbeam ArrayQueue"],
+    ),
+    ask(
+        "a charge against a limit, 3 levels deep, through a call",
+        "one shared atomic",
+        ["budget", "hit", "ratio", "time", "one shared atomic, in a function"],
+    ),
+    ask(
+        "a charge while another CPU charges",
+        "one shared atomic",
+        ["budget", "hit.2threads", "ratio", "time", "one shared atomic, in a function"],
+    ),
+    ask(
+        "a charge while another CPU charges",
+        "three atomics, leaf to root",
+        ["budget", "hit.2threads", "ratio", "time", "three atomics, leaf to root"],
+    ),
+];
+
+/// Which side of a metric is the good one.
+fn is_more_better(metric: &str) -> bool {
+    ["touches", "slowest task", "round trips", "messages", "requests", "polls"].contains(&metric)
+}
+
+/// Answers to what a user asks of the runtime.
+pub(super) fn tasks(runs: &[Results]) -> Vec<Answer> {
+    answers(TASKS, runs)
+}
+
+/// Answers to what a user asks of per-CPU data and budgets.
+pub(super) fn data(runs: &[Results]) -> Vec<Answer> {
+    answers(DATA, runs)
+}
+
+fn answers(questions: &[Question], runs: &[Results]) -> Vec<Answer> {
+    questions.iter().filter_map(|question| answer(question, runs)).collect()
+}
+
+/// Whether `variant` is Warmcore's on any backend, called as `other` is: inlined into the loop, or through a function.
+fn is_ours(variant: &str, other: &str) -> bool {
+    const CALLED: &str = ", in a function";
+    let name = variant.strip_suffix(CALLED);
+    name.is_some() == other.ends_with(CALLED)
+        && ["warmcore", "warmcore rseq", "warmcore atomic", "warmcore plain"]
+            .contains(&name.unwrap_or(variant))
+}
+
+fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
+    // A case may be in several files of a folder: the last one is the newest.
+    let in_case = |row: &&Row| row.case == question.case;
+    let rows = runs.iter().rev().filter(|run| run.what == question.run);
+    let (run, ratio, is_ours_above) = rows.into_iter().find_map(|run| {
+        let ratios = run.rows.iter().filter(in_case).filter(|row| row.metric == question.ratio);
+        ratios.into_iter().find_map(|row| {
+            let over = row.over.as_deref()?;
+            let is_above = over == question.variant && is_ours(&row.variant, over);
+            let is_below = row.variant == question.variant && is_ours(over, &row.variant);
+            (is_above || is_below).then_some((run, row, is_above))
+        })
+    })?;
+    let ours = if is_ours_above { &ratio.variant } else { ratio.over.as_ref()? };
+    let value = |variant: &str| {
+        let mut rows = run.rows.iter().filter(in_case);
+        let row = rows.find(|row| row.variant == variant && row.metric == question.metric)?;
+        Some((row.median, row.unit.clone()))
+    };
+    let [low, high] = ratio.ci95.unwrap_or([ratio.median; 2]);
+    // Of times the larger one is worse.
+    let is_turned = is_ours_above != is_more_better(question.metric);
+    let (times, interval) =
+        if is_turned { (1.0 / ratio.median, [1.0 / high, 1.0 / low]) } else { (ratio.median, [low, high]) };
+    Some(Answer {
+        what: question.what,
+        alternative: question.alternative,
+        times,
+        interval,
+        ours: value(ours),
+        other: value(question.variant),
+        command: format!("warmcore bench {} --case {}", question.run, case_name(question.case)),
+    })
+}
+
+/// The case as the command takes it: a case of warm sets measures several shapes.
+fn case_name(case: &str) -> &str {
+    match case.rsplit_once('.') {
+        Some((family, _)) if case.starts_with("warm.") => family,
+        _ => case,
+    }
+}
+
+/// Operations of which the report draws all that one would use instead: the run, the case, and by class of the legend the
+/// variant's name.
+type Ways = &'static [(usize, &'static str)];
+const OPERATIONS: [(&str, &str, &str, Ways); 7] = [
+    (
+        "a counter add, 16 counters in turn",
+        "percpu",
+        "counter.add.called",
+        &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1")],
+    ),
+    (
+        "a counter add while another CPU adds",
+        "percpu",
+        "counter.add.2threads",
+        &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1"), (3, "std Mutex")],
+    ),
+    ("reading a counter", "percpu", "sum", &[(0, "warmcore"), (1, "relaxed atomic")]),
+    (
+        "a buffer from a free list and back",
+        "percpu",
+        "freelist.pair.called",
+        &[(0, "warmcore"), (3, "std Mutex<Vec>"), (4, "malloc + free")],
+    ),
+    (
+        "entering a tenant and leaving it",
+        "cid",
+        "cid.enter",
+        &[(0, "warmcore tenant"), (2, "thread_local crate, a slot"), (3, "std Mutex")],
+    ),
+    (
+        "a charge against a limit, 3 levels deep",
+        "budget",
+        "hit",
+        &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
+    ),
+    (
+        "a charge while another CPU charges",
+        "budget",
+        "hit.2threads",
+        &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
+    ),
+];
+
+/// Whether a row's variant is the one that is called `name`; Warmcore's names have the backend in them.
+fn is_called(variant: &str, name: &str) -> bool {
+    let plain = ["rseq", "atomic", "plain"].iter().find_map(|backend| {
+        let rest = variant.strip_prefix("warmcore ")?.strip_prefix(backend)?;
+        Some(format!("warmcore{rest}"))
+    });
+    plain.as_deref().unwrap_or(variant) == name
+}
+
+/// What the ways of doing an operation take, for each operation that was measured.
+pub(super) fn operations(runs: &[Results]) -> Vec<super::plot::Operation> {
+    let time = |run: &str, case: &str, name: &str| {
+        let rows = runs.iter().rev().filter(|results| results.what == run).flat_map(|results| &results.rows);
+        let mut rows = rows.filter(|row| row.case == case && row.metric == "time" && row.over.is_none());
+        rows.find(|row| is_called(&row.variant, name)).map(|row| row.median)
+    };
+    let operations = OPERATIONS.iter().map(|(name, run, case, ways)| {
+        let times = ways.iter().filter_map(|(class, way)| Some((*class, time(run, case, way)?))).collect();
+        super::plot::Operation { name, times }
+    });
+    operations.filter(|operation| operation.times.len() > 1).collect()
+}

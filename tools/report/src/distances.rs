@@ -1,0 +1,72 @@
+//! What it costs to move data on this machine, by what two CPUs share.
+
+use super::inputs::Probe;
+use super::markup::amount;
+use std::collections::BTreeMap;
+use warmcore_topo::{Distance, Topology};
+use warmcore_types::CpuId;
+
+/// The pairs of CPUs that share the same thing, and what moving data between them costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Move {
+    /// What they share: `the core`, `the node`.
+    pub shared: &'static str,
+    /// How many pairs were timed.
+    pub pairs: usize,
+    /// One cache line: the median of the pairs, with the least and the most.
+    pub line: String,
+    /// A working set of 256 KiB, if it was timed.
+    pub working_set: String,
+}
+
+fn shared(distance: Distance) -> &'static str {
+    match distance {
+        Distance::Same => "itself",
+        Distance::Smt => "the core",
+        Distance::Llc => "the last-level cache",
+        Distance::Node => "the node",
+        Distance::Socket => "the socket",
+        Distance::Other => "only the machine",
+    }
+}
+
+/// By distance, the nearest first.
+pub(super) fn moves(t: &Topology, probe: &Probe) -> Vec<Move> {
+    let mut lines: BTreeMap<Distance, Vec<f64>> = BTreeMap::new();
+    for (i, a) in probe.cpus.iter().enumerate() {
+        for (j, b) in probe.cpus.iter().enumerate() {
+            let time = probe.hand_over_ns.get(i).and_then(|row| row.get(j).copied().flatten());
+            if let (Some(ns), Some(distance)) = (time, t.distance(CpuId(*a), CpuId(*b)))
+                && distance != Distance::Same
+            {
+                lines.entry(distance).or_default().push(ns);
+            }
+        }
+    }
+    let mut sets: BTreeMap<Distance, f64> = BTreeMap::new();
+    for set in &probe.working_sets {
+        if let Some(distance) = t.distance(CpuId(set.from), CpuId(set.to)) {
+            sets.insert(distance, set.ns);
+        }
+    }
+    let all: std::collections::BTreeSet<Distance> = lines.keys().chain(sets.keys()).copied().collect();
+    let of = |distance: Distance| {
+        let mut times = lines.remove(&distance).unwrap_or_default();
+        times.sort_by(f64::total_cmp);
+        let line = match times[..] {
+            [] => String::new(),
+            [one] => amount(one, "ns"),
+            [least, .., most] => {
+                format!(
+                    "{} ({} … {})",
+                    amount(times[times.len() / 2], "ns"),
+                    amount(least, "ns"),
+                    amount(most, "ns")
+                )
+            }
+        };
+        let working_set = sets.get(&distance).map(|ns| amount(*ns, "ns")).unwrap_or_default();
+        Move { shared: shared(distance), pairs: times.len(), line, working_set }
+    };
+    all.into_iter().map(of).collect()
+}

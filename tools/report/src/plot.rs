@@ -1,0 +1,456 @@
+//! Charts, drawn by plotters as SVG that follows the page's colours.
+//!
+//! Plotters writes a colour as an attribute. Here it gets codes ([`INKS`]); rules of a style sheet, which are stronger than
+//! attributes, give each code the page's variable for it, light or dark. A chart is [`WIDTH`] units wide, so that its text
+//! can be read at the width of a phone.
+
+use crate::answers::{Answer, LEVEL, Standing};
+use crate::markup::{COLOURS, PALETTE, amount, digits, esc, tick, tick_of};
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use warmcore_results::{Row, Span, Timeline};
+
+/// Units from the left to the right edge.
+const WIDTH: u32 = 520;
+/// The text's size.
+const TEXT: u32 = 14;
+/// From one row of a chart to the next.
+const ROW: u32 = 46;
+/// Above the first and below the last row.
+const MARGINS: (u32, u32) = (8, 44);
+/// Left and right of the scale; a label below its end needs half of its width there.
+const SIDE: u32 = 28;
+/// Left of text.
+const INDENT: i32 = 8;
+
+/// What a colour means. Plotters gets a code for it, the page and a picture alone the palette's colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ink {
+    Text,
+    Quiet,
+    Line,
+    Band,
+    Ours,
+    Good,
+    Bad,
+    Open,
+    /// A hue that only tells things apart, counted from 0.
+    Hue(usize),
+}
+
+/// The inks by code, with the palette's names.
+const INKS: [(Ink, &str); 8 + COLOURS] = [
+    (Ink::Text, "ink"),
+    (Ink::Quiet, "muted"),
+    (Ink::Line, "rule"),
+    (Ink::Band, "tint"),
+    (Ink::Ours, "accent"),
+    (Ink::Good, "good"),
+    (Ink::Bad, "bad"),
+    (Ink::Open, "open"),
+    (Ink::Hue(0), "id0"),
+    (Ink::Hue(1), "id1"),
+    (Ink::Hue(2), "id2"),
+    (Ink::Hue(3), "id3"),
+    (Ink::Hue(4), "id4"),
+    (Ink::Hue(5), "id5"),
+    (Ink::Hue(6), "id6"),
+    (Ink::Hue(7), "id7"),
+];
+
+impl Ink {
+    fn rgb(self) -> RGBColor {
+        let code = INKS.iter().position(|(ink, _)| *ink == self).unwrap_or(0) as u8 + 1;
+        RGBColor(code, 1, 1)
+    }
+
+    fn of(standing: Standing) -> Self {
+        match standing {
+            Standing::Ahead => Self::Good,
+            Standing::Level => Self::Text,
+            Standing::Behind => Self::Bad,
+            Standing::Undecided => Self::Open,
+        }
+    }
+
+    /// The colour of a class of marks: Warmcore's is 0.
+    fn class(class: usize) -> Self {
+        if class == 0 { Self::Ours } else { Self::Hue([0, 3, 6, 5][(class - 1) % 4]) }
+    }
+}
+
+/// Plotters' code of each ink, as it stands in an attribute, and the ink's name in the palette.
+fn codes() -> impl Iterator<Item = (String, &'static str)> {
+    INKS.iter().enumerate().map(|(i, (_, name))| (format!("#{:02X}0101", i + 1), *name))
+}
+
+/// Text in a chart has the page's font and a rim that keeps it apart from lines below it.
+const TEXT_CSS: &str = "svg.chart text{font-family:system-ui,sans-serif;stroke-width:4px;stroke-linejoin:round;\
+                        paint-order:stroke;stroke:var(--paper)}\n";
+
+/// The page's rules for charts: a rule is stronger than the attribute that plotters wrote.
+pub(super) fn css() -> String {
+    let rules = codes().map(|(code, name)| {
+        format!("[fill=\"{code}\"]{{fill:var(--{name})}}[stroke=\"{code}\"]{{stroke:var(--{name})}}\n")
+    });
+    TEXT_CSS.chars().chain(rules.collect::<String>().chars()).collect()
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws on an area of `height`. A picture alone gets a style sheet of its own; in a page the page's is used.
+fn drawn(height: u32, label: &str, draw: impl FnOnce(&Area<'_>)) -> String {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        draw(&area);
+        area.present().expect("text is written into memory");
+    }
+    // Plotters gives the size in pixels; the page gives the width.
+    let rest = svg.split_once('>').map_or("", |(_, rest)| rest);
+    format!(
+        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">{rest}",
+        esc(label)
+    )
+}
+
+/// A picture that is a file of its own: its colours are plain values, and a program that knows style sheets also has the
+/// dark ones.
+pub(super) fn alone(svg: &str) -> String {
+    let value = |name: &str, is_dark: bool| {
+        let found = PALETTE.iter().find(|(known, ..)| *known == name);
+        found.map_or("#000000", |(_, light, dark)| if is_dark { dark } else { light })
+    };
+    let mut dark = format!(".paper{{fill:{}}}", value("paper", true));
+    let mut svg = svg.to_owned();
+    for (code, name) in codes() {
+        // Two inks with one light colour are told apart by nothing: they have one dark colour too.
+        let (light, night) = (value(name, false), value(name, true));
+        svg = svg.replace(&code, light);
+        dark += &format!("[fill=\"{light}\"]{{fill:{night}}}[stroke=\"{light}\"]{{stroke:{night}}}");
+    }
+    let paper = value("paper", false);
+    let text = TEXT_CSS.replace("var(--paper)", paper);
+    let night = format!("svg.chart text{{stroke:{}}}{dark}", value("paper", true));
+    let (head, rest) = svg.split_once('>').unwrap_or_default();
+    format!(
+        "{head} xmlns=\"http://www.w3.org/2000/svg\"><style>{text}@media (prefers-color-scheme:dark){{{night}}}</style>\
+         <rect class=\"paper\" fill=\"{paper}\" width=\"100%\" height=\"100%\"/>{rest}\n"
+    )
+}
+
+fn style(size: u32, ink: Ink, h: HPos) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&ink.rgb()).pos(Pos::new(h, VPos::Center))
+}
+
+fn text(area: &Area<'_>, at: (i32, i32), text: &str, ink: Ink, h: HPos) {
+    area.draw_text(text, &style(TEXT, ink, h), at).expect("text is written into memory");
+}
+
+fn line(area: &Area<'_>, from: (i32, i32), to: (i32, i32), ink: Ink, width: u32) {
+    let path = PathElement::new(vec![from, to], ink.rgb().stroke_width(width));
+    area.draw(&path).expect("text is written into memory");
+}
+
+/// A scale of powers: where a value stands.
+struct Log {
+    low: f64,
+    high: f64,
+}
+
+impl Log {
+    /// From the largest step that is at most the least value to the smallest one that is at least the largest.
+    fn around(values: impl Iterator<Item = f64>, steps: &[f64]) -> Self {
+        let (least, most) = values
+            .filter(|v| *v > 0.0)
+            .fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
+        let low = steps.iter().rev().find(|step| **step <= least).unwrap_or(&steps[0]);
+        let high = steps.iter().find(|step| **step >= most).unwrap_or(&steps[steps.len() - 1]);
+        Self { low: *low, high: *high }
+    }
+
+    fn x(&self, value: f64) -> i32 {
+        let scale = RangedCoordf64::from(self.low.log10()..self.high.log10());
+        let (left, right) = (SIDE as i32, (WIDTH - SIDE) as i32);
+        scale.map(&value.clamp(self.low, self.high).log10(), (left, right))
+    }
+}
+
+/// 1, 2 and 5 of each power of ten from 0.001 to a billion.
+fn steps() -> Vec<f64> {
+    (-3..10).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power))).collect()
+}
+
+/// The steps of a scale, and whether each has room for a label.
+fn ticks(low: f64, high: f64) -> Vec<(f64, bool)> {
+    let all: Vec<f64> = steps().into_iter().filter(|step| (low..=high).contains(step)).collect();
+    let is_wide = all.len() > 9;
+    all.into_iter().map(|step| (step, !is_wide || step.log10().fract().abs() < 1e-9)).collect()
+}
+
+/// Vertical lines and their labels, as many as have room.
+fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64) -> String) {
+    for (step, has_label) in ticks(scale.low, scale.high) {
+        line(area, (scale.x(step), top), (scale.x(step), bottom), Ink::Line, 1);
+        if has_label {
+            text(area, (scale.x(step), bottom + 14), &label(step), Ink::Quiet, HPos::Center);
+        }
+    }
+}
+
+/// How many times better Warmcore is, a row per answer, on a logarithmic scale.
+pub(super) fn answers(answers: &[Answer], label: &str) -> String {
+    let height = MARGINS.0 + ROW * answers.len() as u32 + MARGINS.1;
+    let values = answers.iter().flat_map(|answer| answer.interval).chain([0.5, 2.0]);
+    let scale = Log::around(values, &steps());
+    drawn(height, label, |area| {
+        let bottom = (height - MARGINS.1) as i32;
+        let band = [(scale.x(1.0 / LEVEL), MARGINS.0 as i32), (scale.x(LEVEL), bottom)];
+        let band = Rectangle::new(band, Ink::Band.rgb().filled());
+        area.draw(&band).expect("text is written into memory");
+        grid(area, &scale, MARGINS.0 as i32, bottom, |step| format!("{step}×"));
+        line(area, (scale.x(1.0), MARGINS.0 as i32), (scale.x(1.0), bottom), Ink::Quiet, 2);
+        text(area, (INDENT, bottom + 34), "← the alternative is better", Ink::Quiet, HPos::Left);
+        text(area, (WIDTH as i32 - INDENT, bottom + 34), "Warmcore is better →", Ink::Quiet, HPos::Right);
+        for (i, answer) in answers.iter().enumerate() {
+            let top = (MARGINS.0 + ROW * i as u32) as i32;
+            let ink = Ink::of(answer.standing());
+            text(area, (INDENT, top + 10), answer.what, Ink::Text, HPos::Left);
+            let told = format!("{}× {}", digits(answer.times), answer.alternative);
+            text(area, (WIDTH as i32 - INDENT, top + 10), &told, ink, HPos::Right);
+            let y = top + 30;
+            let [low, high] = answer.interval.map(|end| scale.x(end));
+            line(area, (low, y), (high.max(low + 1), y), ink, 5);
+            let dot = Circle::new((scale.x(answer.times), y), 6, ink.rgb().filled());
+            area.draw(&dot).expect("text is written into memory");
+        }
+    })
+}
+
+/// Medians with their intervals, a line per variant, on a logarithmic scale of their unit.
+pub(super) fn variants(rows: &[&Row], label: &str) -> String {
+    const LINE: u32 = 40;
+    let rows: Vec<&&Row> = rows.iter().filter(|row| row.median > 0.0 && row.median.is_finite()).collect();
+    let Some(unit) = rows.first().map(|row| &*row.unit) else { return String::new() };
+    let height = MARGINS.0 + LINE * rows.len() as u32 + 26;
+    let ends = |row: &Row| row.ci95.unwrap_or([row.median; 2]);
+    let scale = Log::around(rows.iter().flat_map(|row| ends(row)).chain([rows[0].median]), &steps());
+    drawn(height, label, |area| {
+        let bottom = (height - 26) as i32;
+        grid(area, &scale, MARGINS.0 as i32, bottom, |step| tick_of(step, unit));
+        for (i, row) in rows.iter().enumerate() {
+            let top = (MARGINS.0 + LINE * i as u32) as i32;
+            let is_ours = row.variant.starts_with("warmcore");
+            let ink = if is_ours { Ink::Ours } else { Ink::Text };
+            text(area, (INDENT, top + 10), &row.variant, ink, HPos::Left);
+            let noisy = if row.noisy { " noisy" } else { "" };
+            let told = format!("{}{noisy}", amount(row.median, unit));
+            text(area, (WIDTH as i32 - INDENT, top + 10), &told, ink, HPos::Right);
+            let [low, high] = ends(row).map(|end| scale.x(end));
+            line(area, (low, top + 27), (high.max(low + 1), top + 27), ink, 5);
+            let dot = Circle::new((scale.x(row.median), top + 27), 5, ink.rgb().filled());
+            area.draw(&dot).expect("text is written into memory");
+        }
+    })
+}
+
+/// Which id each CPU had over time: a panel per policy, a lane per CPU, the id's number in its mark.
+pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
+    const LANE: i32 = 22;
+    let panel = |timeline: &Timeline| 30 + LANE * timeline.lanes.len() as i32;
+    let height = timelines.iter().map(panel).sum::<i32>() + 28;
+    let left = 60;
+    drawn(height as u32, label, |area| {
+        let mut top = 0;
+        for timeline in timelines {
+            let end = f64::from(timeline.end_ms.max(1));
+            let x = |ms: u32| left + (f64::from(ms) / end * f64::from(WIDTH as i32 - INDENT - left)) as i32;
+            text(area, (INDENT, top + 16), &timeline.policy, Ink::Text, HPos::Left);
+            for (i, lane) in timeline.lanes.iter().enumerate() {
+                let y = top + 30 + LANE * i as i32;
+                text(area, (INDENT, y + 9), &format!("CPU {}", lane.cpu), Ink::Quiet, HPos::Left);
+                let hue = |span: &Span| Ink::Hue(span.cid as usize % COLOURS).rgb();
+                for span in &lane.kept {
+                    let path = [(x(span.from_ms), y + 9), (x(span.to_ms), y + 9)];
+                    let path = PathElement::new(path, hue(span).stroke_width(3));
+                    area.draw(&path).expect("text is written into memory");
+                }
+                for span in &lane.bursts {
+                    let corners = [(x(span.from_ms), y), (x(span.to_ms).max(x(span.from_ms) + 14), y + 18)];
+                    let mark = Rectangle::new(corners, hue(span).filled());
+                    area.draw(&mark).expect("text is written into memory");
+                    let at = (corners[0].0 + 7, y + 9);
+                    text(area, at, &span.cid.to_string(), Ink::Text, HPos::Center);
+                }
+            }
+            top += panel(timeline);
+        }
+        let end = timelines.first().map_or(0, |timeline| timeline.end_ms);
+        text(area, (WIDTH as i32 - INDENT, height - 12), &format!("{end} ms"), Ink::Quiet, HPos::Right);
+    })
+}
+
+/// One operation and what each way of doing it takes.
+#[derive(Debug, Clone)]
+pub(super) struct Operation {
+    /// `a counter add`.
+    pub name: &'static str,
+    /// The class of each way (an index of the legend), and its time in ns.
+    pub times: Vec<(usize, f64)>,
+}
+
+/// Times of operations on one logarithmic scale, a mark for each way of doing it.
+pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> String {
+    let legend_height = 24 * legend.len().div_ceil(2) as u32 + 8;
+    let top = legend_height + MARGINS.0;
+    let height = top + ROW * operations.len() as u32 + 28;
+    let scale = Log::around(operations.iter().flat_map(|op| &op.times).map(|(_, ns)| *ns), &steps());
+    drawn(height, label, |area| {
+        let bottom = (height - 28) as i32;
+        for (i, name) in legend.iter().enumerate() {
+            let at = (SIDE as i32 + 8 + (i % 2) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / 2) as i32);
+            mark(area, at, i);
+            text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
+        }
+        grid(area, &scale, top as i32, bottom, tick);
+        for (i, operation) in operations.iter().enumerate() {
+            let y = (top + ROW * i as u32) as i32;
+            text(area, (INDENT, y + 10), operation.name, Ink::Text, HPos::Left);
+            let ends = operation.times.iter().map(|(_, ns)| scale.x(*ns));
+            if let (Some(left), Some(right)) = (ends.clone().min(), ends.max()) {
+                line(area, (left, y + 30), (right, y + 30), Ink::Line, 3);
+            }
+            // Warmcore's last: it lies on top.
+            for (class, ns) in operation.times.iter().rev() {
+                mark(area, (scale.x(*ns), y + 30), *class);
+            }
+        }
+    })
+}
+
+/// The mark of a class: its colour and its shape differ from the others'.
+fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
+    let ink = Ink::class(class).rgb();
+    let drawn = match class {
+        0 => area.draw(&Circle::new(at, 7, ink.filled())),
+        1 => area.draw(&Rectangle::new([(at.0 - 5, at.1 - 5), (at.0 + 5, at.1 + 5)], ink.filled())),
+        2 => area.draw(&TriangleMarker::new(at, 7, ink.filled())),
+        3 => area.draw(&Cross::new(at, 5, ink.stroke_width(3))),
+        _ => area.draw(&Circle::new(at, 5, ink.stroke_width(2))),
+    };
+    drawn.expect("text is written into memory");
+}
+
+/// One line of a chart of curves.
+#[derive(Debug, Clone)]
+pub(super) struct Curve {
+    /// What it shows: `published`.
+    pub name: String,
+    /// Its points, by x.
+    pub points: Vec<(f64, f64)>,
+    /// Its class: 0 is Warmcore's.
+    pub class: usize,
+    /// Drawn with marks only where others measured.
+    pub is_published: bool,
+}
+
+/// Curves over a number of CPUs, threads or clients, on a logarithmic scale below.
+pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, label: &str) -> String {
+    let names: Vec<(String, usize)> = {
+        let mut names: Vec<(String, usize)> = Vec::new();
+        for curve in curves.iter().filter(|curve| !curve.is_published) {
+            names.push((curve.name.clone(), curve.class));
+        }
+        names
+    };
+    let across = if names.iter().any(|(name, _)| name.chars().count() > 24) { 1 } else { 2 };
+    let top = 24 * names.len().div_ceil(across) as i32 + 12;
+    let height = top as u32 + 260;
+    let points = || curves.iter().flat_map(|curve| curve.points.iter().copied());
+    let xs = Log::around(points().map(|(x, _)| x), &powers_of_two());
+    let (least, most) = points().fold((f64::MAX, f64::MIN), |(a, b), (_, y)| (a.min(y), b.max(y)));
+    let ys = Log::around(points().map(|(_, y)| y), &steps());
+    let (low, high) = if is_log { (ys.low, ys.high) } else { nice(least.min(0.0), most.max(0.0)) };
+    let (left, right, bottom) = (70i32, (WIDTH - SIDE) as i32, height as i32 - 48);
+    let x = |value: f64| {
+        let share = (value.log10() - xs.low.log10()) / (xs.high.log10() - xs.low.log10()).max(1e-9);
+        left + (share * f64::from(right - left)).round() as i32
+    };
+    let y = |value: f64| {
+        let share = if is_log {
+            (value.max(low).log10() - low.log10()) / (high.log10() - low.log10()).max(1e-9)
+        } else {
+            (value - low) / (high - low).max(1e-9)
+        };
+        bottom - (share * f64::from(bottom - top)).round() as i32
+    };
+    drawn(height, label, |area| {
+        for (i, (name, class)) in names.iter().enumerate() {
+            let at = (16 + (i % across) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / across) as i32);
+            mark(area, at, *class);
+            text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
+        }
+        let ticks: Vec<(f64, bool)> = match is_log {
+            true => ticks(low, high),
+            false => (0..=4).map(|i| (low + (high - low) * f64::from(i) / 4.0, true)).collect(),
+        };
+        for (tick, has_label) in ticks {
+            line(area, (left, y(tick)), (right, y(tick)), Ink::Line, 1);
+            if has_label {
+                text(area, (left - 6, y(tick)), &short(tick), Ink::Quiet, HPos::Right);
+            }
+        }
+        text(area, (INDENT, bottom + 34), unit, Ink::Quiet, HPos::Left);
+        let mut labelled = -44;
+        for tick in powers_of_two().into_iter().filter(|t| (xs.low..=xs.high).contains(t)) {
+            if x(tick) - labelled >= 44 {
+                labelled = x(tick);
+                text(area, (x(tick), bottom + 14), &tick.to_string(), Ink::Quiet, HPos::Center);
+            }
+        }
+        text(area, (right, bottom + 34), x_name, Ink::Quiet, HPos::Right);
+        for curve in curves {
+            let ink = Ink::class(curve.class);
+            let points: Vec<(i32, i32)> = curve.points.iter().map(|(px, py)| (x(*px), y(*py))).collect();
+            if curve.is_published {
+                for at in points {
+                    let ring = Circle::new(at, 6, ink.rgb().stroke_width(2));
+                    area.draw(&ring).expect("text is written into memory");
+                }
+            } else {
+                let path = PathElement::new(points.clone(), ink.rgb().stroke_width(2));
+                area.draw(&path).expect("text is written into memory");
+                points.into_iter().for_each(|at| mark(area, at, curve.class));
+            }
+        }
+    })
+}
+
+/// A number of an axis: `20k`.
+fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{}M", value / 1e6),
+        v if v >= 1e3 => format!("{}k", value / 1e3),
+        // Four steps of a power of ten: more digits are an error of rounding.
+        _ => format!("{}", (value * 1e6).round() / 1e6),
+    }
+}
+
+fn powers_of_two() -> Vec<f64> {
+    (0..=14).map(|power| f64::from(1u32 << power)).collect()
+}
+
+/// The bounds of a scale with four equal steps that holds both.
+fn nice(low: f64, high: f64) -> (f64, f64) {
+    let step = (high - low).max(1e-9) / 4.0;
+    let power = 10f64.powf(step.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].iter().map(|s| s * power).find(|s| *s >= step).unwrap_or(step);
+    let low = (low / step).floor() * step;
+    let mut steps = 4.0;
+    while low + steps * step < high {
+        steps += 4.0;
+    }
+    (low, low + steps * step)
+}
