@@ -48,7 +48,8 @@ fn reqwest_asks_axum_from_many_tasks() {
     as_task(2, async {
         let (listener, at) = listen().await;
         let (end, ends) = oneshot::channel::<()>();
-        let server = spawn(http::serve(listener, app()).with_graceful_shutdown(async move { _ = ends.await }).run());
+        let server =
+            spawn(http::serve(listener, app()).with_graceful_shutdown(async move { _ = ends.await }).run());
         let client = reqwest::Client::new();
         let clients: Vec<_> = (0..16)
             .map(|task| {
@@ -140,7 +141,8 @@ fn tonic_over_our_serve_and_executor_spawns_no_connection_on_tokio() {
         let (reporter, service) = tonic_health::server::health_reporter();
         let router = tonic::service::Routes::new(service).prepare().into_axum_router();
         let (end, ends) = oneshot::channel::<()>();
-        let server = spawn(http::serve(listener, router).with_graceful_shutdown(async move { _ = ends.await }).run());
+        let server =
+            spawn(http::serve(listener, router).with_graceful_shutdown(async move { _ = ends.await }).run());
         let endpoint = Endpoint::new(format!("http://{at}")).unwrap().executor(Executor::current());
         let channel = endpoint.connect().await.unwrap();
         use_health(channel, reporter).await;
