@@ -1,10 +1,9 @@
-//! runtime-derive: `#[warmcore::main]` and `#[warmcore::test]`, for the facade to re-export.
+//! The attributes `#[warmcore::main]` and `#[warmcore::test]`, which the crate `warmcore` re-exports.
 //!
-//! Model.   The function stays what it was, async and with its own return type, inside of one that is not async,
-//!          makes a runtime and blocks on it. So the compiler checks the body where it stands, and underlines
-//!          what the user wrote. Attributes go to the outer one. What can be seen in the source (an argument, a
-//!          policy that is none) is an error here, at its word.
-//! Number.  A test has two workers if it says nothing: the least with which two tasks can run at once.
+//! The annotated function keeps its body, its return type and `async`, inside a function that is not async, builds a
+//! runtime and blocks on the inner one. So the compiler checks the body in place, and its errors point at what the user
+//! wrote. Attributes go to the outer function. Mistakes that can be seen in the source, such as an unknown argument or
+//! policy, are compile errors at the word that is wrong.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -13,14 +12,14 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote};
 
-/// What a policy is called, and its variant of `warmcore_sched::PolicyKind`.
+/// Each policy's name, and its variant of `warmcore_sched::PolicyKind`.
 const POLICIES: [(&str, &str); 2] = [("home", "Home"), ("shared-queue", "SharedQueue")];
 
-/// The most workers that a runtime takes.
+/// Most workers of a runtime.
 const WORKERS_MAX: usize = 4096;
 
-/// Runs an `async fn main` on a Warmcore runtime. The function's own body runs on the main thread; what it spawns
-/// runs on the workers. `main` may return whatever a `main` may, so `?` works.
+/// Runs an `async fn main` on a Warmcore runtime. The function's body runs on the main thread; tasks that it spawns
+/// run on the workers. `main` may return any type that a `main` may return, so `?` works.
 ///
 /// ```ignore
 /// #[warmcore::main]
@@ -31,25 +30,26 @@ const WORKERS_MAX: usize = 4096;
 /// }
 /// ```
 ///
-/// | argument | meaning | if nothing is said |
+/// | argument | meaning | default |
 /// |---|---|---|
-/// | `worker_threads = 4` | how many workers | one per CPU that the process may use |
-/// | `policy = "home"` | where wakes go: `home` or `shared-queue` | `home` |
-/// | `name = "orders"` | what the threads are called | `warmcore` |
-/// | `crate = ::warmcore` | where `Runtime` and `PolicyKind` are found, for crates that re-export them | `::warmcore` |
+/// | `worker_threads = 4` | number of workers | one for each CPU that the process may use |
+/// | `policy = "home"` | where woken tasks go: `home` or `shared-queue` | `home` |
+/// | `name = "orders"` | name of the threads | `warmcore` |
+/// | `crate = ::warmcore` | path of `Runtime` and `PolicyKind`, for crates that re-export them | `::warmcore` |
 ///
-/// Panics where no runtime can be made, with the reason. To say more, or to handle that, use `Runtime::builder()`.
+/// Panics if no runtime can be built, with the reason. For other settings, or to handle that, use `Runtime::builder()`.
 #[proc_macro_attribute]
 pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(MacroKind::Main, args.into(), item.into()).into()
 }
 
-/// Runs an `async fn` as a test, on a Warmcore runtime of its own with two workers, or as many as it says. It takes
-/// what [`macro@main`] takes. `#[should_panic]`, `#[ignore]` and the like work; a test may return a `Result`.
+/// Runs an `async fn` as a test on a Warmcore runtime of its own. It has two workers by default, the least on which two
+/// tasks can run at once. It takes the arguments of [`macro@main`]. `#[should_panic]`, `#[ignore]` and the like work; a
+/// test may return a `Result`.
 ///
 /// ```ignore
 /// #[warmcore::test(worker_threads = 4, policy = "shared-queue")]
-/// async fn what_a_task_returns_arrives() {
+/// async fn a_task_returns_its_output() {
 ///     assert_eq!(warmcore::spawn(async { 42 }).await.unwrap(), 42);
 /// }
 /// ```
@@ -70,7 +70,7 @@ impl MacroKind {
     }
 }
 
-/// What stands in the brackets.
+/// The arguments of the attribute.
 struct Args {
     krate: Path,
     worker_threads: Option<LitInt>,
@@ -88,10 +88,10 @@ impl Parse for Args {
     fn parse(input: ParseStream) -> Result<Self> {
         let (mut args, mut seen) = (Self::none(), Vec::<Ident>::new());
         while !input.is_empty() {
-            // `crate` is a keyword.
+            // `parse_any`, because `crate` is a keyword.
             let word = Ident::parse_any(input)?;
             if seen.contains(&word) {
-                return Err(Error::new(word.span(), format!("`{word}` is said twice; remove one")));
+                return Err(Error::new(word.span(), format!("`{word}` is given twice; remove one")));
             }
             if !["worker_threads", "policy", "name", "crate"].contains(&word.to_string().as_str()) {
                 return Err(unknown(&word));
@@ -147,7 +147,7 @@ fn worker_threads(input: ParseStream) -> Result<LitInt> {
         .map_err(|error| Error::new(error.span(), "how many workers is a number: `worker_threads = 4`"))?;
     match number.base10_parse::<usize>() {
         Ok(1..=WORKERS_MAX) => {
-            // Its suffix, if it has one, is not the builder's.
+            // Without its suffix, if it has one: the builder takes a usize.
             Ok(LitInt::new(number.base10_digits(), number.span()))
         }
         _ => {
@@ -188,8 +188,8 @@ fn name(literal: LitStr) -> Result<LitStr> {
     Ok(literal)
 }
 
-/// What the attribute becomes. With a mistake in it, the errors and the function all the same, so that whoever
-/// calls it is not told that there is none.
+/// What the attribute expands to. If there is a mistake, to the errors and the function, so that its callers are not
+/// told that it does not exist.
 fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
@@ -198,7 +198,7 @@ fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream 
             let error = Error::new(first_span(&item), text).into_compile_error();
             return quote!(#error #item);
         }
-        // A syntax error in the body: the compiler says it better where it stands.
+        // A syntax error in the body: the compiler's own error, at its place, is better.
         Err(error) => {
             let error = error.into_compile_error();
             return quote!(#error #item);
@@ -220,14 +220,14 @@ fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream 
             let error = error.into_compile_error();
             let ItemFn { mut attrs, vis, mut sig, .. } = function;
             sig.asyncness = None;
-            // One that is left would complain in its turn.
+            // A second test attribute would report an error of its own.
             attrs.retain(|attribute| !is_test(attribute.path()));
             quote! { #error #(#attrs)* #[allow(unused_variables)] #vis #sig { ::core::unreachable!() } }
         }
     }
 }
 
-/// Not even its first words are a function's.
+/// Whether the item has no `fn`, so that it is no function at all.
 fn is_no_function(item: &TokenStream) -> bool {
     !item.clone().into_iter().any(|token| token.to_string() == "fn")
 }
@@ -244,11 +244,11 @@ fn check(kind: MacroKind, function: &ItemFn) -> Result<()> {
         return Err(Error::new_spanned(sig.fn_token, text));
     }
     if !sig.inputs.is_empty() {
-        let text = format!("`{}` has nobody who would give it arguments; remove them", sig.ident);
+        let text = format!("`{}` takes arguments, but no code passes them; remove them", sig.ident);
         return Err(Error::new_spanned(&sig.inputs, text));
     }
     if !sig.generics.params.is_empty() {
-        let text = format!("`{}` can't be generic: nobody says for which types it runs", sig.ident);
+        let text = format!("`{}` can't be generic, because no code chooses the types", sig.ident);
         return Err(Error::new_spanned(&sig.generics, text));
     }
     if let Some(token) = &sig.constness {
@@ -281,7 +281,7 @@ fn build(kind: MacroKind, args: &Args, function: ItemFn) -> TokenStream {
     let mut outer = sig.clone();
     outer.asyncness = None;
     let ident = &sig.ident;
-    // A path that leads nowhere is underlined where the user wrote it, or at the attribute.
+    // An error in the path points at the path that the user wrote, or at the attribute.
     let made = quote_spanned!(krate.span()=> #krate::Runtime::builder());
     quote! {
         #test

@@ -1,9 +1,9 @@
-//! What must not build, and what the compiler says then; and what must.
+//! What must not compile, with the compiler's errors, and what must.
 //!
-//! The `.stderr` files hold the words of rustc 1.95 around our own. After a change of words,
+//! The `.stderr` files hold what rustc 1.95 prints around our messages. After a change of a message,
 //! `TRYBUILD=overwrite cargo test -p warmcore-runtime-derive --test ui` writes them anew; read the diff.
 
-/// Another compiler puts other words around ours, and trybuild compares every letter.
+/// Other compilers print other text around our messages, and trybuild compares all of it.
 const WORDS_OF: &str = "rustc 1.95.";
 
 #[test]

@@ -1,13 +1,14 @@
-//! What a poll costs, with the wake that brought it: of tasks that yield, and of pairs that only wake each other.
+//! Cost of a poll with its wake: tasks that yield, and pairs of tasks that only wake each other.
 //!
-//! Model.   One worker on one CPU, ours and tokio's in turn: nothing crosses between CPUs, nobody sleeps, and what two
-//!          CPUs that may share a core do to each other stays out. Of each round the ratio, since clocks drift.
-//! Number.  The floor of a poll with its wake: three exchanges of async-task's, and two times the queue's lock, which
-//!          nobody else holds, taken and given back: seven locked instructions of 2 ns. What a channel or a oneshot does
-//!          is its own, and the same for both.
+//! One worker on one CPU, ours and tokio's in turn, so that nothing crosses between CPUs, no worker parks, and no second
+//! CPU of a core disturbs. The result is the ratio of each round, since clocks drift.
 //!
-//! With arguments it times nothing: `poll count ours|tokio CASE POLLS` runs one case for that many polls, from one task
-//! on, and prints how many they were. `cargo xtask instructions` runs it so under callgrind, with the feature
+//! The least that a poll with its wake can cost here: three exchanges of async-task's, and the lock of the run queue,
+//! which no other thread wants, taken and released twice: seven locked instructions of 2 ns. What a channel or a oneshot
+//! costs comes on top, and is the same for both.
+//!
+//! With arguments the bench times nothing: `poll count ours|tokio CASE POLLS` runs one case for that many polls, from one
+//! task on, and prints their number. `cargo xtask instructions` runs that under callgrind, with the feature
 //! `counted-clock`.
 
 use std::pin::Pin;
@@ -26,18 +27,18 @@ const SLICE: Duration = Duration::from_millis(100);
 struct Case {
     name: &'static str,
     make: Make,
-    /// So many of what `make` makes.
+    /// How many of what `make` makes.
     times: usize,
     how: How,
 }
 
-/// What our tasks and their runtime have besides. Tokio's have none of it.
+/// Options of our tasks and their runtime. Tokio's have none of them.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Plain,
     /// The tasks belong to a tenant.
     Tenant,
-    /// `warmcore top` could watch the runtime, and does not.
+    /// `warmcore top` may look at the runtime, and does not.
     Observable,
 }
 
@@ -52,7 +53,7 @@ const CASES: &[Case] = &[
     Case { name: "8 pairs, oneshots", make: oneshots, times: 8, how: How::Plain },
 ];
 
-/// The cases that can be run here: a runtime is observable where it can make a socket.
+/// The cases that can run here: a runtime is observable only where it can open a socket.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let is_listed = || {
         let _runtime = Host::ours(How::Observable);
@@ -61,10 +62,10 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     CASES.iter().filter(move |case| case.how != How::Observable || is_listed())
 }
 
-/// When to stop, and how many polls there were.
+/// When to stop, and how many polls were counted.
 struct Count {
     is_over: AtomicBool,
-    /// Each task or pair of them stops after so many, too.
+    /// Polls after which each task or pair stops.
     polls_max: u64,
     polls: AtomicU64,
 }
@@ -93,7 +94,7 @@ impl Host {
         Self::Ours(builder.build().expect("threads and descriptors can be had"))
     }
 
-    /// `turns`: after how many polls it looks at the queue that all share, if it is not to find that out by the clock.
+    /// `turns`: the polls after which the worker looks at the shared queue; if `None`, tokio adapts it to the clock.
     fn tokio(turns: Option<u32>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all();
@@ -105,7 +106,7 @@ impl Host {
         (0..case.times).flat_map(|_| (case.make)(count, self)).collect()
     }
 
-    /// Nanoseconds a poll, of so many at once.
+    /// Nanoseconds of a poll, measured over many.
     fn slice(&self, case: &Case) -> f64 {
         let count = Count::new(u64::MAX);
         let began = Instant::now();
@@ -130,8 +131,8 @@ impl Host {
         began.elapsed().as_nanos() as f64 / count.polls.load(Relaxed) as f64
     }
 
-    /// Runs so many polls, and says how many it were. One task spawns the others: what comes from another thread comes
-    /// sooner or later.
+    /// Runs that many polls, and returns how many it were. One task spawns the others, because the time at which spawns from
+    /// another thread arrive varies.
     fn count(&self, case: &Case, polls: u64) -> u64 {
         let count = Count::new(polls / case.times as u64);
         let works = self.works(case, &count).into_iter();
@@ -160,7 +161,7 @@ impl Host {
     }
 }
 
-/// Spawns on the runtime that the thread is in.
+/// Spawns on the current thread's runtime.
 fn spawner(how: How) -> impl Fn(Work) -> warmcore_runtime::JoinHandle<()> + Send {
     let tenant = (how == How::Tenant).then(|| Tenant::builder().name("bench").build());
     move |work| match &tenant {
@@ -199,7 +200,7 @@ fn channels(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     vec![Box::pin(serve), Box::pin(play)]
 }
 
-/// Brings the sender for the answer, which brings the sender for the next.
+/// Carries the sender of the answer, which carries the sender of the next ping.
 struct Ping(oneshot::Sender<Pong>);
 struct Pong(oneshot::Sender<Ping>);
 
@@ -235,7 +236,7 @@ fn main() -> ExitCode {
     // `cargo bench` adds an argument of its own.
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // Both runtimes have what their maker may use.
+    // Both runtimes get the CPUs that this process may use.
     let cpus = affinity::allowed().expect("the system says which CPUs are allowed");
     affinity::pin(cpus.iter().last().expect("one is allowed")).expect("an allowed CPU can be had");
     match args[..] {
@@ -244,7 +245,7 @@ fn main() -> ExitCode {
         ["count", whose @ ("ours" | "tokio"), name, polls] => {
             let case = CASES.iter().find(|case| case.name == name).expect("one of `cases`");
             let polls = polls.parse().expect("a number of polls");
-            // Natively tokio's polls are so short that it settles on 127; by Valgrind's clock they are not.
+            // Natively tokio's polls are so short that it arrives at 127; by Valgrind's clock it would not.
             let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
             println!("polls {}", host.count(case, polls));
             let is_counted = whose == "ours" && case.how == How::Tenant;

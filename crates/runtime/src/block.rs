@@ -77,8 +77,8 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     let is_worker = context::with_worker(|worker| worker.is_some());
     assert!(
         !is_worker,
-        "block_on on a worker's thread: its tasks, and perhaps what it waits for, would wait for it; await the \
-         future, or call it inside block_in_place"
+        "block_on on a worker's thread blocks the worker's other tasks and can deadlock; await the future, or call \
+         it inside block_in_place"
     );
     with_context(shared, || {
         let mut future = pin!(future);

@@ -10,7 +10,7 @@
 //!
 //! # Protocol
 //! `push` is a Release, `take` an Acquire: the thread that takes a task sees it as it was pushed. `take` swaps out the
-//! whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on sleeping". The
+//! whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on parking". The
 //! models are in `inbox/loom.rs`.
 //!
 //! Any thread calls `push`, `try_unpark` and `take`; only the worker calls `try_park` and `close`.

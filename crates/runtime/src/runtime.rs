@@ -4,8 +4,8 @@
 //! threads: dropping it cancels every task, then ends the workers. A `Handle` spawns from any thread and keeps no worker
 //! running. README.md, "Notes on the end", has the order and the reasons.
 //!
-//! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors: an epoll instance, two
-//! event descriptors and a timer.
+//! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors, among them an
+//! epoll instance, an event descriptor and a timer.
 
 use crate::block::{self, EnterGuard};
 use crate::context;

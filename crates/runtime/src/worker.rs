@@ -4,7 +4,7 @@
 //!          the clock, asks its driver and looks at a neighbour. Without work it falls asleep *first*, then looks everywhere, and
 //!          takes the sleep back if it finds something: who makes work after that look sees it asleep.
 //! Number.  Around a poll: the queue's lock, two stores, an exchange where the future was woken.
-//! Protocol. README.md, "Notes on sleeping" and "Notes on one run".
+//! Protocol. README.md, "Notes on parking" and "Notes on one run".
 //! Writers. `Worker`: its thread.
 
 use crate::header::{Header, QueuedTask, RunnableTask, cancel};
@@ -322,20 +322,20 @@ impl Worker {
         // What listens to traces may panic; the task that ran is not to die of it, nor is the worker's round.
         let _ = catch_unwind(AssertUnwindSafe(|| match header.map(Header::name) {
             Some(Some(task)) => {
-                tracing::warn!(worker, %task, limit_ms, unreported, "long poll: others waited for it")
+                tracing::warn!(worker, %task, limit_ms, unreported, "long poll: the tasks behind it waited")
             }
             Some(None) => {
                 tracing::warn!(
                     worker,
                     limit_ms,
                     unreported,
-                    "long poll of a task without a name: others waited"
+                    "long poll of a task without a name: the tasks behind it waited"
                 )
             }
             None => tracing::warn!(
                 worker,
                 limit_ms,
-                "long poll: others waited; the next one within a second is told with its task"
+                "long poll: the tasks behind it waited; the next one within a second is reported with its task"
             ),
         }));
     }
@@ -616,7 +616,7 @@ impl Worker {
             Stats::add(&remote.stats.long_polls, 1);
             tracing::warn!(
                 worker = self.me.0,
-                "long poll of a task that was spawned on tokio: others waited"
+                "long poll of a task of tokio::spawn: the tasks behind it waited"
             );
         }
     }

@@ -56,19 +56,19 @@ fn open(taken: Drain<Box<Item>>) -> Vec<usize> {
 /// A worker, and how often it was unparked.
 struct Remote {
     inbox: Inbox<Box<Item>>,
-    kicks: AtomicUsize,
+    unparks: AtomicUsize,
 }
 
 impl Remote {
     fn new() -> Arc<Self> {
-        Arc::new(Self { inbox: Inbox::new(), kicks: AtomicUsize::new(0) })
+        Arc::new(Self { inbox: Inbox::new(), unparks: AtomicUsize::new(0) })
     }
 
     fn push(&self, number: usize) {
         match self.inbox.push(Item::new(number)) {
-            Ok(true) => _ = self.kicks.fetch_add(1, Relaxed),
+            Ok(true) => _ = self.unparks.fetch_add(1, Relaxed),
             Ok(false) => {}
-            Err(_) => panic!("nobody closed it"),
+            Err(_) => panic!("the inbox is not closed"),
         }
     }
 }
@@ -83,15 +83,15 @@ fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
             thread::spawn(move || remote.push(number))
         });
         let mut seen = open(remote.inbox.take());
-        let slept = remote.inbox.try_park();
+        let has_parked = remote.inbox.try_park();
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
-        let kicks = remote.kicks.load(Relaxed);
+        let unparks = remote.unparks.load(Relaxed);
         let rest = open(remote.inbox.take());
-        if slept {
-            assert_eq!(kicks, usize::from(!rest.is_empty()), "one kick a sleep, if something came");
+        if has_parked {
+            assert_eq!(unparks, usize::from(!rest.is_empty()), "one unpark a park, if a task was pushed");
         } else {
-            assert!(!rest.is_empty(), "it did not fall asleep though nothing came");
-            assert_eq!(kicks, 0);
+            assert!(!rest.is_empty(), "the worker did not park, though no task was pushed");
+            assert_eq!(unparks, 0);
         }
         seen.extend(rest);
         seen.sort();
@@ -178,7 +178,7 @@ fn one_of_several_unparks_ends_the_park() {
         let mine = usize::from(remote.inbox.try_unpark());
         let theirs = unparker.join().unwrap();
         pusher.join().unwrap();
-        assert_eq!(mine + theirs + remote.kicks.load(Relaxed), 1);
+        assert_eq!(mine + theirs + remote.unparks.load(Relaxed), 1);
         assert!(!remote.inbox.is_parked());
         assert_eq!(open(remote.inbox.take()), [1]);
     });
@@ -228,7 +228,7 @@ fn a_parked_worker_sees_the_work_or_is_unparked_for_it() {
         fence(SeqCst);
         let has_seen = waiting.load(Relaxed) > 0;
         let is_unparked = helper.join().unwrap();
-        assert!(has_seen || is_unparked, "it sleeps beside work, and nobody knows");
+        assert!(has_seen || is_unparked, "the worker is parked beside work, and was not unparked");
     });
 }
 

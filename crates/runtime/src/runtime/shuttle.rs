@@ -32,30 +32,30 @@ const YIELDS_MAX: usize = 20_000;
 
 /// Whether timers expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Alarms {
+enum Timers {
     Never,
     AtOnce,
 }
 
 /// A driver without sockets; `events` wakes what a socket would wake.
-struct Bed {
+struct ModelDriver {
     clock: Arc<PlainU64>,
-    alarms: Alarms,
+    timers: Timers,
     state: Mutex<Sleep>,
-    bell: Condvar,
+    condvar: Condvar,
 }
 
 #[derive(Default)]
 struct Sleep {
-    is_kicked: bool,
+    is_unparked: bool,
     ready: Vec<Waker>,
 }
 
-impl Bed {
+impl ModelDriver {
     /// Wakes these wakers from inside the driver, as a socket's event does.
     fn events(&self, wakers: impl IntoIterator<Item = Waker>) {
         ignore_poison(self.state.lock()).ready.extend(wakers);
-        self.bell.notify_one();
+        self.condvar.notify_one();
     }
 
     fn serve(&self) {
@@ -64,27 +64,27 @@ impl Bed {
     }
 }
 
-impl Driver for Arc<Bed> {
+impl Driver for Arc<ModelDriver> {
     fn now(&self) -> Nanos {
         Nanos(self.clock.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed))
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
-        let rings = until.filter(|_| self.alarms == Alarms::AtOnce);
-        if let Some(at) = rings {
+        let expires = until.filter(|_| self.timers == Timers::AtOnce);
+        if let Some(at) = expires {
             self.clock.fetch_max(at.0, std::sync::atomic::Ordering::Relaxed);
             thread::yield_now();
         }
         loop {
             self.serve();
             let mut state = ignore_poison(self.state.lock());
-            if is_awake() || rings.is_some() {
+            if is_awake() || expires.is_some() {
                 return;
             }
-            if !state.is_kicked && state.ready.is_empty() {
-                state = self.bell.wait(state).unwrap();
+            if !state.is_unparked && state.ready.is_empty() {
+                state = self.condvar.wait(state).unwrap();
             }
-            state.is_kicked = false;
+            state.is_unparked = false;
         }
     }
 
@@ -93,8 +93,8 @@ impl Driver for Arc<Bed> {
     }
 
     fn unpark(&self) {
-        ignore_poison(self.state.lock()).is_kicked = true;
-        self.bell.notify_one();
+        ignore_poison(self.state.lock()).is_unparked = true;
+        self.condvar.notify_one();
     }
 
     fn with_context(&self, act: &mut dyn FnMut()) {
@@ -102,7 +102,7 @@ impl Driver for Arc<Bed> {
     }
 
     fn wake_at(&self, _at: Nanos) {
-        if self.alarms == Alarms::AtOnce {
+        if self.timers == Timers::AtOnce {
             self.unpark();
         }
     }
@@ -113,24 +113,24 @@ impl Driver for Arc<Bed> {
 /// A runtime and its workers' drivers.
 struct Model {
     runtime: Runtime,
-    beds: Vec<Arc<Bed>>,
+    drivers: Vec<Arc<ModelDriver>>,
     /// Number of futures that are not dropped.
     futures: Arc<PlainU64>,
 }
 
 impl Model {
-    fn new(workers: usize, policy: PolicyKind, alarms: Alarms) -> Self {
+    fn new(workers: usize, policy: PolicyKind, timers: Timers) -> Self {
         let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 2\nsmt = 1\n";
         let topology = Topology::from_machine(text, "drawn").unwrap();
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).take(workers).collect();
         let clock = Arc::new(PlainU64::new(1_000_000));
-        let bed = |_| {
-            let (state, bell) = (Mutex::default(), Condvar::new());
-            Arc::new(Bed { clock: clock.clone(), alarms, state, bell })
+        let driver = |_| {
+            let (state, condvar) = (Mutex::default(), Condvar::new());
+            Arc::new(ModelDriver { clock: clock.clone(), timers, state, condvar })
         };
-        let beds: Vec<Arc<Bed>> = (0..workers).map(bed).collect();
+        let drivers: Vec<Arc<ModelDriver>> = (0..workers).map(driver).collect();
         let virtual_times = Arc::default();
-        let remotes = beds.iter().map(|bed| remote(Box::new(bed.clone()), &virtual_times)).collect();
+        let remotes = drivers.iter().map(|driver| remote(Box::new(driver.clone()), &virtual_times)).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
         // The CPU of the real thread must not matter.
@@ -139,7 +139,7 @@ impl Model {
         for worker in 0..workers {
             worker::thread::start_worker(&runtime.shared, CpuId(worker as u32)).unwrap();
         }
-        Self { runtime, beds, futures: Arc::default() }
+        Self { runtime, drivers, futures: Arc::default() }
     }
 
     /// Spawns a task whose polls and drop are checked.
@@ -170,7 +170,7 @@ impl Model {
             thread::yield_now();
         }
         let alive = shared.num_alive_tasks();
-        assert_eq!(alive, 0, "tasks that nobody ends: {:?}", runtime_metrics::read(shared));
+        assert_eq!(alive, 0, "tasks that do not end: {:?}", runtime_metrics::read(shared));
         drop(runtime);
     }
 }
@@ -226,13 +226,13 @@ impl Door {
     }
 
     /// Opens the door by an event of a worker's driver.
-    fn open_by(&self, bed: &Bed) {
+    fn open_by(&self, driver: &ModelDriver) {
         let wakers = {
             let mut state = ignore_poison(self.0.lock());
             state.0 = true;
             std::mem::take(&mut state.1)
         };
-        bed.events(wakers);
+        driver.events(wakers);
     }
 
     async fn pass(&self) {
@@ -248,14 +248,14 @@ impl Door {
     }
 }
 
-fn check(model: fn(PolicyKind, Alarms)) {
+fn check(model: fn(PolicyKind, Timers)) {
     for policy in PolicyKind::all() {
-        for alarms in [Alarms::Never, Alarms::AtOnce] {
+        for timers in [Timers::Never, Timers::AtOnce] {
             let runs = Arc::new(PlainU64::new(0));
             let counted = runs.clone();
             let run = move || {
                 counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                model(policy, alarms);
+                model(policy, timers);
             };
             if let Some(schedule) = REPLAY {
                 let mut replay = ReplayScheduler::new_from_encoded(schedule);
@@ -263,7 +263,7 @@ fn check(model: fn(PolicyKind, Alarms)) {
                 Runner::new(replay, Config::default()).run(run);
                 continue;
             }
-            println!("{policy}, alarms ring {alarms:?}");
+            println!("{policy}, timers expire {timers:?}");
             Runner::new(RandomScheduler::new(SCHEDULES), Config::default()).run(run.clone());
             Runner::new(PctScheduler::new(PREEMPTIONS, SCHEDULES), Config::default()).run(run);
             assert_eq!(runs.load(std::sync::atomic::Ordering::Relaxed), 2 * SCHEDULES as u64);
@@ -274,8 +274,8 @@ fn check(model: fn(PolicyKind, Alarms)) {
 /// Tasks are spawned and woken by a thread, by tasks and by a driver, and some yield: all of them end and are joined.
 #[test]
 fn every_task_ends_whatever_wakes_it() {
-    check(|policy, alarms| {
-        let model = Model::new(2, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(2, policy, timers);
         let doors: [Arc<Door>; 3] = Default::default();
         let waiting = doors.clone().map(|door| {
             model.spawn(async move {
@@ -288,8 +288,8 @@ fn every_task_ends_whatever_wakes_it() {
             let door = doors[0].clone();
             move || door.open()
         });
-        let (by_task, by_driver, bed) = (doors[1].clone(), doors[2].clone(), model.beds[1].clone());
-        let inner = Checked::new(&model.futures, async move { by_driver.open_by(&bed) });
+        let (by_task, by_driver, driver) = (doors[1].clone(), doors[2].clone(), model.drivers[1].clone());
+        let inner = Checked::new(&model.futures, async move { by_driver.open_by(&driver) });
         let chain = model.spawn(async move {
             by_task.open();
             crate::spawn(inner).await.unwrap();
@@ -306,8 +306,8 @@ fn every_task_ends_whatever_wakes_it() {
 /// A task that may run on one worker alone runs there, and no stealing worker loses it.
 #[test]
 fn a_pinned_task_stays_and_ends() {
-    check(|policy, alarms| {
-        let model = Model::new(3, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(3, policy, timers);
         let tasks: Vec<_> = (0..3)
             .map(|worker| {
                 let cpu = model.runtime.shared.machine.kernel_cpu(CpuId(worker));
@@ -330,8 +330,8 @@ fn a_pinned_task_stays_and_ends() {
 /// Two last-level caches: after a worker of one is notified for the other's injection queue, later tasks there are found.
 #[test]
 fn a_notification_of_another_cache_is_not_the_last() {
-    check(|policy, alarms| {
-        let model = Model::new(3, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(3, policy, timers);
         for _ in 0..2 {
             let tasks: [_; 3] = std::array::from_fn(|_| model.spawn(yield_now()));
             tasks.into_iter().for_each(|task| block_on(task).unwrap());
@@ -344,9 +344,9 @@ fn a_notification_of_another_cache_is_not_the_last() {
 /// at once.
 #[test]
 fn a_task_woken_by_a_driver_is_queued_since_then() {
-    check(|policy, alarms| {
-        let model = Model::new(1, policy, alarms);
-        let (door, clock) = (Arc::new(Door::default()), model.beds[0].clock.clone());
+    check(|policy, timers| {
+        let model = Model::new(1, policy, timers);
+        let (door, clock) = (Arc::new(Door::default()), model.drivers[0].clock.clone());
         let opened_at = Arc::new(PlainU64::new(0));
         let tasks: [_; 2] = std::array::from_fn(|_| {
             let (door, opened_at) = (door.clone(), opened_at.clone());
@@ -365,7 +365,7 @@ fn a_task_woken_by_a_driver_is_queued_since_then() {
         }
         let slept = clock.fetch_add(1_000_000_000, std::sync::atomic::Ordering::SeqCst);
         opened_at.store(slept + 1_000_000_000, std::sync::atomic::Ordering::SeqCst);
-        door.open_by(&model.beds[0]);
+        door.open_by(&model.drivers[0]);
         tasks.into_iter().for_each(|task| block_on(task).unwrap());
         model.end();
     });
@@ -374,8 +374,8 @@ fn a_task_woken_by_a_driver_is_queued_since_then() {
 /// Tasks are aborted while they wait, run or end: each returns or is cancelled, and its future is dropped.
 #[test]
 fn abort_against_run() {
-    check(|policy, alarms| {
-        let model = Model::new(2, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(2, policy, timers);
         let door = Arc::new(Door::default());
         let tasks: [_; 2] = std::array::from_fn(|_| {
             let door = door.clone();
@@ -400,8 +400,8 @@ fn abort_against_run() {
 /// The runtime shuts down while tasks spawn, wait and are woken: every handle becomes ready, and no future is left.
 #[test]
 fn a_shutdown_ends_every_task() {
-    check(|policy, alarms| {
-        let model = Model::new(2, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(2, policy, timers);
         let (door, never) = (Arc::new(Door::default()), Arc::new(Door::default()));
         let waits = model.spawn({
             let never = never.clone();
@@ -438,8 +438,8 @@ fn a_shutdown_ends_every_task() {
 /// A task that is left in an inbox or a queue after the shutdown does not keep the runtime in memory.
 #[test]
 fn a_task_spawned_after_shutdown_is_cancelled() {
-    check(|policy, alarms| {
-        let model = Model::new(2, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(2, policy, timers);
         let (handle, shared) = (model.runtime.handle(), Arc::downgrade(&model.runtime.shared));
         model.end();
         let task = handle.spawn(async { unreachable!("it began") });
@@ -452,14 +452,15 @@ fn a_task_spawned_after_shutdown_is_cancelled() {
 /// A thread hands its worker off while others wake its tasks, and the runtime shuts down meanwhile or later.
 #[test]
 fn a_handed_off_worker_runs_on() {
-    check(|policy, alarms| {
-        let model = Model::new(2, policy, alarms);
+    check(|policy, timers| {
+        let model = Model::new(2, policy, timers);
         let door = Arc::new(Door::default());
         let blocked = model.spawn({
             let door = door.clone();
             async move {
-                let handed_on = context::with_worker(|worker| worker.is_some_and(|worker| worker.hand_off()));
-                assert!(handed_on);
+                let is_handed_off =
+                    context::with_worker(|worker| worker.is_some_and(|worker| worker.hand_off()));
+                assert!(is_handed_off);
                 door.open();
                 yield_now().await;
             }
@@ -474,8 +475,8 @@ fn a_handed_off_worker_runs_on() {
 /// Two runtimes, each dropped in a task of the other: neither waits for the other, and both are freed in the end.
 #[test]
 fn two_runtimes_dropped_in_each_others_tasks_end() {
-    check(|policy, alarms| {
-        let models = [Model::new(1, policy, alarms), Model::new(1, policy, alarms)];
+    check(|policy, timers| {
+        let models = [Model::new(1, policy, timers), Model::new(1, policy, timers)];
         let futures = models.each_ref().map(|model| model.futures.clone());
         let shared = models.each_ref().map(|model| Arc::downgrade(&model.runtime.shared));
         let handles = models.each_ref().map(|model| model.runtime.handle());
