@@ -59,7 +59,7 @@ impl ModelDriver {
     }
 
     fn serve(&self) {
-        let ready = std::mem::take(&mut *ignore_poison(self.state.lock()).ready);
+        let ready = std::mem::take(&mut ignore_poison(self.state.lock()).ready);
         ready.into_iter().for_each(Waker::wake);
     }
 }
