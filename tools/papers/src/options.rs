@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_out_depends_on_no_number_of_threads() {
+    fn results_do_not_depend_on_the_number_of_threads() {
         for threads in [1, 2, 8, 300] {
             let (options, progress) = options(threads, usize::MAX);
             let done = options.each_per_seed(&[10, 20], |item, seed| item * seed);

@@ -1,7 +1,7 @@
-//! What an event costs: taken out, and another put in, with so many pending.
+//! The cost of an event: removing one and pushing another, by the number of events.
 //!
-//! Model.   The hold model: each event taken brings about one a random time later. Ours beside std's `BinaryHeap`,
-//!          in turn, five rounds; the best of each, since all else is the machine's noise.
+//! The hold model: each removed event pushes one a random time later. Ours and std's `BinaryHeap` in turn, five
+//! rounds; the best of each, since the rest is noise of the machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

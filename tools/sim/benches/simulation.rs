@@ -1,9 +1,9 @@
-//! How fast a simulation is: pairs that wake each other, on the published machine and on ones of 16 to 8192 CPUs.
+//! The speed of a simulation: pairs that wake each other, on the published machine and on machines of 16 to 8192
+//! CPUs.
 //!
-//! Model.   As many pairs as CPUs; each end runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best
-//!          of some rounds, since all else is the machine's noise. Events are those that something came of.
-//!          `cargo bench --bench simulation -- profile` runs the first one only, for long; `profile-8192` the largest;
-//!          `growth` those of 16 to 8192 only.
+//! As many pairs as CPUs; each task runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best of some
+//! rounds, since the rest is noise of the machine. Stale events are not counted. `cargo bench --bench simulation --
+//! profile` runs the first machine only, for long; `profile-8192` the largest; `growth` those of 16 to 8192 CPUs.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -15,10 +15,10 @@ use warmcore_sim::simulation::{Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
-/// So many simulated CPU nanoseconds per round.
+/// Simulated CPU nanoseconds per round.
 const CPU_NS: u64 = 6_000_000_000;
 
-/// Before: who was spawned has found its place.
+/// Simulated before the measurement, until every task has been placed.
 const SETTLED: Nanos = Nanos(3_000_000);
 
 fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> Simulation<P> {
@@ -34,7 +34,7 @@ fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, p
     sim
 }
 
-/// What this process had of the CPU, where the kernel says so: others may have had it meanwhile. Else the clock.
+/// This process's CPU time if the kernel has it, since other processes may run meanwhile; else the clock.
 fn cpu_seconds() -> f64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();

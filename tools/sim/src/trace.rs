@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cpu_goes_from_whom_it_had_to_whom_it_gets() {
+    fn every_switch_is_from_the_task_that_the_cpu_had() {
         let text = traced();
         let mut has = ["0"; 2];
         let mut switches = 0;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_woken_is_named_without_blanks_and_times_rise() {
+    fn a_wakee_is_named_without_blanks_and_times_rise() {
         let text = traced();
         assert!(text.starts_with("# tracer: nop\n"), "{text}");
         assert!(text.matches("sched_waking: comm=a_server").count() >= 3, "{text}");

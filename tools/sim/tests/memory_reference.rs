@@ -1,7 +1,8 @@
-//! The extents agree with a model that knows every line, and a machine that has no distances has no effects of them.
+//! The model of extents agrees with a reference that knows every line; without distances it has no effects of
+//! distance.
 //!
-//! The reference has an LRU list of lines per core and per last-level cache, and for each line who wrote it last. It
-//! prices a line by where it finds it, as the extents price all lines of a pass together.
+//! The reference has an LRU list of lines per core and per last-level cache, and the last writer of each line. It
+//! prices each line by where it finds it, while the extents price all lines of a pass together.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -15,15 +16,15 @@ const SMALL: &str = "[small]\nsockets = 2\nl3_per_socket = 2\ncores_per_l3 = 2\n
     l1d_kib = 1\nl2_kib = 4\nl3_kib = 16\nl1_cycles = 4\nl2_cycles = 14\nl3_cycles = 50\nc2c_smt = 9\n\
     c2c_same_l3 = 23\nc2c_same_socket = 100\nc2c_other_socket = 195\ndram_local = 118\ndram_remote = 205\n";
 
-/// A random run's time may be off by so much, in percent: of 20 000, the worst was 17.9 …
+/// How far a random run's time may be off, in percent. The worst of 20 000 was 17.9.
 const PERCENT_MAX: f64 = 22.0;
-/// … and all of the runs together by so much: it was 1.2.
+/// How far the sum of all runs may be off, in percent. It was 1.2.
 const PERCENT_MAX_OF_ALL: f64 = 2.0;
 
-/// So many runs are enough to see the second.
+/// Enough runs for the second bound.
 const RUNS: u32 = 80;
 
-/// Lines, the last used first.
+/// Lines, the most recently used first.
 #[derive(Default, Clone)]
 struct Lru(Vec<u32>);
 
@@ -74,7 +75,7 @@ impl<'a> Reference<'a> {
         self.topology.distance(CpuId(a), CpuId(b)).unwrap()
     }
 
-    /// One line's price in picoseconds.
+    /// The price of one line, in picoseconds.
     fn touch(&mut self, me: u32, line: u32, how: Access) -> u64 {
         let (costs, own_llc) = (self.costs, self.llc_of(me));
         let socket = self.topology.cpu(CpuId(me)).unwrap().socket.0;
@@ -105,7 +106,7 @@ impl<'a> Reference<'a> {
                 overlapped(costs.hand_over(farthest.unwrap()))
             }
             (true, _) => costs.resident(),
-            // All others must give it up, wherever it comes from.
+            // All other copies have to be invalidated, wherever the line comes from.
             (_, Access::Write) if farthest.is_some_and(|far| far > Distance::Llc) => {
                 overlapped(costs.hand_over(farthest.unwrap()))
             }
@@ -138,7 +139,7 @@ fn small() -> (Costs, Topology) {
     (Costs::from_machine(SMALL, "small").unwrap(), Topology::from_machine(SMALL, "small").unwrap())
 }
 
-/// Time by the extents and by the reference, in ns, of touches of (core, extent, whether it writes).
+/// The time by the extents and by the reference, in ns, of touches (core, extent, whether it writes).
 fn both(sizes: &[u32], touches: &[(u32, usize, bool)]) -> (f64, f64) {
     let (costs, topology) = small();
     let mut memory = Memory::new(&costs, &topology);
@@ -184,7 +185,7 @@ fn over_many_runs_the_error_is_small_and_there_is_none_while_all_fits() {
         let (sizes, touches) = touches().new_tree(&mut runner).unwrap().current();
         let (a, b) = both(&sizes, &touches);
         (ours, theirs, worst) = (ours + a, theirs + b, worst.max((a / b - 1.0).abs() * 100.0));
-        // Few and small: nothing is ever evicted.
+        // Few and small extents: nothing is ever evicted.
         let few: Vec<u32> = sizes.iter().take(4).map(|lines| lines % 16 + 1).collect();
         let (a, b) = both(&few, &touches);
         assert!((a - b).abs() <= touches.len() as f64, "{a} and {b}, but for rounding each pass to a ns");

@@ -1,10 +1,10 @@
-//! Rules: those that decide in a simulation are the crates' own. One is changed there, and what is simulated changes.
+//! Rules: a simulation decides by the product's own rules. If a rule is changed there, the simulation changes.
 //!
-//! Model.   `cid` has a form of each policy without one of its rules: with it a simulated program behaves as that rule
-//!          says (`papers/tests/rules.rs` has the same of the published table). That the simulator has no copy follows
-//!          from two things: `cid`'s `Policy` is sealed, so that no other crate's code can say which id a CPU gets; and
-//!          no source file of `sim` or `papers` has a word of those rules, or makes an id, but for the imitation of
-//!          Linux 6.19's ids, which `cid` does not have.
+//! `cid` has a form of each policy without one of its rules; with it a simulated program behaves as that rule says
+//! (`papers/tests/rules.rs` shows the same for a published table). Two things show that the simulator has no copy of
+//! a rule: `cid`'s `Policy` is sealed, so no other crate can decide which id a CPU gets; and no source file of `sim`
+//! or `papers` has a word of those rules or creates an id, except for the imitation of Linux 6.19's ids, which `cid`
+//! does not have.
 
 use std::path::Path;
 use warmcore_budget::{capacity, stock};
@@ -29,13 +29,13 @@ fn machine(name: &str) -> (Costs, Topology) {
     (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
 }
 
-/// Eight threads that sleep longer than an id is kept, one after the other, each on its own CPU.
+/// Eight threads that sleep for longer than an id is kept, one after the other, each on its own CPU.
 fn sleepers(policy: &'static dyn Ids) -> (Stats, Report) {
     let (costs, topology) = machine("ryzen7950x");
     let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
     let plan = Plan::new(policy).with_area(16 << 10, Pages::CopyOnWrite);
     let process = sim.process(plan.with_expiry(Expiry::Age(Nanos(100_000_000))));
-    // Who ticks, so that ids are looked through.
+    // A task that is running at ticks, so that ids are scanned.
     let ticks = Program::new("ticks").on(Allowed::Cpu(CpuId(15))).in_process(process).daemon();
     sim.spawn(&ticks.forever(|p| p.run(1_000_000))).unwrap();
     for cpu in [5, 3, 7, 1, 0, 6, 2, 4] {
@@ -64,7 +64,7 @@ fn a_rule_that_changes_in_cid_changes_a_simulation() {
     assert!(ran(&forgetful_ran) > ran(&local_ran), "{} and {}", ran(&forgetful_ran), ran(&local_ran));
 }
 
-/// Words of a rule by which an id is found, bounded or taken back.
+/// Words of a rule by which an id is found, bounded or freed.
 const WORDS: &[&str] = &[
     "lowest_free",
     "lowest_gap",
@@ -88,7 +88,7 @@ fn sources(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
     }
 }
 
-/// Whether it makes an id: `Cid(…)`, and neither `Index::Cid` nor `TouchCid`.
+/// Whether a line creates an id: `Cid(…)`, but neither `Index::Cid` nor `TouchCid`.
 fn makes_an_id(line: &str) -> bool {
     line.match_indices("Cid(").any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -117,7 +117,7 @@ fn the_simulator_has_no_copy_of_cids_rules() {
     assert!(makes_an_id("let cid = Cid(3);") && !makes_an_id("Index::Cid(policy)"));
 }
 
-/// Home, to which a move costs nothing.
+/// Home with migrations that cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Impatient;
 
@@ -154,7 +154,7 @@ impl Policy for Impatient {
     }
 }
 
-/// Moves of many tasks that run shortly, on few CPUs, in 50 ms.
+/// Moves of many tasks with short runs on few CPUs, in 50 ms.
 fn moves(policy: impl policy::SimPolicy) -> u64 {
     let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
@@ -168,13 +168,13 @@ fn moves(policy: impl policy::SimPolicy) -> u64 {
 }
 
 #[test]
-fn a_rule_that_changes_in_place_changes_a_simulation() {
+fn a_rule_that_changes_in_sched_changes_a_simulation() {
     let (home, impatient) = (moves(Home), moves(Impatient));
     assert!(impatient > home, "{home} moves, {impatient} when they cost nothing");
 }
 
 #[test]
-fn how_much_lies_in_a_simulations_stock_is_what_budget_says() {
+fn a_simulations_stock_has_as_many_units_as_budget_decides() {
     for (limit, units) in [(1 << 20, 1), (1 << 30, 100), (10_000, 3), (u64::MAX, 8)] {
         let (costs, topology) = machine("ryzen7950x");
         let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
@@ -202,7 +202,7 @@ fn the_last_at_a_barrier_pays_for_the_wakes() {
 }
 
 #[test]
-fn who_gets_its_own_cpu_back_has_not_switched() {
+fn a_task_that_gets_its_cpu_back_has_not_switched() {
     let text = "[one]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 1\nsmt = 1\n";
     let topology = Topology::from_machine(text, "one").unwrap();
     let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
@@ -212,7 +212,7 @@ fn who_gets_its_own_cpu_back_has_not_switched() {
 }
 
 #[test]
-fn a_change_of_affinity_is_told_to_the_process() {
+fn a_change_of_affinity_reaches_the_process() {
     let (costs, topology) = machine("ryzen7950x");
     let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
     let process = sim.process(Plan::new(&CacheLocal));
@@ -256,7 +256,7 @@ fn a_program_of_doubling_forks_is_read_once_per_level() {
 }
 
 #[test]
-fn loops_of_a_milliard_rounds_within_each_other_end_with_the_time_or_with_an_error() {
+fn nested_loops_of_a_billion_rounds_end_with_the_time_or_with_an_error() {
     const MANY: u32 = 1_000_000_000;
     let (costs, topology) = machine("ryzen7950x");
     let run = |program: Program| {

@@ -1,4 +1,4 @@
-//! Who gets a CPU: work spreads to all of them, and whoever waits there gets his part.
+//! Work spreads to all CPUs, and each queued task gets its share.
 
 use warmcore_sched::Allowed;
 use warmcore_sim::costs::Costs;
@@ -19,13 +19,13 @@ fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simu
     Simulation::new(topology, &Costs::of(topology), settings, policy, 1)
 }
 
-/// What the tasks ran for, in ms.
+/// What each task ran, in ms.
 fn ran_ms(report: &Report) -> Vec<u64> {
     report.tasks.iter().map(|task| task.counts.run_ns / MS).collect()
 }
 
 #[test]
-fn who_looked_and_found_something_calls_the_next_until_all_cpus_run() {
+fn a_cpu_that_found_work_notifies_the_next_until_all_cpus_run() {
     let policy = SimPolicyKind::WorkSteal;
     let mut sim = sim(&drawn(1, 8), Settings { hz: 0, ..Settings::runtime() }, policy);
     let leaf = Program::new("leaf").run(5 * MS);
@@ -36,7 +36,7 @@ fn who_looked_and_found_something_calls_the_next_until_all_cpus_run() {
 }
 
 #[test]
-fn whoever_may_no_longer_run_at_home_goes_where_he_may() {
+fn a_task_that_may_no_longer_run_on_its_cpu_moves_to_an_allowed_one() {
     for policy in SimPolicyKind::all() {
         let mut sim = sim(&drawn(2, 2), Settings::runtime(), policy);
         let there = Program::new("a").on(Allowed::Cpu(CpuId(0))).run(1_000).allow(Allowed::Cpu(CpuId(3)));
@@ -47,7 +47,7 @@ fn whoever_may_no_longer_run_at_home_goes_where_he_may() {
 }
 
 #[test]
-fn tasks_that_belong_to_no_cpu_get_their_part_of_it() {
+fn tasks_in_a_shared_queue_get_their_share_of_a_cpu() {
     for policy in SimPolicyKind::all() {
         let mut sim = sim(&drawn(1, 1), Settings::default(), policy);
         for name in ["a", "b", "c"] {
@@ -59,7 +59,7 @@ fn tasks_that_belong_to_no_cpu_get_their_part_of_it() {
 }
 
 #[test]
-fn a_long_sleep_is_no_claim_to_the_cpu_for_as_long() {
+fn a_long_sleep_gives_no_claim_to_as_long_a_run() {
     for policy in SimPolicyKind::all() {
         let mut sim = sim(&drawn(1, 1), Settings::default(), policy);
         let hog = Program::new("hog").on(Allowed::Cpu(CpuId(0))).forever(|p| p.run(MS).sleep(1));
@@ -71,7 +71,7 @@ fn a_long_sleep_is_no_claim_to_the_cpu_for_as_long() {
 }
 
 #[test]
-fn time_does_not_go_back_if_it_is_run_to_where_it_was() {
+fn time_does_not_go_back_if_run_is_called_with_an_earlier_time() {
     let mut sim = sim(&drawn(1, 1), Settings::kernel(), Kernel::default());
     sim.spawn(&Program::new("a").run(100_000)).unwrap();
     assert_eq!(sim.run(Nanos(50_000)).unwrap().now, Nanos(50_000));

@@ -1,8 +1,7 @@
-//! Random programs on random machines: nothing is lost, nothing happens twice, and time goes one way.
+//! Random programs on random machines: no wake is lost, no task is on two CPUs, and time never goes back.
 //!
-//! Model.   An observer keeps its own books of who runs where and who waits, and objects to whatever does not follow.
-//!          What fails ends with the command that runs exactly that case (`replay/mod.rs`).
-//! Number.  Some thousand wakes a case.
+//! An observer keeps its own record of which task is on which CPU or queued, and fails on an event that contradicts
+//! it. A failure ends with the command that runs exactly that case (`replay/mod.rs`). A case has some thousand wakes.
 
 use proptest::prelude::*;
 use replay::{Case, REPLAY, VARIABLE, property};
@@ -30,19 +29,19 @@ enum Is {
     Gone,
 }
 
-/// What is so, by what it was told.
+/// The state that follows from the events so far.
 #[derive(Default)]
 struct Books {
     now: Nanos,
     tasks: BTreeMap<TaskId, Is>,
     on: BTreeMap<CpuId, TaskId>,
     idle_since: BTreeMap<CpuId, Nanos>,
-    /// Tasks that may run on some CPUs alone.
+    /// Tasks that are restricted to some CPUs.
     kept: Vec<TaskId>,
     names: BTreeMap<TaskId, String>,
     wakes: u64,
     answered: u64,
-    /// The longest that a CPU slept beside a task that waited and might have run there.
+    /// The longest that a CPU was idle while a task was queued that may run on it.
     beside: Nanos,
 }
 
@@ -66,7 +65,7 @@ impl Observer for Books {
     fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
         self.at(now);
         let before = self.tasks.insert(task, Is::Asleep);
-        assert!(before.is_none_or(|is| is == Is::Gone), "{task:?} is task_created while it lives");
+        assert!(before.is_none_or(|is| is == Is::Gone), "{task:?} is created while it is alive");
         if name.contains("kept") {
             self.kept.push(task);
         }
@@ -87,7 +86,7 @@ impl Observer for Books {
 
     fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
         self.at(now);
-        assert_eq!(self.on.remove(&cpu), prev.map(|(task, _)| task), "{cpu} had somebody else");
+        assert_eq!(self.on.remove(&cpu), prev.map(|(task, _)| task), "{cpu} had another task");
         if let Some((task, left)) = prev {
             assert_eq!(self.tasks[&task], Is::On(cpu));
             let is = match left {
@@ -112,7 +111,7 @@ impl Observer for Books {
     }
 }
 
-/// What a random load is made of.
+/// The parts of a random load.
 #[derive(Debug, Clone)]
 struct Load {
     pairs: usize,
@@ -141,7 +140,7 @@ fn load() -> impl Strategy<Value = Load> {
     )
 }
 
-/// A load, on what, under which settings.
+/// A load, its machine and its settings.
 #[derive(Debug, Clone)]
 struct Drawn {
     machine: (u32, u32, u32, u32),
@@ -202,7 +201,7 @@ fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").expect("the counts fit")
 }
 
-/// How many tasks a load has that were spawned, forked ones aside.
+/// Spawns the tasks of a load.
 fn spawn<P: SimPolicy>(sim: &mut Simulation<P, Books>, load: &Load) {
     let run = Length::Between(Nanos(1_000), Nanos(load.run_max));
     let mut add = |program: Program| _ = sim.spawn(&program).expect("it is right");
@@ -294,12 +293,12 @@ fn settings(kind: u8) -> Settings {
     }
 }
 
-/// Cases of each property.
+/// Cases per property.
 const CASES: u32 = 40;
 
 #[test]
-fn nothing_is_lost_nothing_runs_twice_and_time_goes_on() {
-    let name = "nothing_is_lost_nothing_runs_twice_and_time_goes_on";
+fn no_wake_is_lost_no_task_is_on_two_cpus_and_time_goes_on() {
+    let name = "no_wake_is_lost_no_task_is_on_two_cpus_and_time_goes_on";
     property("simulation", name, CASES, any_of_them(), |case| {
         let (topology, load) = (case.topology(), &case.load);
         for policy in SimPolicyKind::all() {
@@ -323,10 +322,11 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn two_policies_see_the_same_simulation() {
-    property("simulation", "two_policies_see_the_same_simulation", CASES, any_of_them(), |case| {
-        // What each task is to run is drawn for it, not for whoever comes by first. So without anything that a place
-        // changes, all have the same work: as many naps of the same lengths.
+fn two_policies_get_the_same_random_lengths() {
+    property("simulation", "two_policies_get_the_same_random_lengths", CASES, any_of_them(), |case| {
+        // The lengths that a task runs for are drawn for the task, independent of the order in which tasks run.
+        // Without anything that depends on placement, all policies thus give the same work: the same naps of the same
+        // lengths.
         let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..case.load.clone() };
         let topology = case.topology();
         let ran = |policy: SimPolicyKind| {
@@ -351,7 +351,7 @@ fn two_policies_see_the_same_simulation() {
     });
 }
 
-/// For the test below, which runs it in a process of its own.
+/// Run by the test below in a process of its own.
 #[test]
 #[ignore = "fails on purpose"]
 fn a_property_that_does_not_hold() {
@@ -393,13 +393,13 @@ fn a_failure_ends_with_the_command_that_replays_exactly_that_case() {
         .unwrap_or_else(|| panic!("no case: {last}"));
     let command = " cargo test -p warmcore-sim --test simulation a_property_that_does_not_hold -- --exact";
     assert_eq!(rest.get(..command.len()), Some(command));
-    // Shrunk to as few timers as break it, and their run is the same event by event.
+    // Shrunk to as few timers as fail, and the same run event by event.
     assert!(case.contains("timers=2 "), "{case}");
     let (is_well, again) = of(Some(case));
     assert!(!is_well && again.matches("only Drawn").count() == 1, "{again}");
     let of_failure = &failure[..failure.rfind(REPLAY).unwrap_or(failure.len())];
     assert_eq!(naps(of_failure), naps(&again));
-    // Mended, it is well; cut short, it is told.
+    // With a case that passes the property passes, and an incomplete case is an error.
     let (is_well, mended) = of(Some(&case.replace("timers=2", "timers=1")));
     assert!(is_well, "{mended}");
     let (is_well, cut) = of(Some("sockets=1"));
@@ -411,17 +411,17 @@ fn kernels() -> [Kernel; 3] {
     [plain, Kernel { hot_windows: true, ..plain }, Kernel { wake_queue: true, sis_node: true, ..plain }]
 }
 
-/// Out of idle and through an interrupt, and that for each who is called after another: with all that is kept at once.
+/// The time to leave an idle state after an interrupt, four times: for CPUs that are notified one after the other.
 const KICKS: Nanos = Nanos(40_000);
 
 #[test]
 fn work_is_conserved_as_the_policies_promise() {
-    // Who pulls at once lets nobody wait beside a CPU that sleeps for longer than it takes to come there.
+    // Under a policy that steals at once, no task is queued for longer than an idle CPU takes to come.
     for topology in [drawn(1, 1, 4, 2), drawn(2, 2, 3, 1), drawn(1, 4, 2, 2)] {
         for seed in 0..10 {
             let load =
                 Load { pairs: 7, timers: 9, forks: 2, locks: 0, kept: 0, cids: 3, run_max: 60_000, seed };
-            // After a run, beside a busy sibling. SharedQueue: nobody is looked for in an LLC that is full to 100/117.
+            // After one run beside a busy sibling. SharedQueue: an LLC that is full to 100/117 is not searched.
             let one_run = Nanos(60_000 / 62 * 100 + KICKS.0);
             for (policy, bound) in [
                 (SimPolicyKind::WorkSteal, KICKS),
@@ -445,14 +445,14 @@ fn work_is_conserved_as_the_policies_promise() {
             assert!(done.1.beside <= bound, "home, seed {seed}: {:?} beside a waiting task", done.1.beside);
         }
     }
-    // And the test can fail: who never pulls does let them wait.
+    // The test can fail: under a policy that never steals, tasks are queued for longer.
     let load =
         Load { pairs: 7, timers: 9, forks: 0, locks: 0, kept: 0, cids: 3, run_max: 5_000_000, seed: 1 };
     let done = run(&drawn(1, 1, 4, 2), Settings::runtime(), PrevCpu, &load);
     assert!(done.1.beside > KICKS, "{:?}", done.1.beside);
 }
 
-/// Golden hashes: `WARMCORE_GOLDEN=rewrite` puts what comes out now into the file.
+/// Golden hashes: `WARMCORE_GOLDEN=rewrite` writes the present results into the file.
 #[test]
 fn some_runs_are_known_event_by_event() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt");

@@ -36,7 +36,7 @@ fn numbers_are_those_of_the_file_in_picoseconds() {
 }
 
 #[test]
-fn an_heir_has_its_own_states_and_the_other_ones_latencies() {
+fn a_section_that_inherits_has_its_own_idle_states_and_the_inherited_latencies() {
     let (heir, parent) = (costs("spr_224cpu_2p"), costs("spr_240cpu_2p"));
     assert_eq!((heir.cstates().len(), parent.cstates().len()), (1, 3));
     assert_eq!(heir.hand_over(Distance::Other), parent.hand_over(Distance::Other));
@@ -87,7 +87,7 @@ fn without_distances_everything_is_as_far_as_the_same_l3() {
 }
 
 #[test]
-fn a_machine_that_was_read_elsewhere_has_estimates_and_its_own_sizes() {
+fn a_machine_without_a_section_has_estimates_and_its_own_cache_sizes() {
     let mut topology = Topology::from_machine(MACHINES, "milan_7d13_1p").unwrap();
     topology.source = "elsewhere".into();
     let costs = Costs::of(&topology);
@@ -98,7 +98,7 @@ fn a_machine_that_was_read_elsewhere_has_estimates_and_its_own_sizes() {
     assert_eq!(known, given);
 }
 
-/// A machine of two sockets that has all it needs.
+/// A machine of two sockets with all numbers that are required.
 const WHOLE: &[&str] = &[
     "sockets = 2",
     "l3_per_socket = 2",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 #[test]
-fn of_two_at_the_same_time_the_lower_class_comes_first_then_who_came_first() {
+fn of_two_events_at_the_same_time_the_lower_class_comes_first_then_the_earlier_push() {
     let mut events = Events::new();
     for (class, what) in [(1, 'c'), (0, 'a'), (1, 'd'), (0, 'b')] {
         events.push(Nanos(5), class, what);
@@ -14,7 +14,7 @@ fn of_two_at_the_same_time_the_lower_class_comes_first_then_who_came_first() {
 }
 
 #[test]
-fn what_is_due_later_stays() {
+fn an_event_that_is_due_later_stays() {
     let mut events = Events::new();
     events.push(Nanos(10), 0, ());
     assert_eq!(events.pop_until(Nanos(9)), None);

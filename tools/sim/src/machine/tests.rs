@@ -29,7 +29,7 @@ fn a_name_this_machine_and_a_file_of_hwloc_are_machines() {
 }
 
 #[test]
-fn what_was_timed_replaces_the_estimate_and_nothing_farther_is_nearer() {
+fn a_measured_transfer_replaces_the_estimate_and_no_farther_one_is_cheaper() {
     let drawn = SimMachine::read(&format!("{FIXTURES}/hwloc/synthetic-80cpu-2numa.xml")).unwrap();
     let timed = drawn.clone().timed(&BTreeMap::from([(Distance::Llc, 108_700), (Distance::Other, 180_000)]));
     let of = |name: &str| timed.costs.get(name).map(|n| (n.milli, n.trust)).unwrap();
@@ -45,7 +45,7 @@ fn what_was_timed_replaces_the_estimate_and_nothing_farther_is_nearer() {
 }
 
 #[test]
-fn a_slip_of_the_pen_is_answered_with_what_was_meant_and_all_there_is() {
+fn an_unknown_name_is_answered_with_similar_names_and_all_names() {
     let error = fails("epyc9654_1p");
     assert!(error.contains("`epyc9654_1p`: no such machine, did you mean epyc9654_2p?"), "{error}");
     assert!(error.contains("ryzen7950x") && error.contains("lstopo"), "{error}");
@@ -62,14 +62,14 @@ fn a_machine_file_may_inherit_from_ours_and_its_own_numbers_hold() {
     assert_eq!(mine.costs.get("c2c_smt").map(|n| (n.milli, n.trust)), Some((7000, Trust::Measured)));
     assert_eq!(mine.costs.ps("c2c_same_l3"), 15_700, "inherited");
     assert_eq!(mine.costs.ps("csw_voluntary"), 500_000, "from our [defaults]");
-    // Under a name that is also one of ours it is still the user's.
+    // A user's machine with the name of one of ours is the user's.
     let (_folder, path) = file(MACHINES);
     let again = SimMachine::read(&format!("{path}:ryzen7950x")).unwrap();
     assert!(!again.is_known && again.name.ends_with("mine.toml:ryzen7950x"));
 }
 
 #[test]
-fn a_bad_machine_file_is_told_with_its_place() {
+fn an_error_in_a_machine_file_has_its_location() {
     for (text, words) in [
         ("", &["describes no machine", "[mine]"][..]),
         ("[mine", &["mine.toml", "machine file"]),

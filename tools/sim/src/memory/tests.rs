@@ -32,7 +32,7 @@ fn a_pass_costs_by_where_the_data_is() {
 }
 
 #[test]
-fn readers_share_until_somebody_writes() {
+fn readers_share_until_a_write() {
     let mut memory = memory();
     let area = memory.extent(16 * KIB, Pages::Touched, None);
     memory.touch(CpuId(0), area, Write, NOW);
@@ -53,7 +53,7 @@ fn memory_of_another_node_is_farther() {
 }
 
 #[test]
-fn a_page_faults_once_whoever_writes_it() {
+fn a_page_faults_once_whichever_cpu_writes_it() {
     let mut memory = memory();
     let copied = memory.extent(16 * KIB, Pages::CopyOnWrite, None);
     memory.touch(CpuId(0), copied, Read, NOW);
@@ -96,7 +96,7 @@ fn pages_live_where_they_were_first_written() {
     assert_eq!(memory.touch(CpuId(96), placed, Read, NOW).0, 6560, "they were bound to the other one");
 }
 
-/// Passes over twice an L3.
+/// Passes over twice the size of an L3.
 fn evict(memory: &mut Memory, cpu: u32) {
     let huge = memory.extent(64 * 1024 * KIB, Pages::Touched, Some(NodeId(0)));
     memory.touch(CpuId(cpu), huge, Read, NOW);
@@ -113,10 +113,10 @@ fn a_writer_waits_until_the_farthest_copy_is_gone_wherever_the_data_come_from() 
 }
 
 #[test]
-fn what_a_core_writes_is_found_with_it_however_many_had_it_before() {
+fn what_a_core_writes_is_found_in_that_core_however_many_had_it_before() {
     let mut memory = memory();
     let area = memory.extent(16 * KIB, Pages::Touched, None);
-    // Twelve L3s read it, four more than are remembered: the first is forgotten.
+    // Twelve L3s read it, four more than an extent lists: the first is forgotten.
     (0..12).for_each(|llc| _ = memory.touch(CpuId(llc * 8), area, Read, NOW));
     memory.touch(CpuId(0), area, Write, NOW);
     assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 346);
@@ -128,7 +128,7 @@ fn what_a_core_writes_is_found_with_it_however_many_had_it_before() {
 }
 
 #[test]
-fn extents_of_nothing_and_of_more_than_there_is_take_a_time() {
+fn empty_and_huge_extents_take_a_finite_time() {
     let mut memory = memory();
     for pages in [Pages::Touched, Pages::Anonymous, Pages::CopyOnWrite] {
         let none = memory.extent(0, pages, None);
@@ -142,7 +142,7 @@ fn extents_of_nothing_and_of_more_than_there_is_take_a_time() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_there() {
+fn an_extent_that_does_not_fit_is_evicted() {
     let mut memory = memory();
     let large = memory.extent(2048 * KIB, Pages::Touched, None);
     memory.touch(CpuId(0), large, Read, NOW);
@@ -194,7 +194,7 @@ const LARGE: &str = "[large]\nsockets = 4\nl3_per_socket = 128\ncores_per_l3 = 8
     l2_kib = 1024\nl3_kib = 32768\nl3_cycles = 50\nc2c_same_socket = 100\nc2c_other_socket = 200\n\
     dram_local = 100\ndram_remote = 200\n";
 
-/// What the memory model may need, in bytes.
+/// What an extent may take in the model, in bytes.
 const EXTENT_BYTES_MAX: u64 = 512;
 const CPU_BYTES_MAX: u64 = 1024;
 
@@ -235,7 +235,7 @@ proptest! {
             });
             times.sum::<u64>()
         };
-        // A step that shares no factor with 24 gives each cache another one's place.
+        // A step coprime to 24 maps each cache to another one.
         let elsewhere = |llc: u32| llc * step % 24;
         let flat = costs.with_equal_latencies();
         prop_assert_eq!(run(&flat, &|llc| llc), run(&flat, &elsewhere));

@@ -4,7 +4,7 @@ use crate::policy::Kernel;
 use crate::simulation::{Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 
-/// What a load comes to on 32 CPUs.
+/// The result of a load on 32 CPUs.
 fn run(text: &str) -> crate::simulation::Report {
     let load = rt_app::read(text).unwrap();
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
@@ -58,7 +58,7 @@ fn a_timer_keeps_its_period_and_a_sleep_does_not() {
     assert!(report.now.0.abs_diff(5_000_000 + 100 * 19_000_000) < 20_000_000, "{}", report.now.0);
 }
 
-/// Slips of the pen that a reader might take for something else.
+/// Errors in a file that a reader could take for something else.
 const SLIPS: &[(&str, &str)] = &[
     (" \n", "the file: is empty; describe one thread at least"),
     ("{ \"tasks\": { \"a\": { \"run\": 5 }, ", "line 1, column 32: EOF while parsing a value; mend the JSON"),
@@ -105,7 +105,7 @@ const SLIPS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
+fn an_error_at_run_time_names_its_location_in_the_file() {
     let says = |text: &str| {
         let load = rt_app::read(text).unwrap();
         let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
@@ -159,7 +159,7 @@ fn what_goes_wrong_while_it_runs_names_its_place_in_the_file() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said_with_its_place() {
+fn an_error_in_a_file_has_its_location() {
     let cases = [
         (r#"{ "tasks": { "a": { "run": 5"#, "line 1, column 28: EOF while parsing an object; mend the JSON"),
         (r#"{ "tasks": [] }"#, "tasks: an array, no object; write { … }"),
@@ -174,7 +174,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         (r#"{ "tasks": { "a": { "run": 5, "phases": {} } } }"#, "tasks.a.run: unknown key; there are beside"),
         (
             r#"{ "tasks": { "a": { "suspend": "" } } }"#,
-            "tasks.a.suspend: waits for `a` for ever: nobody resumes",
+            "tasks.a.suspend: waits for `a` for ever: no thread resumes",
         ),
         (
             r#"{ "tasks": { "a": { "lock": "m", "wait": { "ref": "c", "mutex": "m" } } } }"#,
@@ -210,7 +210,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
 }
 
 #[test]
-fn cpus_that_are_no_place_are_refused_by_the_machine() {
+fn sets_of_cpus_that_the_machine_cannot_restrict_to_are_refused() {
     let load = rt_app::read(r#"{ "tasks": { "a": { "cpus": [0, 9], "run": 1 } } }"#).unwrap();
     let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
@@ -244,8 +244,8 @@ fn properties_that_are_numbered_as_events_are_unknown() {
 }
 
 #[test]
-fn a_short_file_is_no_large_load() {
-    // 663 bytes once took 1.3 GB: each task had its own million threads.
+fn a_short_file_does_not_make_a_large_load() {
+    // 663 bytes once took 1.3 GB: each task had a million threads of its own.
     let tasks = |n: usize, instances: u32, events: &str| {
         let task = |i| format!(r#""t{i}": {{ "instance": {instances}, {events} }}"#);
         format!(r#"{{ "tasks": {{ {} }} }}"#, (0..n).map(task).collect::<Vec<_>>().join(", "))
@@ -258,7 +258,7 @@ fn a_short_file_is_no_large_load() {
     assert!(long.starts_with("tasks.t1: all threads together have more than 4194304 steps"), "{long}");
     let far = error(&tasks(1, 60_000, r#""cpus": [1048575], "run": 1"#));
     assert!(far.starts_with("tasks.t0.cpus: 1048575, no CPU"), "{far}");
-    // What is read is shared: the steps of 60 000 threads are those of one.
+    // Programs are shared: 60 000 threads have the steps of one.
     let load = rt_app::read(&tasks(1, 60_000, r#""run": 1, "sleep": 2"#)).unwrap();
     let (first, last) = (&load.programs[0], &load.programs[59_999]);
     assert!(

@@ -43,7 +43,7 @@ fn the_exponential_has_its_mean_and_its_tail() {
     let all: Vec<u64> = (0..DRAWS).map(|i| exponential(draw(i), Nanos(mean)).0).collect();
     let sum: u64 = all.iter().sum();
     assert!((sum / DRAWS).abs_diff(mean) < mean / 50, "{}", sum / DRAWS);
-    // exp(-1) and exp(-3) of them are longer than the mean and three times it.
+    // A share of exp(-1) of them exceeds the mean, and of exp(-3) three times the mean.
     let longer = |than: u64| all.iter().filter(|ns| **ns > than).count() as u64;
     assert!(longer(mean).abs_diff(DRAWS * 36788 / 100_000) < DRAWS / 100, "{}", longer(mean));
     assert!(longer(3 * mean).abs_diff(DRAWS * 4979 / 100_000) < DRAWS / 100, "{}", longer(3 * mean));

@@ -18,13 +18,14 @@ fn sim(topology: &Topology) -> Simulation<Kernel> {
 const END: Nanos = Nanos(10_000_000_000);
 
 #[test]
-fn a_task_alone_takes_what_it_runs_and_the_way_out_of_idle() {
+fn a_task_alone_takes_what_it_runs_and_the_wakeup_of_its_cpu() {
     let topology = drawn(1, 1, 1);
     let mut sim = sim(&topology);
     sim.spawn(&Program::new("a").run(1_000_000)).unwrap();
     let report = sim.run(END).unwrap();
     assert!(report.is_complete());
-    // Woken at 0: no idle time, so no state to leave; half a microsecond from the wake to the first instruction.
+    // Woken at 0 without idle time, so there is no idle state to leave: 500 ns from the wake to the first
+    // instruction.
     assert_eq!(report.now.0, 500 + 1_000_000);
     assert_eq!((report.tasks[0].counts.run_ns, report.cpus[0].busy_ns), (1_000_000, 1_000_000));
 }
@@ -37,12 +38,12 @@ fn two_threads_of_a_core_slow_each_other_while_both_run() {
         sim.spawn(&Program::new(name).run(ns)).unwrap();
     }
     let report = sim.run(END).unwrap();
-    // The short one takes 1 ms at 620 thousandths; by then the long one has done 620 µs, and runs the rest alone.
+    // The short task takes 1 ms at 620 thousandths. By then the long task has done 620 µs; it runs the rest alone.
     assert_eq!(report.now.0, 500 + 1_000_000 + 1_380_000);
 }
 
 #[test]
-fn who_runs_longer_than_its_slice_is_interrupted_and_shares_are_fair() {
+fn a_task_that_runs_for_longer_than_its_slice_is_preempted_and_shares_are_fair() {
     let topology = drawn(1, 1, 1);
     let mut sim = sim(&topology);
     for name in ["a", "b", "c"] {
@@ -57,14 +58,14 @@ fn who_runs_longer_than_its_slice_is_interrupted_and_shares_are_fair() {
 }
 
 #[test]
-fn a_sleeper_interrupts_who_has_run_much_more() {
+fn a_sleeper_preempts_a_task_that_has_run_much_more() {
     let topology = drawn(1, 1, 1);
     let mut sim = sim(&topology);
     sim.spawn(&Program::new("hog").daemon().forever(|p| p.run(50_000_000))).unwrap();
     sim.spawn(&Program::new("light").repeat(20, |p| p.sleep(30_000_000).run(100_000))).unwrap();
     let report = sim.run(END).unwrap();
     let light = &report.tasks[1];
-    // At its begin it has no credit, and waits for the slice's end.
+    // At its begin it has no sleeper's credit, and waits until the slice ends.
     assert!(report.is_complete() && light.counts.wait_ns <= 4_100_000, "{light:?}");
 }
 
@@ -89,7 +90,7 @@ fn a_wake_that_comes_before_its_wait_is_kept() {
 }
 
 #[test]
-fn parents_wait_for_their_children_whose_places_are_used_again() {
+fn parents_wait_for_their_children_whose_indexes_are_used_again() {
     let topology = drawn(1, 4, 1);
     let mut sim = sim(&topology);
     let leaf = Program::new("leaf").run(10_000);
@@ -103,7 +104,7 @@ fn parents_wait_for_their_children_whose_places_are_used_again() {
 }
 
 #[test]
-fn a_lock_has_one_owner_at_a_time_and_goes_to_the_first_who_waits() {
+fn a_lock_has_one_owner_at_a_time_and_goes_to_the_first_waiter() {
     let topology = drawn(1, 4, 1);
     let mut sim = sim(&topology);
     for name in ["a", "b", "c", "d"] {
@@ -134,7 +135,7 @@ fn conditions_and_barriers_let_tasks_meet() {
 }
 
 #[test]
-fn a_deadlock_says_who_waits_for_whom() {
+fn a_deadlock_lists_each_waiting_task_and_what_it_waits_for() {
     let topology = drawn(1, 2, 1);
     let mut sim = sim(&topology);
     let both = |name: &str, first: &str, second: &str| {
@@ -158,7 +159,7 @@ fn a_deadlock_says_who_waits_for_whom() {
 }
 
 #[test]
-fn bad_programs_are_refused_and_the_place_is_named() {
+fn bad_programs_are_refused_and_the_location_is_named() {
     let topology = drawn(1, 2, 1);
     let wrong = |program: Program| {
         let mut sim = sim(&topology);
@@ -211,7 +212,7 @@ fn ids_stay_with_their_cpus_and_are_the_crates_own() {
     let (stats, entries, areas) = run(&warmcore_cid::CacheLocal);
     assert_eq!((stats.users, stats.in_use + stats.recent_hits as u32 > 0, areas), (0, true, 4));
     assert!(entries >= 40 && stats.overflows == 0);
-    // The policies are the crate's: another one gives other ids.
+    // Another policy of `cid` gives other ids.
     assert_ne!(run(&warmcore_cid::Lowest).0, stats);
 }
 
@@ -260,7 +261,7 @@ fn every_policy_finishes_the_same_work() {
     }
 }
 
-/// What cid tables hang on: when an id that nobody uses is free again.
+/// The tables of ids depend on this: when an unused id is free again.
 #[test]
 fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
     use process::{Expiry, Plan};
@@ -277,12 +278,12 @@ fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
     let unused = Nanos(100_000_000);
     assert_eq!((kept(Expiry::TwoScans), kept(Expiry::Age(unused))), (None, None));
     assert!(kept(Expiry::Never).is_some());
-    // The clock of a CPU that idles stands still: by it the id is as fresh as when it was left.
+    // The clock of an idle CPU stands still: by it the id is as recent as when the task left it.
     assert!(kept(Expiry::AgeThere(unused)).is_some());
 }
 
 #[test]
-fn who_is_missing_may_be_spawned_and_the_simulation_goes_on() {
+fn a_missing_task_may_be_spawned_and_the_simulation_continues() {
     let topology = drawn(1, 2, 1);
     let mut sim = sim(&topology);
     sim.spawn(&Program::new("a").lock("m").unlock("m").wake("b").lock("n").run(1_000).unlock("n")).unwrap();
@@ -330,7 +331,7 @@ fn what_an_account_refused_is_not_given_back() {
     let root = sim.account("root", None, 1000);
     let both = |name: &str, ns| Program::new(name).charge(root, 1000).run(ns).uncharge(root, 1000).run(ns);
     sim.spawn(&both("a", 1_000_000)).unwrap();
-    // It is refused, and comes to give back while the other one still has all.
+    // Its charge is refused, and it comes to uncharge while the other task still has all units.
     sim.spawn(&both("b", 100_000).after(100_000)).unwrap();
     let report = sim.run(Nanos(500_000)).unwrap();
     assert_eq!(report.outcome, Outcome::TimeIsUp);
@@ -342,7 +343,7 @@ fn what_an_account_refused_is_not_given_back() {
 }
 
 #[test]
-fn refusals_of_a_task_that_is_gone_are_not_the_next_ones() {
+fn refusals_of_a_task_that_has_ended_are_not_the_next_tasks() {
     let topology = drawn(1, 1, 1);
     let mut sim = sim(&topology);
     let root = sim.account("root", None, 1000);
@@ -393,17 +394,17 @@ fn a_task_that_ends_with_a_lock_is_an_error_that_names_the_lock() {
     );
 }
 
-/// A simulation in which nothing interrupts.
+/// A simulation without ticks.
 fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> Simulation<Kernel> {
     Simulation::new(topology, &Costs::of(topology), Settings { hz: 0, ..settings }, kernel, 1)
 }
 
 #[test]
-fn a_search_and_a_pull_take_the_time_of_the_lines_that_they_read() {
+fn a_search_and_a_steal_take_the_time_of_the_lines_that_they_read() {
     let topology = drawn(1, 2, 1);
     let run = |settings: Settings| {
         let mut sim = still(&topology, settings, Kernel::default());
-        // Two CPUs: the third task waits behind one that runs for long.
+        // Two CPUs: the third task is queued behind one that runs for long.
         for (name, ns) in [("long", 9_000_000), ("short", 100_000), ("waits", 50_000)] {
             sim.spawn(&Program::new(name).run(ns)).unwrap();
         }
@@ -411,7 +412,7 @@ fn a_search_and_a_pull_take_the_time_of_the_lines_that_they_read() {
         assert!(report.is_complete());
         (report.tasks[2].counts.wait_ns, report.cpus.iter().map(|cpu| cpu.search_ns).collect::<Vec<_>>())
     };
-    // It is found when the short one ends: four lines of one CPU under the same L3, 25 ns each.
+    // It is found when the short task ends: four lines of one CPU under the same L3, 25 ns each.
     let free = Settings { look_lines: 0, take_lines: 0, ..Settings::kernel() };
     let (waited, searched) = run(free);
     assert_eq!((waited, searched), (500 + 100_000, vec![0, 0]));
@@ -433,7 +434,7 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
         sim.spawn(&on("kept", 64 + i).daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
     sim.run(Nanos(1_000_000)).unwrap();
-    // CPU 0's own, and those of its LLC, are alone: it goes on to the other socket.
+    // CPU 0 and those of its LLC have one task each, so the search continues to the other socket.
     let (cpu, now) = (CpuId(0), sim.sched.now);
     let looks = |sim: &mut Simulation<Kernel>| {
         sim.sched.cpus[0].is_newly_idle = true;
@@ -450,7 +451,8 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
     assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
 }
 
-/// CPU 0 searches its core, its LLC and then the other socket, which its sibling's begin or end does not change.
+/// CPU 0 searches its core, its LLC and then the other socket. That its sibling becomes busy or idle does not change
+/// the search.
 #[test]
 fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 32\nsmt = 2\n";
@@ -499,13 +501,13 @@ fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
         assert_eq!(report.tasks.iter().map(|task| task.counts.moves()).sum::<u64>(), 0);
         report.now.0
     };
-    // The CPU of each one puts it into the queue and takes it out again, by turns: 25 ns from the other core,
-    // and once from memory.
+    // Each task's CPU puts it into the shared queue and takes it out again in turn: 25 ns from the other core, and
+    // once from memory.
     let (without, with) = (run(false), run(true));
     assert!((with - without).abs_diff(200 * 25) <= 600, "{with} {without}");
 }
 
-/// A wakee on its way to an idle CPU waits on no run queue yet, so that nothing takes it away.
+/// A wakee on its way to an idle CPU is in no run queue yet, so it cannot be stolen.
 #[test]
 fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     let topology = drawn(1, 2, 1);
@@ -514,7 +516,7 @@ fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     let pinned = Program::new("wakes").on(Allowed::Cpu(CpuId(0)));
     sim.spawn(&pinned.run(100_000).wake("sleeps").run(100_000)).unwrap();
     sim.spawn(&Program::new("sleeps").run(1_000).wait().run(50_000)).unwrap();
-    // From the wake to the first instruction 500 ns and more.
+    // From the wake to the first instruction it takes at least 500 ns.
     sim.run(Nanos(500 + 100_000 + 100)).unwrap();
     let task = &sim.sched.tasks[1];
     assert_eq!(
@@ -525,7 +527,7 @@ fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     assert_eq!((sim.sched.tasks[1].enters, sim.sched.inject_queues[0].len), (NONE, 0));
 }
 
-/// Linux with a queue of v3, and how often each kind of enqueue was asked about.
+/// Linux with the queue of v3, and how often it was asked about each kind of enqueue.
 #[derive(Default)]
 struct CountedEnqueues(Kernel, std::cell::RefCell<std::collections::BTreeMap<String, u64>>);
 
@@ -586,7 +588,7 @@ fn every_enqueue_of_a_run_queue_asks_whether_the_task_enters_a_shared_queue() {
     assert!(sim.sched.inject_queues.iter().all(|queue| queue.len == 0), "all have run");
 }
 
-/// A task that yields waits on its CPU again: in v3 in the shared queue besides, from which another CPU takes it.
+/// A task that yields is queued on its CPU again: in v3 also in the shared queue, from which another CPU takes it.
 #[test]
 fn a_task_that_is_put_back_is_in_the_queue_of_v3_and_not_of_v1() {
     let topology = drawn(1, 2, 1);
@@ -622,7 +624,8 @@ fn the_cost_of_a_migration_bounds_the_average_idle_time_of_a_cpu() {
     assert_eq!(average(50_000), (100_000, 100_000));
 }
 
-/// Pairs that talk, nearly as many as a machine of two sockets has CPUs, so that CPUs idle shortly and often.
+/// Pairs that wake each other, nearly as many as a machine of two sockets has CPUs, so that CPUs are idle often and
+/// briefly.
 fn talks(pairs: u32, settings: Settings, newidle: Newidle) -> Report {
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 24\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
@@ -643,7 +646,7 @@ fn the_cost_of_a_migration_is_a_setting_and_decides_whether_a_task_that_just_ran
     let pulled = |migration_cost: u64| {
         let kernel = Kernel { migration_cost: Nanos(migration_cost), ..Kernel::default() };
         let mut sim = still(&topology, Settings::kernel(), kernel);
-        // Two of three tasks share a CPU and take turns of 50 µs; the third one's CPU runs out of work.
+        // Two of three tasks share a CPU in turns of 50 µs; the third one's CPU runs out of work.
         let turns = |name: &str| Program::new(name).repeat(20, |p| p.run(50_000).yield_now());
         for program in [turns("a"), Program::new("short").run(225_000), turns("b")] {
             sim.spawn(&program).unwrap();
@@ -656,7 +659,7 @@ fn the_cost_of_a_migration_is_a_setting_and_decides_whether_a_task_that_just_ran
 }
 
 #[test]
-fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_costs() {
+fn newidle_balancing_is_gated_where_cpus_idle_for_less_than_a_search_costs() {
     use Newidle::{Always, Gated};
     let [gated, always] = [Gated, Always].map(|newidle| talks(46, Settings::kernel(), newidle));
     let sum = |report: &Report, of: fn(&CpuCounts) -> u64| report.cpus.iter().map(of).sum::<u64>();
@@ -664,13 +667,13 @@ fn the_gate_of_newidle_balancing_closes_where_cpus_idle_for_less_than_a_search_c
     assert!(closed * 2 > searches && searches > 1000, "{closed} of {searches}");
     assert_eq!(sum(&always, |cpu| cpu.gated), 0);
     assert_ne!(gated.hash, always.hash);
-    // Control: a search that takes no time is never given up.
+    // Control: a search that takes no time is never cut short.
     let free = Settings { look_lines: 0, take_lines: 0, ..Settings::kernel() };
     let [gated, always] = [Gated, Always].map(|newidle| talks(46, free.clone(), newidle));
     assert_eq!((sum(&gated, |cpu| cpu.gated), gated.hash), (0, always.hash));
 }
 
-/// Which tasks begin on a CPU, in that order, by name.
+/// The tasks that began to run, in order, with their CPUs.
 #[derive(Debug, Default)]
 struct Begun {
     on: Vec<(CpuId, TaskId)>,
@@ -688,8 +691,8 @@ impl Observer for Begun {
     }
 }
 
-/// On cpu0 tasks have been waiting for longest, but the oldest of them is soon gone: of the two that wait then, on
-/// cpu0 and on cpu1, the older one is on cpu1.
+/// cpu0's queue is the oldest, but its oldest task soon runs: of the two tasks that are queued then, on cpu0 and on
+/// cpu1, the older one is on cpu1.
 #[test]
 fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
     for policy in [SimPolicyKind::Product(PolicyKind::SharedQueue), SimPolicyKind::WorkSteal] {
@@ -722,14 +725,14 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
             .collect();
         match policy {
             SimPolicyKind::Product(_) => assert_eq!(order, ["first", "second", "third"]),
-            // A thief asks one CPU after the other, and takes from the head of its queue.
+            // A thief asks one CPU after the other, and takes the oldest task of its queue.
             _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
         }
     }
 }
 
-/// One cache under two nodes: the shared queue holds a task of the other node alone, and in this one two wait on one
-/// CPU. Newidle balancing finds them, though the queue comes first.
+/// One cache under two nodes: the shared queue holds only a task of the other node, and in this node two tasks are
+/// queued on one CPU. Newidle balancing finds them, though it examines the shared queue first.
 #[test]
 fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
     let mut topology = drawn(1, 4, 1);
@@ -748,7 +751,8 @@ fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
     sim.spawn(&near).unwrap();
     let kept = Program::new("kept").on(cpu(0)).allow(Allowed::Node(NodeId(0))).wait().run(1_000);
     sim.spawn(&kept).unwrap();
-    // On cpu2 three, two of which may move; cpu3 is free after 2 ms, when the kept one has waited for long.
+    // Three tasks on cpu2, two of which may move. cpu3 is idle after 2 ms, when the restricted task has been queued
+    // for long.
     for name in ["a", "b"] {
         sim.spawn(
             &Program::new(name).on(cpu(2)).run(1_000).allow(Allowed::Anywhere).yield_now().run(20 * ms),

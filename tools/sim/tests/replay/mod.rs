@@ -1,30 +1,30 @@
-//! Replay: a random case as a line of text, and the command that runs exactly that one.
+//! Replay: a random case as a line of text, and the command that runs exactly that case.
 //!
-//! Model.   A case is named numbers. A property draws some, shrinks the one that fails, and its last words are the
-//!          command; with `WARMCORE_CASE` set a property runs that case and nothing else.
-//! Number.  `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test simulation NAME -- --exact`.
+//! A case is a set of named numbers. A property draws cases, shrinks one that fails, and ends its message with the
+//! command: `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test simulation NAME -- --exact`. With
+//! `WARMCORE_CASE` set, a property runs that case only.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Holds the case to run.
+/// The environment variable with the case to run.
 pub const VARIABLE: &str = "WARMCORE_CASE";
 
-/// What stands before the command.
+/// The text before the command.
 pub const REPLAY: &str = "Replay it: ";
 
-/// Named numbers.
+/// A case as named numbers.
 pub trait Case: std::fmt::Debug {
     fn numbers(&self) -> Vec<(&'static str, u64)>;
-    /// From the numbers, by name. `None` if one is missing or too large.
+    /// The case with these numbers; `None` if one is missing or too large.
     fn of(number: &dyn Fn(&str) -> Option<u64>) -> Option<Self>
     where
         Self: Sized;
 }
 
-/// Runs `check` on so many random cases, or on the one that is asked for.
+/// Runs `check` on this many random cases, or on the requested one.
 pub fn property<C: Case>(
     binary: &str,
     test: &str,
