@@ -1,15 +1,20 @@
-//! Cid: what it costs when a CPU works on another id's data after a pause, as published with Linux 6.13.
+//! What a burst costs on the data of another id after a pause, as published with Linux 6.13.
 //!
-//! Model.   `cid/sim.rs` has the program. It is run for each published number of threads and delay, by the CPU's
-//!          number and under each policy of `cid`, and by the rules of Linux 6.19. Four forms, of which the last three say what is in
-//!          them that was
-//!          chosen with the table in view. *Predicted*: the machine's numbers, the kernel's defaults. *Informed*: 1000
-//!          ticks per second, and a core that leaves a deep state is at its base clock. *Probed*: what an own area
-//!          costs after a sleep is as it was measured in the two columns where none moves, so that the third
-//!          may be told from them. *Fitted*: two costs of a page fault besides.
-//! Number.  8 rows, three columns. 8 threads, 10 ms: 80 ms are less than the 100 that it takes to lose an id, so
-//!          all columns are the same, whatever anything costs. 168 runs for a seed, 70 ms.
-//! Source.  "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
+//! `cid/sim.rs` has the program. It runs for each published number of threads and delay, by the CPU's number, under each
+//! policy of `cid`, and by the rules of Linux 6.19. There are four forms. The last three contain values that were chosen after
+//! looking at the table:
+//!
+//! - *Predicted*: the machine's numbers and the kernel's defaults.
+//! - *Informed*: 1000 ticks per second, and a core that leaves a deep state is at its base clock.
+//! - *Probed*: an area of the CPU's own costs after a sleep what was measured in the two columns in which no area moves, so
+//!   that the third column is compared separately.
+//! - *Fitted*: also two costs of a page fault.
+//!
+//! There are 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the 100 ms after which an id
+//! is lost, so all columns are equal whatever the costs. One seed takes 168 runs and 70 ms.
+//!
+//! # Source
+//! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
 
 use super::{Options, Row, Table};
 use rows::rows_of;
@@ -23,7 +28,7 @@ pub mod given;
 mod rows;
 pub mod sim;
 
-/// The program as it was published, on a kernel as it is configured if nothing is said: 250 ticks per second.
+/// The program as it was published, on a kernel with its default configuration: 250 ticks per second.
 pub const PUBLISHED: Setup = Setup {
     threads: 8,
     llcs: 1,
@@ -37,7 +42,7 @@ pub const PUBLISHED: Setup = Setup {
     after_sleep_ns: 0,
 };
 
-/// Whose rules make the columns: by default `cid`'s, as Linux had them.
+/// The rules of each column: by default those of Linux.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns {
     /// `kept`: Linux 6.4 to 6.12.
@@ -61,8 +66,8 @@ impl Default for Columns {
     }
 }
 
-/// The numbers of threads, each with how many last-level caches they are spread over: the cores of one, one on
-/// each, all cores, all CPUs.
+/// The numbers of threads, each with the number of last-level caches over which they are spread: the cores of one cache, one
+/// core of each cache, all cores, all CPUs.
 pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
     let in_first = topology.cores.iter().filter(|core| core.cpus.is_subset(&topology.llcs[0].cpus)).count();
     let llcs = topology.llcs.len();
@@ -77,22 +82,21 @@ pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
     sizes
 }
 
-/// The table, on the machine that was measured unless another one is named. It is as quick as it can be: `quick` changes
-/// nothing.
+/// The table, on the machine of the publication unless `options` name another. `quick` changes nothing.
 ///
 /// # Panics
-/// If the machine file has no machine as the published one.
+/// If the machine file lacks the machine of the publication.
 pub fn table(options: &Options) -> Table {
     let machine = options.machine_or(given::MACHINE);
     table_of(&machine.costs, &machine.topology, options)
 }
 
-/// The table of a machine that was read elsewhere, or of one whose numbers were changed.
+/// The table of a machine that was read from another source, or whose numbers were changed.
 pub fn table_of(costs: &Costs, topology: &Topology, options: &Options) -> Table {
     table_by(costs, topology, options, &Columns::default())
 }
 
-/// The same by other rules.
+/// The table with other rules in its columns.
 pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: &Columns) -> Table {
     let samples = options.per_seed(|seed| rows_of(costs, topology, seed, columns));
     let numbers = |row: usize| samples.iter().map(|rows| rows[row].simulated).collect();
@@ -115,8 +119,8 @@ pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: 
     table
 }
 
-/// How a setting's burst changes, in percent, if a number of the machine is a tenth more: those that move it at all,
-/// the one that moves it most first.
+/// How the time of a burst changes, in percent, if a number of the machine is a tenth larger. Numbers without effect are left
+/// out; the one with the largest effect is first.
 pub fn sensitivity(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Vec<(String, f64)> {
     let plain = run(costs, topology, setup, seed).burst_ns;
     let names: Vec<String> = costs.numbers().map(|(name, _)| name.to_owned()).collect();
@@ -130,7 +134,7 @@ pub fn sensitivity(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64)
     moved
 }
 
-/// What is not as it was said first.
+/// Notes the rows that differ from the first prediction.
 fn changed(table: &mut Table) {
     if table.machine != given::MACHINE {
         return;

@@ -1,4 +1,4 @@
-//! The cid table: its rules are the crate's own, its effects vanish with their causes, its numbers are the same ever.
+//! The cid table: its rules are those of `cid`, its effects vanish with their causes, and its numbers never change.
 
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, policy};
 use warmcore_papers::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
@@ -57,7 +57,7 @@ fn eight_threads_at_10_ms_never_lose_an_id_whatever_anything_costs() {
 }
 
 #[test]
-fn ids_that_are_kept_stay_where_they_are_under_cache_local() {
+fn under_cache_local_no_id_moves() {
     for threads in [8, 24, 192, 384] {
         for delay_ms in [10, 200] {
             let local = Setup { index: Index::Cid(&CacheLocal), ..kept(threads, delay_ms) };
@@ -68,7 +68,7 @@ fn ids_that_are_kept_stay_where_they_are_under_cache_local() {
 }
 
 #[test]
-fn without_expiry_24_threads_at_10_ms_lose_nothing() {
+fn without_expiry_24_threads_at_10_ms_lose_no_id() {
     let costs = costs();
     let local = burst(&costs, &Setup { index: Index::Cid(&CacheLocal), ..kept(24, 10) });
     let with = burst(&costs, &kept(24, 10)) / local;
@@ -78,9 +78,9 @@ fn without_expiry_24_threads_at_10_ms_lose_nothing() {
 }
 
 #[test]
-fn a_rule_of_cid_makes_the_table() {
-    // The scene knows no policy: each is told of the same entries, moves and compactions, and only its own rules
-    // differ. Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
+fn the_rules_of_cid_make_the_table() {
+    // The program is the same under each policy: the same entries, moves and compactions, and only the policies' rules differ.
+    // Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
     let costs = costs();
     let by = |index| outcome(&costs, &Setup { index, ..kept(24, 200) });
     let [lowest, kept_ids, local] =
@@ -91,7 +91,7 @@ fn a_rule_of_cid_makes_the_table() {
     assert_eq!(owned.moved, 0, "ids that never expire");
     assert_eq!(lowest.areas, 1, "all on the lowest one");
     assert!(lowest.burst_ns > 5.0 * local.burst_ns && kept_ids.burst_ns > 5.0 * local.burst_ns);
-    // What the crate says of itself decides, not the driver: who says that ids expire loses them.
+    // The policy decides, not the program: only under a policy whose ids expire does compaction make them move.
     let policies = policy::ALL.map(|policy| (Index::Cid(policy), policy.name() != "kept-per-cpu"));
     for (index, is_same) in policies.into_iter().chain([(Index::TaskOwnedCid, true)]) {
         let plain = outcome(&costs, &Setup { index, ..kept(24, 200) });
@@ -132,7 +132,7 @@ fn ids_of_tasks_move_when_tasks_come_and_go() {
 }
 
 #[test]
-fn how_the_ticks_and_clocks_are_changes_only_what_expires() {
+fn ticks_and_clocks_matter_only_where_ids_expire() {
     let costs = costs();
     for setup in [Setup { hz: 1000, ..kept(24, 10) }, Setup { clock: RemoteClock::Stale, ..kept(24, 10) }] {
         assert_ne!(burst(&costs, &setup), burst(&costs, &kept(24, 10)));
@@ -142,7 +142,7 @@ fn how_the_ticks_and_clocks_are_changes_only_what_expires() {
 }
 
 #[test]
-fn rows_say_what_they_are() {
+fn fitted_rows_name_their_inputs() {
     let table = table();
     for row in &table.rows {
         let fitted =
@@ -158,8 +158,8 @@ fn rows_say_what_they_are() {
 }
 
 #[test]
-fn what_is_claimed_is_met_and_what_is_only_predicted_may_miss() {
-    // Ids, and the row in which none expires: exact. 10 ms: with what an own area costs after a sleep. 200 ms: fitted.
+fn claimed_rows_are_met_and_predicted_rows_may_miss() {
+    // Exact: ids, and the row in which no id expires. With the probed cost of an own area after a sleep: 10 ms. Fitted: 200 ms.
     let table = table();
     let claimed = |name: &str| {
         name.contains("areas of a thread's bursts")
@@ -172,15 +172,15 @@ fn what_is_claimed_is_met_and_what_is_only_predicted_may_miss() {
         assert_ne!(row.is_met(), Some(false), "{}: {} ({:?})", row.name, row.simulated, row.published);
     }
     assert_eq!(claimed.iter().filter(|row| row.is_met() == Some(true)).count(), 1 + 12 + 8);
-    // That ids stay follows from the rules and from no cost: counted nowhere, and still so.
+    // That ids stay follows from the rules and not from costs: these rows are true, and count nowhere.
     let built: Vec<_> = table.rows.iter().filter(|row| row.mark() == Mark::ByConstruction).collect();
     assert_eq!(built.len(), 17);
     for row in built {
         assert_eq!((row.is_met(), row.published, row.simulated), (None, Some(1.0), 1.0), "{}", row.name);
     }
-    // Without an effect of ids all three columns are alike: the rows by CPU and the cache-local ones say nothing.
+    // Without an effect of ids all three columns are equal: the rows by CPU and the cache-local ones prove nothing.
     let [(met, of), (null, of_null)] = table.tally();
-    // It says something of the rows whose threads change areas: the others are as it has them.
+    // The null model is wrong only in rows whose threads change areas.
     assert!(
         0 < of_null && of_null < of && null < met,
         "{met} of {of}, a model without an effect {null} of {of_null}"
@@ -188,7 +188,7 @@ fn what_is_claimed_is_met_and_what_is_only_predicted_may_miss() {
 }
 
 #[test]
-fn what_was_said_first_is_still_known() {
+fn the_first_predictions_are_still_known() {
     let table = table();
     let said = cid::given::predictions();
     assert!(said.len() > 24, "{}", said.len());

@@ -1,7 +1,7 @@
-//! The ids of the table are those of `cid`: one of its rules is left out, and the table changes as that rule says.
+//! The ids of the table are those of `cid`: without one of its rules, the table changes as that rule predicts.
 //!
-//! `cid` has a form of each policy without one of its rules. The table that is made with it moves the way that rule
-//! says, and nothing else in it does.
+//! `cid` has a form of each policy without one of its rules. With it, only the numbers of the table that depend on that rule
+//! change.
 
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu};
@@ -11,7 +11,7 @@ use warmcore_papers::{Options, Table};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{MACHINES, Topology};
 
-/// The machine that was published.
+/// The machine of the publication.
 const MACHINE: &str = "epyc9654_2p";
 
 static FORGETFUL: Without = Without::new(&CacheLocal, Rule::Recent);
@@ -34,7 +34,7 @@ fn row(table: &Table, name: &str) -> f64 {
 #[test]
 fn a_rule_that_changes_in_cid_changes_the_table() {
     let plain = table(&Columns::default());
-    // Without its first rule, cache-local has nothing more than kept ids have.
+    // Without its first rule, cache-local does what kept-per-CPU does.
     let forgetful = table(&Columns { local: Index::Cid(&FORGETFUL), ..Columns::default() });
     // Ids that never expire stay where they are, as cache-local's do.
     let lasting = table(&Columns { kept: Index::Cid(&LASTING), ..Columns::default() });
@@ -47,7 +47,7 @@ fn a_rule_that_changes_in_cid_changes_the_table() {
         let (before, after) = (of(&plain, "kept"), of(&lasting, "kept"));
         assert!(before > 1.5 * after, "{size}: {before} ns, and {after} ns without expiry");
         assert_eq!(of(&lasting, "kept / cachelocal"), 1.0, "{size}");
-        // What has nothing to do with it stays to the last digit.
+        // The other columns stay the same to the last digit.
         for what in ["per_cpu", "kept", "lowest", "task-owned"] {
             assert_eq!(of(&plain, what), of(&forgetful, what), "{size}, {what}");
         }

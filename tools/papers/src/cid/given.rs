@@ -1,23 +1,22 @@
-//! Given: what the table is compared with, and what was chosen by looking at it.
+//! What the table is compared with, and the values that were chosen after looking at it.
 //!
-//! Model.   `fixtures/published.toml` is read for printing and comparing alone. `fixtures/fitted.toml` has what an own
-//!          area costs after a sleep, by a formula that was fitted to the two columns in which no area moves.
-//!          The two fault costs here were fitted to the column in which areas do. `predictions.toml` has what the
-//!          parameter-free form said first, and stays as it is.
-//! Number.  8 rows of three columns.
+//! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of an area of the CPU's own
+//! after a sleep, by a formula that was fitted to the two columns in which no area moves. The two costs of a fault in this file
+//! were fitted to the column in which areas move. `predictions.toml` has the first predictions of the form without parameters,
+//! and does not change.
 
 use serde::Deserialize;
 
 const FITTED: &str = include_str!("../../../../fixtures/fitted.toml");
 const PREDICTIONS: &str = include_str!("../../predictions.toml");
 
-/// The machine that was measured.
+/// The machine of the publication.
 pub const MACHINE: &str = "epyc9654_2p";
 
-/// A fault of a page that is copied, in ns, where one thread has a last-level cache to itself or all have one.
-/// Fitted to 8 and 24 threads, 200 ms. No mechanism is known to us that makes it four times the other one.
+/// A fault that copies a page, in ns, if each thread has a last-level cache to itself or all share one. Fitted to 8 and 24
+/// threads, 200 ms. No known mechanism explains why it is four times the other one.
 pub const FAULT_FEW_NS: u64 = 43_000;
-/// The same where several caches have several threads each. Fitted to 192 and 384 threads, 200 ms.
+/// The same if several caches have several threads each. Fitted to 192 and 384 threads, 200 ms.
 pub const FAULT_MANY_NS: u64 = 11_000;
 
 #[derive(Deserialize)]
@@ -36,9 +35,9 @@ pub struct Measured {
     llcs: u32,
     /// By the CPU's number.
     pub per_cpu_ns: f64,
-    /// By ids as Linux 6.4 to 6.12 has them.
+    /// With the ids of Linux 6.4 to 6.12.
     pub kept_ns: f64,
-    /// As 6.13 has them.
+    /// With the ids of Linux 6.13.
     pub cachelocal_ns: f64,
 }
 
@@ -49,7 +48,7 @@ pub fn published(machine: &str, threads: u32, llcs: u32, delay_ms: u64) -> Optio
     half.rows.into_iter().find(|row| row.threads == threads && row.llcs == llcs)
 }
 
-/// What a pass over an own 16 kB costs after so long a sleep, in ns, by fitted.toml. None: not for this machine.
+/// What a pass over 16 kB of the CPU's own costs after a sleep, in ns, by fitted.toml. None: not known for this machine.
 pub fn own_after_sleep_ns(machine: &str, sleep_ms: u64) -> Option<f64> {
     let all: toml::Table = FITTED.parse().unwrap_or_else(|e| panic!("fitted.toml: {e}"));
     let formula = all.get(machine)?.get("own_16k_after_sleep")?.as_str()?;
@@ -77,16 +76,16 @@ struct Recorded {
     rows: Vec<Prediction>,
 }
 
-/// What was said first.
+/// A first prediction.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Prediction {
     /// The row's name.
     pub name: String,
-    /// What was said.
+    /// The predicted time, in ns.
     pub ns: f64,
 }
 
-/// What the form without a number that was chosen by the table said first.
+/// The first predictions, by the form without values that were chosen after looking at the table.
 pub fn predictions() -> Vec<Prediction> {
     let all: Predictions = toml::from_str(PREDICTIONS).unwrap_or_else(|e| panic!("predictions.toml: {e}"));
     all.cid.map_or_else(Vec::new, |recorded| recorded.rows)
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_formula_is_what_fitted_toml_says() {
+    fn the_formula_of_fitted_toml_is_read() {
         assert_eq!(parse("842 + 616*log10(sleep/80ms)"), Some((842.0, 616.0, 80.0)));
         assert_eq!(parse("842"), None);
         assert_eq!(own_after_sleep_ns(MACHINE, 800).map(f64::round), Some(1458.0));
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_rows_are_found_by_what_was_run() {
+    fn published_rows_are_found_by_threads_caches_and_delay() {
         assert_eq!(published(MACHINE, 8, 1, 200).map(|row| row.kept_ns), Some(19289.0));
         assert!(published(MACHINE, 9, 1, 200).is_none() && published("ryzen7950x", 8, 1, 200).is_none());
     }

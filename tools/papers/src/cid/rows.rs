@@ -1,8 +1,7 @@
-//! Rows: what is run for the table, form by form.
+//! The runs and rows of the table, form by form.
 //!
-//! Model.   For each number of threads and each delay: what was published, predicted; the same with what was chosen
-//!          with the table in view, which each row names; what is not published.
-//! Number.  21 runs, 25 rows.
+//! For each number of threads and each delay: the published columns, predicted; the same with values that were chosen after
+//! looking at the table, which each row names; and rows that were not published. 21 runs give 25 rows.
 
 use super::given::{self, Measured};
 use super::{Columns, PUBLISHED, sizes};
@@ -12,10 +11,10 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;
 
-/// After a burst a thread ends with this probability, in the rows of threads that come and go.
+/// In the rows of threads that come and go: after a burst, a thread ends with this probability.
 const CHURN_PERCENT: u64 = 25;
 
-/// What fits better than the default.
+/// Fits the table better than the default.
 const INFORMED_HZ: u64 = 1000;
 
 const TICKS: &str = "ticks_per_second";
@@ -25,7 +24,7 @@ const OWN_AFTER_SLEEP: &str = "own_16k_after_sleep";
 const FAULT_FEW: &str = "page_fault_few_threads_per_llc";
 const FAULT_MANY: &str = "page_fault_many_threads_per_llc";
 
-/// Why a row of ids can't fail: no cost is in it.
+/// Why a row of ids can't fail.
 const IDS_STAY: &str =
     "each thread is pinned, and the rule says that its id stays: no number of the machine is in it";
 
@@ -51,14 +50,14 @@ pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &C
 /// One number of threads and one delay.
 struct Part<'a> {
     costs: &'a Costs,
-    /// The same, and a core is at its usual clock at once.
+    /// The same, but a core that wakes is at its usual clock at once.
     blind: &'a Costs,
     topology: &'a Topology,
     columns: Columns,
     seed: u64,
     setup: Setup,
     published: Option<Measured>,
-    /// What all names begin with.
+    /// The beginning of all row names.
     name: String,
     rows: Vec<Row>,
 }
@@ -66,7 +65,7 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     fn new(costs: &'a Costs, blind: &'a Costs, topology: &'a Topology, seed: u64, setup: Setup) -> Self {
         let Setup { threads, llcs, delay_ms, .. } = setup;
-        // As published, but where two ways to spread them have as many.
+        // The published name, extended if two ways to spread the threads have the same number.
         let several = sizes(topology).iter().filter(|size| size.0 == threads).count() > 1;
         let spread = if several { format!(" on {llcs} L3") } else { String::new() };
         let name = format!("{threads} threads{spread}, {delay_ms} ms");
@@ -79,21 +78,21 @@ impl<'a> Part<'a> {
         run(costs, self.topology, &setup, self.seed)
     }
 
-    /// A row that stands there alone.
+    /// Adds a row without a published number.
     fn add(&mut self, what: &str, unit: &'static str, number: f64, inputs: &[&'static str]) {
         let row = Row::of(format!("{}, {what}", self.name), unit, vec![number]);
         self.rows.push(row.with_inputs(inputs));
     }
 
-    /// A row that is compared, if this was measured.
+    /// Compares the last row with the published number, if there is one.
     fn against(&mut self, published: Option<f64>, tolerance: &str) {
         if published.is_some() {
             self.amend(|row| row.against(published, tolerance));
         }
     }
 
-    /// A time that is compared. `null`: if a CPU's own area cost no less than another one, it would be this. Where a
-    /// thread stays on its own area that model says what the row says, which is nothing.
+    /// Adds a time that is compared. `null` is the outcome if a CPU's own area cost as much as another one. Where a thread
+    /// stays on its own area, that model predicts the same as the row, so the row proves nothing.
     fn time(
         &mut self,
         what: &str,
@@ -109,13 +108,13 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The last row, otherwise.
+    /// Replaces the last row by `how` of it.
     fn amend(&mut self, how: impl FnOnce(Row) -> Row) {
         let last = self.rows.pop();
         self.rows.extend(last.map(how));
     }
 
-    /// A time that stands beside the published one, and claims nothing: it says what one choice alone changes.
+    /// Adds a time that stands beside the published one without a claim: it shows the effect of one choice alone.
     fn beside(&mut self, what: &str, outcome: &Outcome, of: fn(&Measured) -> f64, inputs: &[&'static str]) {
         self.add(what, "ns", outcome.burst_ns, inputs);
         let published = self.published.as_ref().map(of);
@@ -134,7 +133,7 @@ impl<'a> Part<'a> {
         self.amend(|row| row.beside_null(1.0));
     }
 
-    /// On how many areas a thread ran, each time that another one counted. `is_one`: it is claimed to be one.
+    /// Adds on how many areas a thread ran, where each change of area counts. `is_one`: the claim is that it is one.
     fn areas(&mut self, what: &str, outcome: &Outcome, is_one: bool) {
         let areas = 1.0 + f64::from(outcome.moved) / f64::from(self.setup.threads);
         self.add(&format!("{what}, areas of a thread's bursts"), "ids", areas, &[]);
@@ -152,7 +151,7 @@ impl<'a> Part<'a> {
         self.time("kept", (&kept, Some(&cpu)), |row| row.kept_ns, &[]);
         self.time("cachelocal", (&local, None), |row| row.cachelocal_ns, &[]);
         self.gain("kept / cachelocal", &kept, &local, &[]);
-        // Who sleeps less than it takes loses nothing.
+        // A CPU that sleeps for less than 100 ms keeps its id.
         let never = u64::from(self.setup.threads) * self.setup.delay_ms < 100;
         self.areas("per_cpu", &cpu, true);
         self.areas("kept", &kept, never);
@@ -170,7 +169,7 @@ impl<'a> Part<'a> {
         self.beside("cachelocal, informed", &local, |row| row.cachelocal_ns, &[BASE_CLOCK]);
     }
 
-    /// `cpu`: what was predicted of own areas.
+    /// `cpu`: the predicted outcome by the CPU's number.
     fn probed(&mut self, cpu: &Outcome) {
         let sleep_ms = self.setup.delay_ms * u64::from(self.setup.threads);
         let Some(own) = given::own_after_sleep_ns(self.costs.machine(), sleep_ms) else { return };
@@ -187,7 +186,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// `cpu`: by the CPU's number, `local`: what is gained upon, both probed.
+    /// `cpu`: by the CPU's number; `local`: the outcome to compare with. Both are probed.
     fn fitted(&mut self, setup: Setup, cpu: &Outcome, local: &Outcome) {
         let few = setup.llcs == 1 || setup.threads <= setup.llcs;
         let (fault_ns, which) =
@@ -203,7 +202,7 @@ impl<'a> Part<'a> {
         self.add("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs);
     }
 
-    /// What is not published. `local`: what is gained upon, predicted.
+    /// Adds rows that were not published. `local`: the predicted outcome to compare with.
     fn unmeasured(&mut self, local: &Outcome) {
         let setup = self.setup;
         let touched =

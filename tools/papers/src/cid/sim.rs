@@ -1,18 +1,23 @@
-//! Sim: librseq's program for intermittent threads, on a virtual clock.
+//! librseq's program for intermittent threads, on a virtual clock.
 //!
-//! Model.   Each thread is pinned to a CPU of its own. All meet, so that each CPU has an id; then thread k of a
-//!          random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with
-//!          a sleep of delay × threads after each. No two overlap, so a loop over visits in the order of time is all
-//!          the scheduler that there is. A thread enters when it is switched in and leaves when it is switched
-//!          out: the ids are those of `warmcore-cid`, or the simulator's imitation of Linux 6.19.
-//!          The kernel's compaction runs on the first tick, 100 ms after the last one, that hits a running thread of
-//!          the process, and takes an id whose CPU's clock says that it lay unused for 100 ms. The clock of an idle CPU
-//!          stands still, but for a pass over all idle CPUs that is made at most every 32 ms, by whoever goes idle
-//!          or ticks then: their next balancing is due, so that it brings their clocks up to date.
-//! Number.  8 threads, 10 ms: a CPU sleeps 80 ms, less than 100, so no id is ever given up. 384 threads, 200 ms: 77 s.
-//! Source.  librseq `tests/basic_percpu_benchmark.c`; Linux 6.4 `task_tick_mm_cid`, `task_mm_cid_work`,
-//!          `sched_mm_cid_remote_clear_old`; `nohz_newidle_balance`, `_nohz_idle_balance`; `fs/select.c`
-//!          `select_estimate_accuracy` (a sleep is up to 0.1 % longer than asked for).
+//! Each thread is pinned to its own CPU. First all threads run at the same time, so that each CPU has an id. Then thread k of a
+//! random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with a sleep of delay × threads
+//! after each. No two bursts overlap, so a loop over them in the order of time replaces a scheduler. A thread enters when it is
+//! switched in and leaves when it is switched out: the ids are those of `warmcore-cid`, or of the simulator's imitation of Linux
+//! 6.19.
+//!
+//! The kernel's compaction runs on the first tick, 100 ms after the last compaction, that hits a running thread of the process.
+//! It takes an id that was unused for 100 ms by the clock of its CPU. The clock of an idle CPU stands still, except for a pass
+//! over all idle CPUs, at most every 32 ms, by a CPU that goes idle or ticks: it balances load for them and updates their
+//! clocks.
+//!
+//! With 8 threads and 10 ms a CPU sleeps 80 ms, less than 100, so no id is ever taken. With 384 threads and 200 ms it sleeps
+//! 77 s.
+//!
+//! # Source
+//! librseq `tests/basic_percpu_benchmark.c`; Linux 6.4 `task_tick_mm_cid`, `task_mm_cid_work`,
+//! `sched_mm_cid_remote_clear_old`; `nohz_newidle_balance`, `_nohz_idle_balance`; `fs/select.c` `select_estimate_accuracy` (a
+//! sleep is up to 0.1 % longer than requested).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,7 +37,7 @@ const WARM_PASSES: u64 = 20_000;
 pub const TIMED_PASSES: u32 = 5;
 /// Linux's `MM_CID_SCAN_DELAY` and `SCHED_MM_CID_PERIOD_NS`.
 const EXPIRY: u64 = 100 * MS;
-/// Linux's `LOAD_AVG_PERIOD`: so far apart are passes over idle CPUs.
+/// Linux's `LOAD_AVG_PERIOD`: the time between two passes over idle CPUs.
 const PASS_PERIOD: u64 = 32 * MS;
 
 /// How a burst finds its area.
@@ -49,48 +54,48 @@ pub enum Index {
 /// What the clock of another, idle CPU shows to a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteClock {
-    /// What it is.
+    /// The present time.
     Right,
-    /// When it went idle, or when somebody last made a pass over all idle CPUs.
+    /// When the CPU went idle, or the time of the last pass over all idle CPUs.
     Stale,
 }
 
-/// Which program, on how many CPUs.
+/// The parameters of the program and of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// One per CPU.
     pub threads: u32,
-    /// On so many last-level caches, as many CPUs of each.
+    /// How many last-level caches the CPUs are spread over evenly.
     pub llcs: u32,
-    /// From one thread's burst to the next one's.
+    /// The time from one thread's burst to the next thread's.
     pub delay_ms: u64,
     /// How an area is found.
     pub index: Index,
-    /// What the areas' pages are before they are written. A pool of librseq's is copied on the first write.
+    /// The state of the areas' pages before they are written. librseq's pool is copied on the first write.
     pub pages: Pages,
     /// Ticks per second of a CPU that is not idle.
     pub hz: u64,
-    /// What compaction reads.
+    /// The clock that compaction reads.
     pub clock: RemoteClock,
     /// Whether there is a compaction.
     pub compacts: bool,
-    /// After a burst a thread ends with this probability, in percent, and another is made on its CPU at its next turn.
+    /// After a burst a thread ends with this probability, in percent, and a new one replaces it at its next burst.
     pub churn_percent: u64,
-    /// Added to a timed pass that follows a sleep, in ns: what the model of memory does not explain of an own
-    /// area's cost. Only in rows that are marked fitted.
+    /// Added to a timed pass that follows a sleep, in ns: the part of the cost of a CPU's own area that the memory model does
+    /// not explain. Only in rows that are marked fitted.
     pub after_sleep_ns: i64,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Outcome {
     /// A timed pass, on average.
     pub burst_ns: f64,
-    /// … but for each thread's first one.
+    /// The same without each thread's first timed pass, which follows no sleep.
     pub after_sleep_ns: f64,
-    /// Areas that were passed over.
+    /// How many areas were used.
     pub areas: u32,
-    /// Timed passes over another area than this CPU's last one was.
+    /// Timed passes over another area than the last pass on the same CPU.
     pub moved: u32,
     /// Page faults in timed passes.
     pub faults: u64,
@@ -100,26 +105,26 @@ pub struct Outcome {
 
 struct Thread {
     cpu: CpuId,
-    /// Its number in the process. None: it ended, and another one is made at its next turn.
+    /// Its number in the process. None: it ended, and a new one replaces it at its next burst.
     task: Option<u32>,
     area: Option<u32>,
     /// Timed passes that it made.
     passes: u32,
 }
 
-/// What a CPU's run queue knows.
+/// The state of a CPU's run queue.
 #[derive(Debug, Clone, Copy, Default)]
 struct Queue {
     clock: u64,
-    /// When a thread of the process last came or went.
+    /// When a thread of the process was last switched in or out.
     used: u64,
     is_idle: bool,
 }
 
-/// Runs it.
+/// Runs the program.
 ///
 /// # Panics
-/// If the machine has not so many CPUs.
+/// If the machine has fewer CPUs than threads.
 pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outcome {
     let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
     let rules = match setup.index {
@@ -131,7 +136,7 @@ pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outc
     CidSim::new(costs, topology, setup, seed, cids).run()
 }
 
-/// Ids for who finds its CPU's held: nobody does here.
+/// Overflow ids. None is used: no two threads run on one CPU.
 const OVERFLOW: u32 = 4;
 
 struct CidSim<'a> {
@@ -176,7 +181,7 @@ impl<'a> CidSim<'a> {
         });
         let siblings = siblings.collect();
         let mut memory = Memory::new(costs, topology);
-        // What a pass over what is in the own cache takes.
+        // The time of a pass over an area in the CPU's own cache.
         let probe = memory.extent(AREA_BYTES, Pages::Touched, None);
         memory.touch(cpus[0], probe, Access::Write, Nanos(0));
         let hot_pass_ns = memory.touch(cpus[0], probe, Access::Write, Nanos(0)).0;
@@ -203,7 +208,7 @@ impl<'a> CidSim<'a> {
 
     fn run(mut self) -> Outcome {
         let n = self.threads.len() as u64;
-        // That all meet is at any moment between two ticks, before the first compaction.
+        // The threads run together at a random moment between two ticks, before the first compaction.
         let met = EXPIRY / 2 + below(self.random.bits(0, Purpose::Load, 0), MS);
         let main = self.meet(met);
         let mut due = BinaryHeap::new();
@@ -256,8 +261,8 @@ impl<'a> CidSim<'a> {
         Some(task)
     }
 
-    /// All run at once until the last one is there: each CPU has an id then. The first thread of the process
-    /// made the others, and waits for their end.
+    /// Runs all threads at once, so that each CPU has an id then. The first thread of the process made the others, and waits
+    /// for their end.
     fn meet(&mut self, now: u64) -> Option<u32> {
         let main = self.new_task();
         for slot in 0..self.threads.len() {
@@ -277,7 +282,7 @@ impl<'a> CidSim<'a> {
         main
     }
 
-    /// A thread's turn, from when it is woken: when it sleeps again, and what its timed pass took.
+    /// Runs one burst of a thread, from its wakeup. Returns when it sleeps again, and the time of its timed pass.
     fn visit(&mut self, slot: usize, now: u64, came_back: bool) -> (u64, u64) {
         let cpu = self.threads[slot].cpu;
         let idle_since = self.siblings[slot].iter().map(|p| self.queues[*p].used).max().unwrap_or(0);
@@ -285,7 +290,7 @@ impl<'a> CidSim<'a> {
         let mut at = now + state.map_or(0, |state| state.exit.0) + self.switch_ns;
         let area = self.switch_in(slot, at);
         if !came_back {
-            // Warm passes: the first finds the area where it is, the others in the own cache.
+            // Warm passes: the first one moves the area to this CPU's cache, the others find it there.
             at += self.pass(area, cpu, at) + (WARM_PASSES - 1) * self.hot_pass_ns;
         }
         let mut timed = self.pass(area, cpu, at);
@@ -351,7 +356,7 @@ impl<'a> CidSim<'a> {
         }
     }
 
-    /// Brings the clocks of idle CPUs up to date, if that was not done just now.
+    /// Updates the clocks of idle CPUs, unless that was done within the last period.
     fn pass_over_idle(&mut self, now: u64) {
         if now >= self.next_idle_pass {
             self.next_idle_pass = now + PASS_PERIOD;
@@ -382,7 +387,7 @@ impl<'a> CidSim<'a> {
     }
 }
 
-/// So many CPUs of each of the first caches, one per core while there are cores.
+/// The CPUs of the threads: the same number of each of the first caches, one per core while there are cores.
 fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
     let each = setup.threads.div_ceil(setup.llcs) as usize;
     let mut cpus: Vec<CpuId> = Vec::new();
@@ -401,7 +406,7 @@ fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
     cpus
 }
 
-/// Nobody asks to sleep for nothing; else the timer may be late by 0.1 %, at least 50 µs, at most 100 ms.
+/// When a sleep of `ns` ends: the timer may be late by 0.1 %, at least 50 µs and at most 100 ms. A sleep of 0 is no sleep.
 fn slept_until(now: u64, ns: u64) -> u64 {
     if ns == 0 { now } else { now + ns + (ns / 1000).clamp(50_000, 100 * MS) }
 }
