@@ -30,20 +30,6 @@ use answers::Standing;
 use warmcore_results::Results;
 use warmcore_results::names::percpu;
 
-/// What a whole report holds: the run, its title, and the command that adds it.
-const EXPECTED: [(&str, &str, &str); 7] = [
-    ("percpu", "Per-CPU data", "warmcore bench percpu"),
-    ("false-sharing", "False sharing", "warmcore bench false-sharing"),
-    ("cid", "Concurrency ids", "warmcore bench cid"),
-    ("budget", "Budgets", "warmcore bench budget"),
-    ("wake", "The runtime", "warmcore bench wake --json wake.json"),
-    ("http", "The runtime, serving HTTP", "warmcore bench http --json http.json"),
-    ("peers", "Beside named peers", "cargo xtask peers"),
-];
-
-/// The command that measures what it costs to move data.
-const PROBE_COMMAND: &str = "warmcore topo --probe";
-
 /// The command that adds the tables, run in the folder of the page.
 const SIM_COMMAND: &str = "warmcore sim tables --json sim.json";
 

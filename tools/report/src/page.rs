@@ -7,10 +7,10 @@
 use super::answers::{self, Answer, Standing};
 use super::elsewhere;
 use super::imagined::{Simulated, Table};
-use super::inputs::{Finding, Inputs, State};
+use super::inputs::{EXPECTED, Finding, Inputs, PROBE_COMMAND, State};
 use super::markup::{MARKS_CSS, amount, digits, palette_css};
 use super::words::{bound, compared, disturbed, interval};
-use super::{EXPECTED, PROBE_COMMAND, cases, distances, machine_picture, plot, tally};
+use super::{cases, distances, machine_picture, plot, tally};
 use askama::Template;
 use warmcore_papers::sensitivity::{Input, Sensitivity};
 use warmcore_results::{Results, Row};

@@ -1,10 +1,10 @@
 //! Summary: the report for a terminal, and its rows for a spreadsheet.
 
 use super::answers::{self, Answer, Standing};
-use super::inputs::{Inputs, State};
+use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
 use super::markup::{amount, digits};
 use super::words::{self, bound, compared, interval};
-use super::{EXPECTED, PROBE_COMMAND, SIM_COMMAND, cases, imagined, machine_picture, tally};
+use super::{SIM_COMMAND, cases, imagined, machine_picture, tally};
 use warmcore_results::{Bound, Results, Row};
 
 /// A sentence wraps at this many characters.

@@ -1,3 +1,4 @@
+use super::inputs::{EXPECTED, PROBE_COMMAND};
 use super::*;
 use std::collections::HashSet;
 use warmcore_bench::cid::timeline as recorded;
