@@ -63,8 +63,8 @@ fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
 #[test]
 fn a_search_looks_at_few_cpus_however_large_the_machine() {
     let (machine, view) = tasks_wait_everywhere();
-    let pull = Home.steal(&machine, &view, CpuId(0), NOW);
-    assert!(matches!(pull, StealDecision::Until(at) if at > NOW), "{pull:?}");
+    let steal = Home.steal(&machine, &view, CpuId(0), NOW);
+    assert!(matches!(steal, StealDecision::Until(at) if at > NOW), "{steal:?}");
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
 
@@ -88,6 +88,6 @@ fn the_only_waiting_task_is_found_at_once_however_far() {
     let (machine, mut view) = tasks_wait_everywhere();
     view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
     view.facts.cpus[383].since = Nanos(0);
-    let pull = Home.steal(&machine, &view, CpuId(0), NOW);
-    assert_eq!(pull, StealDecision::From { cpu: CpuId(383), at_most: 1 });
+    let steal = Home.steal(&machine, &view, CpuId(0), NOW);
+    assert_eq!(steal, StealDecision::From { cpu: CpuId(383), at_most: 1 });
 }

@@ -1,9 +1,10 @@
 //! Policies that only a simulation runs, and the trait by which it runs them and the product's.
 //!
 //! [`Kernel`] is Linux's placement with settings. [`PrevCpu`], [`GlobalFifo`] and [`WorkSteal`] place tasks as other
-//! runtimes do. They are here to be compared with: no runtime offers them. [`SimPolicy`] is what a simulation asks. Each
-//! [`Policy`] of the product is one, through the implementation below; [`Kernel`] implements it directly, because it asks
-//! for facts that a runtime does not have ([`KernelView`]).
+//! runtimes do. They exist to be compared with: no runtime offers them.
+//!
+//! A simulation asks a [`SimPolicy`]. Each [`Policy`] of the product is one, by the implementation below. [`Kernel`]
+//! implements it directly, because it asks for facts that a runtime does not have ([`KernelView`]).
 
 mod global_fifo;
 pub mod kernel;
@@ -26,20 +27,20 @@ use warmcore_types::{CpuId, Nanos};
 /// Why a task is put on a CPU's run queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Enqueued {
-    /// It was woken, and the CPU is the one on which it ran last.
-    WokenAtHome,
-    /// It was woken, and sent to another CPU.
+    /// It was woken, and ran on this CPU last.
+    WokenOnPrevCpu,
+    /// It was woken, and sent to another CPU than the one where it ran last.
     WokenElsewhere,
     /// It is new.
     New,
-    /// It was taken from another CPU's run queue.
+    /// It was stolen from another CPU's run queue.
     Moved,
     /// It ran on the CPU and waits again: it was preempted, or yielded.
     PutBack,
 }
 
-/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for; the others
-/// are about what only a simulated kernel keeps.
+/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for; the
+/// others are about what only a simulated kernel keeps.
 pub trait SimPolicy {
     /// See [`Policy::wake`].
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision;
@@ -85,25 +86,27 @@ pub trait SimPolicy {
         Nanos(0)
     }
 
-    /// How many shared queues the host keeps. One per shard, unless the policy numbers them in its own way.
+    /// How many shared queues the simulation keeps. One per shard, unless the policy numbers them in its own way.
     fn queues(&self, machine: &SchedDomains) -> usize {
         machine.shards()
     }
 
-    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. It leaves
-    /// that queue when it runs, or goes elsewhere. `shared_queue_len` counts those entered, and [`StealDecision::Shard`] takes the first
-    /// of them, off its CPU. `None`: it just waits where it was put.
+    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. `None`:
+    /// it enters none.
+    ///
+    /// It leaves the shared queue when it runs or moves. `shared_queue_len` counts the tasks of a shared queue, and
+    /// [`StealDecision::Shard`] takes the first of them, off the CPU where it waits.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let _ = (machine, cpu, allowed, why);
         None
     }
 
-    /// What is learned of a task's sleep when it wakes. Called once per sleep.
+    /// Updates a task's history when it wakes. Called once per sleep.
     fn learn_sleep(&self, sleeps: &mut SleepHistory, now: Nanos) {
         sleeps.wake(now);
     }
 
-    /// What a migration counts as at least: it bounds for how long a CPU is taken to idle
+    /// What a migration costs at least: it bounds the average for which a CPU is taken to idle
     /// ([`AverageIdle`](kernel::AverageIdle)).
     fn sysctl_migration_cost(&self) -> Nanos {
         SYSCTL_MIGRATION_COST

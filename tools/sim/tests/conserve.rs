@@ -1,5 +1,5 @@
-//! The model of `crates/sched/tests/conserve.rs` can fail: under a policy that never pulls, a CPU sleeps beside a task
-//! that waits.
+//! The model of `crates/sched/tests/conserve.rs` can fail: under a policy that never steals, a CPU sleeps while a task
+//! waits.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
@@ -13,16 +13,16 @@ use warmcore_types::{CpuId, Nanos};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// How long a poll takes at most.
+/// The longest poll.
 const POLL_MAX: u64 = 16 * US;
 
-/// What `conserve.rs` promises for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that is more, a poll
-/// and four kicks.
+/// What that test promises for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that is
+/// more, a poll and four kicks.
 fn bound() -> u64 {
     (Home.migration_cost(Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
 }
 
-/// Two tasks per CPU that yield, all at home on the first CPU.
+/// Two tasks per CPU that yield, all on the first CPU at first.
 fn run(policy: impl Policy) -> Outcome {
     let topology = drawn(2, 12, 2, 1);
     let task = || Task::new((15 * US, POLL_MAX), Then::Yield).at_home(0);

@@ -1,4 +1,4 @@
-//! What Linux does, rule by rule, and what each setting changes.
+//! What Linux's placement does, rule by rule, and what each setting changes.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ const LINUX: Kernel = Kernel {
 };
 const NOW: Nanos = Nanos(1_000_000_000);
 
-/// The facts of the other tests, and those that only the kernel asks for.
+/// The facts of the other tests, and those that only [`Kernel`] asks for.
 #[derive(Debug, Clone)]
 struct Simulation {
     machine: SchedDomains,
@@ -34,7 +34,7 @@ struct Simulation {
     was_on: Option<CpuId>,
     is_wide: bool,
     average_idle: Nanos,
-    /// Per CPU searched.
+    /// Of searching one CPU.
     cost: u64,
     /// What a look into the shared queues costs.
     look: Nanos,
@@ -42,14 +42,14 @@ struct Simulation {
     newly: bool,
     failed: u32,
     balanced_at: Nanos,
-    /// By CPU, if they are averages.
+    /// By CPU. Empty: the tasks that are there now.
     loads: Vec<u64>,
-    /// What waits in the shards' queues may not run here.
+    /// The tasks in the shared queues may not run on the CPU that asks.
     shut_out: bool,
 }
 
 impl Simulation {
-    /// All run, and nobody waits.
+    /// All CPUs run a task, and no task waits.
     fn busy(machine: SchedDomains) -> Self {
         Self {
             facts: Facts::busy(&machine),
@@ -84,7 +84,7 @@ impl Simulation {
         self
     }
 
-    /// So many tasks wait in a shared queue, of which there are as many as the policy says.
+    /// This many tasks wait in a shared queue. There are as many shared queues as the policy says.
     fn entered(mut self, kernel: Kernel, queue: usize, tasks: u32) -> Self {
         self.facts.waiting = vec![0; kernel.queues(&self.machine)];
         self.facts.waiting[queue] = tasks;
@@ -211,7 +211,7 @@ impl KernelView for Simulation {
 const TWO_LLCS: [u32; 4] = [1, 2, 8, 1];
 
 #[test]
-fn an_idle_previous_cpu_is_gone_back_to_whoever_wakes() {
+fn a_task_returns_to_its_idle_previous_cpu_whatever_wakes_it() {
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 3, 5, 9]);
     assert_eq!(sim.wake(LINUX, 0, 3), WakeDecision::on(CpuId(3), true));
     assert_eq!(sim.goes(LINUX, 0, 9), 9, "also in the other LLC");
@@ -267,7 +267,7 @@ fn a_full_llc_is_not_searched() {
     // Seven of eight used: 1 − (1.17 × 7/8)² < 0.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[5]);
     assert_eq!(sim.wake(LINUX, 3, 3), WakeDecision::on(CpuId(3), false));
-    // Six of eight: 1 − 0.77 = 0.23; one of eight is looked at.
+    // Six of eight used: 1 − 0.77 = 0.23; one CPU of eight is looked at.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[5, 6]);
     assert_eq!(sim.goes(LINUX, 3, 3), 3);
     assert_eq!(sim.goes(LINUX, 4, 4), 5);
@@ -275,7 +275,7 @@ fn a_full_llc_is_not_searched() {
 
 #[test]
 fn a_whole_idle_core_comes_before_an_idle_thread() {
-    // Cores of two threads: cpu0–7 and beside them cpu8–15.
+    // Cores of two threads: cpu0 to 7, and as their second threads cpu8 to 15.
     let sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 4, 12, 5]);
     assert_eq!(sim.machine.within(CpuId(4), Distance::Smt), [CpuId(4), CpuId(12)]);
     assert_eq!(sim.goes(LINUX, 0, 0), 4);
@@ -294,7 +294,8 @@ fn a_core_with_a_thread_that_is_offline_is_idle_when_the_other_one_is() {
 
 #[test]
 fn threads_of_a_core_have_less_of_a_bonus_than_cpus_of_an_llc() {
-    // The previous CPU has 1060 thousandths of what the waker's has: more than the 5 % among threads, less than 8.
+    // The previous CPU has 1060 thousandths of the waker's load: more than the 5 % bonus among threads, less than the 8
+    // % within an LLC.
     let sim = |prev_cpu: u32| {
         let mut sim = Simulation::drawn([1, 1, 8, 2]);
         sim.loads = vec![1000; 16];
@@ -329,47 +330,48 @@ fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
     );
 }
 
-/// What the versions differ in, and what makes two that talk come together: the search that found only kept ones.
+/// What the versions differ in, and why two tasks that talk meet: a search that found only kept CPUs.
 #[test]
-fn who_found_only_kept_ones_goes_behind_his_waker_as_measured_or_takes_the_first_as_told() {
-    // Six of sixteen idle, half of them too far away: eight are looked at, and four may be passed over.
+fn a_search_that_found_only_kept_cpus_ends_at_the_waker_or_takes_the_first_by_the_text() {
+    // Six of sixteen idle, half of them beyond the depth: eight are looked at, and four may be passed over.
     let sim = Simulation::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
     let of = |hot_rule| sim.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
     assert_eq!(of(HotRule::V1), WakeDecision::on(CpuId(3), false));
     assert_eq!(of(HotRule::V2), WakeDecision::on(CpuId(3), false));
     assert_eq!(
-        of(HotRule::Told),
+        of(HotRule::V2Text),
         WakeDecision { hot_kept: 2, hot_broken: true, ..WakeDecision::on(CpuId(4), true) }
     );
-    // Where more are idle than may be passed over, v2 takes the one behind those, v1 none, and the text the first.
+    // Where more CPUs are idle than may be passed over, v2 takes the one after those, v1 none, and the rule of v2's
+    // text the first.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
     let of = |hot_rule| sim.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
-    assert_eq!((of(HotRule::V1), of(HotRule::V2), of(HotRule::Told)), (3, 1, 4));
+    assert_eq!((of(HotRule::V1), of(HotRule::V2), of(HotRule::V2Text)), (3, 1, 4));
 }
 
 #[test]
-fn nobody_is_kept_from_the_cpu_it_comes_from() {
+fn a_task_is_not_kept_from_its_previous_cpu() {
     let hot_windows = Kernel { hot_windows: true, ..LINUX };
     let sim = Simulation::drawn(TWO_LLCS).idle(&[3, 5]).hot(&[3, 5]);
     assert_eq!(sim.goes(hot_windows, 0, 3), 3);
 }
 
 #[test]
-fn a_new_task_goes_where_the_most_are_idle_and_stays_if_here_is_as_good() {
+fn a_new_task_goes_where_the_most_cpus_are_idle_and_stays_if_here_is_as_good() {
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 9, 10, 11]);
     assert_eq!(sim.forks(0), 9);
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 9, 10]);
     assert_eq!(sim.forks(0), 1);
     let sim = Simulation::drawn(TWO_LLCS).waiting(0, 9).waiting(1, 1).waiting(2, 1);
-    assert_eq!(sim.forks(0), 8, "nobody is idle: where the least is to do");
+    assert_eq!(sim.forks(0), 8, "no CPU is idle: the least loaded one");
 }
 
 #[test]
-fn a_new_task_stays_on_its_node_while_few_are_there() {
+fn a_new_task_stays_on_its_node_while_few_tasks_run_there() {
     let many: Vec<u32> = (16..32).collect();
     let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
     assert_eq!(sim.forks(0), 1, "one runs here, and an eighth of the node's CPUs may");
-    // Two of 32 an eighth of which are four: since 6.0 only a pair's difference is let pass.
+    // An eighth of two times 32 CPUs: four. Since 6.0 only the difference of a pair is tolerated.
     let there: Vec<u32> = (32..64).collect();
     let here =
         |busy: u32| Simulation::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
@@ -379,8 +381,8 @@ fn a_new_task_stays_on_its_node_while_few_are_there() {
 }
 
 #[test]
-fn who_idles_for_less_than_a_search_costs_does_not_search() {
-    // A search costs 8 µs within the LLC and 16 more on the node.
+fn a_cpu_that_idles_for_less_than_a_search_costs_does_not_search() {
+    // A search costs 8 µs within the LLC and 16 µs more on the node.
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3);
     sim.average_idle = Nanos(7_999);
     let always = Kernel { newidle: Newidle::Always, ..LINUX };
@@ -395,11 +397,11 @@ fn who_idles_for_less_than_a_search_costs_does_not_search() {
     assert_eq!(at(&sim, 9, LINUX), from(5));
     assert_eq!(at(&sim, 9, off), StealDecision::Nothing);
     sim.newly = false;
-    assert_eq!(at(&sim, 9, off), from(5), "who was called searches all the same");
+    assert_eq!(at(&sim, 9, off), from(5), "a kicked CPU searches all the same");
 }
 
 #[test]
-fn a_called_cpu_searches_a_big_domain_seldom() {
+fn a_kicked_cpu_searches_a_large_domain_seldom() {
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]);
     (sim.newly, sim.balanced_at) = (false, Nanos(NOW.0 - 8_000_000));
     assert_eq!(sim.steal(LINUX, 1), from(5), "8 CPUs every 8 ms");
@@ -407,7 +409,7 @@ fn a_called_cpu_searches_a_big_domain_seldom() {
 }
 
 #[test]
-fn a_task_that_ran_just_now_is_left_where_its_data_are() {
+fn a_task_that_ran_just_now_is_not_stolen() {
     let mut sim = Simulation::drawn([1, 1, 4, 2]).waiting(5, 2).idle(&[1, 2]);
     sim.last_ran[5] = Nanos(NOW.0 - 499_999);
     assert_eq!(sim.machine.within(CpuId(1), Distance::Smt), [CpuId(1), CpuId(5)]);
@@ -420,7 +422,7 @@ fn a_task_that_ran_just_now_is_left_where_its_data_are() {
 }
 
 #[test]
-fn one_that_waits_for_a_cpu_to_wake_up_is_not_taken() {
+fn a_task_that_waits_for_its_cpu_to_wake_up_is_not_stolen() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
     assert_eq!(sim.steal(LINUX, 1), from(5));
     assert_eq!(sim.idle(&[5]).steal(LINUX, 1), StealDecision::Nothing, "only one is there");
@@ -445,7 +447,7 @@ fn a_queue_whose_tasks_may_not_run_here_does_not_end_the_search() {
 }
 
 const EVERY: [Enqueued; 5] =
-    [Enqueued::WokenAtHome, Enqueued::WokenElsewhere, Enqueued::New, Enqueued::Moved, Enqueued::PutBack];
+    [Enqueued::WokenOnPrevCpu, Enqueued::WokenElsewhere, Enqueued::New, Enqueued::Moved, Enqueued::PutBack];
 
 /// v1: `swqueue_enqueue` of 13 June 2023. v3: `shared_runq_enqueue_task`, called from `__enqueue_entity`.
 #[test]
@@ -465,8 +467,8 @@ fn a_task_enters_the_wake_queue_where_it_was_woken_and_in_v3_at_every_enqueue() 
     }
 }
 
-/// `shared_runq_reassign_domains`, `shared_runq_shard_idx`, `shared_runq_pick_next_task` of v3, 7/7: a queue per six CPUs,
-/// `(cpu >> 1) % queues`, and a CPU looks into all of its LLC's, its own first.
+/// `shared_runq_reassign_domains`, `shared_runq_shard_idx`, `shared_runq_pick_next_task` of v3, 7/7: a queue per six
+/// CPUs, `(cpu >> 1) % queues`, and a CPU looks into all queues of its LLC, its own first.
 #[test]
 fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
     for (name, machine) in all_machines() {
@@ -474,7 +476,7 @@ fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
             let kernel = Kernel { wake_queue: true, queue_rule, newidle: Newidle::Off, ..LINUX };
             let of = |cpu: CpuId| {
                 kernel
-                    .enters(&machine, cpu, Allowed::Anywhere, Enqueued::WokenAtHome)
+                    .enters(&machine, cpu, Allowed::Anywhere, Enqueued::WokenOnPrevCpu)
                     .expect("it is not pinned")
             };
             let mut owners = vec![None; kernel.queues(&machine)];
@@ -500,7 +502,7 @@ fn v3_cuts_the_queue_of_an_llc_by_six_cpus_and_a_cpu_looks_into_each_of_them() {
             }
         }
     }
-    // 16 CPUs in numbers of two eights: threads of a core, 0 and 128, are not of one queue.
+    // 16 CPUs whose numbers are two ranges of eight: threads of a core, 0 and 128, are not of one queue.
     let machine =
         &all_machines().into_iter().find(|(name, _)| name == "zen3_256cpu_2p").expect("it is in the file").1;
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
@@ -526,11 +528,11 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
 }
 
 /// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
-/// innermost.
+/// innermost domain.
 #[test]
 fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
-    // A search costs 8 µs within the LLC and 16 more on the node.
+    // A search costs 8 µs within the LLC and 16 µs more on the node.
     let mut sim = Simulation::drawn(TWO_LLCS).waiting(5, 3).idle(&[1, 9]).entered(v3, 0, 0);
     for (average, linux, after) in [
         (7_999, StealDecision::Nothing, StealDecision::Nothing),
@@ -540,23 +542,24 @@ fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_
         sim.average_idle = Nanos(average);
         assert_eq!((sim.steal(LINUX, 1), sim.steal(v3, 1)), (linux, after), "{average} ns");
     }
-    // The look into the queues is the begin of the search.
+    // The look into the queues is the start of the search.
     (sim.average_idle, sim.look) = (Nanos(24_000), Nanos(0));
     assert_eq!(sim.steal(v3, 9), from(5));
     sim.look = Nanos(1);
     assert_eq!((sim.steal(v3, 9), sim.steal(LINUX, 9)), (StealDecision::Nothing, from(5)));
-    // A called CPU is not asked for how long it idles.
+    // The average idle time of a kicked CPU does not matter.
     (sim.newly, sim.average_idle) = (false, Nanos(0));
     assert_eq!(sim.steal(v3, 1), from(5));
 }
 
-/// The experiment of September 2023: the check of the average idle time before the queues, that of overload behind them.
+/// The experiment of September 2023: the check of the average idle time comes before the queues, that of overload after
+/// them.
 #[test]
 fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
     let checked = Kernel { queue_rule: QueueRule::V3Checked, ..v3 };
     let both = |sim: &Simulation| (sim.steal(v3, 1), sim.steal(checked, 1));
-    // Cores of two threads, whose domain is the innermost: 2 µs. The LLC's: 16 µs.
+    // Cores of two threads, which are the innermost domain: 2 µs. The LLC: 16 µs.
     let mut sim = Simulation::drawn([1, 2, 8, 2]).idle(&[1, 17]).entered(v3, 0, 1);
     assert_eq!(
         both(&sim),
@@ -576,7 +579,7 @@ fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_wort
         (StealDecision::Shard(0), StealDecision::Nothing),
         "looks into the queues have cost more than a search"
     );
-    // It does not search either, where Linux would.
+    // The CPU does not search either, where Linux would.
     let mut sim = sim.entered(v3, 0, 0);
     sim.average_idle = Nanos(2_000);
     assert_eq!(
@@ -584,7 +587,7 @@ fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_wort
         (StealDecision::Nothing, StealDecision::Nothing)
     );
     sim.newly = false;
-    assert_eq!(sim.steal(checked, 1), from(5), "a called CPU searches all the same");
+    assert_eq!(sim.steal(checked, 1), from(5), "a kicked CPU searches all the same");
 }
 
 #[test]
@@ -602,7 +605,7 @@ fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_slee
         idle.average().0
     };
     assert_eq!((night(&mut idle, 7), night(&mut idle, 70_000)), (100_000, 140_000));
-    // SIS_CACHE halves the average after a sleep of a migration's cost, and learns shorter ones.
+    // SIS_CACHE halves the average after a sleep of a migration cost, and learns from shorter ones.
     for (slept, average) in [(49_999, 41_249), (50_000, 20_000)] {
         let mut sleeps = warmcore_sched::SleepHistory { since: Nanos(1), average: Nanos(40_000) };
         kernel.learn_sleep(&mut sleeps, Nanos(1 + slept));
@@ -611,7 +614,7 @@ fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_slee
 }
 
 #[test]
-fn a_tick_behind_which_somebody_waits_calls_the_first_idle_cpu() {
+fn a_tick_while_tasks_wait_kicks_the_first_idle_cpu() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
     assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(5), NOW), Some(CpuId(2)));
     assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(4), NOW), None, "one alone needs no help");
@@ -627,9 +630,9 @@ fn the_average_of_idling_forgets_and_is_bounded() {
     }
     assert!((30_000..30_010).contains(&idle.average().0), "{idle:?}");
     idle.idle(Nanos(0));
-    idle.pulled();
+    idle.found_task();
     idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
-    assert!(idle.average() < Nanos(30_010), "who pulled did not idle");
+    assert!(idle.average() < Nanos(30_010), "a CPU that stole was not idle");
     idle.idle(Nanos(0));
     idle.wake(Nanos(u64::MAX), Nanos(0), LINUX.migration_cost);
     assert_eq!(idle.average(), Nanos(1_000_000));
@@ -649,7 +652,7 @@ fn the_cost_of_a_search_is_the_most_that_was_seen_and_fades() {
 }
 
 #[test]
-fn only_a_master_of_more_slaves_than_an_llc_holds_is_wide() {
+fn only_a_waker_of_more_tasks_than_an_llc_has_cpus_is_wide() {
     let flips = |n: u64| {
         let mut task = Flips::default();
         (0..n).for_each(|i| task.wakes(i, Nanos(1)));
@@ -680,7 +683,7 @@ prop_compose! {
 prop_compose! {
     fn kernel()(hot_windows: bool, wake_queue: bool, sis_node: bool, newidle in 0..3u8, rule in 0..3u8,
                 queue in 0..3u8, migration_cost in nanos()) -> Kernel {
-        let hot_rule = [HotRule::V1, HotRule::V2, HotRule::Told][rule as usize];
+        let hot_rule = [HotRule::V1, HotRule::V2, HotRule::V2Text][rule as usize];
         let newidle = [Newidle::Gated, Newidle::Always, Newidle::Off][newidle as usize];
         let queue_rule = [QueueRule::V1, QueueRule::V3, QueueRule::V3Checked][queue as usize];
         Kernel { hot_windows, hot_rule, wake_queue, sis_node, newidle, queue_rule, migration_cost }
@@ -690,7 +693,7 @@ prop_compose! {
 prop_compose! {
     fn sim()(which in 0..MACHINES.len())
               (which in Just(which), cpus in prop::collection::vec(cpu(), MACHINES[which].1.cpus()),
-               // As many as v3 has.
+               // As many queues as v3 has.
                waiting in prop::collection::vec(prop_oneof![4 => Just(0), 1 => 0..9u32], 3 * MACHINES[which].1.shards()),
                last_ran in prop::collection::vec(nanos(), MACHINES[which].1.cpus()),
                (sleeps_next, is_wide, newly) in any::<(bool, bool, bool)>(),
@@ -724,7 +727,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_wakee_goes_where_it_may_and_somebody_is((sim, wake) in case(), kernel in kernel()) {
+    fn a_woken_task_goes_to_a_cpu_that_is_allowed_and_online((sim, wake) in case(), kernel in kernel()) {
         let Simulation { machine, .. } = &sim;
         let placed = kernel.wake(machine, &sim, &wake);
         prop_assert_eq!(placed, kernel.wake(machine, &sim, &wake));
@@ -741,9 +744,9 @@ proptest! {
         }
     }
 
-    /// Half of the target's LLC is idle, so three tenths of it and more are looked at, from the target on.
+    /// Half of the target's LLC is idle, so three tenths of it or more are looked at, from the target on.
     #[test]
-    fn who_finds_an_idle_cpu_within_the_depth_goes_to_an_idle_one((mut sim, mut wake) in case(), kernel in kernel()) {
+    fn a_search_that_finds_an_idle_cpu_within_its_depth_takes_an_idle_one((mut sim, mut wake) in case(), kernel in kernel()) {
         let prev_cpu = wake.wakee.prev_cpu.unwrap_or(CpuId(0));
         (wake.wakee.prev_cpu, wake.waker, wake.wakee.allowed) = (Some(prev_cpu), WakeSource::Cpu(prev_cpu), Allowed::Anywhere);
         let machine = sim.machine.clone();
@@ -753,7 +756,7 @@ proptest! {
             sim.facts.cpus[cpu.index()].idle = i % 2 == 0 && *cpu != prev_cpu;
         });
         prop_assume!(llc.len() >= 8);
-        let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
+        let kernel = Kernel { hot_rule: HotRule::V2Text, ..kernel };
         let placed = kernel.wake(&machine, &sim, &wake);
         prop_assert!(placed.kick.is_some(), "{placed:?}");
     }
@@ -765,27 +768,27 @@ proptest! {
         prop_assert_eq!(of(false), of(true));
     }
 
-    /// As told, a window never makes a wakee wait that would have found an idle CPU.
+    /// By the rule of v2's text, a window never makes a task wait that would have found an idle CPU.
     #[test]
-    fn hot_windows_keep_nobody_from_an_idle_cpu((sim, wake) in case(), kernel in kernel()) {
-        let kernel = Kernel { hot_rule: HotRule::Told, ..kernel };
+    fn hot_windows_make_no_task_wait_beside_an_idle_cpu((sim, wake) in case(), kernel in kernel()) {
+        let kernel = Kernel { hot_rule: HotRule::V2Text, ..kernel };
         let of = |hot_windows| Kernel { hot_windows, ..kernel }.wake(&sim.machine, &sim, &wake);
         prop_assert_eq!(of(false).kick.is_some(), of(true).kick.is_some());
     }
 
     /// Nor does SIS_NODE change anything where an idle CPU was found.
     #[test]
-    fn sis_node_only_helps_who_found_nobody((sim, wake) in case(), kernel in kernel()) {
+    fn sis_node_changes_only_searches_that_found_no_idle_cpu((sim, wake) in case(), kernel in kernel()) {
         let of = |sis_node| Kernel { sis_node, ..kernel }.wake(&sim.machine, &sim, &wake);
         prop_assert!(of(false).kick.is_none() || of(false) == of(true));
     }
 
     #[test]
-    fn a_pull_is_from_where_somebody_waits_behind_another(sim in sim(), kernel in kernel(), me in any::<prop::sample::Index>()) {
+    fn a_steal_is_from_where_a_task_waits_behind_another(sim in sim(), kernel in kernel(), me in any::<prop::sample::Index>()) {
         let machine = &sim.machine;
         let me = CpuId(me.index(machine.cpus()) as u32);
-        let pull = kernel.steal(machine, &sim, me, NOW);
-        match pull {
+        let steal = kernel.steal(machine, &sim, me, NOW);
+        match steal {
             StealDecision::Shard(queue) => {
                 prop_assert!(kernel.wake_queue && sim.shared_queue_len(queue) > 0);
                 let per_shard = kernel.queues(machine) / machine.shards();
@@ -798,25 +801,25 @@ proptest! {
             StealDecision::Nothing => {}
             StealDecision::Until(_) => prop_assert!(false, "it has no patience"),
         }
-        let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenAtHome);
+        let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenOnPrevCpu);
         let asks = kernel.queue_rule != QueueRule::V3Checked;
-        prop_assert!(!asks || own.is_none_or(|own| sim.shared_queue_len(own) == 0) || matches!(pull, StealDecision::Shard(_)));
-        // What the gate lets pass, its absence does too.
+        prop_assert!(!asks || own.is_none_or(|own| sim.shared_queue_len(own) == 0) || matches!(steal, StealDecision::Shard(_)));
+        // What the gate lets pass, passes without the gate too.
         let gated = Kernel { newidle: Newidle::Gated, ..kernel }.steal(machine, &sim, me, NOW);
         let always = Kernel { newidle: Newidle::Always, ..kernel }.steal(machine, &sim, me, NOW);
-        // A called CPU searches where the check keeps it from the queues.
-        let is_called = kernel.queue_rule == QueueRule::V3Checked && !sim.newly;
-        prop_assert!(gated == StealDecision::Nothing || gated == always || is_called);
+        // A kicked CPU searches where the check keeps it from the queues.
+        let is_kicked = kernel.queue_rule == QueueRule::V3Checked && !sim.newly;
+        prop_assert!(gated == StealDecision::Nothing || gated == always || is_kicked);
     }
 
     #[test]
-    fn who_shares_takes_no_more_than_makes_both_even(sim in sim(), kernel in kernel()) {
+    fn a_balance_takes_no_more_than_makes_both_even(sim in sim(), kernel in kernel()) {
         let (me, other) = (CpuId(0), CpuId(sim.machine.cpus() as u32 - 1));
         let come = kernel.balance(&sim.machine, &sim, me, other);
         prop_assert!(come == 0 || sim.backlog(me) + come <= sim.backlog(other) - come);
     }
 
-    /// As a host does it: each wake, then all that are idle pull until none finds anything.
+    /// As a scheduler does it: each wake, then all idle CPUs steal until none finds a task.
     #[test]
     fn with_the_wake_queue_nobody_idles_beside_one_that_was_woken_in_its_llc(
         wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)
@@ -840,7 +843,7 @@ proptest! {
             let placed = kernel.wake(&sim.machine, &sim, &wake);
             let TargetQueue::Cpu(cpu) = placed.to else { panic!("to a shard") };
             queues[cpu.index()].push(task);
-            let why = if cpu.0 == *prev_cpu { Enqueued::WokenAtHome } else { Enqueued::WokenElsewhere };
+            let why = if cpu.0 == *prev_cpu { Enqueued::WokenOnPrevCpu } else { Enqueued::WokenElsewhere };
             if let Some(shard) = kernel.enters(&sim.machine, cpu, Allowed::Anywhere, why) {
                 entered[shard].push(task);
             }
@@ -873,7 +876,7 @@ proptest! {
                 prop_assert!(entered.is_empty() || llc.iter().all(Option::is_some));
             }
             let all = ended + running.iter().flatten().count() + queues.iter().map(Vec::len).sum::<usize>();
-            prop_assert_eq!(all, task + 1, "nobody is lost");
+            prop_assert_eq!(all, task + 1, "no task is lost");
         }
     }
 }

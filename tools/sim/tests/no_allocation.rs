@@ -1,4 +1,4 @@
-//! No question to a policy allocates, whatever the answer.
+//! No question to a policy allocates, whatever it answers.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;

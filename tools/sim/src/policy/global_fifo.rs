@@ -1,19 +1,21 @@
-//! GlobalFifo: one queue for all.
+//! GlobalFifo: one queue for all CPUs.
 //!
-//! Model.   Every wakee goes to the end of one queue, here that of shard 0, and one CPU that sleeps is kicked.
-//!          Whoever is free takes the first. No CPU idles while anybody waits, and nobody comes home but by
-//!          chance. A task that may not run everywhere goes where it may and the least is to do.
-//! Number.  On n CPUs (n − 1)/n of all polls run elsewhere than the last one.
-//! Source.  smol's executor, without its runners' own queues.
+//! A woken task enters the end of one queue, here that of shard 0, and one parked CPU is kicked. A free CPU takes the
+//! first task. No CPU is idle while a task waits, and a task returns to its previous CPU only by chance: on n CPUs (n −
+//! 1)/n of all polls run on another CPU than the poll before. A task that may not run everywhere goes to the least
+//! loaded CPU of those that it may run on.
+//!
+//! # Source
+//! smol's executor, without the local queues of its runners.
 
 use warmcore_sched::policy::near::{first_idle, origin, shared};
 use warmcore_sched::{Allowed, Policy, SchedDomains, StealDecision, View, Wake, WakeDecision};
 use warmcore_types::{CpuId, Nanos};
 
-/// The shard whose queue is the one for all.
+/// The shard whose queue all CPUs share.
 const THE_QUEUE: usize = 0;
 
-/// One queue for all.
+/// One queue for all CPUs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GlobalFifo;
 

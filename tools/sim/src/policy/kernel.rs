@@ -1,32 +1,39 @@
-//! Kernel: Linux's own placement, with the settings that its developers argued about.
+//! Kernel: Linux's placement, with the settings that its developers argued about.
 //!
-//! Model.   A wakee goes to its waker's CPU or to its previous one (`wake_affine`), or to an idle CPU of that LLC: a
-//!          whole idle core first where cores have threads, else by the kernel's numbers from there on, as deep as
-//!          SIS_UTIL says (`wake.rs`). A new task goes where the most CPUs are idle (`wake.rs`). A CPU that runs
-//!          out of work searches its domains from the inside to the outside for somebody who waits, unless it
-//!          usually idles for less than that costs (`balance.rs`). A CPU that is called by [`cpu_to_notify`](SimPolicy::cpu_to_notify),
-//!          which a host asks at each tick of a CPU where somebody waits, searches whatever it costs, but each
-//!          domain only now and then. The settings are switches of one and the same code, so that two runs differ
-//!          in nothing else. The shared queues: one per LLC in v1; in v3 one per six CPUs of it, by their numbers.
-//! Number.  Facts that the host answers beyond those of the other policies: fourteen, of which five matter:
-//!          `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`, `last_ran`.
-//! Writers. None. What must be remembered between two questions the host keeps (`record.rs` has the rules).
-//! Source.  Linux 6.6: `select_task_rq_fair`, `wake_affine`, `select_idle_sibling`, `select_idle_cpu`,
-//!          `find_idlest_cpu`, `newidle_balance`, `find_busiest_group`, `can_migrate_task`,
-//!          `nohz_balancer_kick`. Hot windows: SIS_CACHE, v2, November 2023. Wake queue: `swqueue`, v1, 13 June 2023;
-//!          `shared_runq`, v3, 9 August 2023, 5/7 to 7/7. SIS_NODE: `select_idle_node`, June 2023. Left out: groups,
-//!          priorities, unequal CPUs, active balancing, misfits, per-CPU kthreads.
+//! `wake.rs`: a woken task goes to its waker's CPU or to its previous one (`wake_affine`), or to an idle CPU of that
+//! LLC: where cores have several threads to a whole idle core, else to a CPU found by the kernel's numbers, searched as
+//! deep as SIS_UTIL says. A new task goes where the most CPUs are idle.
 //!
-//! **For hosts.** [`SharedQueue`](warmcore_sched::SharedQueue) is what a runtime can have of this. A simulator answers more:
+//! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
+//! task, unless it is usually idle for less time than that costs. A CPU that was kicked
+//! ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where tasks wait) searches whatever that
+//! costs, but each domain only now and then.
 //!
-//! - `is_idle` is the kernel's `available_idle_cpu`: nothing runs there, waits there or is on its way.
-//! - Each look at a CPU is one question: `is_idle` in a wake, `runs` in a pull. Who counts them knows what the
-//!   search costs, and `newidle_cost` is the same count for a domain times the price of a look.
-//! - [`StealDecision::From`] takes the one that has not run for the longest time. [`StealDecision::Shard`] takes the first of the
-//!   shared wake queue, off the CPU where it waits ([`SimPolicy::enters`]).
-//! - `usage_in` averages the time that CPUs *run*. Where a pair of tasks per CPU talks, half of them on their way out
-//!   of an idle state, no CPU is idle and yet they are used to two thirds: searches go on, and keep it so.
-//! - Hot windows are opened only by a task that leaves its CPU idle.
+//! `record.rs`: what the kernel remembers between two questions. The simulation stores it.
+//!
+//! The settings are switches in the same code, so that two runs differ in nothing else. Version 1 of the shared wake
+//! queue has one queue per LLC; version 3 has one per six CPUs of it, by their numbers.
+//!
+//! # What a simulation answers
+//! [`SharedQueue`](warmcore_sched::SharedQueue) is what a runtime can have of this. [`KernelView`] has fifteen more
+//! facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`, `last_ran`.
+//!
+//! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there.
+//! - Each look at a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the calls knows
+//!   what the search costs; `newidle_cost` is the same count for a domain times the cost of a look.
+//! - [`StealDecision::From`] takes the task that has not run for the longest time. [`StealDecision::Shard`] takes the
+//!   first task of the shared wake queue, off the CPU where it waits ([`SimPolicy::enters`]).
+//! - `usage_in` averages the time that CPUs *run*. With a pair of tasks per CPU that wake each other, half of the CPUs
+//!   are on their way out of an idle state: none is idle, and yet they are used to two thirds. So searches go on, and
+//!   keep it so.
+//! - A hot window opens only for a task that leaves its CPU idle.
+//!
+//! # Source
+//! Linux 6.6: `select_task_rq_fair`, `wake_affine`, `select_idle_sibling`, `select_idle_cpu`, `find_idlest_cpu`,
+//! `newidle_balance`, `find_busiest_group`, `can_migrate_task`, `nohz_balancer_kick`. Hot windows: SIS_CACHE, v2,
+//! November 2023. Wake queue: `swqueue`, v1, 13 June 2023; `shared_runq`, v3, 9 August 2023, 5/7 to 7/7. SIS_NODE:
+//! `select_idle_node`, June 2023. Left out: groups, priorities, unequal CPUs, active balancing, misfits, per-CPU
+//! kthreads.
 
 mod balance;
 mod record;
@@ -44,76 +51,79 @@ use warmcore_sched::{
 };
 use warmcore_types::{CpuId, Nanos};
 
-/// Whether a CPU that runs out of work searches others.
+/// Whether a CPU that runs out of tasks searches other CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Newidle {
-    /// If it usually idles for longer than that costs, as Linux does.
+    /// If it is usually idle for longer than the search costs, as in Linux.
     #[default]
     Gated,
-    /// Always, whatever that costs.
+    /// Always, whatever the search costs.
     Always,
-    /// Never. Called CPUs still do.
+    /// Never. A kicked CPU still searches.
     Off,
 }
 
-/// Which hot windows: what is done with an idle CPU that is kept for somebody else.
+/// What a search does with an idle CPU that is kept for another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum HotRule {
-    /// Passed over, however often. Who has looked as deep as he may and found only such goes to his target, mostly the
-    /// waker's CPU, behind it. September 2023, v1.
+    /// Passes over it, however many it has passed over. A search that has used up its depth and found only such CPUs
+    /// ends at its target, mostly the waker's CPU, and the task waits there. v1, September 2023.
     V1,
-    /// Passed over for half of the depth, then taken; else as v1. November 2023, v2.
+    /// Passes over it for half of the depth, then takes it; else as v1. v2, November 2023.
     #[default]
     V2,
-    /// Passed over for half of the depth, and who has found only such takes the first of them: as v2's text tells, which
-    /// its code does only at the end of the LLC.
-    Told,
+    /// Passes over it for half of the depth; a search that has found only such CPUs takes the first of them. So v2's
+    /// text describes it; its code does so only at the end of the LLC.
+    V2Text,
 }
 
-/// A shared queue of v3 serves so many CPUs of an LLC (`SHARED_RUNQ_SHARD_SZ`), or some fewer.
+/// A shared queue of v3 serves this many CPUs of an LLC (`SHARED_RUNQ_SHARD_SZ`), or fewer.
 const QUEUE_CPUS: usize = 6;
 
-/// Queues of v3 for each shard of at most [`SHARD_CPUS_MAX`] CPUs, at most.
+/// The largest number of v3's queues for a shard of [`SHARD_CPUS_MAX`] CPUs.
 const QUEUES_PER_SHARD: usize = SHARD_CPUS_MAX.div_ceil(QUEUE_CPUS);
 
-/// Which shared wake queue: what enters it, and when a CPU pulls from it.
+/// Which shared wake queue: which tasks enter it, and when a CPU takes from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum QueueRule {
-    /// One queue per LLC. A task that is woken on its previous CPU enters. A CPU that runs out of work pulls before it
-    /// searches. June 2023, v1.
+    /// One queue per LLC. A task that is woken on its previous CPU enters. A CPU that runs out of tasks takes from the
+    /// queue before it searches. v1, June 2023.
     #[default]
     V1,
-    /// One queue per six CPUs of an LLC; a CPU looks into all of them, its own first. A task enters whenever it is put on
-    /// a run queue, unless it is pinned: woken, new, moved, or put back. A CPU that has found nothing there searches only
-    /// if it usually idles for longer than searching the first domain beyond the LLC costs; the search begins with the
-    /// innermost domain all the same. The patch means to skip the domains within the LLC, and its loop begins anew.
-    /// August 2023, v3, with the time of the look into the queues counted as the start of the search, as it was
-    /// measured in September.
+    /// One queue per six CPUs of an LLC; a CPU looks into all of them, its own first. A task that is not pinned enters
+    /// whenever it is put on a run queue: woken, new, moved, or put back.
+    ///
+    /// A CPU that has found no task there searches only if it is usually idle for longer than searching the first
+    /// domain beyond the LLC costs. The search then begins with the innermost domain: the patch means to skip the
+    /// domains within the LLC, but its loop begins anew.
+    ///
+    /// v3, August 2023. The time of the look into the queues counts as the start of the search, as it was measured in
+    /// September.
     V3,
-    /// As v3, and a CPU that usually idles for less than searching its LLC costs, or looking into the queues, does
-    /// neither. September 2023: the experiment that was measured beside v3. Which domain it asked about was not posted;
-    /// the LLC is that of the diff of 30 August.
+    /// As v3, and a CPU that is usually idle for less time than searching its LLC, or looking into the queues, costs
+    /// does neither. The experiment of September 2023 that was measured beside v3. Which domain it asked about was not
+    /// posted; the LLC is that of the diff of 30 August.
     V3Checked,
 }
 
 /// Linux's placement. [`Default`] is Linux 6.6 as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// Idle CPUs that are kept for a short sleeper are passed over (SIS_CACHE).
+    /// Whether searches pass over idle CPUs that are kept for a task that sleeps briefly (SIS_CACHE).
     pub hot_windows: bool,
-    /// How.
+    /// How they do it.
     pub hot_rule: HotRule,
-    /// Wakees wait in a queue per LLC besides, from which its CPUs pull before they search.
+    /// Whether woken tasks are in a shared queue besides, from which CPUs take before they search.
     pub wake_queue: bool,
-    /// Which of them.
+    /// Which shared queue.
     pub queue_rule: QueueRule,
-    /// A waker that finds nobody idle in the LLC searches the other LLCs of its node (SIS_NODE).
+    /// Whether a waker that finds no idle CPU in the LLC searches the other LLCs of its node (SIS_NODE).
     pub sis_node: bool,
-    /// Whether a CPU that runs out of work searches others.
+    /// Whether a CPU that runs out of tasks searches other CPUs.
     pub newidle: Newidle,
-    /// A task that ran so lately has its data in that CPU's cache, and a search leaves it there
-    /// (`sched_migration_cost`). 0: a search takes every task. It also bounds the sleeps that hot windows record, and half
-    /// of the time for which a CPU is taken to idle.
+    /// A task that ran less than this ago has its data in that CPU's cache, and a search leaves it there
+    /// (`sched_migration_cost`). 0: a search takes every task. It is also the shortest sleep that hot windows count as
+    /// long, and half of the longest time for which a CPU is taken to idle.
     pub migration_cost: Nanos,
 }
 
@@ -148,10 +158,11 @@ impl SimPolicy for Kernel {
         machine.shards() * if self.queue_rule == QueueRule::V1 { 1 } else { QUEUES_PER_SHARD }
     }
 
-    /// In v1 only a wake in the narrow sense: not a task that was sent elsewhere on purpose. Never a pinned one.
+    /// In v1 only a task that was woken on its previous CPU: not one that was sent elsewhere on purpose. Never a pinned
+    /// task.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let is_pinned = matches!(allowed, Allowed::Cpu(_));
-        let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenAtHome;
+        let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenOnPrevCpu;
         let enters = self.wake_queue && is_meant && !is_pinned;
         enters.then(|| self.queues_of(machine, cpu).next()).flatten()
     }
@@ -171,7 +182,8 @@ impl SimPolicy for Kernel {
         self.search(machine, view, me, now)
     }
 
-    /// `nohz_balancer_kick`, `find_new_ilb`: two are there, so the idle CPU with the lowest number is to look.
+    /// `nohz_balancer_kick`, `find_new_ilb`: if the CPU has two tasks, the idle CPU with the lowest number is to
+    /// search.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -187,7 +199,7 @@ impl SimPolicy for Kernel {
             .min_by_key(|cpu| machine.kernel_cpu(*cpu))
     }
 
-    /// Periodic balance between two that are busy: half of the difference, if that is more than the domain lets pass
+    /// The periodic balance between two busy CPUs: half of the difference, if that is more than the domain tolerates
     /// and the difference is of whole tasks.
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
@@ -196,13 +208,13 @@ impl SimPolicy for Kernel {
         if !differs || there < here.saturating_add(2) || !view.can_steal(me, other) {
             return 0;
         }
-        // Those that run stay.
+        // Running tasks stay.
         ((there - here) / 2).min(view.backlog(other).saturating_sub(view.backlog(me)) / 2)
     }
 }
 
 impl Kernel {
-    /// The shared queues of a CPU's LLC, that of the CPU first: those that begin with its first shard.
+    /// The shared queues of a CPU's LLC, the CPU's own first. Their numbers begin at the LLC's first shard.
     fn queues_of(&self, machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = usize> {
         let llc = machine.within(cpu, Distance::Llc);
         let first = machine.shard_of(llc[0]);
@@ -212,14 +224,15 @@ impl Kernel {
                 (first * QUEUES_PER_SHARD, llc.len().div_ceil(QUEUE_CPUS))
             }
         };
-        // `shared_runq_shard_idx`: neighbours by number, which are threads of a core on some machines.
+        // `shared_runq_shard_idx`: by number, so that neighbours share a queue; on some machines these are threads of a
+        // core.
         let own = (machine.kernel_cpu(cpu).0 >> 1) as usize % all;
         (0..all).map(move |step| first + (own + step) % all)
     }
 }
 
-/// The domains of a CPU from the inside to the outside, each with the one within it, whose size is that of the
-/// groups it consists of. A level that adds nobody is none.
+/// The domains of a CPU from the innermost to the outermost, each with the one within it, which has the size of the
+/// groups that the domain consists of. A level without more CPUs than the one within it is left out.
 fn domains(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> + '_ {
     use Distance::{Llc, Node, Other, Same, Smt, Socket};
     let mut inner = Same;
@@ -229,7 +242,7 @@ fn domains(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = (Distance
     })
 }
 
-/// The groups of a domain, each of those that are within `inner` of each other.
+/// The groups of a domain: its CPUs that are within `inner` of each other.
 fn groups<'m>(
     machine: &'m SchedDomains,
     all: &'m [CpuId],
@@ -238,15 +251,15 @@ fn groups<'m>(
     all.chunk_by(move |a, b| machine.distance(*a, *b) <= inner)
 }
 
-/// A task wakes: what its sleep adds to its history, by the rule of SIS_CACHE's code, versions 1 and 2 alike. A sleep of
-/// `migration_cost` is a long one.
+/// Updates a task's history when it wakes, by the rule of SIS_CACHE's code, which is the same in versions 1 and 2. A
+/// sleep of `migration_cost` or more is a long one.
 fn wake_as_posted(sleeps: &mut SleepHistory, now: Nanos, migration_cost: Nanos) {
     if sleeps.since.0 == 0 || now <= sleeps.since {
         return;
     }
     let (slept, average) = (now.0 - sleeps.since.0, sleeps.average.0);
     sleeps.average = Nanos(match slept < migration_cost.0 {
-        // Towards 0, as a division of a difference with a sign.
+        // Rounded towards 0, as a division of a signed difference.
         true if slept >= average => average + (slept - average) / 8,
         true => average - (average - slept) / 8,
         false => average / 2,

@@ -1,4 +1,5 @@
-//! Kind: the policies that a simulation of a runtime knows by name: the product's, and those of other runtimes.
+//! SimPolicyKind: the policies that a simulation of a runtime knows by name: the product's, and those of other
+//! runtimes.
 
 use super::{GlobalFifo, PrevCpu, WorkSteal};
 use std::fmt;
@@ -12,11 +13,11 @@ use warmcore_types::{CpuId, Nanos};
 pub enum SimPolicyKind {
     /// A policy of the product.
     Product(PolicyKind),
-    /// Always home, and never pulled: a runtime per core.
+    /// [`PrevCpu`]: a task always runs on its first CPU, as in a runtime per core.
     PrevCpu,
-    /// One queue for all, as smol has it.
+    /// [`GlobalFifo`]: one queue for all CPUs, as in smol.
     GlobalFifo,
-    /// The waker's CPU, and early stealing, as tokio has it.
+    /// [`WorkSteal`]: a task wakes on its waker's CPU, and idle CPUs steal at once, as in tokio.
     WorkSteal,
 }
 
@@ -27,7 +28,7 @@ impl SimPolicyKind {
         [Self::Product(home), Self::Product(shared_queue), Self::PrevCpu, Self::GlobalFifo, Self::WorkSteal]
     }
 
-    /// What it is called on a command line.
+    /// The name that a command line takes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Product(kind) => kind.name(),

@@ -1,15 +1,17 @@
-//! PrevCpu: a task stays where it began.
+//! PrevCpu: a task stays on its first CPU.
 //!
-//! Model.   A new task goes where the least is to do, of equals to the nearest. From then on it is woken there,
-//!          whoever waits, and never pulled. What pinned runtimes, one per core, do.
-//! Number.  No move, ever; a CPU may idle for as long as its neighbour has a queue.
-//! Source.  seastar, glommio, a current-thread runtime per core.
+//! A new task goes to the least loaded CPU, of several the nearest to its waker. From then on it is woken there,
+//! however many tasks wait, and is never stolen. So no task ever moves, and a CPU may be idle for as long as its
+//! neighbour has a queue. It is what pinned runtimes do, one per core.
+//!
+//! # Source
+//! seastar, glommio, a current-thread runtime per core.
 
 use warmcore_sched::policy::near::{least_loaded, nearest_allowed, origin};
 use warmcore_sched::{Policy, SchedDomains, StealDecision, View, Wake, WakeDecision};
 use warmcore_types::{CpuId, Nanos};
 
-/// Always home, and never pulled.
+/// A task always runs on its first CPU, and is never stolen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PrevCpu;
 
@@ -24,7 +26,7 @@ impl Policy for PrevCpu {
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, _now: Nanos) -> StealDecision {
-        // It puts nobody there, but its host may have.
+        // This policy sends no task to the shared queue, but the scheduler may have put one there.
         let shard = machine.shard_of(me);
         if view.shared_queue_len(shard) > 0 { StealDecision::Shard(shard) } else { StealDecision::Nothing }
     }

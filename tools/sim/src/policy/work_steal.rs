@@ -1,11 +1,12 @@
-//! WorkSteal: a wakee runs where its waker does, and idle CPUs steal at once.
+//! WorkSteal: a woken task runs on its waker's CPU, and idle CPUs steal at once.
 //!
-//! Model.   A task that is woken by a task goes to the waker's CPU, and may run next there; one that is woken
-//!          from outside goes to one queue for all, here that of shard 0. An idle CPU takes from that queue,
-//!          else half of what waits on another CPU, beginning at a random one. When somebody must wait and
-//!          nobody is looking, one sleeper is kicked.
-//! Number.  At most 3 in a row run next.
-//! Source.  tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.
+//! A task that is woken by a task goes to the waker's CPU, and may run next there, at most 3 times in a row. A task
+//! that is woken from outside goes to one injection queue for all CPUs, here that of shard 0. An idle CPU takes from
+//! that queue, else half of the backlog of another CPU, beginning at a random one. When a task must wait and no CPU is
+//! searching, one parked CPU is kicked.
+//!
+//! # Source
+//! tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.
 
 use warmcore_sched::policy::near::{first_idle, may, origin, shared};
 use warmcore_sched::{
@@ -13,10 +14,10 @@ use warmcore_sched::{
 };
 use warmcore_types::{CpuId, Nanos};
 
-/// The shard whose queue takes what comes from outside.
+/// The shard whose queue is the injection queue.
 const INJECT: usize = 0;
 
-/// The waker's CPU, and early stealing.
+/// Woken tasks run on the waker's CPU, and idle CPUs steal at once.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WorkSteal;
 

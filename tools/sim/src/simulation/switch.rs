@@ -186,7 +186,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let at = &mut self.sched.cpus[cpu as usize];
         (at.on_since, at.vruntime_at) = (now, now);
         at.counts.switches += u64::from(!is_same);
-        at.average_idle.pulled();
+        at.average_idle.found_task();
         if !at.ticks && self.times.period > 0 {
             at.ticks = true;
             self.push_tick(cpu);

@@ -583,7 +583,7 @@ fn every_enqueue_of_a_run_queue_asks_whether_the_task_enters_a_shared_queue() {
     }
     assert!(sim.run(END).unwrap().is_complete());
     let asked = sim.policy.1.borrow();
-    let kinds = ["Moved", "New", "PutBack", "WokenAtHome", "WokenElsewhere"];
+    let kinds = ["Moved", "New", "PutBack", "WokenElsewhere", "WokenOnPrevCpu"];
     assert!(kinds.iter().all(|kind| asked.get(*kind).is_some_and(|times| *times > 0)), "{asked:?}");
     assert!(sim.sched.inject_queues.iter().all(|queue| queue.len == 0), "all have run");
 }

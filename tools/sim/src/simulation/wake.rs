@@ -107,7 +107,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let is_new = prev_cpu.is_none();
         let why = match placed.to {
             _ if is_new => Enqueued::New,
-            TargetQueue::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenAtHome,
+            TargetQueue::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenOnPrevCpu,
             _ => Enqueued::WokenElsewhere,
         };
         let task = &mut self.sched.tasks[id as usize];

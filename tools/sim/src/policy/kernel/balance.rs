@@ -1,32 +1,35 @@
-//! Balance: from where a CPU takes that has run out of work, or was called.
+//! Balance: which task a CPU takes that has run out of tasks, or was kicked.
 //!
-//! Model.   Domain by domain from the inside to the outside: threads of the core, the LLC, the node, the socket, the
-//!          machine. In each the busiest group, if it is enough busier than one's own; in that the CPU with the
-//!          most tasks; from that the one that has not run for the longest time, unless it ran there so
-//!          lately that its data are still in the cache. A CPU that has just run out of work does not begin with a
-//!          domain if it usually idles for less than that domain and those before it cost; so it may idle on
-//!          beside a queue, which is what the shared wake queue was proposed against.
-//! Number.  A CPU that idles 30 µs at a time does not search 16 CPUs at 2 µs each.
-//! Source.  `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`,
-//!          `find_busiest_queue`, `task_hot`, `can_migrate_task`, `rebalance_domains`.
+//! Domain by domain from the innermost to the outermost (threads of the core, the LLC, the node, the socket, the
+//! machine): the busiest group, if it is enough busier than the CPU's own group; in that the CPU with the most tasks;
+//! from that the task that has not run for the longest time, unless it ran there so recently that its data are still in
+//! the cache.
+//!
+//! A CPU that has just run out of tasks does not begin with a domain if it is usually idle for less time than searching
+//! that domain and those before it costs: one that is idle for 30 µs at a time does not search 16 CPUs at 2 µs each. So
+//! it may stay idle while tasks wait, which is why the shared wake queue was proposed.
+//!
+//! # Source
+//! `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`, `find_busiest_queue`,
+//! `task_hot`, `can_migrate_task`, `rebalance_domains`.
 
 use super::{Kernel, KernelView, Newidle, QueueRule, domains, groups};
 use warmcore_sched::{Distance, SchedDomains, StealDecision};
 use warmcore_types::{CpuId, Nanos};
 
-/// A called CPU takes a cache-hot task after so many searches in vain, up to the node.
+/// A kicked CPU takes a cache-hot task after this many searches in vain, up to the node.
 pub const CACHE_NICE_TRIES: u32 = 1;
-/// And beyond it.
+/// The same beyond the node.
 pub const CACHE_NICE_TRIES_FAR: u32 = 2;
 
-/// A called CPU searches a domain once in so many nanoseconds per CPU of it.
+/// A kicked CPU searches a domain once in this many nanoseconds per CPU of it.
 const INTERVAL_PER_CPU: u64 = 1_000_000;
 
-/// Between nodes a difference of so many is let pass while few run: a pair that talks.
+/// Between nodes a difference of this many tasks is tolerated while few run: a pair that talks.
 const NUMA_IMBALANCE_MIN: u64 = 2;
 
 /// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference counts for nothing while at most
-/// `imb_numa_nr` would run here with the one that comes: one per LLC, or an eighth of the node's CPUs.
+/// `imb_numa_nr` tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
 pub(super) fn is_small_across_nodes(
     machine: &SchedDomains,
     at: CpuId,
@@ -50,14 +53,14 @@ pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     }
 }
 
-/// `rd->overload` is not set: nobody waits anywhere, and everybody knows that.
-fn nobody_waits(machine: &SchedDomains, view: &impl KernelView, me: CpuId) -> bool {
+/// `rd->overload` is not set: no task waits anywhere, and every CPU knows that.
+fn no_task_waits(machine: &SchedDomains, view: &impl KernelView, me: CpuId) -> bool {
     !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
 }
 
 impl Kernel {
-    /// Whether a free CPU looks into the shared queues before it searches: behind the check, if it usually idles for longer
-    /// than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
+    /// Whether a free CPU looks into the shared queues before it searches. With the check, if it is usually idle for
+    /// longer than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
     pub(super) fn queues_are_worth_a_look(
         &self,
         machine: &SchedDomains,
@@ -73,7 +76,7 @@ impl Kernel {
         view.average_idle(me) >= llc.max(view.newidle_cost(me, Distance::Same))
     }
 
-    /// `newidle_balance`; for one that was called, `rebalance_domains`.
+    /// `newidle_balance`; for a kicked CPU `rebalance_domains`.
     pub(super) fn search(
         &self,
         machine: &SchedDomains,
@@ -82,7 +85,7 @@ impl Kernel {
         now: Nanos,
     ) -> StealDecision {
         let newly = view.is_newly_idle(me);
-        if (newly && self.newidle == Newidle::Off) || nobody_waits(machine, view, me) {
+        if (newly && self.newidle == Newidle::Off) || no_task_waits(machine, view, me) {
             return StealDecision::Nothing;
         }
         let is_gated = newly && self.newidle == Newidle::Gated;
@@ -97,7 +100,7 @@ impl Kernel {
             {
                 return StealDecision::Nothing;
             }
-            // It began with the look into the queues.
+            // The search began with the look into the queues.
             cost = view.newidle_cost(me, Distance::Same).0;
         }
         for (domain, inner) in domains(machine, me) {
@@ -165,7 +168,7 @@ impl Group {
 }
 
 impl Kernel {
-    /// The CPU to take one from, if the domain has one that is worth it.
+    /// The CPU of the domain to take a task from, if there is one that is worth it.
     fn busiest(
         &self,
         machine: &SchedDomains,
@@ -192,7 +195,7 @@ impl Kernel {
                 return None;
             }
         }
-        // Each queue is asked once; of equals the first.
+        // Asks each queue once; of several longest ones the first.
         let mut longest: Option<(u32, &CpuId)> = None;
         for cpu in cpus {
             let runs = view.runs(*cpu);
@@ -205,8 +208,8 @@ impl Kernel {
         (!self.is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
     }
 
-    /// `task_hot`: it ran there less than a migration's cost ago. Threads of a core share their caches, and who was
-    /// called in vain too often takes it all the same.
+    /// `task_hot`: the task ran there less than a migration cost ago. Threads of a core share their caches, and a CPU
+    /// that was kicked in vain too often takes the task all the same.
     fn is_hot(&self, view: &impl KernelView, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
         let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
         let ran = view.last_ran(cpu).0;
@@ -225,7 +228,7 @@ fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
     if local.group_type == GroupType::Overloaded {
         return 100 * busiest.load() > pct * local.load();
     }
-    // SD_PREFER_SIBLING: what is too much in one group spills over into the next.
+    // SD_PREFER_SIBLING: what is too much for one group moves to the next.
     if local.group_type == GroupType::HasSpare && busiest.runs > local.runs + 1 {
         return true;
     }

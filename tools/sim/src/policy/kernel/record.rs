@@ -1,20 +1,22 @@
-//! Record: what the kernel remembers from one question to the next, by its rules. The host keeps it.
+//! Record: what the kernel remembers from one question to the next, by its rules. The simulation stores it.
 //!
-//! Model.   Per CPU: for how long it idles, on average; per CPU and domain: what a search has cost at most; per
-//!          task: how often it wakes another task than the last time.
-//! Number.  Weight 1/8; an average of at most twice what a search costs, which counts as the cost of a migration at
-//!          least: 1 ms with Linux's 500 µs. One long night says no more than that.
-//! Writers. The host: a CPU's average by whoever ends its idling; a CPU's costs by that CPU; a task's flips by
-//!          that task.
-//! Source.  Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
+//! Per CPU, how long it is idle on average ([`AverageIdle`]), updated by the CPU that ends its idling. Per CPU and
+//! domain, the most that a search has cost ([`NewidleCost`]), updated by that CPU. Per task, how often it wakes another
+//! task than the last time ([`Flips`]), updated by that task.
+//!
+//! The average has weight 1/8, and is at most twice what a search costs, or twice the migration cost if that is more: 1
+//! ms with Linux's 500 µs. So one long idle time counts no more than that.
+//!
+//! # Source
+//! Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
 
 use warmcore_sched::SYSCTL_MIGRATION_COST;
 use warmcore_types::Nanos;
 
-/// A second, after which the costs seen fade and half of the flips are forgotten.
+/// After a second the recorded costs fade, and half of the flips are forgotten.
 const SECOND: u64 = 1_000_000_000;
 
-/// For how long a CPU stays idle, usually: the kernel's `avg_idle`.
+/// How long a CPU is usually idle: the kernel's `avg_idle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AverageIdle {
     since: Option<Nanos>,
@@ -22,29 +24,29 @@ pub struct AverageIdle {
 }
 
 impl Default for AverageIdle {
-    /// With Linux's default cost of a migration.
+    /// With Linux's default migration cost.
     fn default() -> Self {
         Self::new(SYSCTL_MIGRATION_COST)
     }
 }
 
 impl AverageIdle {
-    /// A CPU of which nothing is known idles for as long as the average can say.
+    /// For a CPU that has not been idle yet: the largest value that the average can have.
     pub fn new(migration_cost: Nanos) -> Self {
         Self { since: None, average: Nanos(migration_cost.0.saturating_mul(2)) }
     }
 
-    /// It has run out of work. The search counts as idling.
+    /// The CPU has run out of tasks. The search that follows counts as idle time.
     pub fn idle(&mut self, now: Nanos) {
         self.since = Some(now);
     }
 
-    /// It has found work by itself: that was no idling.
-    pub fn pulled(&mut self) {
+    /// The CPU has found a task by itself: it was not idle.
+    pub fn found_task(&mut self) {
         self.since = None;
     }
 
-    /// A task is woken there. `costliest`: what searching all domains cost the CPU at most.
+    /// A task is woken on the idle CPU. `costliest`: the most that searching all domains has cost the CPU.
     pub fn wake(&mut self, now: Nanos, costliest: Nanos, migration_cost: Nanos) {
         if let Some(since) = self.since.take() {
             let (idled, average) = (now.0.saturating_sub(since.0), self.average.0);
@@ -57,13 +59,13 @@ impl AverageIdle {
         }
     }
 
-    /// For so long.
+    /// The average idle time.
     pub fn average(&self) -> Nanos {
         self.average
     }
 }
 
-/// What searching a domain has cost at most: the kernel's `max_newidle_lb_cost`.
+/// The most that searching a domain has cost: the kernel's `max_newidle_lb_cost`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewidleCost {
     most: Nanos,
@@ -71,7 +73,7 @@ pub struct NewidleCost {
 }
 
 impl NewidleCost {
-    /// A search has cost so much. Seldom ones fade by a hundredth a second.
+    /// A search has cost this much. A cost that is not reached again fades by a hundredth a second.
     pub fn searched(&mut self, cost: Nanos, now: Nanos) {
         if cost > self.most {
             (self.most, self.faded) = (cost, now);
@@ -80,13 +82,13 @@ impl NewidleCost {
         }
     }
 
-    /// So much.
+    /// The most that a search has cost, as it has faded.
     pub fn most(&self) -> Nanos {
         self.most
     }
 }
 
-/// How often a task wakes another one than the last time: the kernel's `wakee_flips`.
+/// How often a task wakes another task than the last time: the kernel's `wakee_flips`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flips {
     last: Option<u64>,
@@ -95,7 +97,7 @@ pub struct Flips {
 }
 
 impl Flips {
-    /// It wakes that task, which the host has numbered.
+    /// The task wakes the task with this number, which the simulation has given it.
     pub fn wakes(&mut self, wakee: u64, now: Nanos) {
         if now.0 > self.halved.0.saturating_add(SECOND) {
             (self.flips, self.halved) = (self.flips / 2, now);
@@ -105,8 +107,8 @@ impl Flips {
         }
     }
 
-    /// One of the two flips more than an LLC has CPUs, and the other so many times more: a master of many slaves,
-    /// who had better not all come to it.
+    /// Whether one of the two flips more often than an LLC has CPUs, and the other that many times more often still: a
+    /// task that wakes many, which are too many to run beside it.
     pub fn is_wide(waker: &Self, wakee: &Self, llc_cpus: u32) -> bool {
         let (master, slave) = (waker.flips.max(wakee.flips), waker.flips.min(wakee.flips));
         slave >= llc_cpus && u64::from(master) >= u64::from(slave) * u64::from(llc_cpus)

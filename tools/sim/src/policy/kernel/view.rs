@@ -1,79 +1,78 @@
-//! View: the facts that [`Kernel`](super::Kernel) asks for beyond those of the other policies.
+//! KernelView: the facts that [`Kernel`](super::Kernel) asks for beyond those of the other policies.
 //!
-//! A runtime does not have them, so they are no part of [`View`]. A simulation answers them from its own state; a test
-//! answers those that it is about, and each other one has an answer to begin with.
+//! A runtime does not have them, so they are no part of [`View`]. A simulation answers them from its own state. Each
+//! has a default, so that a test answers only those that it is about.
 
 use warmcore_sched::{Distance, View};
 use warmcore_types::{CpuId, Nanos};
 
-/// What is so at this moment, as the Linux kernel knows it.
+/// The state of the scheduler, as the Linux kernel knows it.
 pub trait KernelView: View {
-    /// Whether the first task of a shared queue may run on `me`: a pull takes no other one. A host whose shared queues
-    /// hold only tasks that may run anywhere says yes.
+    /// Whether the first task of a shared queue may run on `me`: a steal takes no other one. By default yes, for shared
+    /// queues whose tasks may run anywhere.
     fn can_steal_in(&self, _me: CpuId, _queue: usize) -> bool {
         true
     }
-    /// The task that runs there says that it sleeps right after this wake (a synchronous one).
+    /// Whether the task that runs on the CPU announces that it sleeps right after this wake (a synchronous wake).
     fn sleeps_next(&self, _cpu: CpuId) -> bool {
         false
     }
-    /// How many tasks are there: the one that runs, all that wait, all that are on their way.
+    /// How many tasks the CPU has: the running one, the waiting ones, and those on their way to it.
     fn runs(&self, cpu: CpuId) -> u32 {
         self.backlog(cpu).saturating_add(u32::from(!self.is_idle(cpu)))
     }
-    /// The average load of a CPU, those included that sleep and ran there: 1024 is a task that always runs or
-    /// waits. Without averages: what is there now.
+    /// The average load of a CPU, including tasks that ran there and sleep: 1024 is a task that always runs or waits.
+    /// By default, without averages, the tasks that are there now.
     fn load(&self, cpu: CpuId) -> u64 {
         1024 * u64::from(self.runs(cpu))
     }
-    /// The part of its home's load that is the wakee. Nothing where loads are no averages.
+    /// The part of its previous CPU's load that the wakee makes up. 0 where loads are no averages.
     fn wakee_load(&self) -> u64 {
         0
     }
-    /// Where the wakee was before it came to its home: its home when it was woken the last time.
+    /// The CPU on which the wakee ran before its previous CPU: its previous CPU at its last wake.
     fn wakee_was_on(&self) -> Option<CpuId> {
         None
     }
-    /// The waker wakes many and the wakee is woken by many, more than fit in an LLC
-    /// ([`Flips`](super::Flips) says so): they don't come together.
+    /// Whether the waker wakes many tasks and the wakee is woken by many, more than fit in an LLC
+    /// ([`Flips`](super::Flips)). Such tasks are not drawn together.
     fn wakes_wide(&self) -> bool {
         false
     }
-    /// Whether there is a core in the shard all of whose CPUs are idle. A host that doesn't know says yes; all of
-    /// the LLC is searched for one then.
+    /// Whether the shard has a core all of whose CPUs are idle. By default yes: all of the LLC is then searched for
+    /// one.
     fn has_idle_core_in(&self, _shard: usize) -> bool {
         true
     }
-    /// How much the CPUs of a shard are used, on average, in sum: 1024 is a CPU that is always busy. `None`:
-    /// those that are busy now count.
+    /// The average use of the CPUs of a shard, in sum: 1024 is a CPU that is always busy. `None`: the CPUs that are
+    /// busy now count.
     fn usage_in(&self, _shard: usize) -> Option<u64> {
         None
     }
-    /// For how long the CPU stays idle, usually
-    /// ([`AverageIdle`](super::AverageIdle) keeps it).
+    /// How long the CPU is usually idle ([`AverageIdle`](super::AverageIdle)).
     fn average_idle(&self, _cpu: CpuId) -> Nanos {
         Nanos(u64::MAX)
     }
-    /// What it costs `cpu` at most to search all that are at most `within` from it for a task, as was seen until
-    /// now: the one domain, without those inside it. [`Distance::Same`]: what it costs to look into the shared queues, and
-    /// to take a task from one.
+    /// The most that it has cost `cpu` to search the CPUs at this distance for a task, without those of nearer domains.
+    /// [`Distance::Same`]: what it has cost to look into the shared queues and to take a task from one.
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// It has just run out of work. If not, it was called by [`cpu_to_notify`](crate::policy::SimPolicy::cpu_to_notify), or it looks again.
+    /// Whether the CPU has just run out of tasks. If not, it was kicked by
+    /// [`cpu_to_notify`](crate::policy::SimPolicy::cpu_to_notify), or searches again.
     fn is_newly_idle(&self, _cpu: CpuId) -> bool {
         true
     }
-    /// When the one that a pull from there would take, who has not run for the longest time, ran there last. 0: not
-    /// since it came there.
+    /// When the task that a steal would take, the one that has not run for the longest time, last ran on this CPU. 0:
+    /// not since it came there.
     fn last_ran(&self, _cpu: CpuId) -> Nanos {
         Nanos(0)
     }
-    /// When `cpu` last searched those `within` without having just run out of work.
+    /// When `cpu` last searched the domain without having just run out of tasks.
     fn balanced_at(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// How often in a row that search came back with nothing though tasks waited there.
+    /// How often in a row that search found no task though tasks waited there.
     fn balances_failed(&self, _cpu: CpuId, _within: Distance) -> u32 {
         0
     }

@@ -1,20 +1,22 @@
-//! Wake: which CPU a task goes to.
+//! Wake: which CPU a woken or new task goes to.
 //!
-//! Model.   First a target: the waker's CPU or the previous one. Then the target itself if idle, the previous CPU if
-//!          idle and of the same LLC, the one before that; then an idle core, or an idle thread beside the previous
-//!          CPU, or an idle CPU in the first `nr_idle_scan` behind the target. If there is none, the target,
-//!          behind others. A new task has no previous CPU: from the whole machine down to the core it goes to the
-//!          group with the most idle CPUs, and stays where it is if that has as many.
-//!          Hot windows: an idle CPU that is found by searching and is kept for another task is passed over, as
-//!          [`HotRule`] says. The target, the previous CPU, the one before and the thread beside are taken whether
-//!          kept or not, as published. The difference between the rules is what the windows do: under v1 and v2 a
-//!          search that used up its depth on kept CPUs ends at the waker's, so two that talk come together there,
-//!          and stay; who takes the first kept one instead drives out its owner, who does the same. A search that
-//!          comes to the end of the LLC before it has used up its depth takes the first kept one under all rules.
-//! Number.  An LLC of 16 CPUs half used: 10 are looked at; from 86 % on none.
-//! Source.  `wake_affine_idle`, `wake_affine_weight`, `select_idle_sibling`, `select_idle_core`,
-//!          `select_idle_smt`, `select_idle_cpu`, `update_idle_cpu_scan`, `select_idle_node`,
-//!          `find_idlest_group`, `find_idlest_group_cpu`, `adjust_numa_imbalance`.
+//! First a target: the waker's CPU or the previous one. Then the first of these that is idle: the target; the previous
+//! CPU, if it is of the same LLC; the CPU before that; an idle core, or an idle thread beside the previous CPU, or an
+//! idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of 16 CPUs that is half used; none from 86 %
+//! on). If there is none, the task waits on the target. A new task has no previous CPU: from the whole machine down to
+//! the core it goes to the group with the most idle CPUs, and stays where it is if that has as many.
+//!
+//! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] says. The target, the
+//! previous CPU, the one before and the thread beside it are taken whether kept or not, as published. The rules differ
+//! in what the windows cause. Under v1 and v2 a search that used up its depth on kept CPUs ends at the waker's CPU, so
+//! that two tasks that talk meet there and stay. A task that takes the first kept CPU instead drives out that CPU's
+//! owner, which then does the same. A search that reaches the end of the LLC before it has used up its depth takes the
+//! first kept CPU under all rules.
+//!
+//! # Source
+//! `wake_affine_idle`, `wake_affine_weight`, `select_idle_sibling`, `select_idle_core`, `select_idle_smt`,
+//! `select_idle_cpu`, `update_idle_cpu_scan`, `select_idle_node`, `find_idlest_group`, `find_idlest_group_cpu`,
+//! `adjust_numa_imbalance`.
 
 use super::balance::{imbalance_pct, is_small_across_nodes};
 use super::{HotRule, Kernel, KernelView, domains, groups};
@@ -24,7 +26,7 @@ use warmcore_sched::policy::near::{
 use warmcore_sched::{Allowed, Distance, SchedDomains, Wake, WakeDecision, WakeSource};
 use warmcore_types::CpuId;
 
-/// `imbalance_pct` of an LLC.
+/// `imbalance_pct` of a domain within an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
 impl Kernel {
@@ -90,12 +92,12 @@ impl Kernel {
             Some(Found { cpu, hot_kept, hot_broken }) => {
                 WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) }
             }
-            // It is not idle, unless all that may be named is offline.
+            // The target is not idle, unless all CPUs that the task may run on are offline.
             None => WakeDecision::on(target, view.is_idle(target)),
         }
     }
 
-    /// `select_idle_cpu`: in one LLC, from behind the target on.
+    /// `select_idle_cpu`: in one LLC, from the CPU after the target on.
     fn scan(
         &self,
         machine: &SchedDomains,
@@ -107,7 +109,7 @@ impl Kernel {
         let allowed = wake.wakee.allowed;
         let depth = depth(machine, view, target);
         if depth == 0 {
-            // So full an LLC hardly has an idle CPU.
+            // An LLC that is this full hardly has an idle CPU.
             return None;
         }
         let is_hot = |cpu: CpuId| self.hot_windows && view.hot_until(cpu) > wake.now;
@@ -115,7 +117,7 @@ impl Kernel {
         let (mut first, mut passed) = (None, 0);
         let mut all = machine.behind(target).filter(|cpu| takes(machine, view, allowed, *cpu));
         let mut looked = 0;
-        // Which CPU, and whether it is one of those that were passed over.
+        // The chosen CPU, and whether it is one of those that were passed over.
         let (chosen, was_passed) = loop {
             let Some(cpu) = all.next() else { break (first, true) };
             let is_free = if has_core {
@@ -127,7 +129,7 @@ impl Kernel {
                     continue; // With its sibling's turn.
                 }
                 let mut all_idle = true;
-                // Threads where it may not run count too: it is the core's caches that are to be free.
+                // Threads on which the task may not run count too: the core's caches are to be free.
                 for thread in core.iter().filter(|thread| !view.is_offline(**thread)) {
                     match view.is_idle(*thread) {
                         true if may(machine, allowed, *thread) => first = first.or(Some(*thread)),
@@ -143,7 +145,7 @@ impl Kernel {
                 all_idle
             } else {
                 if looked == depth {
-                    break (first.filter(|_| self.hot_rule == HotRule::Told), true);
+                    break (first.filter(|_| self.hot_rule == HotRule::V2Text), true);
                 }
                 looked += 1;
                 let idle = view.is_idle(cpu);
@@ -157,7 +159,7 @@ impl Kernel {
                 break (Some(cpu), false);
             }
             if passed == may_pass {
-                break if self.hot_rule == HotRule::Told { (first, true) } else { (Some(cpu), false) };
+                break if self.hot_rule == HotRule::V2Text { (first, true) } else { (Some(cpu), false) };
             }
             passed += 1;
         };
@@ -168,13 +170,13 @@ impl Kernel {
     }
 }
 
-/// `test_idle_cores`: where cores have threads, and one has none that works.
+/// `test_idle_cores`: whether cores have several threads, and one of them is idle with all its threads.
 fn has_idle_core(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> bool {
     machine.within(near, Distance::Smt).len() > 1
         && llc_shards(machine, near).any(|shard| view.has_idle_core_in(shard))
 }
 
-/// How many CPUs of an LLC are looked at, by how much they have been used.
+/// How many CPUs of an LLC a search looks at, by the average use of the LLC.
 fn depth(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> u32 {
     let used = llc_shards(machine, near).map(|shard| {
         view.usage_in(shard).unwrap_or_else(|| {
@@ -208,7 +210,7 @@ fn affine(
     if view.is_idle(prev) {
         return prev;
     }
-    // By weight, with a small bonus for the waker's. The waker's own share goes if it sleeps next.
+    // By load, with a small bonus for the waker's CPU. The waker's own part does not count if it sleeps next.
     let own = if is_sync { SCALE } else { 0 };
     let here = view.load(this);
     if is_sync && own > here {
@@ -216,13 +218,13 @@ fn affine(
     }
     let task = view.wakee_load();
     let here = (here - own + task).saturating_mul(100);
-    // By the domain that has both: threads of a core have less of it.
+    // By the domain that has both CPUs: threads of a core have a smaller bonus.
     let bonus = (imbalance_pct(machine.distance(this, prev)) - 100) / 2;
     let there = view.load(prev).saturating_sub(task).saturating_mul(100 + bonus);
     if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
 }
 
-/// A group of CPUs as the slow path sees it.
+/// A group of CPUs, as the slow path sees it.
 #[derive(Debug, Clone, Copy)]
 struct SpareCapacity {
     cpus: u64,
@@ -242,7 +244,7 @@ impl SpareCapacity {
         (all.cpus > 0).then_some(all)
     }
 
-    /// What is more is better: spare room, then more of it; else less to do for each.
+    /// More is better: idle CPUs, then more of them; else fewer tasks per CPU.
     fn spare_capacity(&self) -> (bool, u64, u64) {
         (self.idle > 0, self.idle, u64::MAX - self.runs * SCALE / self.cpus)
     }
@@ -257,7 +259,7 @@ fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: 
         let local = machine.within(at, inner);
         let Some(here) = SpareCapacity::of(machine, view, local, allowed) else { continue };
         let others = groups(machine, machine.within(at, level), inner).filter(|group| group[0] != local[0]);
-        // Of equals the first.
+        // Of equal groups the first.
         let mut best: Option<(SpareCapacity, &[CpuId])> = None;
         for group in others {
             if let Some(spare) = SpareCapacity::of(machine, view, group, allowed)
@@ -276,7 +278,7 @@ fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: 
     idlest_of(machine, view, core, allowed).unwrap_or(at)
 }
 
-/// Whether the local group is as good, or the other not better by enough.
+/// Whether the local group is as good as the other, or the other not enough better.
 fn stays(
     machine: &SchedDomains,
     at: CpuId,
@@ -291,7 +293,7 @@ fn stays(
             let differ = here.idle.abs_diff(there.idle);
             is_small_across_nodes(machine, at, level, here.runs, differ) || here.idle >= there.idle
         }
-        // Loads per CPU. Nobody is idle, so none is 0.
+        // Loads per CPU. No CPU is idle, so none is 0.
         (false, false) => {
             let (here, there) = (here.runs * SCALE / here.cpus, there.runs * SCALE / there.cpus);
             let least = SCALE * (IMBALANCE_PCT - 100) / 100;
@@ -300,7 +302,7 @@ fn stays(
     }
 }
 
-/// `find_idlest_group_cpu`: an idle one by the kernel's numbers, else the one with the least to do.
+/// `find_idlest_group_cpu`: an idle CPU by the kernel's numbers, else the least loaded one.
 fn idlest_of(
     machine: &SchedDomains,
     view: &impl KernelView,
