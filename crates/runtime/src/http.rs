@@ -1,14 +1,13 @@
-//! HTTP: connections as tasks of this runtime, each with a tenant if it has one.
+//! HTTP: a server whose connections are tasks of this runtime, each with a tenant if it has one.
 //!
-//! Model.   `serve` accepts in a task, in batches, and spawns a task per connection, which begins on the worker with
-//!          fewer tasks of two and takes its socket to that worker's driver; `bind` gives each last-level cache a socket, and
-//!          with it such a task, of its own. A connection without a request is closed after a while (`quiet.rs`). At
-//!          the end nothing is accepted any more, idle connections close, busy ones finish the request that they are
-//!          at; what is left at the deadline is cut.
-//!          `Executor` is for what hyper spawns by itself: streams of HTTP/2, connections of a client.
-//! Number.  A connection costs a task, a timer, and going to its own driver two system calls.
-//! Writers. The stage: `run`. Connections read it.
-//! Source.  `axum::serve`, which spawns by `tokio::spawn`: all its connections stay on the worker that accepts.
+//! `serve` accepts connections in a task, in batches, and spawns a task for each. That task begins on the less loaded of
+//! two workers and registers its socket with that worker's driver, which costs two system calls. `bind` opens a socket
+//! for each last-level cache; each of them has its own accepting task. A connection without a request is closed after a
+//! timeout (`quiet.rs`); each connection has one timer for that. On shutdown the server stops accepting, idle connections
+//! close, and busy ones finish their request; those that are left at the deadline are aborted.
+//!
+//! `Executor` spawns what hyper spawns by itself: streams of HTTP/2, and connections of a client. In contrast,
+//! `axum::serve` spawns by `tokio::spawn`, so that all its connections stay on the worker that accepts.
 
 mod listener;
 mod quiet;
@@ -38,19 +37,19 @@ use warmcore_sys::clock;
 use warmcore_tenant::Tenant;
 use warmcore_types::LlcId;
 
-/// What an error of a service or a body must become.
+/// What errors of services and bodies are converted to.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// After an error that is the process's and not one connection's, such as no more descriptors.
+/// Pause after an error of the process, such as no more descriptors. Errors of one connection cause no pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// So many connections are accepted before the worker's other tasks run.
+/// Connections accepted before the worker's other tasks run.
 const BATCH: usize = 32;
 
-/// How long a client may be quiet, and how long connections may take to finish at the end, if nothing is said.
+/// Default of the timeouts for a silent client, and of the time that connections have to finish on shutdown.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Spawns what hyper wants spawned: `hyper::rt::Executor`, for servers and clients.
+/// A `hyper::rt::Executor`, for servers and clients: spawns on this runtime.
 #[derive(Debug, Clone)]
 pub struct Executor {
     handle: Handle,
@@ -58,18 +57,18 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// On this runtime.
+    /// Spawns on this runtime.
     pub fn new(handle: Handle) -> Self {
         Self { handle, tenant: None }
     }
 
-    /// On the runtime that this thread is in. Panics if it is in none.
+    /// Spawns on the current thread's runtime. Panics if the thread is inside none.
     #[track_caller]
     pub fn current() -> Self {
         Self::new(Handle::current())
     }
 
-    /// What it spawns is this tenant's.
+    /// Sets the tenant of the tasks that it spawns.
     pub fn tenant(self, tenant: &Tenant) -> Self {
         Self { tenant: Some(tenant.clone()), ..self }
     }
@@ -89,7 +88,7 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, future: F) {
-        // Nobody waits for it: hyper hears of its end through channels of its own.
+        // Detached: hyper learns of the task's end through its own channels.
         drop(self.task_builder().spawn(future));
     }
 }
@@ -97,7 +96,7 @@ where
 type TenantOf<P> = Arc<dyn Fn(&P) -> Option<Tenant> + Send + Sync>;
 type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 
-/// A server before it runs: [`serve`].
+/// A server that does not run yet: [`serve`].
 #[must_use = "`run` serves"]
 pub struct Server<L: Listener, S> {
     listener: L,
@@ -110,29 +109,32 @@ pub struct Server<L: Listener, S> {
     bounds: Bounds,
 }
 
-/// How a server ended.
+/// Numbers of a server that has shut down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServeStats {
-    /// Connections that it accepted.
+    /// Connections that the server accepted.
     pub connections: u64,
-    /// Connections that were still busy at the deadline, and were closed.
+    /// Connections that were busy at the deadline and were closed.
     pub aborted: usize,
 }
 
 /// Serves HTTP/1 and HTTP/2 with an axum `Router` or any other tower service; each connection gets a clone.
 ///
-/// A handler that panics costs its connection, or its stream of HTTP/2, and nothing else. What a handler spawns by
-/// [`spawn`](crate::spawn()) finds its own place; by `tokio::spawn` it stays on the worker that called it.
+/// A panic in a handler ends its connection, or its stream of HTTP/2, and nothing else. A handler that calls
+/// [`spawn`](crate::spawn()) starts a task that may run on any worker; `tokio::spawn` keeps it on the worker that calls.
 ///
-/// A client that sends no request is not kept for ever: [`head_timeout`](Server::head_timeout) and
-/// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer has been handed to hyper, and is not
-/// cut meanwhile, however long its handler takes; bound that with a layer of tower's. What is left of the answer then may
-/// take any time to go, and with HTTP/2 what is left of the request's body to come, as long as it never stands still for the
-/// bound on idle connections. With HTTP/1 a request's body that goes on after its answer counts as the next request's head. An error of `accept` never ends the server: it goes on at once where
-/// the error was that connection's, and a tenth of a second later where it was the process's, such as no more descriptors.
+/// A client that sends no request is disconnected: [`head_timeout`](Server::head_timeout) and
+/// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer was handed to hyper, and no timeout
+/// applies meanwhile, however long the handler takes; a layer of tower's can limit that. Sending the rest of the answer,
+/// and with HTTP/2 receiving the rest of the request's body, may take any time, but may not stand still for longer than
+/// the idle timeout. With HTTP/1 a request's body that goes on after its answer counts as the head of the next request.
 ///
-/// With Ctrl-C as its end (tokio's feature `signal`): `serve(listener, app).with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })`.
+/// An error of `accept` never ends the server. After an error of one connection it goes on at once, after an error of the
+/// process, such as no more descriptors, a tenth of a second later.
+///
+/// To shut down on Ctrl-C (tokio's feature `signal`):
+/// `serve(listener, app).with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })`.
 ///
 /// ```
 /// use hyper::body::Incoming;
@@ -166,45 +168,46 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
 }
 
 impl<L: Listener, S> Server<L, S> {
-    /// Who spawns connections; the runtime that `run` is in, if nothing is said.
+    /// Sets the executor that spawns the connections. Default: the runtime that `run` is called in.
     pub fn executor(self, executor: Executor) -> Self {
         Self { executor: Some(executor), ..self }
     }
 
-    /// Says whose a connection is. `None`: the executor's tenant's, if it has one. A panic in it costs the connection.
+    /// Sets the function that returns a connection's tenant. `None`: the executor's tenant, if it has one. If the function
+    /// panics, the connection is dropped.
     pub fn tenant_of(self, of: impl Fn(&L::Peer) -> Option<Tenant> + Send + Sync + 'static) -> Self {
         Self { tenant_of: Some(Arc::new(of)), ..self }
     }
 
-    /// How long a client may take from connecting, or from the first byte after an answer, to the end of a request's
-    /// head; then the connection is closed. 30 s if nothing is said; `Duration::MAX` for ever.
+    /// Sets the time that a client has for a request's head, from the connection's begin or from the first byte after an
+    /// answer. Then the connection is closed. Default: 30 s; `Duration::MAX`: no limit.
     pub fn head_timeout(self, timeout: Duration) -> Self {
         Self { bounds: Bounds { head: timeout, ..self.bounds }, ..self }
     }
 
-    /// How long a connection is kept from the end of an answer to the next byte, and with HTTP/2 to the next request or
-    /// byte of a body; then it is closed. 30 s if nothing is said; `Duration::MAX` for ever.
+    /// Sets the time that a connection may be idle: from the end of an answer to the next byte, with HTTP/2 to the next
+    /// request or byte of a body. Then the connection is closed. Default: 30 s; `Duration::MAX`: no limit.
     pub fn idle_timeout(self, timeout: Duration) -> Self {
         Self { bounds: Bounds { idle: timeout, ..self.bounds }, ..self }
     }
 
-    /// Says more about the protocol, before each connection: limits, HTTP/1 or HTTP/2 only.
+    /// Sets a function that configures hyper's builder for each connection: limits, HTTP/1 or HTTP/2 only.
     pub fn configure(self, configure: impl Fn(&mut auto::Builder<Executor>) + Send + Sync + 'static) -> Self {
         Self { configure: Some(Arc::new(configure)), ..self }
     }
 
-    /// Ends when this is ready; if nothing is said, never.
+    /// Shuts the server down when `signal` is ready. Default: never.
     pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { shutdown: Box::pin(signal), ..self }
     }
 
-    /// How long connections have to finish after the end. 30 s if nothing is said; `Duration::MAX` for as long as they
-    /// take.
+    /// Sets the time that connections have to finish after the shutdown began. Default: 30 s; `Duration::MAX`: no limit.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Serves until the end. Dropping this stops accepting; connections go on. Panics if [`Listener::accept`] does.
+    /// Serves until the shutdown is complete. Dropping the future stops accepting; connections go on. Panics if
+    /// [`Listener::accept`] does.
     pub async fn run<B>(self) -> ServeStats
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -247,11 +250,12 @@ impl<L: Listener, S> Server<L, S> {
     }
 }
 
-/// The tasks that accept. Dropped, they end.
+/// The accepting tasks. Dropping it aborts them.
 struct Accepting(Vec<JoinHandle<()>>);
 
 impl Accepting {
-    /// Waits until one of them has ended, which by itself none does. What it panicked with; `None`: the runtime ends.
+    /// Waits until an accepting task has ended, and returns its panic. `None`: the runtime shuts down. A task does not end
+    /// otherwise.
     async fn ended(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let error = poll_fn(|cx| {
             let mut ended = self.0.iter_mut().map(|task| Pin::new(task).poll(cx));
@@ -260,11 +264,11 @@ impl Accepting {
         error.await.err().and_then(|error| error.try_into_panic().ok())
     }
 
-    /// Ends them, and waits until their sockets are closed.
+    /// Aborts the tasks, and waits until their sockets are closed.
     async fn end(mut self) {
         self.0.iter().for_each(JoinHandle::abort);
         for task in std::mem::take(&mut self.0) {
-            // The only one that has been asked already is one that had ended.
+            // A finished task may have been polled to its end in `ended`; it must not be polled again.
             if !task.is_finished() {
                 _ = task.await;
             }
@@ -278,7 +282,7 @@ impl Drop for Accepting {
     }
 }
 
-/// What a task that accepts needs to begin a connection.
+/// What an accepting task needs to start a connection's task.
 struct Front<L: Listener, S> {
     service: S,
     executor: Executor,
@@ -287,7 +291,7 @@ struct Front<L: Listener, S> {
     bounds: Bounds,
     stage: watch::Sender<Stage>,
     connections: Arc<AtomicU64>,
-    /// Where connections begin. `None`: anywhere.
+    /// The last-level cache on which connections begin. `None`: any.
     llc: Option<LlcId>,
 }
 
@@ -301,7 +305,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Accepts for ever: no error, and nothing that a client does, ends it.
+    /// Accepts for ever: no error ends it, and no client can.
     async fn accept_all(self, mut listener: L) {
         let mut since_yield = 0;
         loop {
@@ -328,10 +332,10 @@ where
         }
     }
 
-    /// Starts a connection's task, on a worker with little to do.
+    /// Starts a connection's task on a worker with few tasks.
     fn begin(&self, socket: L::Socket, peer: L::Peer) {
         self.connections.fetch_add(1, Relaxed);
-        // What is called here is the user's in part: that it panics costs this connection.
+        // This calls user code. If it panics, the connection is dropped.
         let begun = catch_unwind(AssertUnwindSafe(|| {
             let executor = match self.tenant_of.as_ref().and_then(|of| of(&peer)) {
                 Some(tenant) => self.executor.clone().tenant(&tenant),
@@ -363,31 +367,31 @@ impl<L: Listener, S> fmt::Debug for Server<L, S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Serving,
-    /// Finish what you are at.
+    /// Connections finish their request.
     Ending,
-    /// No more.
+    /// Connections close at once.
     Cut,
 }
 
-/// Waits until all connections have ended. Says how many had to be cut.
+/// Waits until all connections have ended. Returns how many were aborted at the deadline.
 async fn finish(stage: &watch::Sender<Stage>, deadline: Duration) -> usize {
     stage.send_replace(Stage::Ending);
     if tokio::time::timeout(deadline, stage.closed()).await.is_ok() {
         return 0;
     }
-    // One whose handler is in a long poll hears it when that is over; nobody waits for it.
+    // A connection whose handler is in a long poll ends after the poll; this does not wait for it.
     let left = stage.receiver_count();
     stage.send_replace(Stage::Cut);
     left
 }
 
-/// Which of two was ready first.
+/// Which of two futures was ready first.
 enum Either<A, B> {
     First(A),
     Second(B),
 }
 
-/// Waits for either; for the first if both are ready. The other is dropped.
+/// Waits for the first of two futures, and drops the other. If both are ready the first argument wins.
 async fn race<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> Either<A, B> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|cx| match first.as_mut().poll(cx) {
@@ -419,7 +423,7 @@ async fn connection<L, S, B>(
         Err(error) => return tracing::warn!(%error, "no driver takes a connection"),
     };
     let mut builder = auto::Builder::new(executor);
-    // hyper's own bound on heads would be a timer more for each request.
+    // hyper's own timeout for heads would cost a timer for each request.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder.http2().timer(TokioTimer::new());
     if let Some(configure) = configure {
@@ -427,7 +431,7 @@ async fn connection<L, S, B>(
     }
     let service = Counted { service: TowerToHyperService::new(service), quiet: quiet.clone() };
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
-    // Its timer is not to wait for what the connection leaves of its poll's budget of operations.
+    // Unconstrained, so that the connection can't use up the budget of operations that the timer needs.
     let mut alarm = pin!(tokio::task::coop::unconstrained(Alarm::new(quiet, bounds)));
     let mut may_change = true;
     loop {
@@ -437,10 +441,10 @@ async fn connection<L, S, B>(
                 false => pending().await,
             }
         };
-        // The alarm last: what the connection does says when it rings.
+        // The alarm last: what the connection does sets the time of the alarm.
         match race(changes, race(connection.as_mut(), alarm.as_mut())).await {
             Either::First(has_changed) => {
-                // Without a server nobody says anything any more.
+                // The sender is gone if the server's future was dropped.
                 may_change = has_changed;
                 match *stage.borrow_and_update() {
                     Stage::Serving => {}
@@ -482,11 +486,11 @@ mod tests {
         assert_eq!(server.deadline, half_a_minute);
     }
 
-    /// Where a task begins, whichever worker takes it over later: a task stays on that worker's list.
+    /// Counts tasks by the worker on which they begin: a task stays in that worker's list.
     #[test]
     fn connections_begin_on_all_workers_evenly() {
         const MANY: usize = 64;
-        // On a busy machine any poll may be long: none counts as such.
+        // On a busy machine any poll may take long: with this threshold none counts as long.
         let long_poll = Duration::from_secs(3600);
         let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
         let shared = &runtime.shared;
@@ -500,7 +504,7 @@ mod tests {
             });
             crate::spawn(serve(listener, service).run());
             let _open: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(at).unwrap()).collect();
-            // And two tasks: the server, and the one that accepts.
+            // Plus two tasks: the server and its accepting task.
             loop {
                 let counts = count();
                 if counts.iter().sum::<usize>() == MANY + 2 {

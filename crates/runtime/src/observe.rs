@@ -1,25 +1,23 @@
-//! Observe: a socket on which a runtime says what it does: `warmcore top`.
+//! Observe: a local socket on which a runtime reports its numbers, for `warmcore top`.
 //!
-//! A local socket, named by the process, in a folder that this user alone may enter. A client that connects gets one
-//! line of JSON and then the end; it sends nothing. A thread answers; it reads the numbers that the workers write
-//! anyway, and no worker notices. The socket goes when the runtime does. A killed process leaves a socket behind on
-//! which nothing listens: [`list`] leaves it out.
+//! The socket is named by the process, in a folder that only its user may enter. A client that connects sends nothing, and
+//! gets one line of JSON (docs/json.md, "top") and then the end. A thread of its own reads the numbers that the workers
+//! write anyway, and answers. The socket is removed with the runtime. A killed process leaves a socket that no process
+//! listens on; [`list`] omits it.
 //!
 //! # Other users
-//! The folder is `warmcore-USER`, mode 0700, in `$XDG_RUNTIME_DIR`, `/run/user/USER` or `/tmp`: the first of them where
-//! it can be made. A folder of that name that belongs to another user, is a link, or is open to others is not used.
-//! A client trusts no name: the kernel says which user and process listen (`SO_PEERCRED`). It never waits for a
-//! connection, waits a second for the answer, and reads 16 MiB of it at most. Root sees the runtimes of all users.
+//! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it can
+//! be made. A folder of that name that belongs to another user, is a link, or is open to others is not used. A client
+//! asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It never waits for a
+//! connection, waits a second for the answer, and reads at most 16 MiB of it. Root sees the runtimes of all users.
 //!
 //! # While a client looks
-//! What a worker spends outside of its driver is counted from a look until five seconds after the last one. Between
-//! looks further apart it means nothing; a client that wants it looks more often.
+//! CPU time outside of a worker's driver is counted from a look until five seconds after the last look. Between looks
+//! that are further apart the number means nothing; a client that wants it looks more often.
 //!
 //! # Cost
-//! 500 bytes a worker, 100 a tenant. A look misses the cache nine times a worker; a client that doesn't take the
-//! answer within a second is hung up on.
-//!
-//! Source: docs/json.md, "top".
+//! An answer has 500 bytes a worker and 100 a tenant, and takes nine cache misses a worker. A client that does not take
+//! the answer within a second is disconnected.
 
 use crate::clock;
 use crate::context;
@@ -42,49 +40,49 @@ use std::time::{Duration, Instant};
 use warmcore_sys::{local, signals};
 use warmcore_types::{Nanos, ignore_poison};
 
-/// The version of what is said. It grows when a field changes its meaning or goes away.
+/// Version of the answer. Raised when a field changes its name or its meaning, or is removed.
 pub const SCHEMA: u32 = 3;
 
-/// Makes every runtime of the process observable that was not told otherwise, if it is `1`.
+/// Environment variable: `1` makes every runtime of the process observable, unless its builder says otherwise.
 pub const VARIABLE: &str = "WARMCORE_TOP";
 
-/// An exchange that takes longer is given up, on both sides.
+/// Time after which an exchange is given up, on both sides.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client reads no longer answer: 4096 workers and 40 000 tenants.
+/// Longest answer that a client reads: 4096 workers and 40 000 tenants.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// So long after a look what only a client wants is still counted.
+/// Time after a look during which numbers that only a client wants are still counted.
 const LOOKED_AT: Duration = Duration::from_secs(5);
 
-/// So often a client looks that wants all that is counted to be counted all the time.
+/// Longest time between looks of a client that wants all numbers to be counted without a break.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A longer name is cut, in characters.
+/// Characters after which a name is cut.
 const NAME_MAX: usize = 128;
 
-/// Without descriptors no client can be accepted: the observer tries again so often.
+/// Time between attempts to accept a client while the process has no descriptor left.
 const AGAIN_EVERY: Duration = Duration::from_millis(100);
 
-/// So many runtimes of a process have a socket each.
+/// Runtimes of a process that can have a socket each.
 const RUNTIMES_MAX: u32 = 64;
 
-/// So many names of a folder are looked at: another user's may hold any number.
+/// Names of a folder that are looked at. Another user's folder may hold any number.
 const ENTRIES_MAX: usize = 10_000;
 
 const PREFIX: &str = "warmcore-";
 const SUFFIX: &str = ".sock";
 
-/// The end of the thread and of the socket, when dropped.
+/// The thread and the socket. Dropping it ends both.
 pub(crate) struct Observer {
     path: PathBuf,
-    /// The listener's other handle, to end its wait: only a stream has `shutdown`.
+    /// A second handle of the listener, to end its wait, as a stream because only that has `shutdown`.
     listener: UnixStream,
     is_shutdown: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Opens the socket, if that was asked for. A runtime that can't be observed runs all the same.
+/// Opens the socket if it is wanted. A runtime whose socket can't be opened runs without one.
 pub(crate) fn open(shared: &Arc<Shared>, is_wanted: Option<bool>) -> Option<Observer> {
     let wanted_by_variable = || std::env::var_os(VARIABLE).is_some_and(|value| value == "1");
     if !is_wanted.unwrap_or_else(wanted_by_variable) {
@@ -105,7 +103,7 @@ pub(crate) fn open(shared: &Arc<Shared>, is_wanted: Option<bool>) -> Option<Obse
 impl Observer {
     fn new(bases: &[PathBuf], shared: Arc<Shared>) -> io::Result<Self> {
         let (path, listener) = bind(&private_folder(bases)?)?;
-        // Dropped, it takes the socket away again.
+        // If this is dropped, it removes the socket.
         let is_shutdown = Arc::new(AtomicBool::new(false));
         let made = listener.try_clone().map(|it| UnixStream::from(OwnedFd::from(it)));
         let mut observer = match made {
@@ -121,7 +119,7 @@ impl Observer {
             let began = clock::now();
             let count_own = |is_wanted| {
                 shared.remotes.iter().for_each(|remote| remote.driver.count_own(is_wanted));
-                // For `accept` as well: it gives up after so long.
+                // The timeout applies to `accept` too.
                 let _ = waits.set_read_timeout(is_wanted.then_some(LOOKED_AT));
             };
             while !is_shutdown.load(Relaxed) {
@@ -129,7 +127,7 @@ impl Observer {
                     Ok((stream, _)) if is_shutdown.load(Relaxed) => drop(stream),
                     Ok((stream, _)) => {
                         count_own(true);
-                        // A client that breaks off is no news.
+                        // A client that disconnects early is not an error.
                         let _ = answer(&stream, || line(&shared, began));
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => count_own(false),
@@ -144,11 +142,11 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// Waits for the thread, which may be at an answer for a second; on a worker it does not wait.
+    /// Waits for the thread, which may take a second for an answer, unless this is a worker's thread.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.is_shutdown.store(true, Relaxed);
-        // Ends the thread's wait for a client: Linux says so to a thread in `accept`.
+        // Ends the thread's `accept`, on Linux.
         let woken = self.listener.shutdown(Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             thread.thread().unpark();
@@ -178,22 +176,21 @@ fn answer(mut stream: &UnixStream, line: impl FnOnce() -> String) -> io::Result<
     stream.shutdown(Shutdown::Both)
 }
 
-/// What is left of an exchange: the limit of a read or write is for each, and a peer that moves byte by byte would
-/// never reach it.
+/// The time left of an exchange. A socket's own timeout applies to each read or write, so a peer that sends byte by byte
+/// would never reach it.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// A socket in a folder that is this user's alone.
+/// Binds a socket in a folder that belongs to this user alone.
 fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
-    // Two runtimes that are made at the same time must not both find a name left behind.
+    // Two runtimes that are built at the same time must not both find the same stale name.
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _lock = ignore_poison(LOCK.lock());
     for runtime in 1..=RUNTIMES_MAX {
         let path = folder.join(name(std::process::id(), runtime));
-        // A name that is there and listens is another runtime's of this process; one that doesn't is what a process
-        // of this number left behind.
+        // If a process listens on the name, it is another runtime of this process. If not, a process with this number left it.
         let is_left = || local::connect(&path).is_err_and(|it| it.kind() == io::ErrorKind::ConnectionRefused);
         let bound = match UnixListener::bind(&path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left() => {
@@ -209,7 +206,7 @@ fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
     Err(io::Error::other(format!("{RUNTIMES_MAX} runtimes of this process have a socket already")))
 }
 
-/// Folders that may hold the folder of a user.
+/// Folders in which a user's folder may be.
 fn bases() -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(RUN_USER).join(local::user().to_string());
@@ -219,10 +216,10 @@ fn bases() -> Vec<PathBuf> {
     bases
 }
 
-/// Has a folder for each user that is logged in.
+/// Contains a folder for each user that is logged in.
 const RUN_USER: &str = "/run/user";
 
-/// The first folder that is there, or can be made, for this user alone.
+/// The first folder that exists, or can be made, for this user alone.
 fn private_folder(bases: &[PathBuf]) -> io::Result<PathBuf> {
     let (mut tried, user) = (Vec::new(), local::user());
     for base in bases {
@@ -236,7 +233,7 @@ fn private_folder(bases: &[PathBuf]) -> io::Result<PathBuf> {
 }
 
 fn private_in(base: &Path, folder: &Path, user: u32) -> io::Result<()> {
-    // A user who may rename what is in it can put another folder in its place.
+    // A user who may rename entries of `base` could put another folder in the place of this one.
     let of_base = fs::metadata(base)?;
     let is_shared = of_base.mode() & 0o022 != 0 && of_base.mode() & 0o1000 == 0;
     if is_shared || ![0, user].contains(&of_base.uid()) {
@@ -255,7 +252,7 @@ fn user_folder(base: &Path, user: u32) -> PathBuf {
     base.join(format!("{PREFIX}{user}"))
 }
 
-/// Whether it is a folder that this user alone may enter.
+/// Whether it is a folder that only this user may enter.
 fn is_private(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir() && it.uid() == user && it.mode() & 0o077 == 0)
 }
@@ -267,19 +264,19 @@ fn name(pid: u32, runtime: u32) -> String {
     }
 }
 
-/// The process and the runtime in it, of a socket's name.
+/// The process's number in a socket's name, and the runtime's number in the process.
 fn parse(name: &str) -> Option<(u32, u32)> {
     let name = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let (pid, runtime) = name.split_once('.').unwrap_or((name, "1"));
     Some((pid.parse().ok()?, runtime.parse().ok()?))
 }
 
-/// The user whose runtimes [`list`] lists; 0: those of all users.
+/// The user whose runtimes [`list`] returns; 0: those of all users.
 pub fn user() -> u32 {
     local::user()
 }
 
-/// Where sockets of this user may be.
+/// Folders in which this user's sockets may be.
 pub fn folders() -> Vec<PathBuf> {
     bases().iter().map(|base| user_folder(base, local::user())).collect()
 }
@@ -288,19 +285,19 @@ pub fn folders() -> Vec<PathBuf> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Observable {
-    /// Its process.
+    /// Number of the runtime's process.
     pub pid: u32,
-    /// Which one in its process, from 1.
+    /// Number of the runtime in its process, from 1.
     pub runtime: u32,
-    /// The user of its process.
+    /// The user of the process.
     pub user: u32,
-    /// Its socket.
+    /// Path of the socket.
     pub path: PathBuf,
 }
 
 impl Observable {
-    /// What it does now: a line of JSON, as docs/json.md says, after a second at most. An error if the process is
-    /// gone, is another one than its socket's name says, or says more than 16 MiB.
+    /// Asks the runtime for its numbers, and waits for a second at most. Returns a line of JSON, described in docs/json.md.
+    /// Fails if the process is gone, if it is not the one that the socket's name says, or if it sends more than 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
         let until = Instant::now() + IO_TIMEOUT;
         let mut stream = local::connect(&self.path)?;
@@ -325,10 +322,10 @@ impl Observable {
         if line.ends_with('\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Whether its process still runs. One that has ended, and that nobody has waited for, doesn't.
+    /// Whether the process still runs. A process that has ended but was not waited for does not.
     pub fn is_running(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The name before the state may hold anything, brackets too.
+        // The name before the state may contain anything, parentheses too.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 
@@ -337,12 +334,12 @@ impl Observable {
         local::peer(stream).is_ok_and(|peer| (peer.pid, peer.user) == (self.pid, self.user))
     }
 
-    /// Whether its process listens. One that is stopped does, and answers later. Where nothing listens nothing ever
-    /// will: the file is taken away, if it is this user's.
+    /// Whether the process listens. A stopped process does, and answers later. A socket that no process listens on is removed,
+    /// if it is this user's.
     fn is_open(&self, user: u32) -> bool {
         match local::connect(&self.path) {
             Ok(stream) => self.is_peer(&stream),
-            // Of another user's process nothing can be known then.
+            // The backlog is full. The kernel does not say which process listens, so another user's socket does not count.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.user == user,
             Err(error) => {
                 if error.kind() == io::ErrorKind::ConnectionRefused && self.user == user {
@@ -354,7 +351,7 @@ impl Observable {
     }
 }
 
-/// All runtimes that this user can observe now, by process: its own, or for root those of all users.
+/// All runtimes that this user can observe now, sorted by process: the user's own, or for root those of all users.
 pub fn list() -> Vec<Observable> {
     let mut bases = bases();
     if local::user() == 0 {
@@ -363,7 +360,7 @@ pub fn list() -> Vec<Observable> {
     list_in(&bases, local::user())
 }
 
-/// What is in a folder, with its name, if that is text.
+/// The entries of a folder whose names are UTF-8.
 fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     let found = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX).flatten();
     found.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))
@@ -372,7 +369,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
     let mut found = Vec::new();
     for base in bases {
-        // Another user's folders are looked for by root alone.
+        // Only root looks into other users' folders.
         let others = entries(base).filter(|_| user == 0);
         let others = others.filter_map(|(name, path)| Some((name.strip_prefix(PREFIX)?.parse().ok()?, path)));
         let own = (user, user_folder(base, user));
@@ -391,7 +388,7 @@ fn list_in(bases: &[PathBuf], user: u32) -> Vec<Observable> {
     found
 }
 
-/// One line: what the runtime does.
+/// The answer: a line of JSON.
 fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
     let RuntimeMetrics { workers, num_alive_tasks, injection_queue_depths, remote_schedules, tenants } =
@@ -416,11 +413,11 @@ fn line(shared: &Shared, began: Nanos) -> String {
     out
 }
 
-/// The name of the program that the process runs; empty where it can't be told.
+/// The file name of the program that the process runs; empty if it is not known.
 fn executable() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // The kernel says so where it was replaced meanwhile.
+    // The kernel adds this if the file was replaced or removed.
     name.trim_end_matches(" (deleted)").to_owned()
 }
 
@@ -471,7 +468,7 @@ fn each<T>(out: &mut String, items: Vec<T>, write: impl Fn(&mut String, T)) {
     }
 }
 
-/// As JSON has strings; a long one is cut.
+/// Text as a JSON string, cut after [`NAME_MAX`] characters.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars().take(NAME_MAX) {

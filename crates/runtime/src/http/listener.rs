@@ -1,4 +1,4 @@
-//! Listener: where connections come from, one at a time and in batches; and sockets that are one per last-level cache.
+//! Listener: a source of connections, and `bind`, which opens a listening socket for each last-level cache.
 
 use crate::Handle;
 use std::future::Future;
@@ -10,33 +10,32 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, unix};
 use warmcore_types::{CpuId, LlcId};
 
-/// How many connections the kernel keeps that were not accepted yet, for each socket of [`bind`]. It is also bounded by
-/// `net.core.somaxconn`.
+/// Connections that the kernel queues for each socket of [`bind`] until they are accepted. `net.core.somaxconn` is a limit
+/// too.
 const BACKLOG: u32 = 4096;
 
-/// Where connections come from.
+/// A source of connections.
 pub trait Listener: Sized + Send + 'static {
-    /// A connection that is on no driver yet.
+    /// A connection that is registered with no driver yet.
     type Socket: Send + 'static;
-    /// A connection on a driver.
+    /// A connection that is registered with a driver.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Who is at the other end.
+    /// The address of the other end.
     type Peer: Send + 'static;
 
-    /// The next connection. May be dropped while it waits without losing one.
+    /// Waits for the next connection. Dropping the future loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Socket, Self::Peer)>> + Send;
 
-    /// Another connection, if one waits already: a batch needs to wait for its first only. If nothing is implemented,
-    /// none.
+    /// Returns another connection if one waits already, so that only the first of a batch is waited for. Default: none.
     fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, Self::Peer)>> {
         None
     }
 
-    /// Takes a connection to the driver of the worker that calls this.
+    /// Registers a connection with the driver of the worker that calls this.
     fn adopt(socket: Self::Socket) -> io::Result<Self::Io>;
 
-    /// The listeners that accept side by side, each in a task of its own, and in which last-level cache that task and
-    /// the connections it accepts begin. If nothing is implemented, this one, anywhere.
+    /// Splits this into listeners that accept side by side, each in its own task. That task and the connections that it
+    /// accepts begin on the given last-level cache. Default: this one listener, on any cache.
     fn split(self) -> Vec<(Option<LlcId>, Self)> {
         vec![(None, self)]
     }
@@ -60,9 +59,9 @@ impl Listener for TcpListener {
         Ok((stream.into_std()?, peer))
     }
 
-    /// Without a look at the driver, which would register the connection there and take it off again.
+    /// Does not go through the driver, which would register the connection and remove it again.
     fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, SocketAddr)>> {
-        // SAFETY: the descriptor is open for as long as `self` is borrowed, and is not closed here.
+        // SAFETY: the descriptor is open while `self` is borrowed, and `ManuallyDrop` does not close it.
         let listener = ManuallyDrop::new(unsafe { std::net::TcpListener::from_raw_fd(self.as_raw_fd()) });
         unless_none_waits(listener.accept())
     }
@@ -70,8 +69,8 @@ impl Listener for TcpListener {
     fn adopt(socket: Self::Socket) -> io::Result<TcpStream> {
         socket.set_nonblocking(true)?;
         let stream = TcpStream::from_std(socket)?;
-        // An answer in two pieces is not to wait for the other end to acknowledge the first. That it can't be
-        // set is no reason not to serve.
+        // Without Nagle's algorithm: an answer in two pieces must not wait for an acknowledgement of the first. A failure is no
+        // reason not to serve.
         let _ = stream.set_nodelay(true);
         Ok(stream)
     }
@@ -100,29 +99,29 @@ impl Listener for UnixListener {
     }
 }
 
-/// One listening socket per last-level cache: [`bind`].
+/// A listening socket for each last-level cache: [`bind`].
 #[derive(Debug)]
 pub struct PerLlc {
     sockets: Vec<(LlcId, std::net::TcpListener)>,
-    /// The only socket, once it is on the driver of the worker that accepts.
+    /// The only socket, after it was registered with the driver of the worker that accepts.
     registered: Option<TcpListener>,
 }
 
-/// Binds one listening socket per last-level cache of the runtime that this thread is in, all to one address. Each is
-/// accepted from in its own cache, and its connections begin there, on the worker with fewer tasks of two.
+/// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address. Each socket's
+/// connections are accepted in its cache and begin there, on the less loaded of two workers.
 ///
-/// This is for servers to which connections come faster than one task accepts them: one socket has one lock in the
-/// kernel, and [`serve`](super::serve) accepts from it in one task. For others a `tokio::net::TcpListener` is better, since
+/// It is for servers whose connections arrive faster than one task accepts them: a socket has one lock in the kernel, and
+/// [`serve`](super::serve) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better:
 ///
-/// - **the kernel chooses the socket by a hash of the two addresses, not by load.** Few connections are spread unevenly:
-///   with 8 connections over 4 caches, a cache gets none in 38 % of all cases. A connection stays in the cache that it
-///   was given to, and one that waits at a socket is not accepted by the tasks of the others;
-/// - **the port is not this process's alone.** The sockets have `SO_REUSEPORT`: any other process of the same user can
-///   bind the same address with it, a second instance that was started by mistake too. It then gets its share of the
-///   connections instead of the error "address in use". When a process ends, connections that waited at its sockets are
+/// - **The kernel chooses the socket by a hash of the two addresses, not by load.** Few connections are distributed
+///   unevenly: with 8 connections over 4 caches, some cache gets none in 38 % of all cases. A connection stays in its cache,
+///   and one that waits at a socket is not accepted by the tasks of the others.
+/// - **Other processes can share the port.** The sockets have `SO_REUSEPORT`: any process of the same user can bind the
+///   same address with that option, such as a second instance that was started by mistake. It then gets a share of the
+///   connections instead of the error "address in use". When a process ends, connections that wait at its sockets are
 ///   reset.
 ///
-/// Where the runtime's workers share one last-level cache there is one socket without that option.
+/// If the runtime's workers share one last-level cache there is one socket, without that option.
 ///
 /// With port 0 all sockets get the same free port. A name is resolved on this thread, which blocks it.
 ///
@@ -138,10 +137,10 @@ pub struct PerLlc {
 /// ```
 ///
 /// # Errors
-/// What binding and listening say, for the last address that was tried: the address is in use, or not this machine's.
+/// The error of binding or listening for the last address that was tried: the address is in use, or is not local.
 ///
 /// # Panics
-/// If this thread is in no runtime.
+/// If this thread is inside no runtime.
 #[track_caller]
 pub fn bind(addr: impl ToSocketAddrs) -> io::Result<PerLlc> {
     let handle = Handle::current();
@@ -169,7 +168,7 @@ fn bind_all(mut addr: SocketAddr, llcs: &[LlcId]) -> io::Result<Vec<(LlcId, std:
         }
         socket.bind(addr)?;
         let listener = socket.listen(BACKLOG)?;
-        // The next one takes the port that this one was given.
+        // The sockets after the first take its port.
         addr = listener.local_addr()?;
         sockets.push((*llc, listener.into_std()?));
     }
@@ -186,7 +185,7 @@ impl PerLlc {
         }
     }
 
-    /// How many sockets there are.
+    /// The number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets.len() + usize::from(self.registered.is_some())
     }
@@ -200,7 +199,7 @@ impl Listener for PerLlc {
     async fn accept(&mut self) -> io::Result<(Self::Socket, SocketAddr)> {
         if self.registered.is_none() {
             debug_assert_eq!(self.sockets.len(), 1, "split");
-            // On the driver of the worker where it is accepted. The socket stays for another try until that is done.
+            // Registered with the driver of the worker that accepts. The socket is kept until that succeeds.
             let (_, socket) = self.sockets.first().ok_or(io::ErrorKind::NotConnected)?;
             self.registered = Some(TcpListener::from_std(socket.try_clone()?)?);
             self.sockets.clear();
@@ -223,8 +222,8 @@ impl Listener for PerLlc {
     }
 }
 
-/// The connection failed before it was accepted, and the next one will not: accept(2) says which errors are the
-/// connection's, or its network's, or a firewall's.
+/// Whether only one connection failed before it was accepted. accept(2) lists the errors of a connection, of its network
+/// and of a firewall.
 pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     let kinds = [
@@ -237,7 +236,7 @@ pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
         HostUnreachable,
         PermissionDenied,
     ];
-    // ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP and EHOSTDOWN have no kind.
+    // ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP and EHOSTDOWN have no `ErrorKind`.
     let numbers: &[i32] = if cfg!(target_os = "linux") { &[64, 71, 92, 95, 112] } else { &[] };
     kinds.contains(&error.kind()) || error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
