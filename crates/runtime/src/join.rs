@@ -37,7 +37,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    #[cfg(test)]
+    #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
     pub(crate) fn header(&self) -> &Header {
         self.task().metadata()
     }
