@@ -1,14 +1,15 @@
 //! `bench budget`: what a limit costs, beside what servers write themselves.
 //!
-//! Model.   Every way keeps one account against a limit. Ours are three levels deep, leaf, group and
-//!          root, by each kind of stock; the others are one shared atomic, three of them, a mutex, and
-//!          units kept by each thread, which nobody can take back. A charge and its uncharge are two
-//!          operations; times are per operation. The promises are those of the issue that asked
-//!          for the crate; a row that misses its promise says so, with the same prominence.
-//! Number.  The floor of a charge is its two stores, 2 cycles where a core stores once a cycle. A
-//!          locked instruction is 7 cycles on Zen 4, 18 on Zen 5, and a cache miss where CPUs share.
-//! Source.  What servers do today: one atomic (DataFusion's pools, restate, the AWS S3 transfer
-//!          manager), per thread (ClickHouse before 2026), a mutex (Velox, CockroachDB).
+//! Every variant keeps one account within a limit. Warmcore's accounts are three levels deep, leaf, group and root, by
+//! each kind of stock. The others are one shared atomic, three of them, a mutex, and units cached by each thread, which no
+//! other thread can take back. A charge and its uncharge are two operations; times are per operation. The promises were
+//! made before the crate was written; a row that misses its promise is shown as prominently as one that keeps it.
+//!
+//! The lower bound of a charge is its two stores, 2 cycles on a core that stores once a cycle. A locked instruction takes
+//! 7 cycles on Zen 4 and 18 on Zen 5, and a cache miss where CPUs share the line.
+//!
+//! Source, for what servers do today: one atomic (DataFusion's pools, restate, the AWS S3 transfer manager), units per
+//! thread (ClickHouse before 2026), a mutex (Velox, CockroachDB).
 
 mod accounts;
 mod alloc;

@@ -14,8 +14,8 @@ fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
 }
 
-/// Runs `cases`, or those that are named, with progress on stderr; `command` is what repeats it. Before the first
-/// case and after every one the results so far are written to `keep`, if it is a file.
+/// Runs `cases`, or the named ones, with progress on stderr. `command` repeats the run. Before the first case and after
+/// every case the results so far are written to `keep`, if that is a file.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -45,12 +45,12 @@ pub fn run_cases(
     let so_far = |rows: &[Row]| system::results(what, command, when.clone(), &meter, rows.to_vec());
     let mut rows = Vec::new();
     let keep = keep.filter(|path| results::is_rewritable(path));
-    // Now, so that no older run's file stands for this one, and a path that can't be written is told before it costs
-    // minutes.
+    // Write now: an older run's file must not pass for this one, and a path that can't be written is reported before the
+    // minutes of measuring.
     if let Some(path) = keep {
         write(path, &so_far(&rows))?;
     }
-    // Where nobody sees a bar, a log shows how far it is.
+    // Without a progress bar, print a line per case, so that a log shows the progress.
     let log = |done: &str| {
         if bar.is_hidden() {
             eprintln!("{heading}{what}: {done}");
@@ -62,13 +62,13 @@ pub fn run_cases(
         }
         bar.set_message(case.name);
         if cpus.partner.is_none() && case.needs_two_cpus {
-            // Not `bar.println`, which says nothing where stderr is no terminal.
+            // Not `bar.println`, which prints nothing where stderr is no terminal.
             bar.suspend(|| {
                 eprintln!("{}: left out, it needs two CPUs and this process may use one", case.name)
             });
             continue;
         }
-        // Not "done", which says that the rows are in the file.
+        // Not "done": that word says that the rows are in the file.
         let part_done = |part: &str| log(&format!("{part} is measured"));
         let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
         match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
@@ -78,7 +78,7 @@ pub fn run_cases(
         if let Some(path) = keep {
             write(path, &so_far(&rows))?;
         }
-        // A long case gives what it has: its rows are kept, but it isn't done.
+        // An interrupted long case returns the rows that it has. They are kept, but the case is not reported as done.
         if INTERRUPTED.load(Relaxed) {
             break;
         }
@@ -89,58 +89,58 @@ pub fn run_cases(
     Ok(so_far(&rows))
 }
 
-/// A bar on stderr for `steps` of `what`; invisible where stderr is no terminal.
+/// A bar on stderr for `steps` steps of `what`; invisible where stderr is no terminal.
 pub fn progress(steps: u64, what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:>24} {bar:30} {percent:>3} % {eta:>4} left  {msg}");
     let bar = ProgressBar::new(steps).with_prefix(what.to_owned());
     bar.with_style(style.expect("the template is right"))
 }
 
-/// One case of a run.
+/// One case of a bench.
 pub struct Case {
-    /// As it stands in the rows.
+    /// The name, as in the rows.
     pub name: &'static str,
-    /// It cannot be measured on one CPU.
+    /// Whether the case needs a second CPU.
     needs_two_cpus: bool,
-    /// How far its progress bar moves.
+    /// By how many steps the case moves the progress bar.
     steps: fn(Effort) -> u64,
-    /// Its rows; `None` if it was interrupted.
+    /// Measures and returns the rows; `None` if it was interrupted.
     run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>,
 }
 
 impl Case {
-    /// A case that can be measured on one CPU, and moves its progress bar once a round.
+    /// A case that runs on one CPU and moves the progress bar by one step a round.
     pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>) -> Self {
         Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
     }
 
-    /// The case, left out where there is one CPU.
+    /// Marks the case as one that is left out where the process may use only one CPU.
     pub const fn needs_two_cpus(self) -> Self {
         Self { needs_two_cpus: true, ..self }
     }
 
-    /// The case, whose progress bar moves so many times.
+    /// Sets by how many steps the case moves the progress bar.
     pub const fn with_steps(self, steps: fn(Effort) -> u64) -> Self {
         Self { steps, ..self }
     }
 }
 
-/// What a case is given.
+/// What the runner hands to a case.
 pub struct CaseCtx<'a> {
-    /// Its name.
+    /// The case's name.
     pub name: &'a str,
-    /// Where it runs.
+    /// The CPUs to measure on.
     pub cpus: BenchCpus,
-    /// How long it may take.
+    /// How many rounds, and how long a slice is.
     pub effort: Effort,
-    /// To be called after every round.
+    /// Moves the progress bar; the case calls it after every round.
     pub tick: &'a dyn Fn(),
-    /// To be called by a long case with the name of each of its parts whose rows it gives also if it is cut short.
+    /// A long case calls this with the name of each finished part, whose rows it returns even if it is interrupted later.
     pub part_done: &'a dyn Fn(&str),
 }
 
 impl CaseCtx<'_> {
-    /// Interleaves the variants.
+    /// Measures the variants, interleaved.
     pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Option<Measured>> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
     }

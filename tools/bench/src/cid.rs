@@ -1,13 +1,14 @@
-//! `bench cid`: what it is worth that a CPU gets the id back that it used last.
+//! `bench cid`: what it is worth that a CPU gets back the id that it used last.
 //!
-//! Model.   Each way to find an area is run by the same program: by the CPU's number, by the ids of
-//!          a tenant under each policy, by the kernel's own ids. What a burst costs is timed; on
-//!          whose data it ran is counted, and that is exact where times are noise.
-//! Number.  A burst is one pass over 16 kB: 0.3 µs in a loop. After a pause, published: 1.3 µs if its data
-//!          is where it was, 19 µs if not.
-//! Source.  The published tables and the program behind them: linux-kernel, "Improve cache
-//!          locality of RSEQ concurrency IDs for intermittent workloads", 2024; librseq's
-//!          basic per-CPU benchmark.
+//! One program runs with each method to find a data area: by the CPU's number, by the ids of a tenant under each policy,
+//! and by the kernel's own ids. The time of a burst is measured; whose data it ran on is counted, which is exact where
+//! times are noise.
+//!
+//! A burst is one pass over 16 kB: 0.3 µs in a loop. Published for a burst after a pause: 1.3 µs if its data is still in
+//! the core's cache, 19 µs if not.
+//!
+//! Source: the published tables and the program behind them, linux-kernel, "Improve cache locality of RSEQ concurrency IDs
+//! for intermittent workloads", 2024; librseq's basic per-CPU benchmark.
 
 mod area;
 mod elsewhere;

@@ -1,13 +1,14 @@
-//! `bench false-sharing`: what a reader pays when somebody writes beside its field.
+//! `bench false-sharing`: what a reader pays when another CPU writes beside its field.
 //!
-//! Model.   The reader follows a pointer that leads to itself, so each read waits for the one
-//!          before it: the time is the latency that the program sees. The writer adds to a
-//!          counter on another CPU, as fast as it can or once in so many ns. Only the distance
-//!          between the two fields differs.
-//! Number.  A read is 1 to 2 ns from L1; a line that was written elsewhere is handed over in 10
-//!          to 200 ns. One write per µs that hits costs the reader one hand-over per µs.
-//! Source.  linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`; padding *after*
-//!          the reader alone did nothing, since the writer stood *before* it.
+//! The reader follows a pointer that leads to itself, so each read waits for the one before it: the time is the latency
+//! that a program sees. The writer adds to a counter on another CPU, as fast as it can or once in a given time. Only the
+//! distance between the two fields differs.
+//!
+//! A read takes 1 to 2 ns from L1; a line that another CPU has written arrives after 10 to 200 ns. A writer that hits the
+//! line once per µs costs the reader one such transfer per µs.
+//!
+//! Source: linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`. Padding *after* the reader alone had no
+//! effect, since the writer was *before* it.
 
 use crate::case::{Case, CaseCtx};
 use crate::measure::Variant;
@@ -36,8 +37,7 @@ struct SameLine {
     writer: AtomicU64,
 }
 
-/// The reader alone behind its padding, and the writer before it: the padding is on the wrong
-/// side, and both are on one line still.
+/// The reader has padding after it, and the writer is before it: both are still on one line.
 #[derive(Default)]
 #[repr(C, align(128))]
 struct WrongSide {
@@ -47,7 +47,7 @@ struct WrongSide {
     after: [u64; 8],
 }
 
-/// Neighbouring lines, in one aligned pair.
+/// Two neighbouring lines of one aligned pair.
 #[derive(Default)]
 #[repr(C, align(128))]
 struct OwnLine {
@@ -56,7 +56,7 @@ struct OwnLine {
     writer: AtomicU64,
 }
 
-/// What `Padded` and the derive with `pair` give.
+/// As `Padded` and the derive with `pair` lay the fields out.
 #[derive(Default)]
 #[repr(C)]
 struct OwnPair {
@@ -64,7 +64,7 @@ struct OwnPair {
     writer: Padded<AtomicU64>,
 }
 
-// The names are the case: if the layouts were not what they say, nothing would be measured.
+// The names claim a layout: check that the types have it.
 const _: () = {
     use std::mem::offset_of;
     const fn line(offset: usize) -> usize {
@@ -116,7 +116,7 @@ fn variant<'a>(name: &str, reader: &'a Reader, writer: &'a AtomicU64, every_ns: 
             return 0;
         }
         writer.fetch_add(1, Relaxed);
-        // From now, not from when it was due: a pause must not be made up for by a burst.
+        // From now, not from when it was due: no burst of writes makes up for a pause.
         NEXT_NS.set(now + every_ns);
         1
     };

@@ -1,13 +1,15 @@
-//! `bench http`: HTTP servers over loopback, one on each runtime, under the same load in turns.
+//! `bench http`: HTTP servers over loopback, one on each runtime, each in turn under the same load.
 //!
-//! Model.   All servers live in this process and sleep while another is measured; the clients are a process
-//!          beside it, so the CPU time of this one is the server's. A slice asks one server over all its
-//!          connections; every round has a slice of each, in an order that changes, and ratios compare slices of
-//!          one round. Each answer is checked. Client and servers share the CPUs, as they do wherever a service
-//!          talks to one beside it; a rate is of both sides together, and the same for all variants.
-//! Number.  15 rounds of 350 ms for six servers: half a minute a case. Of two virtual CPUs that share their host, a
-//!          ratio spreads by 15 to 40 % over rounds: one below 1.3 means little unless its interval says so.
-//! Source.  TechEmpower's plaintext for the shape of `hello`; the promises are older than the runtime.
+//! All servers live in this process and sleep while another one is measured. The clients run in a child process, so the
+//! CPU time of this process is the server's. A slice sends requests to one server over all its connections. Every round
+//! has a slice of each server, in an order that changes, and ratios compare slices of one round. Each answer is checked.
+//! Client and servers share the CPUs, as a service and its neighbour on the same machine do; a rate is of both sides
+//! together, the same way for all variants.
+//!
+//! 15 rounds of 350 ms for six servers take half a minute a case. On two virtual CPUs that share their host, a ratio
+//! spreads by 15 to 40 % over rounds: one below 1.3 means little unless its interval says so.
+//!
+//! Source: TechEmpower's plaintext for the shape of `hello`. The promises are older than the runtime.
 
 mod client;
 mod handler;
@@ -47,10 +49,10 @@ const P99: &str = "p99";
 const CPU: &str = "CPU per 100k requests";
 const ERRORS: &str = "errors";
 
-/// Its name, its unit, and its value in a slice.
+/// A metric: its name, its unit, and its value in a slice.
 type Metric = (&'static str, &'static str, fn(&Slice) -> f64);
 
-/// What a slice comes to, besides errors.
+/// The metrics of a slice, besides errors.
 const METRICS: [Metric; 5] = [
     (REQUESTS, "k/s", |slice| slice.seen.per_second / 1e3),
     ("p50", "ns", |slice| slice.seen.p50_ns as f64),
@@ -78,14 +80,14 @@ impl Plan {
     }
 }
 
-/// One server, asked for a while.
+/// A slice: what one server answered.
 struct Slice {
     seen: Seen,
-    /// What this process used meanwhile.
+    /// The CPU time of this process meanwhile.
     cpu_ns: u64,
 }
 
-/// Servers of every runtime, and a client that is connected to all.
+/// Servers of every runtime, and a client that is connected to all of them.
 struct Servers {
     client: Client,
     who: Vec<Contender>,
@@ -110,8 +112,8 @@ impl Servers {
         Ok(Self { client, who: who.to_vec(), numbers })
     }
 
-    /// Asks one server. A slice without an answer is kept: its rate is that of one, which is more than there was, and
-    /// its times are the slice's, which is less.
+    /// Sends requests to one server for a slice. A slice without an answer is kept: its rate counts as one answer, which is
+    /// too high, and its times as the slice's length, which is too low.
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
         let (name, measure_ns) = (self.who[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
@@ -136,7 +138,7 @@ fn bound(seen: &mut Seen, measure_ns: u64) {
     seen.answers = seen.answers.max(1);
 }
 
-/// Said once: who reads a rate should know what it is a rate of.
+/// Printed once: the number of CPUs that both sides share, which a rate depends on.
 fn tell_once() {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {
@@ -171,7 +173,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Op
     Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ctx.name, who, &slices, handler)))
 }
 
-/// All numbers, the promises, then ours over each other.
+/// All metrics of all servers, the promises, then Warmcore's ratios over the others.
 fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
     let samples = |of: Contender, metric: &str| -> Vec<f64> {
         let of = who.iter().position(|who| *who == of).expect("everybody ran");
@@ -211,17 +213,17 @@ fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) 
     rows
 }
 
-/// Ours promises that there are none.
+/// Warmcore promises no errors.
 fn errors_row(case: &str, who: Contender, errors: u64, answers: u64) -> Row {
     let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
     if matches!(who, Contender::Ours | Contender::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
 }
 
-/// A connection of an unruly client has so many requests.
+/// A connection of an unruly client is replaced after this many requests.
 const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 
-/// Every handler on every runtime, asked by clients that cut requests in two and come and go: all answers are right.
+/// Every handler on every runtime, under clients that split requests and reconnect: all answers must be right.
 fn soak(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     tell_once();
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];

@@ -1,14 +1,12 @@
-//! Run: the benches of each mechanism, against the plain way and named peers.
+//! Benches of each mechanism of Warmcore, beside the plain way and named peers.
 //!
-//! Model.   A run is a list of cases; a case makes its rows. With `--json` the file is written before the first
-//!          case and anew after every one, then renamed: whatever ends a run, a signal, an error or a crash, what was
-//!          finished lies there, nothing older.
-//!          A run that was interrupted returns the rows of the cases, and of the parts of a long case, that were
-//!          finished.
-//! Number.  `percpu` takes about 25 s, `false-sharing` 10 s; with `--quick` a quarter. `cid` takes
-//!          75 s, most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third.
-//!          `wake` takes eight minutes, most of them for the 36 kinds of warm sets; with `--quick` one and a half.
-//!          `http` takes five minutes, with `--quick` one.
+//! A bench ([`What`]) is a list of cases, and a case makes its rows ([`Case`]). All variants of a case run in one
+//! process, interleaved in slices of about a millisecond ([`measure`]). An interrupted bench returns the rows of the
+//! cases, and of the parts of a long case, that were finished.
+//!
+//! On two cores `percpu` takes about 25 s and `false-sharing` 10 s; with `--quick` a quarter of that. `cid` takes 75 s,
+//! most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third. `wake` takes eight minutes, most
+//! of them for the 36 kinds of warm sets; with `--quick` one and a half. `http` takes five minutes, with `--quick` one.
 
 pub mod budget;
 mod case;
@@ -32,16 +30,16 @@ use serde_json::Value;
 use std::path::Path;
 use warmcore_results::Results;
 
-/// What can be run.
+/// A bench: the cases of one mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Counter, free list, sum and drain, beside what one would use without Warmcore
     Percpu,
-    /// What a reader pays when somebody writes beside its field
+    /// What a reader pays when another CPU writes beside its field
     FalseSharing,
     /// Whether a CPU gets the id back that it used last, and what ids cost
     Cid,
-    /// What a limit costs, and what taking back unused units costs who holds them
+    /// What a limit costs, and what taking back unused units costs the CPU that holds them
     Budget,
     /// What our runtime makes of tasks that wake each other, beside tokio, smol, rayon and Go
     Wake,
@@ -50,15 +48,15 @@ pub enum What {
 }
 
 impl What {
-    /// All of them, in the order of the command's help.
+    /// All benches, in the order of the command's help.
     pub const EVERY: [Self; 6] =
         [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget, Self::Wake, Self::Http];
 
-    /// Those that a report holds, in its order. `wake` and `http` take minutes: they are drawn if their
-    /// results lie there.
+    /// The benches that a report runs, in its order. `wake` and `http` take minutes: a report shows them if their results
+    /// are in its folder.
     pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
-    /// Its cases, in the order of the report.
+    /// The cases, in the order of the report.
     pub fn cases(self) -> &'static [Case] {
         match self {
             Self::Percpu => percpu::CASES,
@@ -70,7 +68,7 @@ impl What {
         }
     }
 
-    /// What it measures, for the command's help.
+    /// What the bench measures, for the command's help.
     pub fn about(self) -> &'static str {
         match self {
             Self::Percpu => "Counter, free list, sum and drain, beside what one would use without Warmcore",
@@ -84,7 +82,7 @@ impl What {
         }
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Percpu => "percpu",
@@ -97,7 +95,7 @@ impl What {
     }
 }
 
-/// Runs all cases of `what`, or those that are named, with progress on stderr; `keep` as in [`run_cases`].
+/// Runs all cases of `what`, or the named ones, with progress on stderr; `keep` as in [`run_cases`].
 pub fn run(
     what: What,
     effort: Effort,

@@ -1,12 +1,13 @@
-//! Measure: variants of one case, interleaved in short slices within one process.
+//! The measuring harness: variants of one case, interleaved in short slices within one process.
 //!
-//! Model.   A round runs one slice of every variant, in an order that changes from round to
-//!          round; a slice is as many operations as take about a millisecond. What the neighbours
-//!          do to the machine then hits all variants alike, and a ratio compares slices of the
-//!          same round. Never compare two runs.
-//! Number.  100 rounds × 1 ms × 10 variants: a second. Reading the clock twice costs a slice
-//!          about 50 ns, 0.005 %.
-//! Writers. `Partner::assigned`: the measuring thread; `acts`: the partner. Each on its own lines.
+//! A round runs one slice of every variant, in an order that changes from round to round. A slice has as many operations
+//! as take about a millisecond. A disturbance of the machine then hits all variants alike, and a ratio compares slices of
+//! the same round. Results of two runs are never compared.
+//!
+//! 100 rounds × 1 ms × 10 variants take a second. Reading the clock twice costs a slice about 50 ns, 0.005 %.
+//!
+//! A variant may have a partner: an operation that another CPU repeats meanwhile. `Partner::assigned` is written by the
+//! measuring thread, `acts` by the partner's thread; each is on a cache line of its own.
 
 use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -16,12 +17,12 @@ use warmcore_results::{Bound, Row};
 use warmcore_sys::{affinity, clock};
 use warmcore_types::CpuId;
 
-/// How long a run may take.
+/// How long a bench may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Rounds of every case.
     pub rounds: usize,
-    /// The aim for one slice.
+    /// The intended length of a slice.
     pub slice: Duration,
 }
 
@@ -31,18 +32,18 @@ impl Effort {
     /// For a first look: a quarter of the time, wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
 
-    /// Whether this is the short run.
+    /// Whether this is [`Effort::QUICK`].
     pub fn is_quick(self) -> bool {
         self.rounds == Self::QUICK.rounds
     }
 }
 
-/// One way to do the case's work.
+/// One way to do the work of a case.
 pub struct Variant<'a> {
     name: String,
-    /// Does the operation so many times, on the measuring thread.
+    /// Does the operation the given number of times, on the measuring thread.
     work: Box<dyn FnMut(u64) + 'a>,
-    /// Does it some times on the partner's thread, and says how often.
+    /// Does the partner's operation a few times on the partner's thread, and returns how many times.
     partner: Option<Box<dyn Fn() -> u64 + Sync + 'a>>,
 }
 
@@ -52,7 +53,7 @@ impl<'a> Variant<'a> {
         Self { name: name.to_owned(), work: Box::new(work), partner: None }
     }
 
-    /// Has another CPU do `act` over and over meanwhile; `act` says how many operations it was.
+    /// Makes the second CPU repeat `act` while the variant is measured; `act` returns how many operations it did.
     pub fn beside(self, act: impl Fn() -> u64 + Sync + 'a) -> Self {
         Self { partner: Some(Box::new(act)), ..self }
     }
@@ -87,18 +88,18 @@ impl BenchCpus {
     }
 }
 
-/// What the partner thread does now. `assigned`: written by the measuring thread, read by the
-/// partner; `acts`, `seen`: the other way round.
+/// The state that the measuring thread and the partner's thread share. The measuring thread writes `assigned` and `done`,
+/// the partner's thread `acts` and `seen`.
 #[derive(Line)]
 #[line(pair)]
 #[repr(C, align(128))]
 struct Partner {
-    /// The variant whose act is due; `REST` for none.
+    /// The variant whose operation the partner repeats; `REST` for none.
     #[line(owner = "measuring")]
     assigned: Padded<AtomicUsize>,
     #[line(owner = "measuring")]
     done: AtomicBool,
-    /// The turn that the partner has begun.
+    /// The last value of `assigned` that the partner has read.
     #[line(owner = "partner")]
     seen: Padded<AtomicUsize>,
     #[line(owner = "partner")]
@@ -107,10 +108,10 @@ struct Partner {
 
 const REST: usize = usize::MAX;
 
-/// Set by a signal ([`crate::signals`]): the case under way is given up, what was finished is kept.
+/// Set by a signal ([`crate::signals`]): the case that runs is abandoned, finished cases are kept.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Runs a case. `None` if it was interrupted. `tick` is called after every round.
+/// Measures a case. `None` if it was interrupted. `tick` is called after every round.
 pub fn interleave(
     case: &str,
     mut variants: Vec<Variant>,
@@ -135,7 +136,7 @@ pub fn interleave(
             let (state, partners) = (&state, &partners);
             scope.spawn(move || partner(cpu, state, partners));
         }
-        // The partner must end also if a variant panics, or the scope would wait for ever.
+        // End the partner's thread also if a variant panics: otherwise the scope waits for it for ever.
         let _end = OnDrop(|| state.done.store(true, Release));
         let mut iterations: Vec<u64> = Vec::new();
         for (i, variant) in variants.iter_mut().enumerate() {
@@ -168,7 +169,7 @@ pub fn interleave(
     Ok(finished.then(|| Measured { case: case.to_owned(), names, own_ns, partner_ns }))
 }
 
-/// While it lives, the partner runs one variant's act.
+/// While it lives, the partner repeats one variant's operation.
 struct PartnerGuard<'a>(&'a Partner, bool);
 
 impl<'a> PartnerGuard<'a> {
@@ -203,7 +204,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Sync + '_>>]) {
-    // Not pinned, it would still run beside, and the kernel would see to it that it is elsewhere.
+    // An error is ignored: an unpinned partner still runs, and the scheduler puts it on another CPU.
     let _ = affinity::pin(cpu);
     while !state.done.load(Acquire) {
         let assigned = state.assigned.load(Acquire);
@@ -217,7 +218,7 @@ fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Syn
     }
 }
 
-/// How many operations take about `slice`. Warms up the variant by the way.
+/// Returns how many operations take about `slice`. Warms up the variant while doing so.
 fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     // Untimed: the first use may allocate, map or register, and would look like a slow operation.
     (variant.work)(1);
@@ -230,8 +231,7 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     let is_long = |ns: u64| u128::from(ns) * 2 >= slice.as_nanos();
     loop {
         let mut ns = time(n);
-        // A thread that lost its CPU in between looks slow, and would be timed in slices of a few
-        // operations ever after: the best of five decides.
+        // A preempted thread looks slow, and its slices would have too few operations from then on: take the best of five.
         for _ in 0..4 {
             ns = if is_long(ns) { ns.min(time(n)) } else { ns };
         }
@@ -242,7 +242,7 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     }
 }
 
-/// An order that differs from round to round and is the same in every run.
+/// Shuffles the order in which a round runs the variants. It differs from round to round and is the same in every run.
 fn shuffle(order: &mut [usize], round: u64) {
     Rng::with_seed(round).shuffle(order);
 }
@@ -258,13 +258,13 @@ impl Measured {
         rows.map(|(name, ns)| Row::of(&self.case, name, "time", "ns", ns)).collect()
     }
 
-    /// A row for what the partner did, called `metric`, for every variant that has one.
+    /// A row of the partner's times, called `metric`, for every variant that has a partner.
     pub fn partner_times(&self, metric: &str) -> Vec<Row> {
         let rows = self.names.iter().zip(&self.partner_ns).filter(|(_, ns)| !ns.is_empty());
         rows.map(|(name, ns)| Row::of(&self.case, name, metric, "ns", ns)).collect()
     }
 
-    /// How many times the time of `over` each other variant takes.
+    /// For each other variant the ratio of its time to that of `over`.
     pub fn ratios_over(&self, over: &str) -> Vec<Row> {
         let others = self.names.iter().filter(|name| *name != over);
         others.filter_map(|name| self.ratio(name, over)).collect()
@@ -275,7 +275,7 @@ impl Measured {
         Some(Row::ratio(&self.case, variant, over, self.of(variant)?, self.of(over)?))
     }
 
-    /// The same with a promise.
+    /// The same ratio with a promise.
     pub fn promise(&self, variant: &str, over: &str, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(variant, over).map(|row| row.promise(kind, value))
     }

@@ -1,9 +1,10 @@
-//! Part: what must run in a process of its own, because a process has one of it.
+//! Parts: measurements that run in a process of their own.
 //!
-//! Model.   The kernel's ids and the memory in use are the process's. A part is asked for as JSON on
-//!          the command line of this same program and answers with JSON on its stdout.
-//! Number.  Starting one takes about 10 ms, half of it to calibrate the clock.
-//! Writers. `UNDER_WAY`: who asks, one at a time. A signal's thread ends what is in it.
+//! The kernel gives out concurrency ids, and counts memory, per process, so a case that measures them starts a child
+//! process. The child is this same program: the parent passes the part as JSON on the command line of a hidden command,
+//! and the child answers with JSON on stdout. Starting one takes about 10 ms, half of it to calibrate the clock.
+//!
+//! `UNDER_WAY` is written by the measuring thread, one part at a time; the signals' thread kills the child in it.
 
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
@@ -16,43 +17,43 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The hidden command that runs a part.
+/// The name of the hidden command that runs a part.
 pub const COMMAND: &str = "bench-part";
 
-/// What is run in a process of its own.
+/// A measurement that runs in a process of its own.
 pub trait Part: Serialize + DeserializeOwned + Debug {
-    /// Its name on the command line.
+    /// The part's name on the command line.
     const NAME: &'static str;
-    /// What comes back.
+    /// The result.
     type Answer: Serialize + DeserializeOwned;
 
-    /// Runs it in this process.
+    /// Measures, in this process.
     fn answer(self) -> anyhow::Result<Self::Answer>;
 }
 
-/// The process of the part that is under way.
+/// The child process of the part that runs now.
 static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
 
 fn under_way() -> MutexGuard<'static, Option<Child>> {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the part that is under way, which has nothing to keep. To be called when [`INTERRUPTED`] is set.
+/// Kills the child process of the part that runs now. The signals' thread calls it after it has set [`INTERRUPTED`].
 pub fn give_up() {
     if let Some(child) = under_way().as_mut() {
-        // One that has ended already answers as it would have.
+        // An error means that the child has ended: its answer is complete.
         let _ = child.kill();
     }
 }
 
-/// What a part says, until it ends or is given up.
+/// Runs the command and collects its output, until it ends or is killed by [`give_up`].
 fn output(command: &mut Command) -> anyhow::Result<Output> {
-    // To a file: a second pipe would have to be read meanwhile, and be held open by what the part started.
+    // A file, not a second pipe: a pipe would have to be read meanwhile, and a grandchild would hold it open.
     let mut complaints = tempfile::tempfile()?;
     let mut child = command.stdout(Stdio::piped()).stderr(complaints.try_clone()?).spawn()?;
     let said = child.stdout.take();
     *under_way() = Some(child);
-    // A signal that came before found no part to end.
+    // A signal that arrived before this line found no child to kill.
     if INTERRUPTED.load(Relaxed) {
         give_up();
     }
@@ -60,7 +61,7 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     let read = said.context("it has a stdout").and_then(|mut said| Ok(said.read_to_end(&mut stdout)?));
     let mut child = under_way().take().context("who asks for a part waits for it")?;
     if read.is_err() {
-        // Nobody hears it any more.
+        // The answer can't be read any more.
         let _ = child.kill();
     }
     let status = child.wait()?;

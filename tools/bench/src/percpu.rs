@@ -1,10 +1,10 @@
-//! `bench percpu`: what per-CPU data is worth, beside what one would use without it.
+//! `bench percpu`: per-CPU data, beside what a program would use without it.
 //!
-//! Model.   Every variant of a case does the same work, in the loop that its user would write.
-//!          The promises are those of the issue that asked for the crate; a row that misses its
-//!          promise says so, with the same prominence.
-//! Number.  The floor of an add is its two stores, the section's and its own: 2 cycles where a
-//!          core stores once a cycle. A locked add is 7 cycles on Zen 4, 18 on Zen 5.
+//! Every variant of a case does the same work, in the loop that its user would write. The promises were made before the
+//! crate was written; a row that misses its promise is shown as prominently as one that keeps it.
+//!
+//! The lower bound of an add is its two stores, one to the area and one to the counter: 2 cycles on a core that stores
+//! once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
 
 use crate::case::{Case, CaseCtx};
 use crate::measure::{Measured, Variant};
@@ -39,18 +39,18 @@ pub const CASES: &[Case] = &[
     Case::new("memory", memory),
 ];
 
-/// The variants' names that rows are compared by.
+/// A plain number of each thread.
 pub const THREAD_LOCAL: &str = "thread-local += 1";
-/// A number in a register's reach: what no shared counter can beat.
+/// A plain number on the stack: the lower bound, which no shared counter can beat.
 pub const OWN_WORD: &str = "own word += 1 (floor)";
-/// What one writes by hand without restartable sections.
+/// A counter per CPU as a program has it without restartable sections.
 pub const GETCPU: &str = "sched_getcpu + locked add";
-/// glibc's, on most systems.
+/// malloc and free of the system, glibc's on most.
 pub const MALLOC: &str = "malloc + free";
 const ARRAY_QUEUE: &str = "crossbeam ArrayQueue";
 const SLAB: &str = "sharded-slab";
 
-/// Ours, with the backend it runs on.
+/// The name of Warmcore's variant, with the backend that runs.
 pub fn ours() -> String {
     format!("warmcore {}", backend().name())
 }
@@ -65,7 +65,7 @@ fn once_each() {
     compiler_fence(SeqCst);
 }
 
-/// One padded atomic per CPU, as everybody writes it.
+/// One padded atomic per CPU, the common hand-written solution.
 struct PerCpuByHand(Vec<Padded<AtomicU64>>);
 
 impl PerCpuByHand {
@@ -79,7 +79,7 @@ impl PerCpuByHand {
     }
 }
 
-/// What every counter case compares, each with a partner of its own kind if there is one.
+/// The variants of every counter case, each with a partner of its own kind if the case has one.
 struct Counters {
     ours: Counter,
     atomic: Padded<AtomicU64>,
@@ -96,7 +96,7 @@ impl Counters {
             atomic: Padded::new(AtomicU64::new(0)),
             by_hand: PerCpuByHand::new(),
             mutex: Padded::new(Mutex::new(0)),
-            // Its own advice: more cells than threads that write.
+            // The crate's documentation recommends more cells than threads that write.
             fast_counter: ConcurrentCounter::new(2 * affinity::allowed().map_or(1, |c| c.len())),
             thread_local: ThreadLocal::new(),
         }
@@ -130,7 +130,7 @@ impl Counters {
     }
 }
 
-/// Times, all ratios over ours, and the promises in front.
+/// The rows of a case: the promises first, then times and all ratios over Warmcore.
 fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
     let promised: Vec<Row> = promises.into_iter().flatten().collect();
     let is_promised = |row: &Row| promised.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over));
@@ -160,7 +160,7 @@ fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     );
     let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match backend() {
-        // Guarded: every add makes sure that its thread has a registered area.
+        // Guarded: every add checks that its thread has a registered area.
         Backend::Rseq(_) => vec![
             measured.promise(ATOMIC, &ours(), Bound::AtLeast, 8.0),
             measured.promise(&ours(), THREAD_LOCAL, Bound::AtMost, 2.5),
@@ -178,9 +178,9 @@ fn counter_add_2threads(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows(&measured, vec![promise])))
 }
 
-/// Sixteen counters in turn, each through a call that is not inlined, as in a program too large
-/// to inline everything. A loop on one counter flatters what can lift its address computation
-/// out, and punishes what waits for its own last store; this does neither.
+/// Sixteen counters in turn, each through a call that is not inlined, as in a program too large to inline everything. A
+/// loop on one counter favours a variant whose address computation the compiler can hoist, and slows one that waits for
+/// its own last store; this case does neither.
 fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const COUNTERS: usize = 16;
     #[inline(never)]
@@ -208,10 +208,10 @@ fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-/// The other backends, each in a process of its own, since a process has one.
+/// The other backends, each in a process of its own, since a process has one backend.
 fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut all = Vec::new();
-    // Forced by the user, or fallen back to: then `counter.add` has it already.
+    // If the user forced this backend, or it is the fallback, `counter.add` has measured it already.
     let others: &[&str] = if on_rseq() { &["atomic", "plain"] } else { &[] };
     for backend in others {
         let file = tempfile::NamedTempFile::new()?;
@@ -229,7 +229,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         anyhow::ensure!(output.status.success(), "the {backend} backend's process failed: {text}");
         let results: Results = serde_json::from_slice(&std::fs::read(file.path())?)?;
         let ours = format!("warmcore {backend}");
-        // Its own rows, and what they are compared with in that very process.
+        // The child's own rows, and the rows that the child compares them with.
         let wanted = |row: &Row| match row.metric.as_str() {
             "time" => row.variant == ours || (row.variant == GETCPU && *backend == "atomic"),
             _ => row.target.is_some(),
@@ -241,7 +241,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(all))
 }
 
-/// As large as the objects that are freed and wanted again: a small request, a node of a tree.
+/// 64 bytes, as the objects that programs recycle: a small request, a node of a tree.
 const OBJECT: Layout = match Layout::from_size_align(64, 8) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
@@ -251,7 +251,7 @@ fn item(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n + 1).unwrap_or(NonZeroU64::MIN)
 }
 
-/// A pop and a push of sixteen lists in turn, each through a call that is not inlined, as [`counter_add_called`].
+/// A pop and a push on sixteen lists in turn, each through a call that is not inlined, as in [`counter_add_called`].
 fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const LISTS: usize = 16;
     #[inline(never)]
@@ -347,7 +347,7 @@ fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows(&measured, promises)))
 }
 
-/// Items in and out, 32 at a time. The times are per item.
+/// Moves items in and out, 32 at a time. The times are per item.
 fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const BATCH: usize = 32;
     let list = FreeList::new();
@@ -393,7 +393,7 @@ fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-/// Reading what all CPUs added. Ours reads a slot for every CPU number that the kernel may give.
+/// Reads the sum over all CPUs. Warmcore reads a slot for every CPU number that the kernel may use.
 fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let counters = Counters::new();
     counters.ours.add(1);
@@ -411,7 +411,7 @@ fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-/// Taking what all CPUs added, while another CPU adds without a pause.
+/// Takes the sum over all CPUs while another CPU adds without a pause.
 fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     fn variant<'a>(
         name: &str,
@@ -420,7 +420,7 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     ) -> Variant<'a> {
         let work = move |n| {
             for _ in 0..n {
-                // Both CPUs are busy: this one adds as well.
+                // Both CPUs are busy: this thread adds as well.
                 (0..8).for_each(|_| add());
                 black_box(drain());
             }
@@ -450,9 +450,9 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// Taking the items of all CPUs, while another CPU pops and pushes without a pause. Between two
-/// drains lie a thousand pops and pushes, in every variant's time: without them the other CPU
-/// would mostly wait for the drain, and a fence is cheap where nobody runs.
+/// Takes the items of all CPUs while another CPU pops and pushes without a pause. Every variant does a thousand pops and
+/// pushes between two drains, and they are part of its time: without them the other CPU would mostly wait for the drain,
+/// and a fence costs little where no thread runs.
 fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (list, stack) = (FreeList::new(), Mutex::new(Vec::with_capacity(64)));
     let use_list = |times: u64| {
@@ -485,7 +485,7 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         Variant::new("std Mutex<Vec>, taken whole", stack_drain).beside(|| use_stack(64)),
         Variant::new("no drain, pops and pushes alone", no_drain).beside(|| use_list(64)),
     ];
-    // The other backends need no fence, and a process that did not register may not ask for one.
+    // The other backends need no fence, and a process that has not registered may not ask for one.
     if on_rseq() {
         let fence = |n| {
             for _ in 0..n {
@@ -501,8 +501,8 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// What 2 threads cost on a machine of 8192 CPUs, here simulated by their number: pages that are
-/// there at all, in areas of one page a slot.
+/// The memory that two threads take on a machine of 8192 CPUs, simulated by the number of CPUs: resident pages of areas
+/// that have a page per slot.
 fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
@@ -512,7 +512,7 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     }
     const CPUS: usize = 8192;
     let areas = PerCid::<Area>::with_slots(CPUS);
-    // Both at once and apart, or the second would take over the slot of the first.
+    // Both threads run at once and on different CPUs; otherwise the second would reuse the slot of the first.
     let start = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         for cpu in [Some(ctx.cpus.own), ctx.cpus.partner] {
@@ -530,11 +530,10 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let row =
         |variant: &str, metric: &str, bytes: f64| Row::of("memory", variant, metric, "pages", &pages(bytes));
     let resident = areas.resident_bytes()? as f64;
-    // A slot of 4008 bytes lies on two pages at most; two threads run on two slots, a third if
-    // one of them moved in between.
+    // A slot of 4008 bytes lies on at most two pages. Two threads use two slots, or three if one of them migrates.
     Ok(Some(vec![
         row(&format!("{}, 2 threads, 8192 CPUs", ours()), "resident", resident).promise(Bound::AtMost, 6.0),
-        // As large as it would be, touched or not: it was not made.
+        // Computed, not measured: this many pages are never made.
         row("an array with an area for every CPU", "computed size", (CPUS * areas.stride()) as f64),
     ]))
 }

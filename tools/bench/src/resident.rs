@@ -4,7 +4,7 @@
 
 use anyhow::Context;
 
-/// What this process has in memory.
+/// Returns the resident memory of this process, in bytes.
 pub fn resident_process_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("can't tell the memory in use")?;
     let kib = text

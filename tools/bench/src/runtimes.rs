@@ -1,10 +1,10 @@
-//! Runtimes: those that `bench wake` and `bench http` compare, each made the way its own users make it.
+//! The runtimes that `bench wake` and `bench http` compare, each made the way its own users make it.
 //!
-//! Model.   A runtime is made at its first use and lives as long as the process, asleep while others are measured. It
-//!          has a worker for each CPU that the process may use.
-//! Number.  Those that `bench http` compares, on two CPUs: ten threads and smol's reactor, all but two asleep at any
-//!          time. Each policy of ours is a runtime more.
-//! Source.  tokio's and smol's own documentation for the ways.
+//! A runtime is made at its first use and lives as long as the process; its threads sleep while other runtimes are
+//! measured. It has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` are ten
+//! threads and smol's reactor; at any time all but two of them sleep. Each policy of Warmcore's is one more runtime.
+//!
+//! Source: the documentation of tokio and smol.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,20 +13,21 @@ use warmcore_runtime::{PolicyKind, Runtime};
 use warmcore_sys::affinity;
 use warmcore_types::CpuId;
 
-/// The CPUs that this process may use: a worker for each.
+/// The CPUs that this process may use: each runtime has a worker for each.
 pub fn cpus() -> &'static [CpuId] {
     static CPUS: OnceLock<Vec<CpuId>> = OnceLock::new();
     CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
 }
 
-/// Ours, with nothing tuned but the policy.
+/// Warmcore's runtime, with nothing tuned but the policy.
 pub fn ours(policy: PolicyKind) -> &'static Runtime {
     static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
         [const { OnceLock::new() }; PolicyKind::all().len()];
     RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
 }
 
-/// Ours once more, for who spreads tasks: what the others have on each worker is not to count there.
+/// A second runtime of Warmcore's, for servers that place each connection on the least loaded worker: tasks of the other
+/// servers must not count as load there.
 pub fn ours_apart() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))
@@ -37,7 +38,7 @@ fn make(name: &str, policy: PolicyKind) -> Runtime {
     builder.build().expect("threads and descriptors can be had")
 }
 
-/// Tokio's runtime of several threads, as its users have it, or with a CPU for each thread.
+/// Tokio's multi-threaded runtime, as its users make it, or with each worker pinned to a CPU.
 pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
     static RUNTIMES: [OnceLock<tokio::runtime::Runtime>; 2] = [const { OnceLock::new() }; 2];
     RUNTIMES[usize::from(is_pinned)].get_or_init(|| {
@@ -47,7 +48,7 @@ pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
         if is_pinned {
             let next = AtomicUsize::new(0);
             builder.on_thread_start(move || {
-                // Not pinned, it is the other variant over again; `doctor` says where pinning fails.
+                // An error is ignored: the unpinned runtime then repeats the other variant, and `doctor` reports that pinning fails.
                 let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
             });
         }
@@ -55,7 +56,7 @@ pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
     })
 }
 
-/// One of tokio's single-threaded runtimes on each CPU, with a pinned thread for each: tasks never move.
+/// One single-threaded tokio runtime on each CPU, each with a pinned thread: tasks never move.
 pub fn tokio_per_core() -> &'static [Handle] {
     static HANDLES: OnceLock<Vec<Handle>> = OnceLock::new();
     let start = |&cpu: &CpuId| {
@@ -72,7 +73,7 @@ pub fn tokio_per_core() -> &'static [Handle] {
     HANDLES.get_or_init(|| cpus().iter().map(start).collect())
 }
 
-/// Smol's executor, on a thread for each CPU, as its own global one is made.
+/// Smol's executor on a thread for each CPU, made as its own global one is.
 pub fn smol_threads() -> &'static smol::Executor<'static> {
     static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
     static THREADS: OnceLock<()> = OnceLock::new();

@@ -1,25 +1,27 @@
-//! Signals: SIGINT (Ctrl-C) and SIGTERM end a long command with what is finished by then.
+//! SIGINT (Ctrl-C) and SIGTERM: a long command ends and keeps the cases that are finished.
 //!
-//! Model.   A thread waits for both, also where a shell had SIGINT ignored, as it does for what runs in its
-//!          background. The first one sets [`INTERRUPTED`], at which all that takes long looks between two slices. A
-//!          second one ends the process at once. `timeout` signals its child and then its group, in which the child
-//!          is: what comes within `ONE_BLOW` of the first is the first once more.
-//! Number.  A slice takes at most a second, and a part in a process of its own is given up: so long until it ends.
-//! Writers. [`INTERRUPTED`], `SIGNAL`: the thread that waits. Read by all.
+//! A thread waits for both signals, also where a shell has made its background jobs ignore SIGINT. The first signal sets
+//! [`INTERRUPTED`], which every long computation checks between two slices. A second signal ends the process at once.
+//! `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW` of the first counts as
+//! the same one.
+//!
+//! A slice takes at most a second, and a part in a child process is killed: a command ends within about a second.
+//!
+//! [`INTERRUPTED`] and `SIGNAL` are written by the waiting thread and read by all threads.
 
 use crate::measure::INTERRUPTED;
 use crate::part;
 use std::sync::atomic::{AtomicI32, Ordering::*, fence};
 use std::time::{Duration, Instant};
 
-/// Signals that are so close are one.
+/// Two signals within this time count as one.
 const ONE_BLOW: Duration = Duration::from_millis(500);
 
-/// The first signal that came; Ctrl-C's until then.
+/// The first signal that arrived; SIGINT until then.
 static SIGNAL: AtomicI32 = AtomicI32::new(signal_hook::consts::SIGINT);
 
-/// From now on the first signal only sets [`INTERRUPTED`]. To be called once, by a command that looks at it, or by a
-/// part, which is ended by who asked for it. Where it can't be done, a signal ends the process as ever.
+/// From now on the first signal only sets [`INTERRUPTED`]. A command that checks it calls this once; so does a part, whose
+/// parent kills it. Where the handler can't be installed, a signal ends the process as it does by default.
 pub fn listen() {
     use signal_hook::{consts, iterator::Signals};
     let Ok(mut signals) = Signals::new([consts::SIGINT, consts::SIGTERM]) else { return };
@@ -30,7 +32,7 @@ pub fn listen() {
                 None => {
                     first = Some(Instant::now());
                     SIGNAL.store(signal, Relaxed);
-                    // ORDERING: Release; pairs with the fence in `end`: who saw this and ends says by which signal.
+                    // ORDERING: Release; pairs with the fence in `end`: a thread that reads true here also reads the signal's number.
                     INTERRUPTED.store(true, Release);
                     part::give_up();
                 }
@@ -39,18 +41,18 @@ pub fn listen() {
             }
         }
     };
-    // Without the thread a signal would do nothing at all.
+    // Without this thread the process would ignore the signals: the handler is installed already.
     std::thread::Builder::new().name("signals".into()).spawn(wait).expect("a thread can be had");
 }
 
-/// Whether a signal so long after the first is meant as a second one.
+/// Whether a signal this long after the first one is a second one.
 fn is_another(after: Duration) -> bool {
     after >= ONE_BLOW
 }
 
-/// Ends an interrupted command, with the status that a shell gives to who died by that signal: 130 or 143.
+/// Ends an interrupted command with the status that a shell reports for that signal: 130 or 143.
 pub fn end() -> ! {
-    // ORDERING: Acquire; pairs with the Release in `listen`, which the caller has read from.
+    // ORDERING: Acquire; pairs with the Release in `listen`. The caller has read `INTERRUPTED`.
     fence(Acquire);
     std::process::exit(128 + SIGNAL.load(Relaxed))
 }

@@ -1,11 +1,10 @@
-//! Accounts: many of them in turn on one CPU.
+//! Charges in many accounts in turn, on one CPU.
 //!
-//! Model.   A charge of 1 and its uncharge in one account after the other, all leaves of one group. A loop
-//!          on one account flatters what can lift its address out of the loop, and punishes what waits
-//!          for its own last store; sixteen in turn do neither, and with them a call that is not inlined
-//!          costs what it does in a large program. Ten thousand are more than a CPU has stocks for, so
-//!          they take each other's.
-//! Number.  A CPU's table has 2048 stocks in 32 KiB, as much as an L1 data cache has.
+//! A charge of 1 and its uncharge in one account after the other, all of them leaves of one group. A loop on one account
+//! favours a variant whose address the compiler can hoist, and slows one that waits for its own last store. Sixteen
+//! accounts in turn do neither; with them a call that is not inlined costs what it costs in a large program. Ten thousand
+//! accounts are more than a CPU has stocks for, so they evict each other's stocks: a CPU's table has 2048 stocks in
+//! 32 KiB, the size of an L1 data cache.
 
 use super::peers::*;
 use super::setup::*;

@@ -1,11 +1,11 @@
-//! Alloc: what it costs to charge every allocation to somebody.
+//! What it costs to charge every allocation to an account.
 //!
-//! Model.   A block is had, every line of it written, and given back: by an allocator alone, and by the
-//!          same one below `BudgetAlloc`, with an account that pays and without. Called through
-//!          `GlobalAlloc`, as by `Box`, on instances that are not the process's own. The bare pair, which
-//!          nobody's program is, writes nothing. One block at a time comes from the front of a list that
-//!          is in the L1 cache; so there are also 64 blocks at a time, of all sizes, as a server has them.
-//! Number.  64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
+//! A block is allocated, every line of it written, and freed: by an allocator alone, and by the same one below
+//! `BudgetAlloc`, with an account and without. The calls go through `GlobalAlloc`, as those of `Box` do, on instances that
+//! are not the process's own. `alloc.bare` writes nothing, which no real program does. One block at a time comes from the
+//! front of a free list in the L1 cache, so there is also a variant with 64 blocks of all sizes at a time, as in a server.
+//!
+//! The 64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -25,21 +25,20 @@ static OVER_SYSTEM: BudgetAlloc<System> = BudgetAlloc::new(System);
 const OVER_PLAIN_MAX: f64 = 1.3;
 const SIZES: [usize; 4] = [64, 256, 1024, 4096];
 const LINE_BYTES: usize = 64;
-/// Blocks that are there at a time, where there are many.
+/// How many blocks are allocated at a time, in the variant with many.
 const LIVE: usize = 64;
-/// Their sizes, drawn once.
+/// How many sizes are drawn, before the measurement.
 const DRAWN: usize = 1024;
 
 fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).expect("small, and a power of two")
 }
 
-/// `n` blocks, had and given back.
+/// Allocates and frees `n` blocks.
 #[inline(always)]
 fn blocks(heap: &impl GlobalAlloc, layout: Layout, touched: bool, n: u64) {
     for i in 0..n {
-        // SAFETY: the layout has a size; the block is written within it, and goes back with the same
-        // layout.
+        // SAFETY: the layout has a size; the block is written only within it, and freed with the same layout.
         unsafe {
             let block = black_box(heap.alloc(layout));
             assert!(!block.is_null(), "no memory for {} bytes", layout.size());
@@ -51,12 +50,12 @@ fn blocks(heap: &impl GlobalAlloc, layout: Layout, touched: bool, n: u64) {
     }
 }
 
-/// `n` blocks, each given back after `LIVE` others.
+/// Allocates `n` blocks and frees each after `LIVE` others.
 #[inline(always)]
 fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u8, Layout); LIVE], n: u64) {
     for i in 0..n as usize {
         let layout = layouts[i % DRAWN];
-        // SAFETY: as in `blocks`; each block goes back once, with its own layout.
+        // SAFETY: as in `blocks`; each block is freed once, with its own layout.
         unsafe {
             let block = black_box(heap.alloc(layout));
             assert!(!block.is_null(), "no memory for {} bytes", layout.size());
@@ -69,13 +68,13 @@ fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u
     }
     for (block, layout) in live {
         if !block.is_null() {
-            // SAFETY: as above; and it is forgotten here.
+            // SAFETY: as above; the list forgets the block here.
             unsafe { heap.dealloc(std::mem::replace(block, std::ptr::null_mut()), *layout) };
         }
     }
 }
 
-/// Whether somebody pays.
+/// Whether an account is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payer<'a> {
     Nobody,
@@ -99,7 +98,7 @@ fn variant<'a>(
     })
 }
 
-/// As [`variant`], of mixed sizes.
+/// As [`variant`], with mixed sizes.
 fn mixed_variant<'a>(
     name: &str,
     layouts: &'a [Layout; DRAWN],
@@ -145,7 +144,7 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
     pairs.iter().filter_map(|(a, b)| measured.ratio(&named(a, size), &named(b, size))).collect()
 }
 
-/// Blocks that are written.
+/// The cases whose blocks are written.
 pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let mut rng = Rng::with_seed(6);
@@ -175,7 +174,7 @@ pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// The bare pair, and what a header takes.
+/// Allocation and free alone, and the memory of a header.
 pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let Some(measured) = ctx.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
@@ -197,7 +196,7 @@ pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// What is charged for a block beyond its size.
+/// How many bytes are charged for a block beyond its size.
 fn header_bytes(account: &Account, align: usize) -> u64 {
     const SIZE: usize = 64;
     let layout = layout(SIZE, align);
@@ -208,7 +207,7 @@ fn header_bytes(account: &Account, align: usize) -> u64 {
         unsafe { OVER_SYSTEM.alloc(layout) }
     };
     let bytes = account.exact_usage() - before - SIZE as u64;
-    // SAFETY: had a moment ago, with this layout.
+    // SAFETY: allocated above with this layout.
     unsafe { OVER_SYSTEM.dealloc(block, layout) };
     bytes
 }

@@ -1,14 +1,16 @@
-//! Cycles: the published table of per-CPU stocks with remote draining, made again here.
+//! The published table of per-CPU stocks with remote draining, measured again on this machine.
 //!
-//! Model.   A charge and its uncharge by each kind of stock, and by one with no protection at all: what
-//!          being drained from afar costs the owner. And a whole drain, by the number of CPUs that
-//!          have a stock. In cycles of the time-stamp counter, which counts at one rate whatever the
-//!          core's clock is. The published numbers stand beside: another machine, another program, the
-//!          average of a kernel's functions. They are no target.
-//!          Each drain is the first thing after the thread came back from another CPU, so it
-//!          finds its own lines elsewhere too; `drain.quiet` does not.
-//! Number.  2.6 cycles of the counter are a ns here; the core runs faster than that.
-//! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one
+//! One part is the owner's cost: a charge and its uncharge by each kind of stock, and by one without any protection. The
+//! other is a whole drain, by the number of CPUs that have a stock. Times are in cycles of the time-stamp counter, which
+//! counts at one rate whatever the core's clock is; 2.6 cycles are a ns on the machine of the reports. The published
+//! numbers stand beside them for comparison and are no target: another machine, another program, the average of a
+//! kernel's functions.
+//!
+//! Each drain is the first thing after the thread came back from another CPU, so the thread's own cache lines are on the
+//! other CPU too; `drain.quiet` does not have that cost.
+//!
+//! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one isolated CPU, no
+//! drains running; drains of 1, 8 and 128 CPUs.
 //!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
 
 use super::setup::*;
@@ -27,22 +29,22 @@ use warmcore_types::CpuId;
 const UNIT: &str = "cycles";
 const PLAIN: &str = "a stock without protection";
 
-/// Operation, cycles with the CPU's own lock, cycles with a lock that others may take.
+/// Operation, cycles with a lock that only the own CPU takes, cycles with a lock that other CPUs may take.
 const PUBLISHED: [(&str, f64, f64); 2] =
     [("consume_stock", 53.512_010_46, 63.759_834_75), ("refill_stock", 65.469_915_84, 67.457_083_22)];
-/// CPUs, cycles of a drain by scheduled work, cycles of a drain from afar.
+/// CPUs, cycles of a drain by scheduled work, cycles of a remote drain.
 const PUBLISHED_DRAINS: [(u32, f64, f64); 3] = [
     (1, 44_331.108_31, 38_978.035_81),
     (8, 43_992.965_12, 39_026.766_54),
     (128, 156_274.663_4, 58_053.874_21),
 ];
 
-/// Cycles of the counter in a ns; where it is no counter of the processor's, none.
+/// Cycles of the counter in a ns; `None` where the clock does not read the processor's counter.
 fn per_ns() -> Option<f64> {
     clock::ticks_per_ns().filter(|_| cfg!(target_arch = "x86_64"))
 }
 
-/// What a thread alone would write.
+/// A stock as a single-threaded program would write it.
 #[derive(Default)]
 struct Plain {
     key: Cell<u32>,
@@ -74,7 +76,7 @@ impl Plain {
     }
 }
 
-/// A row of ns in cycles.
+/// Converts a row of ns into cycles.
 fn in_cycles(row: Row, per_ns: f64) -> Row {
     Row {
         unit: UNIT.into(),
@@ -92,7 +94,7 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
     Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
 }
 
-/// The owner's side.
+/// The owner's cost.
 pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -137,7 +139,7 @@ fn without_counter(ctx: &CaseCtx) -> Vec<Row> {
     Vec::new()
 }
 
-/// 1, 2, 4, 8 … and all.
+/// 1, 2, 4, 8 … and the number of all CPUs.
 fn numbers(cpus: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
@@ -145,14 +147,14 @@ fn numbers(cpus: usize) -> Vec<usize> {
     numbers
 }
 
-/// A way to fill a stock on this CPU and to drain them all, from the CPU that measures.
+/// A method to fill a stock on this CPU and to drain the stocks of all CPUs from the measuring one.
 struct Method<'a> {
     name: &'static str,
     fill: Box<dyn Fn() + 'a>,
     drain: Box<dyn Fn() -> u32 + 'a>,
 }
 
-/// The drainer's side: one thread goes to each CPU, charges there, and comes back to drain.
+/// The cost of a drain: one thread migrates to each CPU, charges there, and comes back to drain.
 pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -204,7 +206,7 @@ fn drains(
                 if INTERRUPTED.load(Relaxed) {
                     return Ok(None);
                 }
-                // From the end, so that one of them alone is not the one that drains.
+                // From the last CPU down, so that a single CPU is not the one that drains.
                 for cpu in cpus.iter().rev().take(*number) {
                     affinity::pin(*cpu)?;
                     (method.fill)();
@@ -213,7 +215,7 @@ fn drains(
                 let began = Instant::now();
                 let stocks = (method.drain)();
                 let ns = began.elapsed().as_nanos() as f64;
-                // Idle stocks are given back ten times a second, by others.
+                // The background thread returns idle stocks to the tree ten times a second.
                 if stocks as usize == *number {
                     samples.push(ns * per_ns);
                 }

@@ -1,13 +1,15 @@
-//! Drain: taking back what another CPU holds ready, beside the ways that ask that CPU.
+//! Draining the stock of another CPU, beside methods that ask that CPU to do it.
 //!
-//! Model.   A worker, pinned, busy in loops of 1 ms, has a stock on its CPU. Another CPU wants it back:
-//!          it takes it, by each kind; or sends a message, which the worker answers at the end of its loop;
-//!          or wakes a helper thread that is pinned there too, as scheduled work does; or fences, which
-//!          is less than a drain. Quiet: the worker charges once before each drain, when asked to. Contended:
-//!          it charges all the time. One sample is one drain of one CPU, timed where it was wanted.
-//! Number.  Two cache misses and a locked instruction are 100 to 200 ns; a loop of 1 ms ends after half of
-//!          it, on average. Reading the clock is in the times: 20 to 30 ns.
-//! Writers. `SharedState`: who asks, on one line; who answers, on another.
+//! A pinned worker runs in loops of 1 ms and has a stock on its CPU. Another CPU wants the units back. It drains the stock
+//! itself, by each kind of stock; or it sends a message, which the worker answers at the end of its loop; or it wakes a
+//! helper thread that is pinned to the worker's CPU, as scheduled work does; or it issues a fence, which is less than a
+//! drain. In the case *quiet* the worker charges once before each drain, on request. In *contended* it charges all the
+//! time. One sample is one drain of one CPU, timed on the CPU that wants the units.
+//!
+//! Two cache misses and a locked instruction take 100 to 200 ns. A loop of 1 ms ends after half of that, on average. The
+//! times include 20 to 30 ns for reading the clock.
+//!
+//! [`SharedState`] has the requesting thread's fields on one cache line and the answering threads' on another.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -25,36 +27,36 @@ use warmcore_types::CpuId;
 
 pub use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
 
-/// What the worker is asked at the end of a loop.
-/// How long it takes is how long the loop of this program is: no time of ours stands over it.
+/// What the worker answers at the end of a loop. Its time depends on the length of this program's loops, so no ratio over
+/// Warmcore is made of it.
 const MESSAGE: &str = "a message, answered after 1 ms loops";
 const FENCE: &str = "membarrier (a fence, no drain)";
 
 const LOOP_NS: u64 = 1_000_000;
 const QUIET_P50_MAX_NS: f64 = 200.0;
 const CONTENDED_P99_MAX_NS: f64 = 1000.0;
-/// A round takes no longer per way: answers may take milliseconds.
+/// A round of one method ends after this time: answers may take milliseconds.
 const ROUND_MAX_NS: u64 = 25_000_000;
 
 /// How the units come back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Taken from here.
+    /// Drained by the requesting CPU.
     Taken,
     Message,
     Helper,
     Fence,
 }
 
-/// One way to drain, over an account of its own.
+/// One method to drain, with an account of its own.
 struct Method<'a> {
     name: &'static str,
     how: How,
-    /// Charges once and gives back: afterwards there is a stock.
+    /// Charges once and uncharges: afterwards this CPU has a stock.
     refill: Box<dyn Fn() + Sync + 'a>,
-    /// Charges many times.
+    /// Charges and uncharges many times.
     churn: Box<dyn Fn() + Sync + 'a>,
-    /// Drains; says how many stocks were open.
+    /// Drains, and returns how many stocks were open.
     drain: Box<dyn Fn() -> u32 + Sync + 'a>,
 }
 
@@ -86,12 +88,12 @@ fn locked_method<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Me
     }
 }
 
-/// What is asked, and what was answered. Numbers count up.
+/// Requests and answers, as numbers that count up.
 #[derive(Line)]
 #[line(pair)]
 #[repr(C, align(128))]
 struct SharedState {
-    /// The way whose turn it is; `OVER` at the end.
+    /// The method that is measured; `OVER` at the end.
     #[line(owner = "asking")]
     assigned: Padded<AtomicUsize>,
     #[line(owner = "asking")]
@@ -125,12 +127,12 @@ impl SharedState {
         }
     }
 
-    /// Busy in loops; says at each step whether it is over.
+    /// The worker: runs in loops of 1 ms until `assigned` is `OVER`.
     fn work(&self, methods: &[Method], contended: bool) {
         loop {
             let end = clock::now().0 + LOOP_NS;
             while clock::now().0 < end {
-                // ORDERING: Acquire, all here; each pairs with the Release of who asks.
+                // ORDERING: Acquire for all loads here; each pairs with the Release of the requesting thread.
                 let assigned = self.assigned.load(Acquire);
                 let Some(method) = methods.get(assigned) else {
                     if assigned == OVER {
@@ -157,7 +159,7 @@ impl SharedState {
         }
     }
 
-    /// Asleep until somebody wakes it.
+    /// The helper: parked until the requesting thread unparks it.
     fn help(&self, methods: &[Method]) {
         loop {
             std::thread::park();
@@ -175,7 +177,7 @@ impl SharedState {
         }
     }
 
-    /// Asks, and waits for the answer. False: it was interrupted.
+    /// Makes a request and waits for the answer. False if it was interrupted.
     fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> bool {
         let number = asked.load(Relaxed) + 1;
         asked.store(number, Release);
@@ -197,7 +199,7 @@ fn spin(ns: u64) {
     }
 }
 
-/// The asking side.
+/// The requesting thread.
 struct Asking<'a> {
     state: &'a SharedState,
     helper: &'a std::thread::Thread,
@@ -206,7 +208,7 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// How many samples a round aims at: what takes longer is measured less often.
+    /// How many samples a round aims at: slow methods get fewer.
     fn aim(how: How) -> usize {
         match how {
             How::Taken => 400,
@@ -221,14 +223,15 @@ impl Asking<'_> {
         if !self.contended && !state.ask(&state.refill, &state.refilled, || ()) {
             return None;
         }
-        // A message comes at any moment of a loop, a helper is asleep, and a stock is open again.
+        // The wait before a sample: a message is sent at a random moment of a loop, a helper has to be parked again, and a stock
+        // has to be open again.
         let (from, width) = match method.how {
             How::Taken => (1000, 2000),
             How::Message => (0, LOOP_NS),
             How::Helper | How::Fence => (30_000, 20_000),
         };
         spin(from + self.rng.usize(..width as usize) as u64);
-        // Not `clock`: `Instant` waits until the work before it is done.
+        // Not `clock`: `Instant` waits until earlier instructions have finished.
         let began = Instant::now();
         let was_there = match method.how {
             How::Taken => (method.drain)() > 0,
@@ -243,7 +246,7 @@ impl Asking<'_> {
         if INTERRUPTED.load(Relaxed) { None } else { Some(was_there.then_some(ns)) }
     }
 
-    /// Some drains; `None` if it was interrupted.
+    /// The samples of a round; `None` if it was interrupted.
     fn round(&mut self, method: &Method) -> Option<Vec<f64>> {
         let end = clock::now().0 + ROUND_MAX_NS;
         let mut samples = Vec::new();
@@ -257,7 +260,7 @@ impl Asking<'_> {
     }
 }
 
-/// Per way, the samples of every round.
+/// By method, the samples of every round.
 type Samples = Vec<Vec<Vec<f64>>>;
 
 fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result<Option<Samples>> {
@@ -284,9 +287,9 @@ fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result
                 let mut order: Vec<usize> = (0..methods.len()).collect();
                 Rng::with_seed(round).shuffle(&mut order);
                 for i in order {
-                    // ORDERING: Release; pairs with the Acquire of the worker and the helper.
+                    // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
                     state.assigned.store(i, Release);
-                    // The first is asked for also where the worker charges anyway: it is at this way then.
+                    // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
                     if !state.ask(&state.refill, &state.refilled, || ()) {
                         return None;
                     }
@@ -347,7 +350,7 @@ fn rows(
             false => p99,
         });
     }
-    // Medians of rounds, so that a ratio compares neighbours.
+    // Medians of rounds, so that a ratio compares samples of the same round.
     let medians = |name: &str| -> Option<Vec<f64>> {
         let i = methods.iter().position(|method| method.name == name)?;
         samples[i].iter().map(|round| median(round)).collect()
@@ -378,7 +381,7 @@ mod tests {
         for fill in [&method.refill, &method.churn] {
             fill();
             assert!(leaf.usage().error > 0, "there is a stock");
-            // Moved to another CPU in between, it may have left two.
+            // A thread that migrates in between leaves two stocks.
             assert!((method.drain)() > 0);
             assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
         }

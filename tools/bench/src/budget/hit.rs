@@ -1,12 +1,12 @@
-//! Hit and ring: charges that a stock serves, of one unit and of random sizes.
+//! Charges that a stock serves: of one unit (`hit`), and of random sizes (`ring`).
 //!
-//! Model.   `hit`: a charge of 1 and its uncharge, over and over: the stock always serves, so it is the
-//!          fast path alone. `ring`: random sizes from 1 to 64, each given back 64 charges later, as
-//!          requests are: a stock overflows now and then. Alone, with another CPU on the same leaf,
-//!          and with another CPU on a leaf of its own in the same group. The fast paths stand in
-//!          the loop, as they do in a user's program; of `hit` also in a function, since a locked
-//!          instruction waits for every register that a call saved.
-//! Number.  About 1080 units are in use in a ring at a time; the sizes repeat after 1024.
+//! `hit` charges 1 and uncharges it, over and over. The stock always serves, so only the fast path is measured. `ring`
+//! charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do; the stock overflows now and
+//! then. Each runs alone, with another CPU on the same leaf, and with another CPU on another leaf of the same group. The
+//! fast paths are inlined into the loop, as in a user's program; `hit` is also measured in a function, since a locked
+//! instruction waits for every register that a call saved.
+//!
+//! About 1080 units of a ring are in use at a time. The sizes repeat after 1024 charges.
 
 use super::peers::*;
 use super::setup::*;
@@ -28,16 +28,16 @@ pub enum Beside {
     OtherLeaf,
 }
 
-/// A charge of a ring is given back so many charges later.
+/// A ring uncharges each charge after this many others.
 const LAG: usize = 64;
-/// Sizes are drawn once; a power of two.
+/// How many random sizes are drawn, before the measurement; a power of two.
 const SIZES: usize = 1024;
 const SIZE_MAX: usize = 64;
-/// What our stocks have room for with charges like these, so that a thread's own has it too.
+/// The capacity of Warmcore's stocks for such charges; the thread-cached peer gets the same.
 const HIT_BATCH: u64 = (1 << 9) - 1;
 const RING_BATCH: u64 = (1 << 14) - 1;
 
-/// Of each way two leaves, if it has leaves.
+/// The accounts: two leaves by each kind.
 struct All<'a> {
     rseq: Option<Vec<Account>>,
     strict: Vec<Account>,
@@ -76,12 +76,12 @@ impl<'a> All<'a> {
     }
 }
 
-/// The leaf of this CPU and that of the other one.
+/// The leaf of this CPU and the leaf of the other one.
 fn pick<T>(leaves: &[T], beside: Beside) -> [&T; 2] {
     [&leaves[0], &leaves[usize::from(beside == Beside::OtherLeaf)]]
 }
 
-/// The act in a loop of its own for each CPU, so that it stands in the loop and is not called.
+/// Expands the operation into a loop of its own for each CPU, so that it is inlined and not called.
 macro_rules! pairs {
     ($name:expr, $beside:expr, $leaves:expr, |$leaf:ident| $act:expr) => {{
         let [own, other] = $leaves;
@@ -98,7 +98,7 @@ macro_rules! pairs {
     }};
 }
 
-/// The same for a ring: a charge now, and the uncharge of the one that was made `LAG` charges before.
+/// The same for a ring: a charge, and the uncharge of the charge that was made `LAG` charges before.
 macro_rules! ring {
     ($name:expr, $beside:expr, $sizes:expr, $leaves:expr, |$leaf:ident, $n:ident| $charge:expr, $uncharge:expr) => {{
         let ([own, other], sizes): ([_; 2], &[u64; SIZES]) = ($leaves, $sizes);
@@ -129,7 +129,7 @@ macro_rules! ring {
     }};
 }
 
-/// As in code that is too large to be inlined.
+/// The charge in a function, as in code that is too large to be inlined.
 #[inline(never)]
 fn charge_called(leaf: &Account) {
     must(leaf.try_charge(1));
@@ -212,7 +212,7 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Ro
     let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match beside {
         Beside::Nobody => vec![
-            // Guarded: every charge makes sure that its thread has a registered area. Without it was 8.
+            // Guarded: every charge checks that its thread has a registered area. Without that check it was 8.
             measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 6.0),
             measured.promise(ATOMIC_STOCKS, ATOMIC, Bound::AtMost, 1.1),
         ],
@@ -229,7 +229,7 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Ro
     Ok(Some(rows))
 }
 
-/// Random sizes, each given back 64 charges later.
+/// Charges of random sizes, each uncharged 64 charges later.
 pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
     let mut rng = Rng::with_seed(4);
     let sizes: [u64; SIZES] = std::array::from_fn(|_| 1 + rng.usize(..SIZE_MAX) as u64);

@@ -1,13 +1,15 @@
-//! Isolation: what a pinned worker notices when others take back what its CPU holds ready.
+//! What a pinned worker notices while another CPU drains the stocks of its CPU.
 //!
-//! Model.   The worker is busy in loops of 1 ms. At the beginning of each it charges once in each of 500
-//!          accounts, so that there is something to take; then it reads the clock as fast as it can
-//!          and notes the gaps. Meanwhile another CPU takes stocks back: none, 100 or 500 a loop, evenly. As
-//!          a control, that this would see a disturbance: fences, and wakes of a helper pinned there. The
-//!          kernel's own counts say how often the worker lost its CPU, and which interrupts came.
-//! Number.  A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a twelfth of its time elsewhere.
-//!          All rounds together have 100 000 drains at the higher rate.
-//! Source.  proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
+//! The worker runs in loops of 1 ms. At the beginning of each loop it charges once in each of 500 accounts, so that there
+//! are stocks to drain; then it reads the clock as fast as it can and records the gaps. Meanwhile another CPU drains
+//! stocks: none, 100 or 500 a loop, evenly spread. As a control, which shows that the method detects a disturbance, it
+//! issues fences, or unparks a helper that is pinned to the same CPU. The kernel's own counts show how often the worker
+//! was preempted, and which interrupts its CPU received.
+//!
+//! A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a twelfth of its time on the other CPU. All rounds together
+//! have 100 000 drains at the higher rate.
+//!
+//! Source: proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -25,13 +27,13 @@ use warmcore_types::CpuId;
 
 const ACCOUNTS: usize = 500;
 const LOOP_NS: u64 = 1_000_000;
-/// Loops of one kind in a row.
+/// Loops of one method in a row.
 const LOOPS: u64 = 5;
-/// Disturbances begin and end within the loop.
+/// Disturbances begin and end within this part of the loop.
 const WITHIN_NS: u64 = 900_000;
 
 const GAP_RATIO_MAX: f64 = 1.1;
-/// What comes once for each drain would be 1000; the machine's own business is not in it.
+/// A disturbance by each drain would be 1000. What the machine does by itself is subtracted.
 const PER_1000_MAX: f64 = 10.0;
 
 /// What the other CPU does meanwhile.
@@ -59,9 +61,9 @@ const METHODS: [Method; 5] = [
     Method { name: "control: 10 woken helpers a ms", action: Action::Wake, times: 10 },
 ];
 
-/// Gaps between two looks at the clock.
+/// Gaps between two readings of the clock.
 struct Gaps {
-    /// Those below a µs, by ns.
+    /// Gaps below a µs, counted by their length in ns.
     short: Vec<u32>,
     long: Vec<u64>,
 }
@@ -75,7 +77,7 @@ impl Gaps {
     fn note(&mut self, ns: u64) {
         match self.short.get_mut(ns as usize) {
             Some(count) => *count += 1,
-            // More would have to allocate, and there are not so many in five loops.
+            // The list is full: growing it would allocate. Five loops do not have that many long gaps.
             None if self.long.len() < self.long.capacity() => self.long.push(ns),
             None => {}
         }
@@ -86,7 +88,7 @@ impl Gaps {
         self.long.clear();
     }
 
-    /// The gap that so large a share is no longer than.
+    /// Returns the gap at quantile `q`.
     fn quantile(&mut self, q: f64) -> u64 {
         self.long.sort_unstable();
         let short = self.short.iter().map(|n| u64::from(*n)).sum::<u64>();
@@ -102,30 +104,30 @@ impl Gaps {
     }
 }
 
-/// What the worker saw in some loops of one kind.
+/// What the worker measured in the loops of one group.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     p999_ns: u64,
     longest_ns: u64,
-    /// Of the first charge in each account, with its uncharge.
+    /// The time of the first charge in each account with its uncharge.
     charge_ns: f64,
     switches: u64,
 }
 
-/// Who says what to whom. Numbers count up; `u64::MAX`: over.
+/// What the requesting thread and the worker exchange. The numbers count up; `u64::MAX` is the end.
 struct SharedState {
-    /// Written by who asks: which group of loops the worker may begin.
+    /// Written by the requesting thread: the group of loops that the worker may begin.
     group: Padded<AtomicU64>,
     /// Written by the worker: how many loops it has begun.
     begun: Padded<AtomicU64>,
-    /// Written by the worker: which group it has finished.
+    /// Written by the worker: the group that it has finished.
     finished: AtomicU64,
     seen: Mutex<Seen>,
 }
 
 const OVER: u64 = u64::MAX;
 
-/// How often this thread lost its CPU without wanting to.
+/// How often this thread was preempted.
 fn switches() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
@@ -136,7 +138,7 @@ impl SharedState {
     fn work(&self, accounts: &[Account]) {
         let (mut group, mut gaps) = (0, Gaps::new());
         loop {
-            // ORDERING: Acquire; pairs with the Release of who asks.
+            // ORDERING: Acquire; pairs with the Release of the requesting thread.
             match self.group.load(Acquire) {
                 OVER => return,
                 next if next == group => std::hint::spin_loop(),
@@ -177,7 +179,7 @@ impl SharedState {
         }
     }
 
-    /// One group of loops, disturbed in one way. `None`: interrupted.
+    /// One group of loops, disturbed by one method. `None` if it was interrupted.
     fn group(&self, method: &Method, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
         let (begun, number) = (self.begun.load(Acquire), self.group.load(Relaxed) + 1);
         self.group.store(number, Release);
@@ -211,7 +213,7 @@ impl SharedState {
 /// Interrupts of a CPU: rescheduling, function calls.
 type Interrupts = [u64; 2];
 
-/// What they are called at the end of their lines, on every architecture.
+/// The ends of their lines in `/proc/interrupts`, the same on every architecture.
 const KINDS: [&str; 2] = ["Rescheduling interrupts", "Function call interrupts"];
 
 fn interrupts(text: &str, cpu: CpuId) -> Option<Interrupts> {
@@ -232,13 +234,13 @@ fn interrupts_now(cpu: CpuId) -> Option<Interrupts> {
     interrupts(&std::fs::read_to_string("/proc/interrupts").ok()?, cpu)
 }
 
-/// What all groups of one way came to.
+/// The results of all groups of one method.
 #[derive(Default)]
 struct Sum {
     p999: Vec<f64>,
     longest: Vec<f64>,
     charge: Vec<f64>,
-    /// Switches, and interrupts of both kinds.
+    /// Preemptions, and interrupts of both kinds.
     counts: Vec<[u64; 3]>,
 }
 
@@ -331,8 +333,8 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
                 n,
             ));
         }
-        // What grows with the number of drains, or does not: counts beyond those of the same round's loops
-        // without. The median, as the machine's own business comes in heaps.
+        // Whether a count grows with the number of drains: the count minus that of the same round's loops without drains. The
+        // median, since the machine's own interrupts come in bursts.
         for (method, sum) in with() {
             let more = |(with, without): (&[u64; 3], &[u64; 3])| {
                 (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * method.times) as f64

@@ -1,14 +1,15 @@
-//! Limit: charges that meet their limit all the time, from several threads.
+//! Charges that meet their limit all the time, from several threads.
 //!
-//! Model.   Four threads, two on a CPU so that they preempt each other, hold what they charged in a queue.
-//!          *Too much*: together they want more than there is, so some charges must be refused; what they
-//!          hold together is counted beside, by one atomic, after each charge and before each
-//!          uncharge, so it never says more than was allowed. *All fits*: each holds no more than a
-//!          quarter of the limit, down to the last unit, so every refusal is false. At the end all is
-//!          given back and nothing may be left.
-//! Number.  A limit of 100 000 units: 1000 may lie in stocks, 255 in each. What the fast kind may exceed it by
-//!          is no more than what may lie in all stocks.
-//! Writers. Every thread its own queue; `held`: all threads.
+//! Four threads, two on a CPU so that they preempt each other, keep what they charged in a queue each. *Too much*:
+//! together they want more than the limit, so some charges must be refused. The held units are counted by one atomic,
+//! after each charge and before each uncharge, so that count never exceeds what was granted. *All fits*: each thread holds
+//! no more than a quarter of the limit, down to the last unit, so every refusal is wrong. At the end all is uncharged, and
+//! no unit may be left.
+//!
+//! The limit is 100 000 units; 1000 of them may be in stocks, 255 in each. The fast kind may exceed the limit by as many
+//! units as may be in all stocks.
+//!
+//! Every thread writes its own queue; all threads write `held`.
 
 use super::peers::*;
 use super::setup::*;
@@ -30,10 +31,10 @@ use warmcore_types::CpuId;
 const UNITS: u64 = 100_000;
 const THREADS: usize = 4;
 const SIZE_MAX: usize = 64;
-/// Where a thread wants too much: four of these are a third more than there is.
+/// What one thread wants in *too much*: four of them want a third more than the limit.
 const WANTED: u64 = UNITS / 3;
 const PHASE: Duration = Duration::from_millis(40);
-/// As our stocks have room for.
+/// The capacity of Warmcore's stocks here.
 const BATCH: u64 = 255;
 
 /// A way to keep within a limit.
@@ -41,19 +42,18 @@ struct Gate<'a> {
     name: &'static str,
     charge: Box<dyn Fn(u64) -> bool + Sync + 'a>,
     uncharge: Box<dyn Fn(u64) + Sync + 'a>,
-    /// A thread ends.
+    /// Called by a thread that ends.
     leave: Box<dyn Fn() + Sync + 'a>,
-    /// Units charged and not used, of about so many that are; if it can be known.
+    /// How many units are charged and not in use, while about `held` units are in use; `None` if that is not known.
     stranded: Box<dyn Fn(u64) -> Option<u64> + Sync + 'a>,
-    /// What is used, at the end.
+    /// The units in use at the end.
     usage: Box<dyn Fn() -> u64 + Sync + 'a>,
-    /// What it promises: by how much the limit is exceeded at most, and whether what fits is never
-    /// refused.
+    /// What it promises: by how much the limit is exceeded at most, and whether a charge that fits is never refused.
     promise: Option<(u64, bool)>,
 }
 
 fn account_gate<'a>(name: &'static str, leaf: &'a Account) -> Gate<'a> {
-    // The fast kind: no more than what may lie in all stocks, CPUs times batch.
+    // The fast kind: at most the units that may be in all stocks, CPUs times batch.
     let promise = if leaf.kind().is_strict() { (0, true) } else { (capacity::share(UNITS), false) };
     Gate {
         name,
@@ -103,20 +103,20 @@ fn cached_gate(cached: &ThreadCached) -> Gate<'_> {
     }
 }
 
-/// What a phase came to.
+/// The result of a phase.
 #[derive(Debug, Clone, Copy, Default)]
 struct Found {
     operations: u64,
     refusals: u64,
-    /// The most that was held together.
+    /// The largest number of units that were held together.
     held_max: u64,
     stranded_max: Option<u64>,
-    /// Left when all was given back.
+    /// The units left after all was uncharged.
     left: u64,
     wall_ns: u64,
 }
 
-/// One thread's part: charges up to `most`, in a queue, until it is over.
+/// One thread's part: charges up to `most` units, keeps the charges in a queue, until the phase ends.
 fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
     let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
     let mut rng = Rng::with_seed(seed);
@@ -127,7 +127,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
         *own -= n;
     };
     while !over.load(Relaxed) {
-        // The last one is as large as what is left to the brim.
+        // The last charge is exactly what is left to the limit.
         let n = (1 + rng.usize(..SIZE_MAX) as u64).min(most - own);
         found.operations += 1;
         if n > 0 && (gate.charge)(n) {
@@ -136,7 +136,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
             own += n;
         } else {
             found.refusals += u64::from(n > 0);
-            // Some, so that it comes to the brim again and again.
+            // Uncharge a few, so that the limit is reached again and again.
             for _ in 0..8 {
                 give_back(&mut queue, &mut own);
                 found.operations += 1;
@@ -150,7 +150,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
     found
 }
 
-/// All threads at once, each up to `most`.
+/// Runs all threads at once, each up to `most` units.
 fn phase(gate: &Gate, most: u64, cpus: [CpuId; 2], length: Duration) -> Found {
     let (held, over) = (&Padded::new(AtomicU64::new(0)), &AtomicBool::new(false));
     let began = Instant::now();
@@ -183,7 +183,7 @@ fn phase(gate: &Gate, most: u64, cpus: [CpuId; 2], length: Duration) -> Found {
     all
 }
 
-/// What one gate came to in all rounds, by phase.
+/// The results of one gate in all rounds, by phase.
 #[derive(Default)]
 struct Sum {
     too_much: Vec<Found>,
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_threads_keep_is_refused_to_others() {
-        // Two threads' batches are more than there is room for beside what is held.
+        // Two threads' batches exceed what is free beside the held units.
         let cached = ThreadCached::new(UNITS, BATCH);
         let all_fits = phase(&cached_gate(&cached), UNITS / THREADS as u64, cpus(), SHORT * 5);
         assert!(all_fits.held_max <= UNITS && all_fits.left == 0, "{all_fits:?}");

@@ -1,12 +1,13 @@
-//! Memory: what ten thousand accounts take on a machine of 256 CPUs.
+//! The memory of ten thousand accounts on a machine of 256 CPUs.
 //!
-//! Model.   The CPUs are imagined: their number is an argument, and which one runs is another. Each account
-//!          is used on four of them: on any four, or all on the same four. Counted are the nodes and the
-//!          pages of the stocks' tables that are there; and, for honesty, what the process grew by in
-//!          all, names and lists included, in a process of its own.
-//! Number.  A node is 384 to 512 bytes; a table of 32 KiB for each of 256 CPUs is 8 MiB, 839 bytes for each of
-//!          10 000 accounts. A word for each account and CPU is 2048.
-//! Source.  `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
+//! The CPUs are simulated: their number, and the CPU of each charge, are arguments. Each account is used on four CPUs:
+//! on any four, or all accounts on the same four. Counted are the nodes and the resident pages of the stocks' tables. The
+//! growth of the whole process, names and lists included, is shown beside it, measured in a process of its own.
+//!
+//! A node has 384 to 512 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts. A
+//! word for each account and CPU would be 2048.
+//!
+//! Source: `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -24,21 +25,21 @@ const ACCOUNTS: usize = 10_000;
 const CPUS: u32 = 256;
 const CPUS_EACH: usize = 4;
 
-/// So many accounts, used in one way.
+/// How many accounts, and on which CPUs they are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
     accounts: usize,
-    /// All on the same CPUs.
+    /// Whether all accounts use the same CPUs.
     common: bool,
 }
 
-/// What they take.
+/// The memory that the accounts take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     nodes: usize,
     tables: usize,
     process: u64,
-    /// Stocks that are open in the end: what did not find a place charged up the tree.
+    /// Stocks that are open at the end. A charge that found no free slot for its stock went up the tree.
     stocks: u64,
 }
 
@@ -52,7 +53,7 @@ impl Part for Many {
 }
 
 impl Many {
-    /// Makes and uses them.
+    /// Makes the accounts and uses them.
     pub fn take(self) -> anyhow::Result<Taken> {
         let before = resident_process_bytes()?;
         let accounts = Accounts::new(AtomicStocks::new(CPUS));
@@ -71,7 +72,7 @@ impl Many {
         let all: Vec<&Node> = (0..self.accounts).map(|_| make(Some(group), "leaf", u64::MAX)).collect();
         for node in &all {
             let first = if self.common { 0 } else { rng.usize(..CPUS as usize) };
-            // An odd distance: four different ones.
+            // An odd step, so that the four CPUs differ.
             let step = if self.common { 1 } else { 1 + 2 * rng.usize(..CPUS as usize / 2 - 1) };
             for i in 0..CPUS_EACH {
                 let cpu = CpuId(((first + i * step) % CPUS as usize) as u32);
@@ -139,7 +140,7 @@ mod tests {
             assert!(taken.nodes >= 300 * size_of::<Node>() && taken.tables > 0, "{taken:?}");
             assert!(taken.tables <= (CPUS as usize) << 15, "{taken:?}");
             assert_eq!(taken.stocks, 300 * CPUS_EACH as u64, "each account found its places");
-            // Four tables, of each of which two pages.
+            // Four tables with two resident pages each.
             assert!(!common || taken.tables <= 4 * 2 * 4096 * 4, "{taken:?}");
         }
     }

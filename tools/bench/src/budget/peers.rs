@@ -1,17 +1,17 @@
-//! Peers: what one writes by hand to keep within a limit.
+//! Hand-written ways to keep within a limit, which Warmcore's accounts are compared with.
 //!
-//! Model.   Each is written as well as its users write it: a compare-and-swap that looks at the limit first
-//!          and waits for nobody, a mutex around plain numbers, units that a thread keeps for itself
-//!          over a shared atomic. The last one is as fast as anything can be, and what it keeps
-//!          nobody else can reach.
-//! Writers. Any thread; of a thread's units, that thread.
+//! Each is written as well as its users write it: a compare-and-swap loop that checks the limit and never blocks, a mutex
+//! around plain numbers, and units that a thread caches above a shared atomic. The last one is as fast as possible, and
+//! no other thread can reach the cached units.
+//!
+//! Any thread writes the shared fields; a thread's cached units are written by that thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
 use std::sync::{Mutex, PoisonError};
 use warmcore_line::Padded;
 
-/// A limit, and what is used of it.
+/// A limit, and how much of it is in use.
 #[derive(Debug)]
 pub struct Level {
     used: Padded<AtomicU64>,
@@ -31,7 +31,7 @@ impl Level {
             if more > self.limit {
                 return false;
             }
-            // ORDERING: AcqRel; pairs with the Release in `uncharge`: what was freed there may be used here.
+            // ORDERING: AcqRel; pairs with the Release in `uncharge`: what that thread freed may be used here.
             match self.used.compare_exchange_weak(used, more, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => used = now,
@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-/// Leaf to root: charged one after the other, and given back where one refuses.
+/// Three levels, leaf to root: charged one after the other, and undone where a level refuses.
 #[inline(always)]
 pub fn charge_path(path: [&Level; 3], n: u64) -> bool {
     for (i, level) in path.into_iter().enumerate() {
@@ -67,7 +67,7 @@ pub fn uncharge_path(path: [&Level; 3], n: u64) {
     path.into_iter().for_each(|level| level.uncharge(n));
 }
 
-/// Three levels in plain numbers: for a mutex.
+/// Three levels as plain numbers, for a mutex.
 #[derive(Debug)]
 pub struct Numbers {
     used: [u64; 3],
@@ -123,12 +123,12 @@ thread_local! {
     static FREE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One shared atomic below units that each thread keeps. A thread uses one of these at a time, and
-/// begins and ends with `leave`.
+/// One shared atomic below units that each thread caches. A thread uses one of these at a time; it calls `leave` before
+/// the first use and after the last.
 #[derive(Debug)]
 pub struct ThreadCached {
     shared: Level,
-    /// So many may a thread keep.
+    /// How many units a thread may cache.
     batch: u64,
 }
 
@@ -167,7 +167,7 @@ impl ThreadCached {
             FREE.set(half);
             return true;
         }
-        // Near the limit without a batch.
+        // Near the limit: take no batch.
         let fits = self.shared.charge(n - free);
         if fits {
             FREE.set(0);
@@ -181,12 +181,12 @@ impl ThreadCached {
         self.shared.uncharge(n);
     }
 
-    /// Gives back what this thread keeps: nobody else could.
+    /// Returns this thread's cached units, which no other thread can return.
     pub fn leave(&self) {
         self.give_back(FREE.get());
     }
 
-    /// What is charged, units that threads keep included.
+    /// The charged units, cached ones included.
     pub fn used(&self) -> u64 {
         self.shared.used()
     }

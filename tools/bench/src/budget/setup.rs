@@ -1,4 +1,4 @@
-//! Setup: accounts of each kind, and rows, as all cases of budgets make them.
+//! What all budget cases share: the names of the variants, accounts of each kind, and rows.
 
 use crate::measure::Measured;
 use std::fmt::Display;
@@ -8,30 +8,30 @@ use warmcore_percpu::{Backend, backend};
 use warmcore_results::{NOISY_ABOVE, Row};
 use warmcore_sys::affinity;
 
-/// Ours, on restartable sections: the default where they run.
+/// Warmcore on restartable sections: the default where they run.
 pub const RSEQ: &str = "warmcore rseq";
-/// Ours, one atomic word per stock: the strict one.
+/// Warmcore with one atomic word per stock: the strict kind.
 pub const ATOMIC_STOCKS: &str = "warmcore atomic";
-/// The published design, a lock in each stock: not offered to users, whose threads lose the CPU.
+/// The published design, a lock in each stock. Not offered to users: a thread that holds the lock may be preempted.
 pub const LOCK: &str = "warmcore lock (reference)";
-/// One number for all, charged by compare-and-swap below its limit.
+/// One atomic for all threads, charged by compare-and-swap below its limit.
 pub const ATOMIC: &str = "one shared atomic";
-/// Three of them, leaf to root, given back where one refuses.
+/// Three atomics, leaf to root, undone where one refuses.
 pub const ATOMICS: &str = "three atomics, leaf to root";
 pub const STD_MUTEX: &str = "std Mutex";
 pub const PARKING_LOT: &str = "parking_lot Mutex";
 /// Free units that only their own thread can reach.
 pub const CACHED: &str = "thread-cached, no drain";
 
-/// Far from every limit.
+/// A limit that is never reached.
 pub const LIMIT: u64 = 1 << 40;
 
-/// Whether restartable sections run here; without, the kind that uses them is left out.
+/// Whether restartable sections run here; otherwise the kind that needs them is left out.
 pub fn on_rseq() -> bool {
     matches!(backend(), Backend::Rseq(_))
 }
 
-/// The kind that others are compared with: the default one.
+/// The default kind, which the others are compared with.
 pub fn ours() -> &'static str {
     if on_rseq() { RSEQ } else { ATOMIC_STOCKS }
 }
@@ -40,13 +40,13 @@ pub fn default_kind() -> StockKind {
     if on_rseq() { StockKind::Rseq } else { StockKind::Atomic }
 }
 
-/// Leaves of one group of one root.
+/// Makes leaves of one group of one root.
 pub fn leaves(kind: StockKind, limit: u64, count: usize) -> Vec<Account> {
     let group = Account::root("root").limit(limit).kind(kind).build().child("group").limit(limit).build();
     (0..count).map(|_| group.child("leaf").limit(limit).build()).collect()
 }
 
-/// The same, where sections run.
+/// The same with [`StockKind::Rseq`], where restartable sections run.
 pub fn rseq_leaves(limit: u64, count: usize) -> Option<Vec<Account>> {
     on_rseq().then(|| leaves(StockKind::Rseq, limit, count))
 }
@@ -56,7 +56,7 @@ pub fn locked() -> Accounts<LockedStocks> {
     Accounts::new(LockedStocks::new(affinity::nr_cpu_ids() as u32))
 }
 
-/// As [`leaves`].
+/// As [`leaves`], with a lock in each stock.
 pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize) -> Vec<&Node> {
     let make = |parent, name: &str| {
         let plan =
@@ -67,7 +67,7 @@ pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize
     (0..count).map(|_| make(Some(group), "leaf")).collect()
 }
 
-/// Everything fits here: a refusal is a bug.
+/// Everything fits in these cases: a refusal is a bug.
 #[inline(always)]
 pub fn must<E: Display>(result: Result<(), E>) {
     if let Err(error) = result {
@@ -88,14 +88,14 @@ pub fn refused(error: &dyn Display) -> ! {
     panic!("what fits was refused: {error}")
 }
 
-/// Gives back what a measurement left charged, so that the accounts can go.
+/// Uncharges what a measurement left charged, so that the accounts can be removed.
 pub fn settle<'a>(accounts: impl IntoIterator<Item = &'a Account>) {
     for account in accounts {
         must(account.uncharge(account.exact_usage()));
     }
 }
 
-/// Times, the promises, then all other ratios over ours.
+/// The rows of a case: times, the promises, then all other ratios over Warmcore's default kind.
 pub fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
     let promised: Vec<Row> = promises.into_iter().flatten().collect();
     let is_promised = |row: &Row| promised.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over));
@@ -105,8 +105,8 @@ pub fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
     rows
 }
 
-/// A row whose median is another quantile of the samples, with the interval of that one by the same
-/// reasoning: the ranks of the binomial distribution, in its normal approximation.
+/// A row whose median is another quantile of the samples. Its interval follows from the ranks of the binomial distribution
+/// in its normal approximation, as that of a median.
 pub fn quantile_row(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Row {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,8 @@
-//! Swing: use that goes up and down, by less than a stock's room and by more.
+//! Usage that rises and falls, by less than a stock's capacity and by more.
 //!
-//! Model.   Charges of 1 up to the amplitude, then uncharges down to nothing, and again. Below the room a
-//!          stock serves all of it; above, every half room of charges or uncharges one goes up the
-//!          tree. One thread: nothing here is contended.
-//! Number.  A stock for charges of 1 has room for 511: of 4096 charges up, 16 go up the tree.
+//! Charges of 1 up to the amplitude, then uncharges down to zero, and again. Below the capacity the stock serves all of
+//! them; above it, one charge or uncharge goes up the tree for every half capacity. There is one thread, so nothing is
+//! contended. A stock for charges of 1 has a capacity of 511 units: of 4096 charges up, 16 go up the tree.
 
 use super::peers::*;
 use super::setup::*;
@@ -13,21 +12,21 @@ use warmcore_budget::StockKind;
 use warmcore_results::Row;
 use warmcore_sys::rseq::current_cpu;
 
-/// A quarter of the room.
+/// A quarter of the capacity.
 pub(super) const BELOW: u64 = 128;
-/// Eight times the room.
+/// Eight times the capacity.
 pub(super) const ABOVE: u64 = 4096;
-/// The room, for the thread's own units too.
+/// The capacity of a stock, and of the thread-cached peer.
 const ROOM: u64 = 511;
 
-/// Where a swing is. It goes on in the next slice.
+/// The state of a swing, which continues in the next slice.
 struct Swing {
     level: u64,
     is_up: bool,
 }
 
 impl Swing {
-    /// How many operations of one direction come next, of `left` at most; and whether they go up.
+    /// How many operations in one direction come next, at most `left`, and whether they are charges.
     fn next(&mut self, amplitude: u64, left: u64) -> (u64, bool) {
         let is_up = self.is_up;
         let run = left.min(if is_up { amplitude - self.level } else { self.level });

@@ -1,11 +1,9 @@
-//! Area: the 16 kB that a burst works on, and the ways to find the one to use.
+//! The 16 kB area that a burst works on, and the methods to find the area to use.
 //!
-//! Model.   A pass adds 1 to each byte of an area, on which the caller is alone meanwhile: by the
-//!          guard of a tenant; by a word beside the area where the id is only read (by CPU,
-//!          mm_cid), since whoever loses its CPU may meet another there.
-//! Number.  16 KiB in steps of 16 bytes: 1024 loads, adds and stores. The word costs about what a
-//!          guard does, 2 ns of 300.
-//! Writers. An area: who is alone on it.
+//! A pass adds 1 to each byte of an area, and needs exclusive access to it. A tenant's guard gives that. Where an id is
+//! only read (by CPU number, `mm_cid`), a preempted thread may meet another one on the same area, so a word beside the
+//! area serves as a lock; it costs about as much as a guard, 2 ns of 300. A pass over 16 KiB in steps of 16 bytes is 1024
+//! loads, adds and stores.
 
 use anyhow::Context;
 use bytemuck::Zeroable;
@@ -19,30 +17,30 @@ use warmcore_sys::{affinity, clock, rseq};
 use warmcore_tenant::Tenant;
 use warmcore_types::{Cid, CpuId};
 
-/// Indexed by the CPU's number: as many areas as CPUs, and always the own one.
+/// Indexed by the CPU's number: as many areas as CPUs, and always the CPU's own one.
 pub const BY_CPU: &str = "by cpu";
-/// Indexed by the kernel's id, of which the process has one set.
+/// Indexed by the kernel's id. The kernel has one set of ids per process.
 pub const MM_CID: &str = "mm_cid";
 
-/// As in the published program.
+/// The size of an area, as in the published program.
 pub const AREA_BYTES: usize = 16 << 10;
 
-/// What a burst works on.
+/// The data of a burst.
 #[derive(Zeroable)]
 #[repr(C, align(64))]
 pub struct Area(UnsafeCell<[u8; AREA_BYTES]>);
 
-// SAFETY: only `pass` touches the bytes, and its caller is alone on them.
+// SAFETY: only `pass` accesses the bytes, and its caller has exclusive access.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Adds 1 to every byte. The compiler makes vector instructions of it.
+    /// Adds 1 to every byte. The compiler vectorizes it.
     ///
     /// # Safety
-    /// Nobody else passes over this area meanwhile.
+    /// No other thread passes over this area meanwhile.
     #[inline(never)]
     pub unsafe fn pass(&self) {
-        // SAFETY: the caller is alone on it, and nobody else makes references.
+        // SAFETY: the caller has exclusive access, and no other code makes references.
         unsafe { &mut *self.0.get() }.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
     }
 }
@@ -59,14 +57,14 @@ pub enum Method {
 }
 
 impl Method {
-    /// All that this system has, in the order of the report.
+    /// All methods that this system offers, in the order of the report.
     pub fn all() -> Vec<Self> {
         let tenants = policy::ALL.into_iter().map(Self::Tenant);
         let kernel = rseq::mm_cid().map(|_| Self::MmCid);
         std::iter::once(Self::ByCpu).chain(tenants).chain(kernel).collect()
     }
 
-    /// As it stands in the rows.
+    /// The name, as in the rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::ByCpu => BY_CPU,
@@ -75,7 +73,7 @@ impl Method {
         }
     }
 
-    /// The way with this name.
+    /// The method with this name.
     pub fn named(name: &str) -> anyhow::Result<Self> {
         Self::all()
             .into_iter()
@@ -83,7 +81,7 @@ impl Method {
             .with_context(|| format!("no way is called {name}"))
     }
 
-    /// Fresh areas to be found this way.
+    /// Makes fresh areas for this method.
     pub fn areas(self) -> Areas {
         let words = || (0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicBool::new(false))).collect();
         match self {
@@ -98,17 +96,17 @@ impl Method {
     }
 }
 
-/// Areas of their own for one way.
+/// The areas of one method.
 pub enum Areas {
-    /// With a word that says whether somebody is in.
+    /// Each with a word that locks it.
     ByCpu(PerCpu<Area>, Vec<Padded<AtomicBool>>),
-    /// With the tenant whose ids they have.
+    /// Each belongs to an id of this tenant.
     Tenant(Tenant, PerCid<Area>),
-    /// With a word that says whether somebody is in.
+    /// Each with a word that locks it.
     MmCid(PerCid<Area>, Vec<Padded<AtomicBool>>),
 }
 
-/// What a burst ran on, and a moment at which it was alone there.
+/// The area of a burst, and a moment at which the burst had exclusive access to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ran {
     /// The area's number.
@@ -125,25 +123,25 @@ impl Areas {
         }
     }
 
-    /// Makes this thread a user of the tenant, as a thread of a process is one from its start.
+    /// Makes this thread a user of the tenant; for the kernel's ids a thread is one from its start.
     pub fn join(&self) {
         if let Self::Tenant(tenant, _) = self {
             drop(tenant.enter());
         }
     }
 
-    /// Writes every area that so many CPUs use, before anybody else is there.
+    /// Writes every area that this many CPUs use, before any burst runs.
     pub fn touch(&mut self, cpus: &[CpuId]) {
         let all = &Barrier::new(cpus.len());
         match &*self {
-            // Ids that were never handed out have no area: all are held at once.
+            // An id that was never given out has no area yet: hold all ids at once.
             Self::Tenant(tenant, areas) => std::thread::scope(|scope| {
                 for cpu in cpus {
                     scope.spawn(move || {
                         let _ = affinity::pin(*cpu);
                         let guard = tenant.enter();
                         all.wait();
-                        // SAFETY: the guard's id is nobody else's.
+                        // SAFETY: the guard holds the id exclusively.
                         unsafe { areas.owned_slot(&guard).pass() };
                         all.wait();
                     });
@@ -152,21 +150,21 @@ impl Areas {
             _ => {
                 let end = cpus.iter().map(|cpu| cpu.0 + 1).max().unwrap_or(0);
                 for area in (0..end).filter_map(|id| self.get(id)) {
-                    // SAFETY: nobody else has the areas.
+                    // SAFETY: no other thread has the areas yet.
                     unsafe { area.pass() };
                 }
             }
         }
     }
 
-    /// One pass over the area that is this thread's now.
+    /// One pass over the area that this thread finds now.
     #[inline]
     pub fn burst(&self) -> Ran {
         match self {
             Self::Tenant(tenant, areas) => {
                 let guard = tenant.enter();
                 let ran = Ran { area: guard.cid().0, at_ns: clock::now().0 };
-                // SAFETY: the guard's id is nobody else's, and the area is found by nothing else.
+                // SAFETY: the guard holds the id exclusively, and no other method finds this area.
                 unsafe { areas.owned_slot(&guard).pass() };
                 ran
             }
@@ -189,7 +187,7 @@ impl Areas {
             }
             let ran = Ran { area: id, at_ns: clock::now().0 };
             let area = self.get(id).expect("a slot for every id");
-            // SAFETY: the word says that nobody else is in.
+            // SAFETY: the locked word gives exclusive access.
             unsafe { area.pass() };
             word.store(false, Release);
             return ran;
@@ -214,9 +212,9 @@ mod tests {
                 areas.join();
                 let ran = areas.burst();
                 let area = areas.get(ran.area).unwrap();
-                // SAFETY: this thread is alone with them.
+                // SAFETY: this is the only thread that has the areas.
                 let bytes = unsafe { &*area.0.get() };
-                // On a third CPU it may run on an area that was not touched.
+                // A thread that migrates to a third CPU may run on an area that was not touched.
                 let passes =
                     if touched && cpus.len() == affinity::allowed().unwrap().len() { 2 } else { bytes[0] };
                 let same = bytes.iter().all(|byte| *byte == passes);

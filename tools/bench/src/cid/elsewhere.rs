@@ -1,10 +1,10 @@
-//! Elsewhere: entering on another CPU than last time, under the tenant's lock.
+//! Entering a tenant on another CPU than last time, under the tenant's lock.
 //!
-//! Model.   The decider alone, told the CPUs: 384 of them, 64 users that all move, 64 others whose ids
-//!          stay in use. Each way that an entry can be decided has a set-up that is not timed, then
-//!          64 entries that are, each with its leave. The tenant's own counts must say that every
-//!          one went that way.
-//! Number.  64 entries of 20 to 30 ns, all of it in the cache: 2 µs between two readings of the clock.
+//! The id allocator runs alone, with CPU numbers as arguments: 384 CPUs, 64 users that all move, and 64 others whose ids
+//! stay in use. For each way in which an entry can be decided there is a set-up, which is not timed, then 64 timed entries,
+//! each with its leave. The tenant's own counts must show that every entry was decided that way.
+//!
+//! 64 entries take 20 to 30 ns each, with all data in the cache: 2 µs between two readings of the clock.
 
 use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
@@ -16,25 +16,25 @@ use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: u32 = 384;
 const MOVERS: u32 = 64;
-/// Where others stay, with their ids.
+/// The first CPU of the users that stay where they are.
 const OTHERS_FROM: u32 = 256;
-/// The lock, a look at two pcpu_cids and a bitmap.
+/// The time for the lock, reading two per-CPU words, and a bitmap.
 const NS_MAX: f64 = 200.0;
 /// Set-ups in a round.
 const BATCHES: usize = 12;
 
 type BenchIds = Ids<Box<[PcpuCid]>>;
 
-/// A way for an entry to be decided.
+/// A way in which an entry can be decided.
 struct Path {
     name: &'static str,
-    /// Users beside movers and others, that only raise the bound.
+    /// Further users that never enter and only raise the bound on ids.
     idle: u32,
-    /// Brings all to where the next move goes that way.
+    /// Brings all users to where the next move is decided this way.
     prepare: fn(&mut EnterBench),
-    /// Where mover `i` goes.
+    /// The CPU that mover `i` goes to.
     to: fn(u32) -> u32,
-    /// How often the counts say that it went that way.
+    /// How many entries the counts say were decided this way.
     count: fn(&Stats) -> u64,
 }
 
@@ -69,7 +69,7 @@ const PATHS: [Path; 5] = [
         name: "the id is freed, the recent one taken",
         idle: 64,
         prepare: |bench| {
-            // The destinations remember ids that nobody has.
+            // The destinations remember ids that are free.
             bench.forget();
             bench.go(|i| 64 + i);
             bench.forget();
@@ -106,21 +106,21 @@ impl EnterBench {
         ids.leave(held, user);
     }
 
-    /// The movers enter and leave there.
+    /// The movers enter and leave on these CPUs.
     fn go(&mut self, to: fn(u32) -> u32) {
         for (i, user) in self.movers.iter_mut().enumerate() {
             Self::visit(&self.ids, user, to(i as u32));
         }
     }
 
-    /// The others use theirs.
+    /// The other users enter and leave on their own CPUs.
     fn stay(&mut self) {
         for (i, user) in self.others.iter_mut().enumerate() {
             Self::visit(&self.ids, user, OTHERS_FROM + i as u32);
         }
     }
 
-    /// The movers' ids are taken back; the CPUs remember them.
+    /// Two compactions take the movers' ids back; the CPUs remember them.
     fn forget(&mut self) {
         for _ in 0..2 {
             self.stay();
@@ -138,7 +138,7 @@ impl EnterBench {
     }
 }
 
-/// One set-up: ns for all its entries, and how many went that way.
+/// One set-up and its entries: their time in ns, and how many were decided this way.
 fn batch(path: &Path) -> (u64, u64) {
     let mut bench = EnterBench::new(path.idle);
     (path.prepare)(&mut bench);

@@ -1,10 +1,8 @@
-//! Hand-over: two CPUs that run bursts strictly in turn, without a pause.
+//! Two CPUs that run bursts strictly in alternation, without a pause.
 //!
-//! Model.   One runs a burst and raises a flag, the other sees it, runs its own and lowers it. A time
-//!          is half of such a turn: one burst and one hand-over of the flag. Where both use one
-//!          area, its 256 lines travel with the flag.
-//! Number.  A burst of 0.3 µs and a hand-over of 0.1 µs, if each CPU has its own area.
-//! Writers. The flag: both, each when it is its turn.
+//! One runs a burst and sets a flag; the other reads it, runs its own burst and clears it. A time is half of such a cycle:
+//! one burst and one transfer of the flag's cache line. Where both use one area, its 256 lines travel with the flag. With
+//! an area for each CPU that is a burst of 0.3 µs and a transfer of 0.1 µs.
 
 use super::area::{BY_CPU, Method};
 use crate::case::CaseCtx;
@@ -14,7 +12,7 @@ use warmcore_line::Padded;
 use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 
-/// More would mean that ids cost something while they stay.
+/// A larger ratio would mean that ids cost something although they stay.
 const OVER_BY_CPU_MAX: f64 = 1.05;
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
@@ -24,7 +22,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         let turns = move |n: u64| {
             for _ in 0..n.div_ceil(2) {
                 areas.burst();
-                // ORDERING: Release and Acquire, both ways: a turn begins when the last one ended.
+                // ORDERING: Release and Acquire, both ways: a burst begins after the other CPU's has ended.
                 theirs.store(true, Release);
                 while theirs.load(Acquire) {
                     std::hint::spin_loop();

@@ -1,10 +1,9 @@
-//! HeldCid: how many ids a tenant of four threads has on a machine of 384 CPUs.
+//! How many ids a tenant of four threads holds on a machine of 384 CPUs.
 //!
-//! Model.   Random interleavings of entering, leaving, moving and compacting, the decider alone. At
-//!          times whoever runs leaves and enters again, and a compaction passes: then the ids held
-//!          are counted. Threads prefer eight CPUs, so that they meet there too. Ids of who met
-//!          somebody (overflow) are above and aside. Deterministic: the rows are exact.
-//! Number.  4000 interleavings of 300 steps: 0.3 s.
+//! Random interleavings of entering, leaving, moving and compacting, with the id allocator alone. At times all running
+//! threads leave and enter again and a compaction passes; then the held ids are counted. Threads prefer eight CPUs, so
+//! that they meet there. A thread that finds its CPU's id in use gets an overflow id, which is not counted. The rows are
+//! deterministic. 4000 interleavings of 300 steps take 0.3 s.
 
 use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
@@ -17,16 +16,16 @@ use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: usize = 384;
 const FAVOURITES: usize = 8;
-/// So many run at once, so many ids are needed.
+/// This many threads run at once, so this many ids are needed.
 const THREADS: u32 = 4;
 const STEPS: usize = 300;
 
-/// What one interleaving came to.
+/// The result of one interleaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Found {
     /// The most ids held at any of the counts.
     held: u32,
-    /// One more than the highest id ever: so many slots may have been touched.
+    /// One more than the highest id ever given out: as many slots may have been touched.
     slots: u32,
 }
 
@@ -42,7 +41,7 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
         match rng.usize(..16) {
             0 => _ = ids.compact(),
             1 => {
-                // Everybody who runs enters anew, and a compaction passes.
+                // Every running thread enters again, and a compaction passes.
                 for (user, cpu, holds) in &mut threads {
                     if let Some(held) = holds.take() {
                         ids.leave(held, user);

@@ -1,15 +1,15 @@
-//! Intermittent: bursts of work with pauses between, the published program made anew.
+//! Bursts of work with pauses between them: the published program written anew.
 //!
-//! Model.   One thread per CPU, pinned, numbered in a random order. All start together; thread k
-//!          sleeps k × delay, passes 20 000 times over its area to warm it, then five times more,
-//!          timed, with a pause of delay × threads before each but the first. The id is asked for
-//!          anew at each pass. So one timed pass in five is always hot, and a CPU pauses delay ×
-//!          threads, not delay. Each round of each way is a process of its own, with fresh areas.
-//! Number.  200 ms, 2 threads: pauses of 400 ms, 1.8 s a round. At most four CPUs take part, spread
-//!          over all that are allowed: more would mean longer pauses, and hours.
-//! Source.  The program behind the published tables; see `run/cid.rs`. There the pool is a private
-//!          mapping of a file, here it is private memory: both take page faults at the first
-//!          write. The pause after the last pass is left out: nothing is timed after it.
+//! One thread per CPU, pinned, numbered in a random order. All start together. Thread k sleeps k × delay, passes 20 000
+//! times over its area to warm it, and then five times more, timed, with a pause of delay × threads before each timed pass
+//! but the first. It asks for the id anew at each pass. So one timed pass in five is always warm, and a CPU pauses for
+//! delay × threads, not for delay. Each round of each method is a process of its own, with fresh areas.
+//!
+//! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over all
+//! allowed ones: more would mean longer pauses, and hours.
+//!
+//! Source: the program behind the published tables; see `cid.rs`. Its pool is a private mapping of a file, here it is
+//! private memory; both fault at the first write. The pause after the last pass is left out: nothing is timed after it.
 
 use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
@@ -35,36 +35,36 @@ const THREADS_MAX: usize = 4;
 /// A debug build takes 50 times as long for a pass, and its times mean nothing anyway.
 const WARM_PASSES: u64 = if cfg!(debug_assertions) { 200 } else { 20_000 };
 const TIMED_PASSES: u32 = 5;
-/// From here on cache-local ids are promised to stay: who pauses for less keeps its id anyway.
+/// Pauses from here on carry the promise that cache-local ids stay: with a shorter pause every policy keeps the id.
 const PROMISED_FROM_MS: u64 = 100;
-/// A step of the progress bar; those of other cases are as long.
+/// One step of the progress bar, as long as a round of another case.
 const STEP_MS: u64 = 10;
 
 /// One run of the program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// As it stands in the rows.
+    /// The method's name, as in the rows.
     pub method: String,
-    /// The delay.
+    /// The delay, in ms.
     pub delay_ms: u64,
     /// Whether every area that may be used was written before.
     pub touched: bool,
-    /// From which the threads' order comes.
+    /// The seed of the threads' order.
     pub seed: u64,
 }
 
 /// A timed pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// From 0; before all but that one there was a pause.
+    /// Its number, from 0; there was a pause before all but the first.
     pub pass: u32,
     /// How long it took.
     pub ns: u64,
-    /// Of that, until it was alone on its area.
+    /// Of that, the time until the thread had exclusive access to its area.
     pub enter_ns: u64,
     /// Page faults meanwhile.
     pub faults: u64,
-    /// Whose its area was.
+    /// Which CPU used the area last.
     pub whose: Whose,
 }
 
@@ -75,7 +75,7 @@ fn cpus() -> anyhow::Result<Vec<CpuId>> {
     Ok((0..n).map(|i| allowed[i * allowed.len() / n]).collect())
 }
 
-/// What a thread did: its visits, and of the last of them what was timed, still nobody's.
+/// What a thread did: its visits, and the timed passes among the last of them, whose owner is not known yet.
 type Done = (Vec<Visit>, Vec<(usize, Timed)>);
 
 impl Part for Round {
@@ -88,7 +88,7 @@ impl Part for Round {
 }
 
 impl Round {
-    /// Runs it in this process, which has nothing else to do.
+    /// Runs the program in this process, which does nothing else.
     pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Rng::with_seed(self.seed).shuffle(&mut cpus);
@@ -104,7 +104,7 @@ impl Round {
             all.wait();
             std::thread::sleep(delay * k as u32);
             let done = bursts(cpu, areas, delay * cpus.len() as u32);
-            // The number of threads stays the same until the last one is done.
+            // The number of threads stays the same until the last thread has finished.
             all.wait();
             done
         };
@@ -127,13 +127,13 @@ impl Round {
     }
 }
 
-/// A thread's part, once it is its turn.
+/// A thread's part, after its initial sleep.
 fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Result<Done> {
     let mut visits: Vec<Visit> = Vec::with_capacity(64);
     let visit = |ran: super::area::Ran| Visit { cpu: cpu.0, area: ran.area, at_ns: ran.at_ns };
     for _ in 0..WARM_PASSES {
         let now = visit(areas.burst());
-        // Of passes over the same area the first and the last are enough to know whose it is.
+        // Of consecutive passes over the same area the first and the last are enough to determine its last user.
         match &mut visits[..] {
             [.., before, last] if before.area == now.area && last.area == now.area => *last = now,
             _ => visits.push(now),
@@ -145,7 +145,7 @@ fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Re
             std::thread::sleep(pause);
         }
         let before = map::page_faults()?;
-        // Not `clock` alone: `Instant` waits until the work before it is done.
+        // Not `clock` alone: `Instant` waits until earlier instructions have finished.
         let (began, asked) = (Instant::now(), clock::now());
         let ran = areas.burst();
         let ns = began.elapsed().as_nanos() as u64;
@@ -161,21 +161,21 @@ fn rounds(effort: Effort) -> impl Iterator<Item = (u64, usize)> {
     DELAYS.into_iter().map(move |(delay, full, short)| (delay, if quick { short } else { full }))
 }
 
-/// How many steps of the progress bar one round is.
+/// By how many steps one round moves the progress bar.
 fn steps_each(delay_ms: u64, threads: usize) -> u64 {
     let threads = threads as u64;
     let sleeps = delay_ms * (threads - 1) + delay_ms * threads * u64::from(TIMED_PASSES - 1);
     (sleeps / STEP_MS).max(1) + 2
 }
 
-/// How many steps the case is.
+/// By how many steps the case moves the progress bar.
 pub(super) fn steps(effort: Effort) -> u64 {
     let threads = cpus().map_or(1, |cpus| cpus.len());
     let variants = 2 * Method::all().len() as u64;
     rounds(effort).map(|(delay, rounds)| rounds as u64 * variants * steps_each(delay, threads)).sum()
 }
 
-/// A way and whether its areas are written before, and what each of its rounds timed.
+/// A method, whether its areas are written before, and the timed passes of each of its rounds.
 type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 
 /// The case.
@@ -194,7 +194,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
                 let method = (*method).to_owned();
                 let part = Round { method, delay_ms, touched: *touched, seed };
                 let Some(timed) = part::ask(&part)? else {
-                    // The pauses that were finished are whole.
+                    // Interrupted: the delays that are finished are complete.
                     return Ok((!rows.is_empty()).then_some(rows));
                 };
                 measured.push(timed);

@@ -1,10 +1,10 @@
-//! Memory: what ten thousand tenants cost before they have data, and with a little of it.
+//! The memory of ten thousand tenants without data, and with a little of it.
 //!
-//! Model.   Every thread enters every tenant once, on a CPU of its own, and stays. What the process has
-//!          in memory then, less what it had before the first tenant, over their number: records of
-//!          threads, registry and allocator included. Each kind in a process of its own.
-//! Number.  A slot for each of 384 CPUs, padded: 48 KiB a tenant, and 480 MiB for ten thousand.
-//! Source.  proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
+//! Every thread enters every tenant once, on a CPU of its own, and stays alive. The result is the growth of the process
+//! since before the first tenant, divided by their number: records of threads, registry and allocator included. Each kind
+//! runs in a process of its own. A padded slot for each of 384 CPUs would be 48 KiB a tenant, 480 MiB for ten thousand.
+//!
+//! Source: proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
 
 use crate::case::CaseCtx;
 use crate::part::{self, Part};
@@ -22,14 +22,14 @@ use warmcore_sys::affinity;
 use warmcore_tenant::Tenant;
 use warmcore_types::CpuId;
 
-/// What a tenant may take before it has data.
+/// The memory that a tenant without data may take.
 const BYTES_MAX: f64 = 4096.0;
 const TENANTS: usize = 10_000;
 const CPUS: u32 = 384;
-/// One thread per CPU, but not hundreds of them.
+/// One thread per CPU, up to this many.
 const THREADS_MAX: usize = 8;
 
-/// So many of one kind.
+/// How many of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
     kind: DataKind,
@@ -38,9 +38,9 @@ pub struct Many {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum DataKind {
-    /// As on a machine of so many CPU numbers; 0: as here.
+    /// Tenants, as on a machine of this many CPU numbers; 0: as on this one.
     Tenants { cpus: u32 },
-    /// The same as here, and a slot of 64 bytes written by each thread.
+    /// Tenants as on this machine, with a slot of 64 bytes written by each thread.
     WithData,
     /// A slot per thread.
     ThreadLocals,
@@ -48,7 +48,7 @@ enum DataKind {
     FreeSets,
 }
 
-/// Data of a line.
+/// One cache line of data.
 #[derive(Zeroable)]
 #[allow(dead_code, reason = "the rest is there to take room")]
 struct Data {
@@ -66,7 +66,7 @@ impl Part for Many {
 }
 
 impl Many {
-    /// Makes and uses them; bytes of memory for each.
+    /// Makes and uses them; returns the bytes of memory for each.
     pub fn bytes_each(self) -> anyhow::Result<f64> {
         let n = self.number;
         match self.kind {
@@ -83,7 +83,7 @@ impl Many {
                     let data: PerCid<Data> = tenant.data();
                     (tenant, data)
                 };
-                // Under guards at the same time, so that each thread has an id of its own.
+                // All threads hold their guards at the same time, so that each has an id of its own.
                 grown(n, build, |(tenant, data), all| {
                     let guard = tenant.enter();
                     all.wait();
@@ -113,7 +113,7 @@ impl Many {
     }
 }
 
-/// Bytes by which the process grew for each of `n` things that all threads used.
+/// The bytes by which the process grew for each of `n` things that all threads used.
 fn grown<T: Send + Sync>(
     n: usize,
     make: impl Fn(usize) -> T,
@@ -126,13 +126,13 @@ fn grown<T: Send + Sync>(
         for cpu in &cpus {
             let (all, users, things, use_it) = (&all, &users, &things, &use_it);
             scope.spawn(move || {
-                // Not pinned, it would use fewer CPUs and less memory; the kernel spreads two.
+                // An error is ignored: unpinned threads would use fewer CPUs and less memory, but the scheduler spreads two.
                 let _ = affinity::pin(*cpu);
                 all.wait();
                 all.wait();
                 things.get().into_iter().flatten().for_each(|thing| use_it(thing, users));
                 all.wait();
-                // Measured meanwhile: a thread that ends gives its records back.
+                // Measured while the threads live: a thread that ends frees its records.
                 all.wait();
             });
         }
@@ -155,7 +155,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         ("warmcore tenants, 8192 CPUs", many(DataKind::Tenants { cpus: 8192 }), false),
         ("warmcore tenants, and 64 bytes of data on each CPU", many(DataKind::WithData), false),
         ("thread_local crate, a padded word per thread", many(DataKind::ThreadLocals), false),
-        // Fewer: ten thousand would not fit everywhere, and each takes the same.
+        // Fewer: ten thousand would not fit in the memory of every machine, and each takes the same.
         (
             "Mutex<BTreeSet> and a padded word, 384 CPUs",
             Many { kind: DataKind::FreeSets, number: TENANTS / 10 },

@@ -1,9 +1,8 @@
-//! Shares: on whose data bursts ran.
+//! On whose data bursts ran.
 //!
-//! Model.   An area belongs to the CPU whose burst was the last on it, warm passes included. A burst
-//!          finds its *own* area, a *foreign* one that another CPU used last, or a *fresh* one that
-//!          no burst used yet. The three are all there is.
-//! Number.  Two CPUs that take turns on one area: all foreign. Each on its own: all own.
+//! An area belongs to the CPU whose burst ran on it last, warm passes included. A burst finds its *own* area, a *foreign*
+//! one that another CPU used last, or a *fresh* one that no burst has used. Two CPUs that alternate on one area find only
+//! foreign ones; each on an area of its own finds only its own.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -12,26 +11,26 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
-    /// This CPU was the last on it.
+    /// This CPU used it last.
     Own,
-    /// Another CPU was.
+    /// Another CPU used it last.
     Foreign,
-    /// Nobody was there yet.
+    /// No burst has used it.
     Fresh,
 }
 
-/// Where a burst ran, on what, and when it was there.
+/// Where a burst ran, on which area, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// The CPU's number.
     pub cpu: u32,
     /// The area's number.
     pub area: u32,
-    /// A moment at which it was alone on the area.
+    /// A moment at which the burst had exclusive access to the area.
     pub at_ns: u64,
 }
 
-/// For each visit, in the order given, whose its area was.
+/// For each visit, in the given order, whose its area was.
 pub fn whose(visits: &[Visit]) -> Vec<Whose> {
     let mut order: Vec<usize> = (0..visits.len()).collect();
     order.sort_by_key(|i| visits[*i].at_ns);
@@ -47,7 +46,7 @@ pub fn whose(visits: &[Visit]) -> Vec<Whose> {
     found
 }
 
-/// How many of them are `which`, in percent.
+/// The share of `which`, in percent.
 pub fn percent(found: impl Iterator<Item = Whose> + Clone, which: Whose) -> f64 {
     let all = found.clone().count().max(1);
     found.filter(|whose| *whose == which).count() as f64 * 100.0 / all as f64

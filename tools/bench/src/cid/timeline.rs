@@ -1,9 +1,8 @@
-//! Timeline: which id each CPU has over time, in the published schedule, for a picture.
+//! Which id each CPU has over time, in the published schedule, for a picture.
 //!
-//! Model.   Eight CPUs, the decider alone, time imagined. Thread k begins at k × 200 ms with a burst of
-//!          20 ms and comes back for a moment every 8 × 200 ms; a compaction passes every 100 ms.
-//!          Three policies see the same world. Deterministic: rows and picture are exact.
-//! Number.  12 s: 56 bursts after a pause. Drawn as 64 marks and the bands where ids were kept.
+//! Eight CPUs, the id allocator alone, a simulated clock. Thread k begins at k × 200 ms with a burst of 20 ms and comes
+//! back for an instant every 8 × 200 ms; a compaction passes every 100 ms. Three policies run the same schedule. Rows and
+//! picture are deterministic. In 12 s there are 56 bursts after a pause, drawn as 64 marks, with bands where CPUs keep ids.
 
 use super::shares::{Visit, Whose, percent, whose};
 use crate::case::CaseCtx;
@@ -25,10 +24,10 @@ const COMPACTION_MS: u32 = 100;
 /// Compactions fall between bursts, not on them.
 const COMPACTION_AT_MS: u32 = 50;
 
-/// Those that are told apart by what they do after a pause, the plainest first.
+/// Policies that differ in what they do after a pause, the simplest first.
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
-/// What happens at a moment, in the order in which it does.
+/// An event. Events of the same moment happen in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Leave(u32),
@@ -42,17 +41,17 @@ fn schedule() -> Vec<(u32, Event)> {
     for (k, cpu) in ORDER.into_iter().enumerate() {
         let first = k as u32 * DELAY_MS;
         events.extend([(first, Event::Enter(cpu)), (first + WARM_MS, Event::Leave(cpu))]);
-        // A moment is a moment: it leaves before time goes on.
+        // A visit takes no time: the thread leaves at the moment at which it entered.
         let again = (first + WARM_MS + CPUS * DELAY_MS..END_MS).step_by((CPUS * DELAY_MS) as usize);
         events.extend(again.flat_map(|at| [(at, Event::Enter(cpu)), (at, Event::Leave(cpu))]));
     }
     events.extend((COMPACTION_AT_MS..END_MS).step_by(COMPACTION_MS as usize).map(|at| (at, Event::Compact)));
-    // Stable, so that who enters and leaves at one moment does it in that order.
+    // A stable sort, so that a thread that enters and leaves at one moment does so in that order.
     events.sort_by_key(|(at, _)| *at);
     events
 }
 
-/// What a policy does with the schedule, and whose area each burst after a pause found.
+/// Runs the schedule under a policy: its timeline, and whose area each burst after a pause found.
 fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
     let ids = Ids::new(pcpu_cids(CPUS), 1, policy);
     let all: CpuSet = (0..CPUS).map(CpuId).collect();
@@ -82,7 +81,7 @@ fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
             }
             Event::Compact => _ = ids.compact(),
         }
-        // What each CPU keeps from here on: the last span goes on, or ended, or another begins.
+        // The ids that CPUs keep from now on: a span continues, or ended, or a new one begins.
         for lane in &mut lanes {
             let now = ids.at(CpuId(lane.cpu)).map(|(cid, _)| cid.0);
             match (lane.kept.last_mut().filter(|span| span.to_ms == END_MS), now) {

@@ -1,8 +1,7 @@
-//! Client: the process that sends the requests, as the measuring process sees it.
+//! The client process, as the measuring process uses it.
 //!
-//! Model.   This same program, run once for all cases, with nothing under way between two commands. It ends when
-//!          its stdin is closed, which is when this process ends.
-//! Number.  A command and its answer are 50 µs, outside of what is timed.
+//! It is this same program, started once for all cases; between two commands no request is under way. It ends when its
+//! stdin is closed, which happens when this process ends. A command and its answer take 50 µs, outside of what is timed.
 
 use super::load::{LoadCommand, PART, Seen};
 use crate::part::COMMAND;
@@ -10,7 +9,7 @@ use anyhow::Context;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The client.
+/// The client process.
 pub struct Client {
     asking: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -19,7 +18,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts it.
+    /// Starts the process.
     pub fn start() -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(COMMAND).arg(serde_json::json!({ PART: null }).to_string());
@@ -29,14 +28,14 @@ impl Client {
         Ok(Self { asking: child.stdin.take(), answers, child, opened: 0 })
     }
 
-    /// Connects to a server. Says the number by which to ask it.
+    /// Connects to a server. Returns the number by which later commands name it.
     pub fn open(&mut self, open: LoadCommand) -> anyhow::Result<usize> {
         self.ask(&open)?;
         self.opened += 1;
         Ok(self.opened - 1)
     }
 
-    /// Has it do something.
+    /// Sends a command and waits for its answer.
     pub fn ask(&mut self, say: &LoadCommand) -> anyhow::Result<Seen> {
         let asking = self.asking.as_mut().context("the client has ended")?;
         writeln!(asking, "{}", serde_json::to_string(say)?)?;
@@ -50,7 +49,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Its stdin is closed, whereupon it ends.
+        // Closes its stdin, which ends it.
         self.asking = None;
         let _ = self.child.wait();
     }

@@ -1,11 +1,11 @@
-//! Handler: what the servers answer, and how a client knows that an answer is right.
+//! What the servers answer, and how a client checks an answer.
 //!
-//! Model.   A connection is one future, the same on every runtime: hyper's HTTP/1 over a socket, with one of four
-//!          services. What an answer has to be follows from the request and from how many came before it on its
-//!          connection, so a client checks each one without doing the work over again.
-//! Number.  64 KiB written and summed: some 10 µs; a chase through 256 KiB: 16 µs in the core's own cache, 55 to
-//!          160 after a move.
-//! Writers. A connection's state: its own task, in whichever thread runs it.
+//! A connection is one future, the same on every runtime: hyper's HTTP/1 over a socket, with one of four services. The
+//! right answer follows from the request and from the number of requests before it on the connection, so a client checks
+//! each one without doing the work again. Writing and summing 64 KiB takes some 10 µs; a chase through 256 KiB takes 16 µs
+//! in the core's own cache and 55 to 160 µs after the task has moved.
+//!
+//! A connection's state is written by its own task, on whichever thread that runs.
 
 use axum::Router;
 use axum::routing::get;
@@ -32,9 +32,9 @@ const STATE_LINES: usize = 256 * 1024 / LINE_BYTES;
 /// What a server does for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handler {
-    /// Nothing, by hyper alone.
+    /// No work, with hyper alone.
     Hello,
-    /// Nothing, through axum's router.
+    /// No work, through axum's router.
     Axum,
     /// Fills 64 KiB and sums them up.
     Compute,
@@ -48,7 +48,7 @@ impl Handler {
         if self == Self::Compute { format!("/{number}") } else { "/".to_owned() }
     }
 
-    /// The body that answers it, as the `nth` on its connection, counted from 1.
+    /// The body of the right answer to the `nth` request of a connection, counted from 1.
     pub fn answer(self, number: u64, nth: u64) -> String {
         match self {
             Self::Hello | Self::Axum => HELLO.to_owned(),
@@ -76,7 +76,7 @@ where
     I: Read + Write + Unpin + Send + 'static,
 {
     let http = Builder::new();
-    // A client that goes away is no matter of the server's; the client says what it missed.
+    // An error is ignored: the client reports what it missed.
     let _ = match handler {
         Handler::Hello => http.serve_connection(io, service_fn(|_| answer(HELLO))).await,
         Handler::Axum => http.serve_connection(io, TowerToHyperService::new(router())).await,
@@ -94,23 +94,23 @@ fn answer(body: impl Into<Bytes>) -> impl Future<Output = Answer> {
     ready(Ok(Response::new(Full::new(body.into()))))
 }
 
-/// One router for all, cloned for each connection, as `axum::serve` does it.
+/// One router for all connections, cloned for each, as `axum::serve` does it.
 fn router() -> Router {
     static ROUTER: OnceLock<Router> = OnceLock::new();
     ROUTER.get_or_init(|| Router::new().route("/", get(|| async { HELLO }))).clone()
 }
 
-/// A page that is made for one request and dropped with it.
+/// A page that is made for one request and dropped after it.
 fn compute(request: &Request<Incoming>) -> String {
     let number: u64 = request.uri().path()[1..].parse().unwrap_or(0);
     let first = number.wrapping_mul(FACTOR);
     let mut page: Vec<u64> = (0..PAGE_WORDS as u64).map(|i| first.wrapping_add(i)).collect();
-    // Without this the sum would be a formula and the page would never be written.
+    // Without this the compiler would replace the sum by a formula and never write the page.
     black_box(&mut page);
     checksum(page.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)))
 }
 
-/// A line of a state. Both fields: written by the connection's task alone; atomic so that a service can have it.
+/// A line of a state. Both fields are written by the connection's task alone; atomic so that a service can own it.
 #[repr(C, align(64))]
 struct Line {
     next: AtomicU32,
@@ -119,7 +119,7 @@ struct Line {
 
 const _: () = assert!(size_of::<Line>() == LINE_BYTES);
 
-/// What a connection keeps.
+/// The data that a connection keeps.
 struct State(Vec<Line>);
 
 impl State {

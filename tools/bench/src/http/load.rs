@@ -1,14 +1,14 @@
-//! Load: requests over keep-alive connections, from a process of its own, every answer checked.
+//! Requests over keep-alive connections, from a process of its own, with every answer checked.
 //!
-//! Model.   A thread per CPU, each with its share of a server's connections and one epoll instance for them. A
-//!          connection has one request under way; the next goes out when the answer is there (a closed loop, as
-//!          `wrk` has it: a server that is slow is asked less, and what a request would have waited before it was
-//!          sent is not seen). Between slices nothing is under way and the connections stay. An unruly client
-//!          cuts its requests in two, and now and then starts a connection afresh.
-//! Number.  A request costs the client some 3 µs of CPU, most of it in the kernel: with two CPUs for both sides the
-//!          rates are of both sides together.
-//! Writers. A connection: its thread. Commands come as lines of JSON on stdin, answers go to stdout.
-//! Source.  wrk's loop; HdrHistogram for the times, three digits.
+//! A thread per CPU has its share of a server's connections and one epoll instance for them. A connection has one request
+//! under way; the next one is sent when the answer is there. This is a closed loop, as wrk's: a slow server gets fewer
+//! requests, and the time that a request would have waited before it was sent is not seen. Between slices no request is
+//! under way and the connections stay open. An unruly client splits its requests in two and sometimes reconnects.
+//!
+//! A request costs the client some 3 µs of CPU, most of it in the kernel: with two CPUs for both sides, the rates are of
+//! both sides together. Commands arrive as lines of JSON on stdin; answers go to stdout.
+//!
+//! Source: wrk's loop; HdrHistogram for the times, three digits.
 
 use super::handler::Handler;
 use crate::runtimes::cpus;
@@ -21,54 +21,54 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use warmcore_sys::clock;
 
-/// The name of the part that answers [`LoadCommand`]s, for as long as there are any on stdin.
+/// The name of the part that executes the [`LoadCommand`]s on stdin until stdin is closed.
 pub const PART: &str = "HttpLoad";
 
-/// What a client is asked to do.
+/// A command to the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LoadCommand {
-    /// Connects to a server, which is the next one; the first has the number 0.
+    /// Connect to a server. Servers are numbered in this order, from 0.
     Open {
-        /// Its port on this machine.
+        /// The server's port on this machine.
         port: u16,
-        /// What it does.
+        /// The server's handler.
         handler: Handler,
         /// How many connections.
         connections: usize,
-        /// Cuts requests in two, and starts afresh after so many requests.
+        /// Split requests in two, and reconnect after this many requests.
         afresh_after: Option<u64>,
     },
-    /// Asks a server for a while.
+    /// Send requests to a server for a while.
     Run {
-        /// Its number.
+        /// The server's number.
         server: usize,
-        /// Until it counts.
+        /// How long before answers count.
         warm_ns: u64,
-        /// While it counts.
+        /// How long answers count.
         measure_ns: u64,
     },
 }
 
-/// What came of it.
+/// The result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Answers per second while it counted.
+    /// Answers per second, while they counted.
     pub per_second: f64,
-    /// Half of the answers took at most so long.
+    /// The median time of an answer, in ns.
     pub p50_ns: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1000.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// All right answers, those before and after it counted included.
+    /// All right answers, uncounted ones included.
     pub answers: u64,
     /// Wrong answers, and connections that broke.
     pub errors: u64,
-    /// The first of them.
+    /// The first error.
     pub error: Option<String>,
 }
 
-/// The client's whole life: until stdin is closed.
+/// Executes commands until stdin is closed: the client process.
 pub fn serve() -> anyhow::Result<()> {
     let mut servers: Vec<Vec<Share>> = Vec::new();
     for line in std::io::stdin().lines() {
@@ -132,7 +132,7 @@ impl Counted {
     }
 }
 
-/// How a server is asked.
+/// How requests are sent to a server.
 #[derive(Debug, Clone, Copy)]
 struct Manner {
     port: u16,
@@ -147,9 +147,9 @@ struct Share {
     connections: Vec<Connection>,
 }
 
-/// A server that says nothing for so long is broken.
+/// A server that does not answer for this long is broken.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// A server with so many errors in a slice is, too.
+/// So is a server with this many errors in a slice.
 const ERRORS_MAX: u64 = 1000;
 
 impl Share {
@@ -213,7 +213,7 @@ struct Connection {
     socket: mio::net::TcpStream,
     is_waiting: bool,
     sent_at: u64,
-    /// Of the request under way: a number of its own, and which it is on this connection.
+    /// The request under way: its number, and its position on this connection.
     number: u64,
     nth: u64,
     request: Vec<u8>,
@@ -243,9 +243,9 @@ impl Connection {
         })
     }
 
-    /// A request is far smaller than a socket's buffer, which is empty: it is written at once or the server is gone.
+    /// A request is far smaller than the socket's empty buffer: the write completes at once or the server is gone.
     fn send(&mut self, manner: Manner) -> anyhow::Result<()> {
-        // Any step will do that makes the paths differ in length.
+        // Any step works that makes the paths differ in length.
         self.number = (self.number + 1) * 7 % 1_000_003;
         self.nth += 1;
         self.request.clear();
@@ -257,7 +257,7 @@ impl Connection {
         for piece in [head, rest].into_iter().filter(|piece| !piece.is_empty()) {
             match self.socket.write(piece) {
                 Ok(n) => anyhow::ensure!(n == piece.len(), "a request was written in part"),
-                // It is told as a broken connection when its answer is read for.
+                // The read of its answer reports the broken connection.
                 Err(error) if error.kind() != ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error).context("a request can't be written"),
             }
@@ -285,7 +285,7 @@ impl Connection {
                 anyhow::ensure!(body == wanted, "{:?} answered {body:?}, not {wanted:?}", manner.handler);
                 return Ok(true);
             }
-            // A read that leaves room has emptied the socket: what comes later is another event.
+            // A read that leaves room in the buffer has emptied the socket: later data is another event.
             if n < room_bytes {
                 return Ok(false);
             }
@@ -293,7 +293,7 @@ impl Connection {
     }
 }
 
-/// The body of an answer, if all of it is there and nothing else.
+/// The body of an answer, if the answer is complete and nothing follows it.
 fn body(bytes: &[u8]) -> anyhow::Result<Option<&[u8]>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);

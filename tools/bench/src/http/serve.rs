@@ -1,10 +1,11 @@
-//! Serve: one server on each runtime, the way its own users write it.
+//! One server on each runtime, written the way its own users write it.
 //!
-//! Model.   A server is a task that accepts, and a task for each connection. Where each core has a runtime of its
-//!          own, the first one accepts and the connections are handed out in turns: `SO_REUSEPORT` would leave
-//!          to a hash how many each core gets, and eight connections would often be six and two.
-//! Number.  64 connections to each of six servers are 390 tasks, of which those of one server run at a time.
-//! Source.  hyper's and axum's examples; smol's `async-io` for its sockets.
+//! A server is a task that accepts, and a task for each connection. Where each core has a runtime of its own, the first
+//! one accepts and hands the connections out round robin: with `SO_REUSEPORT` a hash would decide how many each core gets,
+//! and eight connections would often be six and two. 64 connections to each of six servers are 390 tasks, of which those
+//! of one server run at a time.
+//!
+//! Source: the examples of hyper and axum; smol's `async-io` for its sockets.
 
 use super::handler::{Handler, connection};
 use super::smol_io::SmolIo;
@@ -18,11 +19,11 @@ use warmcore_runtime::PolicyKind;
 /// A runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// Ours.
+    /// Warmcore.
     Ours,
-    /// Ours, and connections are spread and make their sockets in their own tasks, as `http::serve` does it.
+    /// Warmcore with connections spread over the workers; each task makes its own socket, as `http::serve` does it.
     OursSpread,
-    /// Tokio with several threads, as its users have it.
+    /// Tokio with several threads, as its users make it.
     Tokio,
     /// The same, with a CPU for each thread.
     TokioPinned,
@@ -33,11 +34,11 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Everybody.
+    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Ours, Self::OursSpread, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];
 
-    /// As it stands in the rows.
+    /// The name, as in the rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "warmcore",
@@ -49,7 +50,7 @@ impl Contender {
         }
     }
 
-    /// Starts a server that lives as long as the process. Says on which port.
+    /// Starts a server that lives as long as the process. Returns its port.
     pub fn serve(self, handler: Handler) -> anyhow::Result<u16> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -103,7 +104,7 @@ impl Spawn for OnTokio {
     }
 }
 
-/// On one core after the other.
+/// On the cores round robin.
 #[derive(Clone, Copy)]
 struct OnEach(&'static [Handle]);
 
@@ -113,10 +114,10 @@ impl Spawn for OnEach {
     }
 }
 
-/// What a server does where it can't accept: too many descriptors are open, and some will be closed.
+/// The wait after a failed accept: too many descriptors are open, and some will be closed.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The loop that all of tokio's examples have.
+/// The accept loop of all tokio's examples.
 async fn accept(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
     for number in 0.. {
@@ -130,7 +131,7 @@ async fn accept(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     }
 }
 
-/// The same, and a socket belongs to the driver of the worker where its task first runs.
+/// The same, except that a socket belongs to the driver of the worker where its task first runs.
 async fn hand_out(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
     for number in 0.. {

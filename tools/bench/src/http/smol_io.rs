@@ -1,9 +1,10 @@
 //! Smol's socket for hyper.
 //!
-//! Model.   hyper has read and write traits of its own; the calls are passed on. What is read goes through a small
-//!          buffer, because smol's sockets read into memory that is initialized and hyper's is not.
-//! Number.  A request of a benchmark is some 50 bytes: the copy is nothing beside the read.
-//! Source.  The crate `smol-hyper` does the same, zeroing hyper's buffer instead.
+//! hyper has read and write traits of its own; the calls are passed on. A read goes through a small buffer, because smol's
+//! sockets read into initialized memory and hyper's buffer is not. A request of a benchmark is some 50 bytes: copying it
+//! costs nothing beside the read.
+//!
+//! Source: the crate `smol-hyper` does the same, and zeroes hyper's buffer instead.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use smol::io::{AsyncRead, AsyncWrite};
