@@ -138,7 +138,7 @@ fn bound(seen: &mut Seen, measure_ns: u64) {
     seen.answers = seen.answers.max(1);
 }
 
-/// Printed once: the number of CPUs that both sides share, which a rate depends on.
+/// Prints once that the load generator shares the CPUs with the servers: a reader of a rate has to know it.
 fn tell_once() {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {

@@ -1,13 +1,14 @@
-//! `bench wake`: what our runtime makes of tasks that wake each other, beside the runtimes that are there.
+//! `bench wake`: tasks that wake each other, on Warmcore's runtime and on others.
 //!
-//! Model.   Each case is written once, over the trait `Executor`, and runs on every runtime in short slices, in turns, in
-//!          one process; Go has a process of its own and takes its turns by the same clock. Rates are per
-//!          second, times are quantiles within a slice, and ratios are ours over the other's. The promises
-//!          were made before the runtime was; a row that misses its promise says so, with the same
-//!          prominence.
-//! Number.  Of two virtual CPUs that share their host, a ratio spreads by 15 to 40 % over rounds: one below
-//!          1.3 means little unless its interval says so.
-//! Source.  hackbench for messaging; the warm sets are the shape of servers whose requests keep state.
+//! Each case is written once, over the trait `Executor`, and runs on every runtime in short slices, one after the other,
+//! in one process. Go has a process of its own and runs its slices by the same clock. Rates are per second, times are
+//! quantiles within a slice, and ratios are Warmcore's over the other's. The promises were made before the runtime was
+//! written; a row that misses its promise is shown as prominently as one that keeps it.
+//!
+//! On two virtual CPUs that share their host, a ratio spreads by 15 to 40 % over rounds: one below 1.3 means little unless
+//! its interval says so.
+//!
+//! Source: hackbench for messaging; the warm sets have the shape of servers whose requests keep state.
 
 mod contender;
 mod executor;

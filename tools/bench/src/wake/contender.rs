@@ -1,20 +1,20 @@
-//! Contenders: the runtimes and policies that the cases compare.
+//! The runtimes and policies that the cases compare.
 
 use super::executor::{Executor, Smol, Tokio, TokioPerCore};
 use super::go;
 use super::ours::{Ours, Policy};
 use serde::{Deserialize, Serialize};
 
-/// A variant.
+/// A runtime, made in one of several ways: a variant of the cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contender {
-    /// Our runtime, by one of its policies.
+    /// Warmcore's runtime, with one of its policies.
     Ours(Policy),
-    /// Our runtime where nobody told it of tenants.
+    /// Warmcore's runtime with tasks of no tenant.
     OursWithoutTenants,
-    /// Tokio with several threads, as its users have it.
+    /// Tokio with several threads, as its users make it.
     Tokio,
-    /// The same, with a CPU for each thread.
+    /// Tokio with each worker pinned to a CPU.
     TokioPinned,
     /// One of tokio's single-threaded runtimes on each CPU.
     TokioPerCore,
@@ -28,7 +28,7 @@ pub enum Contender {
     Go,
 }
 
-/// Ours, and those that others know.
+/// Warmcore, and the well-known runtimes.
 pub const EACH: &[Contender] = &[
     Contender::OURS,
     Contender::Tokio,
@@ -38,30 +38,30 @@ pub const EACH: &[Contender] = &[
     Contender::Go,
 ];
 
-/// Ours by our other policy: what of it is the policy's, and what the rest's.
+/// Warmcore with its other policy, which shows how much of a result is the policy's.
 pub const OTHER_POLICIES: [Contender; 1] = [Contender::Ours(Policy::SharedQueue)];
 
-/// Ours by every policy, then the others.
+/// Warmcore with every policy, then the others.
 pub fn all() -> Vec<Contender> {
     [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
 }
 
-/// Without Go, where it can't be asked.
+/// The contenders without Go if it can't be run here.
 pub fn there(who: &[Contender]) -> Vec<Contender> {
     who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
 }
 
-/// What is done with a host of any type.
+/// A function over an [`Executor`] of any type.
 pub trait Visit {
     type Out;
     fn visit<H: Executor>(self, executor: H) -> Self::Out;
 }
 
 impl Contender {
-    /// The one that makes promises.
+    /// The contender whose promises are checked.
     pub const OURS: Self = Self::Ours(Policy::Home);
 
-    /// As it stands in the rows.
+    /// The name, as in the rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours(Policy::Home) => "warmcore",
@@ -77,12 +77,12 @@ impl Contender {
         }
     }
 
-    /// Whether it is one of our policies.
+    /// Whether it is Warmcore's runtime.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Ours(_) | Self::OursWithoutTenants)
     }
 
-    /// Whether it is a [`Executor`].
+    /// Whether it is an [`Executor`].
     pub fn is_executor(self) -> bool {
         !matches!(self, Self::Rayon | Self::Alone | Self::Go)
     }

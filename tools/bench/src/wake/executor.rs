@@ -1,63 +1,64 @@
-//! Executor: what a case needs of a runtime, so that each case is written once, and the runtimes that have it.
+//! What a case needs of a runtime, so that each case is written once, and the runtimes that offer it.
 //!
-//! Model.   Every host spawns, joins, yields and sleeps the way its own users do; channels are tokio's everywhere,
-//!          which work on any executor. `runtimes` makes what stands behind.
-//! Number.  All hosts together are some twenty threads, and all but two are asleep at any time.
-//! Source.  tokio's and smol's own documentation for the ways.
+//! Every runtime spawns, joins, yields and sleeps the way its own users do. Channels are tokio's everywhere: they work on
+//! any executor. `runtimes` makes the threads. All runtimes together have some twenty threads; at any time all but two of
+//! them sleep.
+//!
+//! Source: the documentation of tokio and smol.
 
 use crate::runtimes::{smol_threads, tokio_per_core, tokio_threads};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// On whose behalf a task runs, where a host can tell tenants apart.
+/// The tenant of a task, where a runtime has tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenancy {
-    /// Computes as much as it gets.
+    /// Computes all the time.
     Hogs,
-    /// Wants to be woken soon.
+    /// Should run soon after a wake.
     Quick,
 }
 
-/// What a task runs.
+/// The future of a task.
 pub trait Job: Future<Output: Send + 'static> + Send + 'static {}
 
 impl<F: Future<Output: Send + 'static> + Send + 'static> Job for F {}
 
 /// A runtime, as the cases use it.
 pub trait Executor: Copy + Send + Sync + 'static {
-    /// A task that can be waited for.
+    /// A handle that waits for a task.
     type Join<T: Send + 'static>: Send + 'static;
 
-    /// Runs a future from a thread that is no worker.
+    /// Runs a future from a thread that is not a worker.
     fn block_on<F: Future>(self, future: F) -> F::Output;
 
     /// Spawns from a task, or from a future in `block_on`.
     fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output>;
 
-    /// Spawns one of a group from outside; a host that never moves tasks spreads them by `number`.
+    /// Spawns a task of a group from outside; a runtime that never moves tasks spreads them by `number`.
     fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
 
-    /// As [`Executor::spawn_nth`], on behalf of somebody.
+    /// As [`Executor::spawn_nth`], for a tenant.
     fn spawn_for<F: Job>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output> {
         self.spawn_nth(number, future)
     }
 
-    /// What the task returned.
+    /// Waits for the task and returns its output.
     fn join<T: Send + 'static>(task: Self::Join<T>) -> impl Future<Output = T> + Send;
 
-    /// Lets others run.
+    /// Lets other tasks run.
     fn yield_now() -> impl Future<Output = ()> + Send;
 
     /// Waits for a time.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Runs jobs that borrow, from outside, and waits for all.
+    /// Runs jobs that borrow, from outside, and waits for all of them.
     fn scope(self, _jobs: usize, _job: &(dyn Fn(usize) + Sync)) {
         unreachable!("not raced: it has no scope")
     }
 
-    /// What all tasks returned, in their order.
+    /// Waits for all tasks and returns their outputs in their order.
     fn join_all<T: Send + 'static>(self, tasks: Vec<Self::Join<T>>) -> Vec<T> {
         self.block_on(async {
             let mut all = Vec::with_capacity(tasks.len());
@@ -69,7 +70,7 @@ pub trait Executor: Copy + Send + Sync + 'static {
     }
 }
 
-/// The number of the thread that asks, counted in the order in which threads first ask.
+/// The number of the calling thread, in the order in which threads first call this.
 pub fn me() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local!(static ME: u32 = NEXT.fetch_add(1, Relaxed));
@@ -86,7 +87,7 @@ impl Tokio {
         Self(tokio_threads(false))
     }
 
-    /// With a CPU for each worker.
+    /// With each worker pinned to a CPU.
     pub fn pinned() -> Self {
         Self(tokio_threads(true))
     }
@@ -125,7 +126,7 @@ impl Executor for Tokio {
 pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
 
 impl TokioPerCore {
-    /// A pinned thread for each.
+    /// With a pinned thread for each.
     pub fn get() -> Self {
         Self(tokio_per_core())
     }
@@ -159,12 +160,12 @@ impl Executor for TokioPerCore {
     }
 }
 
-/// Smol's executor, on a thread for each CPU.
+/// Smol's executor on a thread for each CPU.
 #[derive(Clone, Copy)]
 pub struct Smol(&'static smol::Executor<'static>);
 
 impl Smol {
-    /// As its own global one is made.
+    /// Made as smol's own global executor is.
     pub fn get() -> Self {
         Self(smol_threads())
     }

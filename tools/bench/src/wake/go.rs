@@ -1,11 +1,11 @@
-//! Go: the same cases in Go's runtime, in a process beside that runs its slice when asked to.
+//! The same cases in Go's runtime, in a child process that runs a slice on request.
 //!
-//! Model.   The program is built once, into a folder that goes away, and lives as long as this process,
-//!          with all its goroutines waiting. A line asks for a slice, `run CASE WARM_NS MEASURE_NS`; a line
-//!          answers with its numbers, as JSON. Where there is no `go`, its variant is left out, and a
-//!          line says so.
-//! Number.  Building takes about a second where Go's own packages are built already. A line and its answer
-//!          are 50 µs, outside of what is timed.
+//! The program is built once, in a temporary folder, and lives as long as this process, with all its goroutines waiting.
+//! A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`; a line on its stdout answers with the numbers, as
+//! JSON. Where there is no `go`, this contender is left out and a message says so.
+//!
+//! Building takes about a second where Go's own packages are built already. A line and its answer take 50 µs, outside of
+//! what is timed.
 
 use super::plan::Plan;
 use crate::measure::INTERRUPTED;
@@ -25,7 +25,7 @@ struct Go {
     _child: Child,
 }
 
-/// Whether Go can be asked. The first call builds the program.
+/// Whether Go can be run here. The first call builds the program.
 pub fn is_there() -> bool {
     go().is_some()
 }
@@ -48,7 +48,7 @@ fn build() -> anyhow::Result<Go> {
     std::fs::write(folder.path().join("go.mod"), MODULE)?;
     let mut build = Command::new("go");
     build.args(["build", "-o", "wake", "."]).current_dir(folder.path());
-    // Nothing here is downloaded, neither packages nor another version of Go.
+    // Download nothing, neither packages nor another version of Go.
     build.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "").env("GOWORK", "off");
     let output = build.stdin(Stdio::null()).output().context("`go` can't be run; install it to compare")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -64,7 +64,7 @@ fn build() -> anyhow::Result<Go> {
         answers: BufReader::new(answers.context("it has a stdout")?),
         _child: child,
     };
-    // It runs when it answers: then the folder may go.
+    // The answer shows that the program runs, so the folder can be removed.
     go.ask("hello")?;
     Ok(go)
 }
@@ -82,13 +82,13 @@ impl Go {
     }
 }
 
-/// One slice of a case.
+/// Runs one slice of a case.
 pub fn ask(case: &str, plan: Plan) -> anyhow::Result<Vec<f64>> {
     let go = go().context("Go is asked only where it is")?;
     let line = format!("run {case} {} {}", plan.warm.as_nanos(), plan.measure.as_nanos());
     let answer = go.lock().unwrap_or_else(PoisonError::into_inner).ask(&line);
-    // It ignores SIGINT and SIGTERM and ends by its stdin. If it is gone all the same while a signal ends
-    // this run, nothing was measured, and that is no error.
+    // The child ignores SIGINT and SIGTERM and ends when its stdin is closed. If it has died while a signal ends this
+    // process, nothing was measured, and that is no error.
     if answer.is_err() && INTERRUPTED.load(Relaxed) {
         return Ok(vec![f64::NAN]);
     }

@@ -1,11 +1,11 @@
-//! Memory: what a task takes that waits for ever.
+//! The memory of a task that waits for ever.
 //!
-//! Model.   A hundred thousand tasks whose future has no data, each polled once, in a process of its own: what
-//!          the process grew by, over their number, headers of the allocator included. They are made a
-//!          hundred at a time and run before the next, so that no queue grows with them. In Go they are
-//!          goroutines, in the process that Go's program has for itself.
-//! Number.  A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack, of 2 KiB at least.
-//! Source.  proc(5), `/proc/pid/smaps_rollup`.
+//! A hundred thousand tasks whose future has no data are polled once each, in a process of its own. The result is the
+//! growth of the process divided by their number, with the allocator's headers. They are spawned a hundred at a time and
+//! run before the next hundred, so that no queue grows with them. In Go they are goroutines of the Go program's process.
+//! A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack of at least 2 KiB.
+//!
+//! Source: proc(5), `/proc/pid/smaps_rollup`.
 
 use super::contender::*;
 use super::executor::*;
@@ -39,7 +39,7 @@ impl Part for Waiting {
 }
 
 impl Waiting {
-    /// Bytes for each.
+    /// The bytes that each takes.
     pub fn bytes_each(self) -> anyhow::Result<f64> {
         if self.who != Contender::Go {
             return self.who.visit(self);
@@ -56,7 +56,7 @@ impl Visit for Waiting {
         let polled = Arc::new(Counts::new());
         let batch = |from: usize| {
             for number in from..from + BATCH {
-                // It is dropped before the task waits: the task keeps nothing.
+                // Dropped before the task waits, so that the task keeps nothing.
                 let polled = polled.clone();
                 std::mem::forget(executor.spawn_nth(number, async move {
                     polled.add(1);
@@ -68,7 +68,7 @@ impl Visit for Waiting {
                 std::thread::sleep(Duration::from_micros(50));
             }
         };
-        // What the first tasks make is not theirs: threads, queues, the allocator's arenas.
+        // The first tasks make threads, queues and the allocator's arenas, which are not counted.
         (0..10).for_each(|i| batch(i * BATCH));
         let before = resident_process_bytes()?;
         (10..10 + self.tasks / BATCH).for_each(|i| batch(i * BATCH));

@@ -1,9 +1,9 @@
-//! Messaging: groups in which each of 20 senders sends to each of 20 receivers, as hackbench does.
+//! Groups in which each of 20 senders sends to each of 20 receivers, as in hackbench.
 //!
-//! Model.   A receiver has one bounded channel; a sender goes round the receivers of its group, one message
-//!          each, until told to stop. Counted are messages received.
-//! Number.  16 groups are 640 tasks and 320 channels; a message is 100 bytes, as hackbench's.
-//! Source.  hackbench, from rt-tests: its groups, its numbers, its size of a message.
+//! A receiver has one bounded channel. A sender sends one message to each receiver of its group in turn, until it is
+//! stopped. Received messages are counted. 16 groups are 640 tasks and 320 channels.
+//!
+//! Source: hackbench, from rt-tests: its groups, its numbers, its message size of 100 bytes.
 
 use super::contender::*;
 use super::executor::*;
@@ -16,14 +16,14 @@ use warmcore_results::{Bound, Row};
 
 const SIDE: usize = 20;
 const BYTES: usize = 100;
-/// Messages that a channel holds: a socket holds about as many.
+/// How many messages a channel holds, about as many as a socket.
 const HELD: usize = 64;
 
 pub(super) struct Messaging {
     pub(super) groups: usize,
 }
 
-/// `None`: what a sender did is counted where it arrives.
+/// `None` for a sender: messages are counted where they are received.
 async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) -> Option<u64> {
     while !counts.is_over() {
         for receiver in &receivers {

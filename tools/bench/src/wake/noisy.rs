@@ -1,12 +1,12 @@
-//! Noisy neighbour: 64 tasks that compute and yield, and one of another tenant that is woken once in a while.
+//! A noisy neighbour: 64 tasks that compute and yield, and one task of another tenant that is woken now and then.
 //!
-//! Model.   A thread that is no worker wakes the task about once in a millisecond, whether it has answered
-//!          or not. Timed is from before the wake until the task runs; counted is what the hogs did,
-//!          in polls of fixed work, so that a poll that lost its CPU is no work done. A runtime that
-//!          knows tenants has the hogs in one and the task in another, of equal weight; ours runs once more without,
-//!          which is what the other runtimes are given.
-//! Number.  Polls that can't be interrupted leave a floor: the task waits for the first of the workers to end
-//!          its poll. Of two workers, each at a random point of 20 µs, that is 18 µs in one case of 100.
+//! A thread that is not a worker wakes the task about once per millisecond, whether it has answered or not. Timed is from
+//! before the wake until the task runs. The hogs' polls of fixed work are counted, so a preempted poll is no work done. On
+//! Warmcore the hogs are in one tenant and the task in another of equal weight; a second variant of Warmcore has no
+//! tenants, as the other runtimes.
+//!
+//! Polls can't be interrupted, so there is a lower bound: the task waits until the first worker ends its poll. Of two
+//! workers, each at a random point of 20 µs, that is 18 µs in one case of 100.
 
 use super::contender::*;
 use super::executor::*;
@@ -24,7 +24,7 @@ use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
 const HOGS: usize = 64;
-/// A hog's work that its neighbour may cost, over the peer's hogs.
+/// How much of the hogs' work the neighbour may cost, as a share of the work of tokio's hogs.
 const WORK_MIN: f64 = 0.97;
 
 /// Computes; two multiplications a step.
@@ -38,7 +38,7 @@ pub(super) fn compute(steps: u64) -> u64 {
     black_box(x)
 }
 
-/// How many steps take so long on a CPU that is left alone. Measured once.
+/// How many steps take this long on an undisturbed CPU. Measured once.
 pub(super) fn steps_in(time: Duration) -> u64 {
     static PS_PER_STEP: OnceLock<u64> = OnceLock::new();
     const STEPS: u64 = 10_000;
@@ -107,7 +107,7 @@ impl Slice for Noisy {
         drop(sender);
         let (mut all, ended) = (Quantiles::new(), executor.join_all(tasks));
         ended.iter().for_each(|(times, _)| all.merge(times));
-        // The first is the quick one.
+        // The first task is the one that is woken.
         let [slowest, uneven] = shares(rate, ended.iter().skip(1).map(|(_, polls)| *polls));
         vec![all.at(0.99), all.at(0.5), rate, slowest, uneven]
     }
@@ -117,7 +117,7 @@ impl Slice for Noisy {
     }
 }
 
-/// Below which the share `q` of waits lies, where the first of `workers` to end its poll takes the task.
+/// The quantile `q` of the wait if the first of `workers` to end its poll runs the task.
 fn floor_ns(poll: Duration, workers: usize, q: f64) -> f64 {
     poll.as_nanos() as f64 * (1.0 - (1.0 - q).powf(1.0 / workers as f64))
 }
@@ -151,7 +151,7 @@ mod tests {
         let poll = Duration::from_micros(20);
         assert!((floor_ns(poll, 1, 0.5) - 10_000.0).abs() < 1.0);
         assert!((floor_ns(poll, 2, 0.99) - 18_000.0).abs() < 1.0);
-        // Drawn, not computed.
+        // Drawn at random, to check the formula.
         let mut rng = Rng::with_seed(3);
         let mut waits: Vec<usize> =
             (0..10_000).map(|_| rng.usize(..20_000).min(rng.usize(..20_000))).collect();

@@ -1,8 +1,8 @@
-//! Ours: our runtime as a host, by each of its policies.
+//! Warmcore's runtime as an executor, with each of its policies.
 //!
-//! Model.   As its users have it: a worker per CPU, nothing tuned. Spawning from a task goes by the runtime that
-//!          the task is in; two tenants of equal weight stand for the noisy neighbour and the other one.
-//! Number.  Two runtimes if both policies run: four threads on two CPUs, asleep while others run.
+//! It is made as its users make it: a worker per CPU, nothing tuned. A task spawns on the runtime that it runs in. Two
+//! tenants of equal weight stand for the noisy neighbour and the other one. With both policies there are two runtimes:
+//! four threads on two CPUs, asleep while other runtimes are measured.
 
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use warmcore_runtime::{JoinHandle, PolicyKind, Runtime};
 use warmcore_tenant::Tenant;
 
-/// A policy of our runtime, as it can be asked for from another process.
+/// A policy of Warmcore's runtime, in a form that a part's arguments can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// The one that makes promises.
+    /// The default, whose promises are checked.
     Home,
     /// A queue per last-level cache, as published.
     SharedQueue,
 }
 
-/// Our runtime.
+/// Warmcore's runtime.
 #[derive(Clone, Copy)]
 pub struct Ours {
     runtime: &'static Runtime,
@@ -30,7 +30,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// By a policy.
+    /// With a policy.
     pub fn get(policy: Policy) -> Self {
         let runtime = runtimes::ours(match policy {
             Policy::Home => PolicyKind::Home,
@@ -39,7 +39,7 @@ impl Ours {
         Self { runtime, has_tenants: true }
     }
 
-    /// By the policy that promises; all tasks are of no tenant, as those of the other hosts.
+    /// With the default policy and all tasks in no tenant, as on the other runtimes.
     pub fn without_tenants() -> Self {
         Self { has_tenants: false, ..Self::get(Policy::Home) }
     }

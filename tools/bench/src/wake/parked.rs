@@ -1,10 +1,9 @@
-//! Parked: a message from outside to a task whose pool is asleep.
+//! A message from outside to a task whose pool is parked.
 //!
-//! Model.   A thread that is no worker sends the time to a task and waits for its answer; then it sleeps long
-//!          enough for the pool to be asleep again. Timed are the wake, from before the sending until the
-//!          task runs, and the round trip. In Go the sender is a goroutine that has its thread locked
-//!          and sleeps in the kernel.
-//! Number.  A futex wake of a thread on an idle virtual CPU is 10 to 30 µs, most of it the host's.
+//! A thread that is not a worker sends the time to a task and waits for its answer; then it sleeps long enough for the
+//! pool to park again. Timed are the wake, from before the send until the task runs, and the round trip. In Go the sender
+//! is a goroutine that is locked to its thread and sleeps in the kernel. A futex wake of a thread on an idle virtual CPU
+//! takes 10 to 30 µs, most of it the host's.
 
 use super::contender::*;
 use super::executor::*;
@@ -20,7 +19,7 @@ use warmcore_sys::clock;
 
 pub(super) struct Parked;
 
-/// From so many µs on, and so many more at most: every runtime has stopped looking for work by then.
+/// The shortest pause in µs, and how much longer it may be. By then every runtime has stopped looking for work.
 const PAUSE_US: [usize; 2] = [300, 400];
 
 impl Slice for Parked {
@@ -39,7 +38,7 @@ impl Slice for Parked {
             }
         });
         let window = Window::open(plan);
-        // Pauses differ from slice to slice: what beats with the kernel's tick in one does not in the next.
+        // Pauses differ from slice to slice, so that they don't stay in step with the kernel's tick.
         let mut rng = Rng::with_seed(window.begin);
         let (mut wakes, mut trips) = (Quantiles::new(), Quantiles::new());
         loop {

@@ -1,8 +1,8 @@
-//! Ping-pong: two tasks that only wake each other, one pair and many.
+//! Ping-pong: two tasks that only wake each other, as one pair and as many.
 //!
-//! Model.   `channel`: a bounded channel each way. `oneshot`: each message brings the sender for the next
-//!          one, so every wake is of a channel made for it. The times are round trips, two wakes.
-//! Number.  400 ns a round trip is two polls, two sends, two wakes and one reading of the clock, which is 20.
+//! `channel` is a bounded channel each way. With `oneshot` each message brings the sender for the next one, so every wake
+//! is by a channel made for it. The times are round trips, two wakes each. 400 ns a round trip are two polls, two sends,
+//! two wakes, and one reading of the clock, which takes 20.
 
 use super::contender::*;
 use super::executor::*;
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// What the messages go through.
+/// The kind of channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Through {
     Channel,
@@ -26,11 +26,11 @@ pub(super) struct PingPong {
     pub(super) pairs: usize,
 }
 
-/// Brings the sender for the answer, which brings the sender for the next.
+/// A message with the sender for the answer, which in turn brings the sender for the next message.
 struct Ping(oneshot::Sender<Pong>);
 struct Pong(oneshot::Sender<Ping>);
 
-/// Counts round trips; whether there should be another.
+/// Counts round trips; returns whether there should be another one.
 struct Trips {
     window: Window,
     last: u64,
@@ -133,7 +133,7 @@ impl Slice for PingPong {
         let mut values = vec![rate];
         values.extend([0.5, 0.99, 0.999].map(|q| all.at(q)));
         if self.pairs > 1 {
-            // One of each pair counts, the second.
+            // One task of each pair counts: the second.
             values.extend(shares(rate, ended.iter().skip(1).step_by(2).map(Quantiles::total)));
         }
         values

@@ -1,4 +1,4 @@
-//! Plan: how long the slices of a case are.
+//! How long the slices of a case are.
 
 use crate::measure::Effort;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For cases in which something happens all the time.
+    /// For cases that are busy all the time.
     pub fn busy(effort: Effort) -> Self {
         match effort.is_quick() {
             true => Self { rounds: 9, warm: Duration::from_millis(3), measure: Duration::from_millis(10) },
@@ -20,7 +20,7 @@ impl Plan {
         }
     }
 
-    /// For cases that wait: so many times longer slices.
+    /// For cases that wait: slices that are `times` as long.
     pub fn slow(effort: Effort, times: u32) -> Self {
         let busy = Self::busy(effort);
         Self { measure: busy.measure * times, ..busy }

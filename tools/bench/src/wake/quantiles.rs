@@ -1,16 +1,15 @@
-//! Quantiles: how long something took, many times, in a table small enough to stay out of the way.
+//! A table of times, small enough to stay out of the way of what is measured.
 //!
-//! Model.   Buckets are 64 to each power of two; a quantile is read between the borders of its bucket. The
-//!          Go program has the same buckets, so that its quantiles are read the same way.
-//! Number.  A bucket is at most 1.6 % wide; times up to 36 minutes take 2304 counts, 9 KiB.
-//! Writers. One task each; they are merged when the tasks have ended.
+//! There are 64 buckets to each power of two; a quantile is interpolated between the borders of its bucket. The Go program
+//! has the same buckets, so that its quantiles are read the same way. A bucket is at most 1.6 % wide; times up to 36
+//! minutes take 2304 counts, 9 KiB. Each table is written by one task; they are merged when the tasks have ended.
 
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
 /// Times from 2⁴¹ ns on are counted in the last bucket.
 const BUCKETS: usize = SUB * 36;
 
-/// Counts of times, by size.
+/// Counts of times, by length.
 #[derive(Debug, Clone)]
 pub struct Quantiles {
     counts: Vec<u32>,
@@ -18,7 +17,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Without a time.
+    /// An empty table.
     pub fn new() -> Self {
         Self { counts: vec![0; BUCKETS], total: 0 }
     }
@@ -30,7 +29,7 @@ impl Quantiles {
         self.total += 1;
     }
 
-    /// Takes over the times of another.
+    /// Adds the times of another table.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(a, b)| *a += b);
         self.total += other.total;
@@ -41,7 +40,7 @@ impl Quantiles {
         self.total
     }
 
-    /// The time below which the share `q` lies, in ns; not a number without times.
+    /// The quantile `q`, in ns; NaN for an empty table.
     pub fn at(&self, q: f64) -> f64 {
         let wanted = q * self.total as f64;
         let mut below = 0.0;

@@ -1,12 +1,13 @@
-//! Race: every variant runs one slice of a case in every round, in an order that changes.
+//! Every variant runs one slice of a case in every round, in an order that changes.
 //!
-//! Model.   A slice makes its tasks, lets them warm up, measures for a while, and waits until all have ended:
-//!          then its host is idle again. It comes to one number per metric. A row is the distribution over
-//!          the rounds; a ratio compares slices of the same round. What a slice sees of another variant
-//!          is a cold cache, which the time to warm up is for.
-//! Number.  15 rounds of 36 ms for 10 variants: 5 s. A 99th percentile is that of a slice, and its row is
-//!          the median over the slices: the tail of an ordinary moment, not of the worst one.
-//! Writers. The measuring thread; tasks write what [`Counts`] counts.
+//! A slice spawns its tasks, lets them warm up, measures for a while, and waits until all of them have ended; then its
+//! runtime is idle again. It yields one number per metric. A row is the distribution over the rounds; a ratio compares
+//! slices of the same round. A slice of another variant leaves cold caches, which the warm-up is for.
+//!
+//! 15 rounds of 36 ms for 10 variants take 5 s. A 99th percentile is that of a slice, and its row is the median over the
+//! slices: the tail of an ordinary moment, not of the worst one.
+//!
+//! The measuring thread writes everything but [`Counts`], which the tasks write.
 
 use super::contender::{Contender, there};
 use super::executor::{Executor, Smol, Tokio, TokioPerCore, me};
@@ -23,7 +24,7 @@ use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// When a slice counts, on [`clock`].
+/// The time in which a slice counts, on [`clock`].
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub begin: u64,
@@ -31,29 +32,29 @@ pub struct Window {
 }
 
 impl Window {
-    /// From now.
+    /// Opens now, after the warm-up.
     pub fn open(plan: Plan) -> Self {
         let begin = clock::now().0 + plan.warm.as_nanos() as u64;
         Self { begin, end: begin + plan.measure.as_nanos() as u64 }
     }
 
-    /// Whether what ended then is counted.
+    /// Whether an event at this moment is counted.
     #[inline]
     pub fn holds(self, now: u64) -> bool {
         (self.begin..=self.end).contains(&now)
     }
 
-    /// So many in the window, in thousands per second.
+    /// Converts a count in the window into thousands per second.
     pub fn rate(self, count: u64) -> f64 {
         count as f64 * 1e6 / (self.end - self.begin) as f64
     }
 }
 
-/// What many tasks count together, without sharing lines: a count per worker thread.
+/// A count that many tasks add to without sharing cache lines: a number per worker thread.
 pub struct Counts {
-    /// Written by the threads whose number it is; read by the measuring thread.
+    /// Written by the threads with that number; read by the measuring thread.
     counts: Vec<Padded<AtomicU64>>,
-    /// Written by the measuring thread at the end; read by all.
+    /// Written by the measuring thread at the end; read by all tasks.
     stop: Padded<AtomicBool>,
 }
 
@@ -67,7 +68,7 @@ impl Counts {
         }
     }
 
-    /// From a task.
+    /// Adds from a task.
     #[inline]
     pub fn add(&self, n: u64) {
         self.counts[me() as usize % Self::THREADS].fetch_add(n, Relaxed);
@@ -76,7 +77,7 @@ impl Counts {
     /// Whether the slice is over.
     #[inline]
     pub fn is_over(&self) -> bool {
-        // ORDERING: Relaxed; it orders nothing, and who sees it late does a little more.
+        // ORDERING: Relaxed; it orders nothing, and a task that reads it late does a little more work.
         self.stop.load(Relaxed)
     }
 
@@ -84,7 +85,7 @@ impl Counts {
         self.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Sleeps through the warm-up and the measurement, then stops all: how many, in thousands per second.
+    /// Sleeps through the warm-up and the measurement, then stops the tasks; returns the rate in thousands per second.
     pub fn watch(&self, plan: Plan) -> f64 {
         std::thread::sleep(plan.warm);
         let (before, began) = (self.sum(), clock::now().0);
@@ -95,32 +96,32 @@ impl Counts {
     }
 }
 
-/// What a slice measures.
+/// A number that a slice measures.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     pub name: &'static str,
     pub unit: &'static str,
 }
 
-/// What happened, in thousands per second.
+/// A rate, in thousands per second.
 pub const fn rate(name: &'static str) -> Metric {
     Metric { name, unit: "k/s" }
 }
 
-/// How long something took.
+/// A time.
 pub const fn time(name: &'static str) -> Metric {
     Metric { name, unit: "ns" }
 }
 
-/// The slowest of a case's tasks, in thousands per second. It and [`UNEVENNESS`] stand beside every throughput of
-/// several tasks: a task that others are starved for looks like speed in the sum.
+/// The rate of the slowest task of a case, in thousands per second. It and [`UNEVENNESS`] accompany every throughput of
+/// several tasks: a sum alone looks fast where some tasks starve.
 pub const SLOWEST: Metric = rate("slowest task");
 
-/// What the fastest of them did, over what the slowest did: 1 at least.
+/// The fastest task's rate divided by the slowest task's: at least 1.
 pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
 
-/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together did `rate`, and each of them so much of it. A task that did
-/// nothing counts as one that did something once: a slice can be short.
+/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together had `rate`, by each task's count. A count of 0 is taken as 1: a
+/// slice can be short.
 pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
     let (mut sum, mut least, mut most) = (0, u64::MAX, 0);
     for did in tasks {
@@ -130,25 +131,25 @@ pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
     [slowest, most.max(1) as f64 / least.clamp(1, most.max(1)) as f64]
 }
 
-/// What a case does in a slice, on any host.
+/// What a case does in a slice, on any executor.
 pub trait Slice {
-    /// One for each number that a slice comes to. The first is what the case is about.
+    /// The metrics of a slice. The first is what the case is about.
     fn metrics(&self) -> &'static [Metric];
 
-    /// One slice. A number that is not finite, or a first one of 0, says that nothing happened in it: see [`bounded`].
+    /// Runs one slice. A number that is not finite, or a first one of 0, means that nothing happened in it: see [`bounded`].
     fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64>;
 
-    /// The Go program's name for it, with arguments.
+    /// The Go program's name of the case, with arguments.
     fn go(&self) -> String {
         unreachable!("not raced against Go")
     }
 
-    /// The same in a pool of threads for computing.
+    /// Runs the slice in rayon's pool.
     fn rayon(&self, _: &'static rayon::ThreadPool, _: Plan) -> Vec<f64> {
         unreachable!("not raced against rayon")
     }
 
-    /// The same on one thread.
+    /// Runs the slice on one thread.
     fn alone(&self, _: Plan) -> Vec<f64> {
         unreachable!("not raced against one thread")
     }
@@ -170,17 +171,17 @@ impl Contender {
     }
 }
 
-/// The metric of slices in which nothing happened; `n` says of how many.
+/// The metric that counts slices in which nothing happened; `n` is the number of all slices.
 pub const STALLED: &str = "stalled slices";
 
-/// What all slices of a case came to.
+/// The results of all slices of a case.
 pub struct Race {
     case: String,
     who: Vec<Contender>,
     metrics: &'static [Metric],
     /// By variant, metric and round.
     samples: Vec<Vec<Vec<f64>>>,
-    /// By variant: slices in which nothing happened.
+    /// By variant: the number of slices in which nothing happened.
     stalled: Vec<usize>,
 }
 
@@ -227,13 +228,13 @@ pub fn run(
     Ok(Some(Race { case: case.to_owned(), who, metrics, samples, stalled }))
 }
 
-/// Whether something happened in a slice, and all that it measures.
+/// Whether something happened in a slice, for every metric.
 fn is_whole(values: &[f64]) -> bool {
     values.iter().all(|v| v.is_finite()) && values[0] > 0.0
 }
 
-/// A number of a slice. A slice in which nothing happened is kept, since a stalled task is what users wait for: its
-/// rate is that of one in the slice, which is more than there was, and its time the slice's, which is less.
+/// The number of a slice for its row. A slice in which nothing happened is kept, since users wait for a stalled task: its
+/// rate is taken as one event in the slice, which is too high, and its time as the slice's length, which is too low.
 fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     let slice_ns = plan.measure.as_nanos() as f64;
     match metric.unit {
@@ -244,7 +245,7 @@ fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     }
 }
 
-/// Runs the one race of a case.
+/// Runs the only race of a case.
 pub fn whole(
     ctx: &CaseCtx,
     who: &[Contender],
@@ -254,7 +255,7 @@ pub fn whole(
     run(ctx.name, who, slice, plan, &progress(ctx, 0, 1, plan))
 }
 
-/// Moves the bar for race `index` of `of`.
+/// Moves the progress bar for race `index` of `of`.
 pub fn progress<'a>(ctx: &'a CaseCtx, index: usize, of: usize, plan: Plan) -> impl Fn(usize) + 'a {
     let (steps, rounds) = (ctx.effort.rounds, plan.rounds);
     let at = move |round: usize| steps * (index * rounds + round) / (of * rounds);
@@ -262,14 +263,14 @@ pub fn progress<'a>(ctx: &'a CaseCtx, index: usize, of: usize, plan: Plan) -> im
 }
 
 impl Race {
-    /// The rounds of a variant's metric, if it ran.
+    /// A variant's numbers in a metric, by round, if it ran.
     pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
         let variant = self.who.iter().position(|w| *w == who)?;
         let metric = self.metrics.iter().position(|m| m.name == metric)?;
         Some(&self.samples[variant][metric])
     }
 
-    /// The variant other than ours with the lowest median of a metric.
+    /// The variant other than Warmcore's with the lowest median in a metric.
     pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
         let median =
             |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
@@ -277,12 +278,12 @@ impl Race {
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
-    /// Ours over another, in one metric, with what is promised of it.
+    /// Warmcore's ratio over another variant in one metric, with its promise.
     pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(metric, Contender::OURS, over).map(|row| row.promise(kind, value))
     }
 
-    /// Ours over another, in one metric of which nothing is promised.
+    /// Warmcore's ratio over another variant in a metric without a promise.
     pub fn over(&self, metric: &str, over: Contender) -> Option<Row> {
         self.ratio(metric, Contender::OURS, over)
     }
@@ -290,7 +291,7 @@ impl Race {
     fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
-        // All a ratio needs to be is finite: a share of nothing over a share of nothing is not.
+        // A ratio only has to be finite: a share of 0 over a share of 0 is not.
         if ![row.p25, row.median, row.min, row.max].iter().all(|v| v.is_finite()) {
             return None;
         }
@@ -299,8 +300,8 @@ impl Race {
         Some(Row { metric, ..row })
     }
 
-    /// All numbers, the promises, then ours over each other in what the case is about. `own` is what ours
-    /// promises of a metric by itself.
+    /// The rows: all numbers, the promises, then Warmcore's ratios over the others in the first metric. `own` are the promises
+    /// about Warmcore's own numbers.
     pub fn rows(&self, own: &[(&str, Bound, f64)], promises: Vec<Option<Row>>) -> Vec<Row> {
         let mut rows = Vec::new();
         for (m, metric) in self.metrics.iter().enumerate() {
@@ -342,7 +343,7 @@ mod tests {
         assert!((slowest - 13.28).abs() < 0.01 && (uneven - 4.064).abs() < 0.001, "{slowest} {uneven}");
         assert_eq!(shares(10.0, [5, 5]), [5.0, 1.0]);
         assert_eq!(shares(10.0, [0, 5]), [0.0, 5.0]);
-        // Where nothing ran, no task ran more than another.
+        // Where no task ran, no task ran more than another.
         assert_eq!(shares(0.0, [0, 0]), [0.0, 1.0]);
     }
 }

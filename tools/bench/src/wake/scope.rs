@@ -1,9 +1,8 @@
-//! Scope: jobs that borrow, and compute, as a pool for computing runs them.
+//! Jobs that borrow and compute, as in a pool for computing.
 //!
-//! Model.   A thousand jobs, each on its own element of one slice, in one scope; and again. The scope is
-//!          opened from a thread that is no worker. One thread alone does the same in a loop. Go has no such
-//!          scope: there it is a goroutine for each job and a wait group, opened from a goroutine.
-//! Number.  A job is 5 µs: two workers do at most 400 000 of them a second.
+//! A thousand jobs, each on its own element of one slice, in one scope; and again. A thread that is not a worker opens the
+//! scope. One thread alone does the same in a loop. Go has no such scope: there it is a goroutine for each job and a wait
+//! group, opened from a goroutine. A job takes 5 µs: two workers do at most 400 000 of them a second.
 
 use super::contender::*;
 use super::executor::*;
@@ -32,8 +31,8 @@ pub(super) fn pool() -> &'static rayon::ThreadPool {
 
 pub(super) struct Scope;
 
-/// Opens scopes until the window closes. A scope takes milliseconds: counted are whole ones that began in
-/// it, over the time they took.
+/// Opens scopes until the window closes. A scope takes milliseconds, so whole scopes that began in the window are counted,
+/// divided by the time that they took.
 fn scopes(plan: Plan, run: impl Fn(&(dyn Fn(usize) + Sync))) -> Vec<f64> {
     let (steps, window, mut counted, mut first) = (steps_in(JOB), Window::open(plan), 0, None);
     let results: Vec<AtomicU64> = (0..JOBS).map(|_| AtomicU64::new(0)).collect();

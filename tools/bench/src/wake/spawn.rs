@@ -1,10 +1,9 @@
-//! Spawn: tasks that do nothing, made and waited for.
+//! Tasks that do nothing, spawned and joined.
 //!
-//! Model.   Many at a time, all made, then all joined; or each joined before the next is made. From a task,
-//!          or from a thread that is no worker. Rayon's scope does the first of these. Go is not asked for the
-//!          last: whatever thread runs Go code holds a processor of its pool, also a locked one, so what it
-//!          makes is made inside.
-//! Number.  3 M/s is 330 ns for making, running, joining and freeing a task.
+//! Many at a time, all spawned, then all joined; or each joined before the next is spawned. From a task, or from a thread
+//! that is not a worker. Rayon's scope does the first of these. Go is left out of the last: a thread that runs Go code
+//! holds a processor of Go's pool even if it is locked, so it always spawns from inside. 3 M/s are 330 ns for making,
+//! running, joining and freeing a task.
 
 use super::contender::*;
 use super::executor::*;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// How tasks are made.
+/// How tasks are spawned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
     /// From a task, many at a time.
@@ -26,12 +25,12 @@ pub(super) enum From {
     Outside,
 }
 
-/// So many are made before the first is waited for.
+/// How many tasks are spawned before the first is joined.
 const BATCH: usize = 128;
 
 pub(super) struct Spawn(pub(super) From);
 
-/// Until the window closes: how many in it.
+/// Runs until the window closes; returns the number of tasks in it.
 async fn make<H: Executor>(executor: H, batch: usize, window: Window) -> u64 {
     let mut counted = 0;
     loop {
@@ -103,7 +102,7 @@ pub(super) fn run(ctx: &CaseCtx, from: From) -> anyhow::Result<Option<Vec<Row>>>
     let who: &[Contender] = match from {
         From::Task => &[EACH, &[Contender::Rayon]].concat(),
         From::One => EACH,
-        // Go has no outside; see above.
+        // Go always spawns from inside: see the module's documentation.
         From::Outside => &EACH[..EACH.len() - 1],
     };
     let Some(race) = race::whole(ctx, who, &Spawn(from), Plan::busy(ctx.effort))? else { return Ok(None) };

@@ -1,12 +1,13 @@
-//! Timers and idle: what a runtime costs when there is next to nothing to do.
+//! What a runtime costs when there is next to nothing to do.
 //!
-//! Model.   `timers`: a thousand tasks, each asleep for 10 ms, again and again; the CPU time of the process,
-//!          whose other runtimes are asleep. `idle`: a hundred tasks that wait for ever; the CPU time of a
-//!          process of its own, in which nothing else is. Beside it, a process without a runtime, which
-//!          only asks for the time it has used.
-//! Number.  1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime
-//!          that is late wakes less often, so the wakes stand beside.
-//! Source.  clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
+//! `timers`: a thousand tasks that each sleep for 10 ms, again and again; the CPU time of the process, whose other
+//! runtimes sleep. `idle`: a hundred tasks that wait for ever; the CPU time of a process of its own, in which nothing else
+//! runs. A process without a runtime, which only reads its CPU time, is shown for comparison.
+//!
+//! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A late runtime wakes less often,
+//! so the number of wakes is a row too.
+//!
+//! Source: clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
 
 use super::contender::*;
 use super::executor::*;
@@ -23,9 +24,9 @@ use warmcore_sys::clock;
 const TIMERS: usize = 1000;
 const TIMER: Duration = Duration::from_millis(10);
 const WAITING: usize = 100;
-/// After so long what was just made is asleep.
+/// The time after which new threads have parked.
 const SETTLE: Duration = Duration::from_millis(200);
-/// What a process with a pool that has nothing to do may use, per second.
+/// The CPU time that a process with an idle pool may use, in ms per second.
 const IDLE_MS_MAX: f64 = 0.1;
 
 pub(super) struct Timers;
@@ -64,7 +65,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(race.rows(&[], vec![promise])))
 }
 
-/// A pool that has nothing to do, in a process of its own.
+/// An idle pool in a process of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
     pub(super) who: Contender,
@@ -82,10 +83,10 @@ impl Part for Idle {
 }
 
 impl Idle {
-    /// CPU time per second in ms, of every span.
+    /// Measures the CPU time per second, in ms, in every span.
     pub fn watch(self) -> anyhow::Result<Vec<f64>> {
         Ok(match self.who {
-            // This process waits for Go's, which tells its own time.
+            // This process only waits for Go's, which measures its own time.
             Contender::Go => {
                 let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
                 return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
@@ -97,7 +98,7 @@ impl Idle {
 
     fn spans(self) -> Vec<f64> {
         let span = Duration::from_millis(self.span_ms);
-        // What was just made settles down, and the clock is calibrated.
+        // Until new threads have parked and the clock is calibrated.
         clock::now();
         std::thread::sleep(SETTLE);
         let watch = |_| {
@@ -114,7 +115,7 @@ impl Visit for Idle {
 
     fn visit<H: Executor>(self, executor: H) -> Vec<f64> {
         for number in 0..WAITING {
-            // Not dropped: dropping is an abort for one of them.
+            // Forget the handle: dropping it aborts the task on smol.
             std::mem::forget(executor.spawn_nth(number, std::future::pending::<()>()));
         }
         self.spans()
@@ -124,7 +125,7 @@ impl Visit for Idle {
 pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
-    // The last one has no runtime: what it uses is the price of being asked.
+    // The last one has no runtime: its CPU time is the cost of measuring.
     let hosts = [there(EACH), vec![Contender::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
         let part = Idle { who: *who, spans, span_ms };

@@ -1,14 +1,15 @@
-//! Warm sets: tasks that each have data, and between two touches of it yield, pass a message, or sleep.
+//! Tasks with a working set each, which yield, pass a message, or sleep between two passes over it.
 //!
-//! Model.   A task touches all lines of its own set, which is: reads each and writes to it. Then it yields; or
-//!          sends to its partner and waits for the answer, which comes after the partner's touch; or
-//!          sleeps. Of two partners one runs at a time, so four tasks can use two workers. `chase`
-//!          follows a random cycle through the lines, each of which says where the next is; `sequential`
-//!          goes through them in order, where prefetching helps. A wake is a move if the thread is
-//!          another one than at the touch before. All variants use the same sets, one after another.
-//! Number.  A chase through 256 KiB that the core's own cache holds is 4096 lines of 4 ns: 16 µs; after a
-//!          move 55 to 160. Four such sets fit a core's 1 MiB, sixteen on two cores don't.
-//! Writers. A set's lines: its task, in whichever thread runs it.
+//! A pass reads and writes every line of the task's own set. Then the task yields; or sends to its partner and waits for
+//! the answer, which comes after the partner's pass; or sleeps. Of two partners one runs at a time, so four tasks can use
+//! two workers. `chase` follows a random cycle through the lines, each of which holds the index of the next; `sequential`
+//! goes through them in order, where prefetching helps. A wake counts as moved if the thread differs from that of the pass
+//! before. All variants use the same sets, one after another.
+//!
+//! A chase through 256 KiB in the core's own cache is 4096 lines of 4 ns: 16 µs; after a move it takes 55 to 160. Four such
+//! sets fit into a core's 1 MiB, sixteen on two cores don't.
+//!
+//! A set's lines are written by its task, on whichever thread runs it.
 
 use super::contender::*;
 use super::executor::*;
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// What a task does between two touches.
+/// What a task does between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Between {
     Yield,
@@ -35,14 +36,14 @@ pub(super) enum Between {
     Sleep,
 }
 
-/// How it touches its set.
+/// The order in which a pass visits the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {
     Chase,
     Sequential,
 }
 
-/// Tasks, and KiB of each.
+/// The number of tasks, and the KiB of each.
 const SHAPES: [(usize, usize); 6] = [(4, 256), (8, 256), (16, 256), (4, 512), (8, 512), (16, 512)];
 const SLEEP: Duration = Duration::from_micros(100);
 const LINE_BYTES: usize = 64;
@@ -51,7 +52,7 @@ const TOUCHES: &str = "touches";
 const P99: &str = "p99";
 const MOVED: &str = "moved";
 
-/// A line of a set. Both fields: written by the set's task alone; atomic so that sets can be shared.
+/// A line of a set. Both fields are written by the set's task alone; atomic so that sets can be shared.
 #[repr(C, align(64))]
 struct Line {
     next: AtomicU32,
@@ -60,7 +61,7 @@ struct Line {
 
 const _: () = assert!(size_of::<Line>() == LINE_BYTES);
 
-/// What a task works on.
+/// The working set of a task.
 struct Set(Vec<Line>);
 
 impl Set {
@@ -106,21 +107,21 @@ impl Warm {
     }
 }
 
-/// Every set is touched twice before it counts, also if no cache has any of it: a variant in a process of
-/// its own has sets of its own, which the others' slices push out.
+/// Two passes over every set before it counts, even if no cache has any of it: the Go process has sets of its own, which
+/// other variants' slices evict.
 fn with_warm_up(plan: Plan, (tasks, kib): (usize, usize)) -> Plan {
     const MISS_NS: usize = 150;
     let misses = 2 * tasks * kib * 1024 / LINE_BYTES / cpus().len().max(1);
     Plan { warm: plan.warm + Duration::from_nanos((misses * MISS_NS) as u64), ..plan }
 }
 
-/// What a task saw in the window.
+/// What a task counted in the window.
 struct Seen {
     touches: Quantiles,
     moved: u64,
 }
 
-/// The way to a partner, and the way back.
+/// The channels to a partner and back.
 type Partner = (mpsc::Sender<()>, mpsc::Receiver<()>);
 
 async fn work<H: Executor>(
@@ -131,7 +132,7 @@ async fn work<H: Executor>(
     window: Window,
 ) -> Seen {
     let mut seen = Seen { touches: Quantiles::new(), moved: 0 };
-    // Of two partners, the second one waits for the first.
+    // The second of two partners waits for the first.
     if let Some((_, from)) = &mut partner
         && number % 2 == 1
         && from.recv().await.is_none()
@@ -206,7 +207,7 @@ impl Slice for Warm {
     }
 }
 
-/// What is promised of a shape whose sets are chased through.
+/// The promises about a shape whose sets are chased through.
 fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<Row>> {
     let at_least = |over, value| race.promise(TOUCHES, over, Bound::AtLeast, value);
     match (between, shape) {
@@ -223,7 +224,7 @@ fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<
     }
 }
 
-/// The geometric mean over all shapes, round by round, of ours over another in one metric.
+/// The geometric mean over all shapes, round by round, of Warmcore's ratio over another variant in one metric.
 fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -> Option<Row> {
     let ratios: Vec<Vec<f64>> = races
         .iter()
@@ -268,11 +269,11 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         (ctx.part_done)(&case);
     }
     if INTERRUPTED.load(Relaxed) {
-        // The shapes that were finished are whole.
+        // Interrupted: the shapes that are finished are complete.
         return Ok((!rows.is_empty()).then_some(rows));
     }
     let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
-    // In a slice in which a task did nothing there is no such ratio.
+    // In a slice in which a task did nothing this ratio does not exist.
     let slowest = mean_row(
         ctx.name,
         &races,
