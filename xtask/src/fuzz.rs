@@ -1,28 +1,28 @@
-//! Fuzz: runs each target of `fuzz/` for a while, where there is a nightly toolchain with cargo-fuzz.
+//! `cargo xtask fuzz`: runs each target of `fuzz/` for some time, if there is a nightly toolchain with cargo-fuzz.
 //!
-//! Model.   A target's corpus is unpacked into `target/fuzz`, so that nothing a run adds is committed. An input
-//!          that takes 20 s or 2 GiB is a failure, as a panic is.
+//! The corpus of a target is unpacked into `target/fuzz`, so that inputs which a run adds are not committed. An input that
+//! takes 20 s or 2 GiB is a failure, and so is a panic.
 
 use anyhow::{Context, bail, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Whether it can run here; if not, what is missing.
+/// Returns an error that names what is missing, if the targets cannot run here.
 pub fn is_possible(root: &Path) -> Result<(), String> {
-    let says = |args: &[&str]| {
+    let succeeds = |args: &[&str]| {
         let ran = Command::new("cargo").args(args).current_dir(root).stderr(Stdio::null()).output();
         ran.is_ok_and(|output| output.status.success())
     };
-    if !says(&["+nightly", "--version"]) {
+    if !succeeds(&["+nightly", "--version"]) {
         return Err("no nightly toolchain: `rustup toolchain install nightly`".into());
     }
-    if !says(&["+nightly", "fuzz", "--version"]) {
+    if !succeeds(&["+nightly", "fuzz", "--version"]) {
         return Err("no cargo-fuzz: `cargo install cargo-fuzz`".into());
     }
     Ok(())
 }
 
-/// Runs all targets for so many seconds each; says so and does nothing where it cannot.
+/// Runs each target for this number of seconds. Where that is impossible, prints what is missing and does nothing.
 pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
     ensure!(seconds.parse::<u32>().is_ok(), "`{seconds}` is no number of seconds");
     if let Err(why) = is_possible(root) {
@@ -49,7 +49,7 @@ pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The targets that the manifest names.
+/// The names of the targets in the manifest.
 fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
     let text = std::fs::read_to_string(root.join("fuzz/Cargo.toml"))?;
     let names: Vec<String> =

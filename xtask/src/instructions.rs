@@ -1,19 +1,19 @@
-//! Instructions: what a poll with its wake costs, counted by callgrind, beside tokio's.
+//! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, beside tokio's.
 //!
 //! The bench `poll` of the runtime runs each case twice under callgrind, with few polls and with many, on one worker
-//! whose clock counts polls. The difference of the two counts, divided by the difference in polls, has no start, no end
-//! and no machine in it: it repeats to 0.1 %, which each run checks on one case.
+//! whose clock counts polls. The difference of the two counts, divided by the difference in polls, does not depend on
+//! start and end of the program, nor on the load of the machine. It repeats to 0.1 %, which each run checks on one case.
 //!
 //! # Locked instructions
 //!
-//! Callgrind says how often each instruction ran (`--dump-instr=yes`), objdump what it is. Locked are those with the
-//! prefix `lock`, and `xchg` with memory, which locks without it. An address that ran and is not in the disassembly
-//! would be counted as not locked, so there may be next to none.
+//! Callgrind counts how often each instruction ran (`--dump-instr=yes`), and objdump disassembles it. Locked instructions
+//! are those with the prefix `lock`, and `xchg` with memory, which locks without the prefix. An instruction that is missing
+//! in the disassembly would count as not locked, so almost none may be missing ([`UNKNOWN_MAX`]).
 //!
-//! # What it does not count
+//! # Not counted
 //!
-//! The kernel's instructions. Restartable sequences: Valgrind does not know the system call, so counters run on their
-//! atomic backend, and the rows that have any say so.
+//! Instructions of the kernel. Restartable sequences, since Valgrind does not implement the system call: counters run on
+//! their atomic backend, and the rows that use counters name it.
 
 use crate::cargo;
 use anyhow::{Context, bail};
@@ -25,20 +25,21 @@ use std::process::{Command, Stdio};
 #[cfg(test)]
 mod tests;
 
-/// The two lengths, in polls. The first is long enough for the runtime to know what its polls cost; a thousand
+/// The two lengths, in polls. The first is long enough for the runtime to measure the cost of its polls. A thousand
 /// instructions more or less at the start are 0.002 % of the difference.
 const POLLS: [u64; 2] = [20_000, 80_000];
 
 /// The case that is measured a second time.
 const AGAIN: &str = "8 pairs, channels";
 
-/// The two counts of a case may differ by so much.
+/// The largest relative difference between two counts of a case.
 const REPEATS_TO: f64 = 0.001;
 
-/// So much of what ran may be missing in the disassembly: what the dynamic loader resolves lazily, and the vDSO.
+/// The largest part of the executed instructions that may be missing in the disassembly: code that the dynamic loader
+/// resolves lazily, and the vDSO.
 const UNKNOWN_MAX: f64 = 0.001;
 
-/// Whether Valgrind and objdump are there. The error says what to install.
+/// Checks that Valgrind and objdump are installed. The error names the package to install.
 pub fn is_possible() -> anyhow::Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("locked instructions are known of x86-64 Linux only");
@@ -95,11 +96,11 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
             counted.first_key_value().map(|(name, before)| (*name, before)).context("a case was counted")?
         }
     };
-    for (whose, before) in ["ours", "tokio"].into_iter().zip(before) {
-        let after = bench.per_poll(whose, again)?;
+    for (runtime, before) in ["ours", "tokio"].into_iter().zip(before) {
+        let after = bench.per_poll(runtime, again)?;
         let differs = (after.all - before.all).abs() / before.all;
         println!(
-            "{again}, {whose}, again: {:.1} and {:.1}, {:.3} % apart",
+            "{again}, {runtime}, again: {:.1} and {:.1}, {:.3} % apart",
             before.all,
             after.all,
             100.0 * differs
@@ -111,10 +112,10 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the bench; says where it is.
+/// Builds the bench and returns its path.
 ///
-/// In one codegen unit: with several, a line moved between two files changes what is inlined, and a poll by 20
-/// instructions.
+/// It has one codegen unit: with several, a line that moves between two files changes what is inlined, and the count of a
+/// poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo(root);
     cargo.args(["bench", "--package", "warmcore-runtime", "--bench", "poll", "--features", "counted-clock"]);
@@ -127,7 +128,7 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(program.context("cargo names no executable of the bench")?.into())
 }
 
-/// The bench, and what is known of the objects that it runs code of.
+/// The bench, and the disassembled object files whose code it ran.
 struct Bench {
     program: PathBuf,
     /// Where callgrind writes.
@@ -135,7 +136,7 @@ struct Bench {
     locked: HashMap<String, Code>,
 }
 
-/// What a poll costs.
+/// The instructions of one poll.
 struct PerPoll {
     all: f64,
     locked: f64,
@@ -149,8 +150,8 @@ impl Bench {
     }
 
     /// Instructions a poll: the difference of the two lengths.
-    fn per_poll(&mut self, whose: &str, name: &str) -> anyhow::Result<PerPoll> {
-        let [few, many] = POLLS.map(|polls| self.count(whose, name, polls));
+    fn per_poll(&mut self, runtime: &str, name: &str) -> anyhow::Result<PerPoll> {
+        let [few, many] = POLLS.map(|polls| self.count(runtime, name, polls));
         let ((few_polls, few, _), (many_polls, many, uses)) = (few?, many?);
         if many_polls <= few_polls {
             bail!("{name}: {many_polls} polls are not more than {few_polls}");
@@ -160,12 +161,12 @@ impl Bench {
         Ok(PerPoll { all: per_poll(few.all, many.all), locked: per_poll(few.locked, many.locked), uses })
     }
 
-    /// One run under callgrind: how many polls it was, what it took, and the backend that its counters used.
-    fn count(&mut self, whose: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
+    /// Runs a case once under callgrind. Returns the number of polls, the counts, and the backend of its counters.
+    fn count(&mut self, runtime: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
         let mut callgrind = Command::new("valgrind");
         callgrind.args(["--quiet", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
         callgrind.arg(format!("--callgrind-out-file={}", self.out.display())).arg(&self.program);
-        let said = said(callgrind.args(["count", whose, name, &polls.to_string()]))?;
+        let said = said(callgrind.args(["count", runtime, name, &polls.to_string()]))?;
         let word = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let polls =
             word("polls ").and_then(|n| n.parse().ok()).context("the bench says no number of polls")?;

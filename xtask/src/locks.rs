@@ -1,8 +1,8 @@
-//! Locks: whether each lock file says what its manifests ask for.
+//! Checks that each lock file is what its manifests ask for.
 //!
-//! The workspaces beside the main one (`fuzz`, `peers` and so on) are built seldom, and depend on crates of the main
-//! one by path: a new dependency there makes their lock files stale, and a build of them with `--locked` fails.
-//! Cargo reads the index for it and downloads no crate.
+//! The workspaces beside the main one (`fuzz`, `peers` and so on) are rarely built, and depend on crates of the main
+//! workspace by path. A new dependency there makes their lock files stale, and then a build of them with `--locked` fails.
+//! The check reads the index of the registry and downloads no crate.
 
 use crate::cargo;
 use anyhow::Context;
@@ -13,7 +13,7 @@ use std::process::Output;
 pub const WORKSPACES: [&str; 6] =
     [".", "fuzz", "peers", "peers/ecosystem", "peers/mini-redis", "adapters/datafusion"];
 
-/// What cargo found of a lock file.
+/// What cargo found about a lock file.
 #[derive(Debug, PartialEq, Eq)]
 enum Lock {
     Current,
@@ -25,7 +25,7 @@ enum Lock {
     Failed(String),
 }
 
-/// What cargo says where the network or the index is missing.
+/// Texts in cargo's errors if the network or the index is missing.
 const AWAY: [&str; 6] = [
     "--offline",
     "failed to download",
@@ -50,14 +50,14 @@ impl Lock {
     }
 }
 
-/// Prints a line; says whether no lock file is stale and no manifest is wrong.
+/// Prints a line. Returns whether no lock file is stale and no manifest is wrong.
 pub fn check(root: &Path) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for folder in WORKSPACES {
         let manifest = Path::new(folder).join("Cargo.toml");
         let mut update = cargo(root);
         update.args(["update", "--workspace", "--locked", "--manifest-path"]).arg(manifest);
-        // Without a network it is known at once.
+        // Without a network the first attempt shows it.
         let Output { status, stderr, .. } =
             update.env("CARGO_NET_RETRY", "0").output().context("can't run cargo")?;
         all.push((folder, Lock::of(status.success(), &String::from_utf8_lossy(&stderr))));
@@ -67,12 +67,13 @@ pub fn check(root: &Path) -> anyhow::Result<bool> {
     Ok(is_well)
 }
 
-/// What is printed about the lock files of these folders, and whether the step passes. It is `ok` only if one was compared.
+/// The lines to print about the lock files of these folders, and whether the step passes. A line begins with `ok` only if
+/// a lock file was compared.
 fn report(all: &[(&str, Lock)]) -> (Vec<String>, bool) {
     let mut lines = Vec::new();
     for (folder, lock) in all {
         if let Lock::Unknown(why) = lock {
-            lines.push(format!("skip  {:<22} {folder}: {why}", "lock files"));
+            lines.push(format!("skip  {:<28} {folder}: {why}", "lock files"));
         }
     }
     let is_well = !all.iter().any(|(_, lock)| matches!(lock, Lock::Stale | Lock::Failed(_)));
@@ -143,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn each_workspace_with_a_lock_file_is_looked_at() {
+    fn each_workspace_with_a_lock_file_is_checked() {
         let root = crate::root();
         for folder in WORKSPACES {
             assert!(root.join(folder).join("Cargo.lock").is_file(), "{folder}");
         }
         let listed =
             std::process::Command::new("git").args(["ls-files", "*Cargo.lock"]).current_dir(&root).output();
-        // A copy of the sources without git has none to list.
+        // In a copy of the sources without git, nothing is listed.
         let listed =
             listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         for file in listed.lines() {

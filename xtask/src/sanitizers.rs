@@ -1,25 +1,26 @@
-//! Sanitizers: AddressSanitizer, ThreadSanitizer and Miri over the crates whose code is unsafe or lock-free.
+//! AddressSanitizer, ThreadSanitizer and Miri over the crates whose code is unsafe or lock-free.
 //!
 //! | | over | needs |
 //! |---|---|---|
 //! | AddressSanitizer | percpu, cid, budget, runtime | a nightly toolchain |
 //! | ThreadSanitizer | the same | its sources of std too: std is built again, or its locks are taken for races |
-//! | Miri | line, cid, place, the strict stock of budget | the component miri, which needs those sources |
+//! | Miri | line, cid, sched, the strict stock of budget | the component miri, which needs those sources |
 //!
-//! What is missing is skipped and said, with the command that installs it; nothing here installs anything.
+//! A step whose tool is missing is skipped, and the command that installs the tool is printed. Nothing here installs a
+//! tool.
 //!
-//! # What they do not see
+//! # Limits
 //!
-//! No sanitizer sees the loads and stores of restartable sequences, which are `asm!`: AddressSanitizer checks the rest,
-//! and ThreadSanitizer runs on the atomic backend and the strict stocks, where all of it is Rust. The tests bring
-//! mimalloc, in C and not sanitized.
+//! No sanitizer checks the loads and stores of restartable sequences, which are `asm!`. AddressSanitizer checks the other
+//! code; ThreadSanitizer runs on the atomic backend and the strict stocks, where all accesses are Rust. The tests link
+//! mimalloc, which is C and is not sanitized.
 
-use crate::{Step, step};
+use crate::test::{Level, Step, Work, step};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A nightly toolchain, and what is installed with it.
+/// A nightly toolchain, and which of its components are installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Nightly {
     /// What stands before cargo's command: `+nightly `, or nothing where nightly is the only toolchain.
@@ -28,13 +29,13 @@ struct Nightly {
     has_miri: bool,
 }
 
-/// A step, or why it can't run here.
+/// A step, or its name and the reason why it cannot run here.
 pub type Planned = Result<Step, (&'static str, String)>;
 
 /// The steps for this machine.
 pub fn steps() -> Vec<Planned> {
     let ask = |program: &str, args: &[&str]| {
-        // Rustup would install what is missing, if told so.
+        // Rustup installs a missing toolchain unless this variable is 0.
         let ran =
             Command::new(program).args(args).env("RUSTUP_AUTO_INSTALL", "0").stderr(Stdio::null()).output();
         let output = ran.ok().filter(|output| output.status.success())?;
@@ -44,8 +45,8 @@ pub fn steps() -> Vec<Planned> {
     plan(has_runtime, find(ask, Path::exists).as_ref())
 }
 
-/// Looks for a nightly toolchain: rustup's, else the one that there is, where a distribution or a container has no
-/// rustup. `ask` runs a program and returns what it prints, if it succeeds.
+/// Finds a nightly toolchain: that of rustup, or the only toolchain of a distribution or a container without rustup.
+/// `ask` runs a program and returns its output, if the program succeeds.
 fn find(ask: impl Fn(&str, &[&str]) -> Option<String>, exists: impl Fn(&Path) -> bool) -> Option<Nightly> {
     let how = if ask("rustc", &["+nightly", "--version"]).is_some() {
         "+nightly "
@@ -68,7 +69,7 @@ const THREAD: &str = "ThreadSanitizer";
 const MIRI: &str = "Miri";
 const MIRI_STOCK: &str = "Miri, strict stock";
 
-/// What runs with what was found.
+/// The steps that this toolchain can run, and the reasons for those that it cannot.
 fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     const CRATES: &str = "-p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-runtime";
     let Some(nightly) = nightly else {
@@ -78,11 +79,16 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     };
     let made = |name, env, args: String| Step {
         env,
-        // Once per run.
+        // Leaked once per run: a step's arguments are static.
         args: format!("{}{args}", nightly.how).leak(),
-        // Ten times slower, and one test may be most of a file.
-        silent_max: Duration::from_hours(2),
-        ..step(name, "")
+        // Miri has a command of its own, which builds and runs.
+        work: match args.starts_with("test ") {
+            true => Work::Tests { also_documentation: false, leaves_out_long: false },
+            false => Work::Cargo,
+        },
+        // Sanitized code is about ten times slower, and one test may be most of a file.
+        limit: Duration::from_hours(2),
+        ..step(name, Level::All, 1800, "")
     };
     let add = |component: &str| match nightly.how {
         "" => format!("install your toolchain's {component}"),
@@ -97,10 +103,10 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
             &[
                 ("RUSTFLAGS", "-Zsanitizer=address"),
                 ("CARGO_TARGET_DIR", "target/address"),
-                // Tests forget on purpose, and ask for more memory than there is.
+                // Tests leak on purpose, and allocate more memory than there is.
                 ("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1"),
             ],
-            // Its own allocator takes locks that fork leaves held in a child.
+            // The sanitizer's allocator takes locks that a fork leaves held in the child.
             format!(
                 "test --release --no-fail-fast --target host-tuple --lib --tests {CRATES} \
                  -- --skip children_of_fork_allocate_whatever_lock_was_held"
@@ -129,7 +135,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     };
     let mut steps = vec![address, thread];
     if nightly.has_miri && nightly.has_std_sources {
-        // Which CPUs there are is asked of the system.
+        // The code asks the system for its CPUs.
         let env = &[("MIRIFLAGS", "-Zmiri-disable-isolation"), ("CARGO_TARGET_DIR", "target/miri")];
         let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-sched".to_owned();
         steps.push(Ok(made(MIRI, env, lib)));

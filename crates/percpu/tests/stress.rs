@@ -1,4 +1,4 @@
-//! Operations under signals, preemption and migration, on every backend. `cargo xtask test` runs this with
+//! Operations under signals, preemption and migration, on every backend. `cargo xtask test --full` runs this with
 //! `WARMCORE_PERCPU` unset, `rseq`, `atomic` and `plain`, and with lengthened sections (feature `delay`).
 //!
 //! The negative control `sys::rseq::tests::a_section_that_is_never_armed_loses_updates` shows that a broken section

@@ -1,5 +1,5 @@
 //! Stocks under preemption by a real kernel, in a process of their own, so that every counted abort is one of these
-//! operations. `cargo xtask test` also runs this with lengthened sections (feature `delay`).
+//! operations. `cargo xtask test --full` also runs this with lengthened sections (feature `delay`).
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use fastrand::Rng;

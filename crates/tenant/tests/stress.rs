@@ -1,4 +1,4 @@
-//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test` runs this on every
+//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test --full` runs this on every
 //! backend.
 
 use bytemuck::Zeroable;

@@ -1,5 +1,5 @@
 //! Loom models of accounts with [`AtomicStocks`]: what fits is not refused, no limit is exceeded, no unit is
-//! lost, and no charge keeps waiting while it fits. Run by `cargo xtask test`.
+//! lost, and no charge keeps waiting while it fits. Run by `cargo xtask test --full`.
 //!
 //! Loom's read-modify-writes always read the newest store, so a compare-and-swap that fails on an old value is
 //! not in these models; its callers continue as if it had come a moment earlier.

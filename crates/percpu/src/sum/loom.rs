@@ -1,4 +1,4 @@
-//! Loom models of the `atomic` backend's sum. Run by `cargo xtask test`.
+//! Loom models of the `atomic` backend's sum. Run by `cargo xtask test --full`.
 
 use super::*;
 use crate::sync::AtomicU64;

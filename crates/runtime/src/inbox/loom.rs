@@ -1,4 +1,4 @@
-//! Loom models of the inbox. `cargo xtask test` runs them.
+//! Loom models of the inbox. `cargo xtask test --full` runs them.
 
 use super::*;
 use crate::sync::fence;

@@ -5,7 +5,7 @@
 //! expires, so that a task left waiting beside a parked worker deadlocks, which shuttle reports. In the others every
 //! timer expires at once, so that parked workers check, watch and steal all the time.
 //!
-//! The models run for a minute in all, in `cargo xtask test`. To replay a failure, put the schedule that shuttle prints
+//! The models run for a minute in all, in `cargo xtask test --full`. To replay a failure, put the schedule that shuttle prints
 //! into `REPLAY`.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Loom models of a stock's two words. Run by `cargo xtask test`.
+//! Loom models of a stock's two words. Run by `cargo xtask test --full`.
 //!
 //! A section is modelled as other CPUs see it: plain loads and one store. A lock per CPU, which only sections
 //! of that CPU take, keeps another section of the CPU from coming in between, and orders the sections of two

@@ -1,4 +1,4 @@
-//! Loom models of the `atomic` backend's stacks. Run by `cargo xtask test`.
+//! Loom models of the `atomic` backend's stacks. Run by `cargo xtask test --full`.
 
 use super::*;
 use crate::sync::Mutex;

@@ -1,17 +1,39 @@
-//! Tree: a process and all below it, as `/proc` tells, to be shown and ended.
+//! A process and all of its descendants, as `/proc` lists them, to be measured, shown and ended.
 //!
-//! Model.   A look lists who is whose parent. Ending stops all of it first and looks again until nothing new is
-//!          there: who is stopped starts nothing, and none of it is orphaned and lost from sight before it is killed.
-//! Number.  A look takes a few ms; two are enough unless the tree grows meanwhile.
-//! Source.  proc_pid_stat(5), kill(1).
+//! To end a tree of processes, its processes are stopped first, and listed again until no new one appears. A stopped
+//! process starts no other, so none is orphaned and lost before it is killed. A listing takes a few milliseconds; two are
+//! enough unless the tree grows meanwhile.
+//!
+//! Source: proc_pid_stat(5), kill(1).
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// A process and all below it, parents first.
+/// A process and all of its descendants, parents first.
 pub struct Tree(Vec<u32>);
 
+/// Ticks a second of the times in `/proc`: `USER_HZ`, which is 100 on each architecture that Linux has kept.
+const TICKS: u64 = 100;
+
+/// The CPU time of a process, and that of its children that have ended and were waited for.
+pub fn cpu_fields(stat: &str) -> Option<[Duration; 2]> {
+    let stat = std::fs::read_to_string(stat).ok()?;
+    // The fields from the third on; the second, a name, may contain blanks. The 14th to 17th are times.
+    let fields: Vec<u64> = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .skip(11)
+        .take(4)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    let [user, system, user_of_children, system_of_children] = fields[..] else { return None };
+    let time = |ticks: u64| Duration::from_millis(ticks * 1000 / TICKS);
+    Some([time(user + system), time(user_of_children + system_of_children)])
+}
+
 impl Tree {
-    /// Looks.
+    /// Lists the process `root` and its descendants.
     pub fn under(root: u32) -> Self {
         let parent_of = |pid: u32| -> Option<u32> {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -31,7 +53,7 @@ impl Tree {
         Self(tree)
     }
 
-    /// A line per process, and below it one per thread: what it's called, its state, where it waits.
+    /// A line per process with its command, and below it one per thread: its state, its name, and where it waits.
     pub fn describe(&self) -> String {
         let read = |path: String| {
             std::fs::read_to_string(path).unwrap_or_default().replace('\0', " ").trim().to_owned()
@@ -51,6 +73,12 @@ impl Tree {
         text
     }
 
+    /// The CPU time that all of it has used, with children that have ended.
+    pub fn cpu(&self) -> Duration {
+        let fields = self.0.iter().filter_map(|pid| cpu_fields(&format!("/proc/{pid}/stat")));
+        fields.map(|[own, of_children]| own + of_children).sum()
+    }
+
     /// Ends all of it, and what it starts meanwhile. Does nothing where there is no program `kill`.
     pub fn end(mut self) {
         let mut new = self.0.clone();
@@ -64,7 +92,7 @@ impl Tree {
     }
 }
 
-/// Whether it could be sent; to who is gone already it needn't.
+/// Sends a signal; returns whether the program `kill` could be run. A process that has ended needs no signal.
 fn signal(name: &str, pids: &[u32]) -> bool {
     let mut kill = Command::new("kill");
     kill.arg(name).args(pids.iter().map(u32::to_string)).stderr(Stdio::null()).status().is_ok()
@@ -75,6 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_time_of_a_process_that_computes_grows() {
+        let before = Tree::under(std::process::id()).cpu();
+        let began = std::time::Instant::now();
+        while Tree::under(std::process::id()).cpu() < before + Duration::from_millis(20) {
+            assert!(began.elapsed().as_secs() < 60, "its own time does not grow");
+        }
+    }
+
+    #[test]
     fn a_tree_that_grows_is_ended_whole() {
         // A name that only these have.
         let mark = format!("3600.{}", std::process::id());
@@ -83,8 +120,8 @@ mod tests {
         let sleeping = || {
             let all = std::fs::read_dir("/proc").unwrap().flatten();
             all.filter(|entry| {
-                let told = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-                told.starts_with("sleep") && told.contains(&mark)
+                let command = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+                command.starts_with("sleep") && command.contains(&mark)
             })
             .count()
         };
@@ -95,7 +132,7 @@ mod tests {
         assert!(tree.describe().contains(&mark));
         tree.end();
         child.wait().unwrap();
-        // Who was killed leaves its memory, and its name with it, a little later.
+        // A killed process loses its memory, and its name with it, a little later.
         let began = std::time::Instant::now();
         while sleeping() > 0 {
             assert!(began.elapsed().as_secs() < 10, "{} are left", sleeping());

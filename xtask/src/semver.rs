@@ -1,0 +1,57 @@
+//! `cargo xtask semver`: compares the public interface of each product crate with that of an earlier revision.
+
+use anyhow::{Context, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Compares with a revision: the newest tag before this commit if there is one, else the commit before this one.
+pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
+    let revision = match revision {
+        Some(revision) => revision.to_owned(),
+        None => git(root, &["describe", "--tags", "--abbrev=0"])
+            .or_else(|_| git(root, &["rev-parse", "HEAD^"]))?,
+    };
+    println!("the public interface, compared with that of {revision}");
+    let mut check = Command::new("cargo");
+    check.args(["semver-checks", "--baseline-rev", &revision]).current_dir(root).stdin(Stdio::null());
+    for krate in product(root)? {
+        check.args(["-p", &krate]);
+    }
+    match check.status().context("can't run cargo")?.success() {
+        true => Ok(()),
+        false => {
+            bail!("`cargo semver-checks` failed, or is not installed: `cargo install cargo-semver-checks`")
+        }
+    }
+}
+
+/// The names of the packages in `crates/` that are libraries, not macros: those have no interface to compare.
+fn product(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let manifest = entry?.path().join("Cargo.toml");
+        let Ok(text) = std::fs::read_to_string(manifest) else { continue };
+        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        names.extend(name.filter(|_| !text.contains("proc-macro = true")).map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn git(root: &Path, args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("git").args(args).current_dir(root).output().context("can't run git")?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() { Ok(text) } else { bail!("`git {}` failed", args.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_libraries_that_users_link_are_compared() {
+        let names = product(&crate::root()).unwrap();
+        assert!(names.iter().any(|name| name == "warmcore") && names.len() > 8, "{names:?}");
+        assert!(!names.iter().any(|name| name.ends_with("-derive")), "{names:?}");
+    }
+}

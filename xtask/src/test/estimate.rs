@@ -1,0 +1,95 @@
+//! How much time is left, estimated from the last run, or from the steps' own estimates.
+//!
+//! A machine that is slower than the estimates is slower in all steps, so what is left is multiplied by how much longer
+//! the steps that are done took than estimated.
+
+use super::steps::Step;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Estimates and what was measured.
+pub struct Estimates {
+    path: PathBuf,
+    /// Seconds by step, of the last run that finished it.
+    last: BTreeMap<String, f64>,
+    /// The steps that have not ended, with their estimates.
+    left: Vec<(String, f64)>,
+    /// Estimated and measured seconds of the steps that have ended.
+    done: (f64, f64),
+    running: Option<Instant>,
+}
+
+impl Estimates {
+    /// Of these steps, with the times in this file.
+    pub fn read<'a>(path: &Path, steps: impl Iterator<Item = &'a Step>) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let line = |line: &str| {
+            let (seconds, name) = line.split_once(' ')?;
+            Some((name.to_owned(), seconds.parse().ok()?))
+        };
+        let last: BTreeMap<String, f64> = text.lines().filter_map(line).collect();
+        let estimate = |step: &Step| last.get(step.name).copied().unwrap_or(f64::from(step.seconds));
+        let left = steps.map(|step| (step.name.to_owned(), estimate(step))).collect();
+        Self { path: path.to_owned(), last, left, done: (0.0, 0.0), running: None }
+    }
+
+    /// A step begins.
+    pub fn begin(&mut self, _name: &str) {
+        self.running = Some(Instant::now());
+    }
+
+    /// A step ended, and its time is kept for the next run if it went well. A file that cannot be written costs only
+    /// the estimate of the next run.
+    pub fn end(&mut self, name: &str, seconds: f64, ok: bool) {
+        self.running = None;
+        if let Some(at) = self.left.iter().position(|(left, _)| left == name) {
+            let (_, estimate) = self.left.remove(at);
+            self.done = (self.done.0 + estimate, self.done.1 + seconds);
+        }
+        if ok {
+            self.last.insert(name.to_owned(), seconds);
+            let lines: String =
+                self.last.iter().map(|(name, seconds)| format!("{seconds:.1} {name}\n")).collect();
+            let _ = std::fs::write(&self.path, lines);
+        }
+    }
+
+    /// The time left.
+    pub fn left(&self) -> Duration {
+        self.left_after(self.running.map_or(0.0, |since| since.elapsed().as_secs_f64()))
+    }
+
+    /// The time left when the first step that is left has run for so long.
+    fn left_after(&self, running: f64) -> Duration {
+        let (estimated, measured) = self.done;
+        // A few seconds of formatting say nothing of the machine.
+        let factor = if estimated < 20.0 { 1.0 } else { (measured / estimated).clamp(0.2, 10.0) };
+        let mut steps = self.left.iter().map(|(_, estimate)| estimate * factor);
+        let current = steps.next().map_or(0.0, |estimate| (estimate - running).max(0.0));
+        Duration::from_secs_f64(current + steps.sum::<f64>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test::steps::{Level, step};
+
+    #[test]
+    fn what_is_left_follows_the_last_run_and_the_machine() {
+        let folder = std::env::temp_dir().join(format!("warmcore-xtask-{}", std::process::id()));
+        let steps =
+            [step("a", Level::Test, 100, ""), step("b", Level::Test, 50, ""), step("c", Level::Test, 10, "")];
+        let mut estimates = Estimates::read(&folder, steps.iter());
+        assert_eq!(estimates.left_after(0.0).as_secs(), 160);
+        assert_eq!(estimates.left_after(30.0).as_secs(), 130);
+        assert_eq!(estimates.left_after(300.0).as_secs(), 60, "a step that takes longer is about to end");
+        estimates.end("a", 200.0, true);
+        assert_eq!(estimates.left_after(0.0).as_secs(), 120, "twice as slow as estimated");
+        estimates.end("b", 100.0, false);
+        let again = Estimates::read(&folder, steps.iter());
+        assert_eq!(again.left_after(0.0).as_secs(), 260, "a took 200 s, and b failed");
+        std::fs::remove_file(&folder).unwrap();
+    }
+}

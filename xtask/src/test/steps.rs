@@ -1,0 +1,301 @@
+//! The steps of `cargo xtask test`, in the order in which they run, and what each needs.
+
+use super::LIMIT;
+use std::time::Duration;
+
+/// Which command runs a step: each runs those of the levels before it, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// `cargo xtask test`
+    Test,
+    /// `cargo xtask test --full`
+    Full,
+    /// `cargo xtask test --all`
+    All,
+}
+
+/// What a step needs besides a toolchain; it is skipped where that is missing, since nothing here downloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    /// Restartable sequences, by kernel and C library.
+    Rseq,
+    /// A target of the toolchain.
+    Target(&'static str),
+    /// Another toolchain, called by `+VERSION`.
+    Toolchain(&'static str),
+    /// A command of cargo's that is installed on its own.
+    Cargo(&'static str),
+    Valgrind,
+}
+
+/// What a step does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Calls cargo with the step's arguments.
+    Cargo,
+    /// Builds the tests that the arguments name and runs them; then those of the documentation.
+    Tests { also_documentation: bool, leaves_out_long: bool },
+    /// Runs programs again that the step `of` built.
+    Again { of: &'static str, packages: &'static [&'static str], only_long: bool },
+}
+
+/// A step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub name: &'static str,
+    pub level: Level,
+    pub work: Work,
+    /// Cargo's, separated by blanks. With a toolchain before them, `+nightly`, rustup's cargo is called.
+    pub args: &'static str,
+    pub env: &'static [(&'static str, &'static str)],
+    pub needs: Needs,
+    /// How much CPU time tests may use without printing a line.
+    pub limit: Duration,
+    /// Seconds on two cores that do nothing else, from a cold start: the estimate before there is a measured time.
+    pub seconds: u32,
+}
+
+/// A step that calls cargo.
+pub const fn step(name: &'static str, level: Level, seconds: u32, args: &'static str) -> Step {
+    Step { name, level, work: Work::Cargo, args, env: &[], needs: Needs::Nothing, limit: LIMIT, seconds }
+}
+
+/// A step that builds and runs tests.
+const fn tests(name: &'static str, level: Level, seconds: u32, args: &'static str) -> Step {
+    let work = Work::Tests { also_documentation: false, leaves_out_long: false };
+    Step { work, ..step(name, level, seconds, args) }
+}
+
+/// A step that runs programs of tests again.
+const fn again(
+    name: &'static str,
+    level: Level,
+    seconds: u32,
+    of: &'static str,
+    packages: &'static [&'static str],
+) -> Step {
+    Step { work: Work::Again { of, packages, only_long: false }, ..step(name, level, seconds, "") }
+}
+
+/// Programs of tests that run with `--full` only: each takes half a minute and more in a debug build. They are the
+/// package's name, and the program's.
+pub const LONG: [(&str, &str); 2] = [
+    // They build projects of their own, in a folder of their own.
+    ("warmcore", "alone"),
+    ("warmcore", "readme_server"),
+];
+
+/// The crates whose code differs by the backend.
+const BACKENDS: &[&str] = &["warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
+
+/// Those, and the crate that registers the area of a thread.
+const AREAS: &[&str] = &["warmcore-sys", "warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
+
+const DEBUG: &str = "tests";
+const RELEASE: &str = "tests, release";
+
+const RSEQ: &[(&str, &str)] = &[("WARMCORE_PERCPU", "rseq")];
+const ATOMIC: &[(&str, &str)] = &[("WARMCORE_PERCPU", "atomic")];
+const PLAIN: &[(&str, &str)] = &[("WARMCORE_PERCPU", "plain")];
+const OWN_AREAS: &[(&str, &str)] = &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
+const STRICT: &[(&str, &str)] = &[("WARMCORE_BUDGET", "atomic")];
+
+impl Step {
+    /// What to type to run it alone.
+    pub fn command(&self) -> String {
+        let env: String = self.env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
+        format!("{env}cargo {}", self.args)
+    }
+}
+
+/// All steps but those of sanitizers.
+pub fn all() -> Vec<Step> {
+    use Level::{Full, Test};
+    let documentation = Work::Tests { also_documentation: true, leaves_out_long: false };
+    let mut steps = vec![
+        step("format", Test, 2, "fmt --all --check"),
+        step("format of the peers", Test, 1, "fmt --manifest-path peers/Cargo.toml --check"),
+        step(
+            "format of tokio's libraries",
+            Test,
+            1,
+            "fmt --manifest-path peers/ecosystem/Cargo.toml --check",
+        ),
+        step("format of mini-redis", Test, 1, "fmt --manifest-path peers/mini-redis/Cargo.toml --check"),
+        step("format of the adapter", Test, 1, "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
+        step("clippy", Test, 150, "clippy --workspace --all-targets -- -D warnings"),
+        step("tidy", Test, 5, "xtask tidy"),
+        Step {
+            work: Work::Tests { also_documentation: true, leaves_out_long: true },
+            ..tests(DEBUG, Test, 420, "test --workspace")
+        },
+        Step { env: ATOMIC, ..again("backend atomic", Test, 20, DEBUG, BACKENDS) },
+        Step { env: STRICT, ..again("strict budgets", Test, 15, DEBUG, &["warmcore-budget"]) },
+        Step {
+            work: Work::Again { of: DEBUG, packages: &[], only_long: true },
+            ..again("long tests", Full, 120, DEBUG, &[])
+        },
+        // What users link is a release: there the sections must really be used.
+        Step { work: documentation, ..tests(RELEASE, Full, 600, "test --release --workspace") },
+        Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 20, RELEASE, BACKENDS) },
+        Step { env: ATOMIC, ..again("backend atomic, release", Full, 20, RELEASE, BACKENDS) },
+        Step { env: PLAIN, ..again("backend plain, release", Full, 20, RELEASE, BACKENDS) },
+        Step { env: OWN_AREAS, needs: Needs::Rseq, ..again("own areas, release", Full, 20, RELEASE, AREAS) },
+        Step { env: STRICT, ..again("strict budgets, release", Full, 15, RELEASE, &["warmcore-budget"]) },
+        Step {
+            needs: Needs::Rseq,
+            work: documentation,
+            ..tests(
+                "lengthened sections",
+                Full,
+                90,
+                "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget --features warmcore-percpu/delay",
+            )
+        },
+        Step {
+            env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+            ..tests(
+                "loom models",
+                Full,
+                240,
+                "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib \
+                 --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
+            )
+        },
+        // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models have a flag of their own.
+        Step {
+            env: &[("RUSTFLAGS", "--cfg warmcore_loom"), ("CARGO_TARGET_DIR", "target/warmcore_loom")],
+            ..tests(
+                "runtime's loom models",
+                Full,
+                240,
+                "test --release -p warmcore-runtime --lib --features loom -- loom",
+            )
+        },
+        Step {
+            env: &[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "target/shuttle")],
+            ..tests(
+                "shuttle models",
+                Full,
+                240,
+                "test --release -p warmcore-runtime --lib --features shuttle -- shuttle",
+            )
+        },
+        tests(
+            "results as Parquet",
+            Full,
+            120,
+            "test --release -p warmcore-cli --lib --features parquet -- sim::",
+        ),
+        step("without the runtime", Full, 20, "check -p warmcore --no-default-features"),
+        Step {
+            env: &[("RUSTDOCFLAGS", "-D warnings")],
+            ..step("documentation", Full, 120, "doc --workspace --no-deps --document-private-items")
+        },
+        tests("tokio's libraries", Full, 300, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
+        Step {
+            needs: Needs::Target("aarch64-unknown-linux-gnu"),
+            ..step(
+                "aarch64 compiles",
+                Full,
+                30,
+                "check --target aarch64-unknown-linux-gnu -p warmcore-percpu",
+            )
+        },
+        // Budget is built, not tested: its tests bring mimalloc, in C, and that wants a compiler for musl.
+        Step {
+            needs: Needs::Target("x86_64-unknown-linux-musl"),
+            ..tests(
+                "static, with musl",
+                Full,
+                240,
+                "test --release --target x86_64-unknown-linux-musl -p warmcore-sys -p warmcore-percpu \
+                 -p warmcore-cid -p warmcore-tenant -p warmcore-runtime",
+            )
+        },
+        Step {
+            needs: Needs::Toolchain(MSRV),
+            env: &[("CARGO_TARGET_DIR", "target/msrv")],
+            ..step("the oldest Rust", Full, 150, MSRV_CHECK)
+        },
+        Step {
+            needs: Needs::Valgrind,
+            ..step("instructions repeat", Full, 120, "xtask instructions channels")
+        },
+    ];
+    steps.extend(thorough());
+    steps
+}
+
+/// The steps of `--all` but those of sanitizers.
+fn thorough() -> Vec<Step> {
+    let level = Level::All;
+    let documentation = Work::Tests { also_documentation: true, leaves_out_long: false };
+    let crates = "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant";
+    vec![
+        tests("adapter", level, 900, "test --release --manifest-path adapters/datafusion/Cargo.toml"),
+        // The examples in the documentation, too, on each backend.
+        Step { env: ATOMIC, work: documentation, ..tests("backend atomic, examples", level, 90, crates) },
+        Step { env: PLAIN, work: documentation, ..tests("backend plain, examples", level, 90, crates) },
+        Step { needs: Needs::Cargo("semver-checks"), ..step("public interface", level, 300, SEMVER) },
+        // What the runtime's tests ignore: every combination of what `shares` and `weights` take samples of.
+        Step {
+            limit: Duration::from_hours(4),
+            ..tests(
+                "every combination",
+                level,
+                2700,
+                "test --release -p warmcore-runtime --tests -- --ignored --test-threads 1",
+            )
+        },
+        Step {
+            env: &[("WARMCORE_SOAK", "1000000000")],
+            // One test, which prints nothing before its end.
+            limit: Duration::from_hours(4),
+            ..tests("soak", level, 3600, "test --release -p warmcore-runtime --test soak")
+        },
+    ]
+}
+
+/// The oldest toolchain that builds the product: `rust-version` of the workspace.
+const MSRV: &str = "1.93";
+
+const MSRV_CHECK: &str = "+1.93 check -p warmcore --all-features";
+
+/// Compares the public interface with that of the newest tag, or of the commit before if there is no tag.
+const SEMVER: &str = "xtask semver";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_toolchain_is_the_one_that_the_workspace_names() {
+        let manifest = include_str!("../../../Cargo.toml");
+        assert!(manifest.contains(&format!("rust-version = \"{MSRV}\"")));
+        assert!(MSRV_CHECK.starts_with(&format!("+{MSRV} ")));
+    }
+
+    #[test]
+    fn a_step_runs_programs_of_an_earlier_step() {
+        let steps = all();
+        for (number, step) in steps.iter().enumerate() {
+            let is_unique = steps.iter().filter(|other| other.name == step.name).count() == 1;
+            assert!(is_unique, "{}", step.name);
+            if let Work::Again { of, .. } = step.work {
+                let built = steps[..number].iter().find(|earlier| earlier.name == of);
+                assert!(built.is_some_and(|earlier| earlier.level <= step.level), "{}", step.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_estimates_are_within_what_is_promised() {
+        let seconds = |level: Level| -> u32 {
+            all().iter().filter(|step| step.level <= level).map(|step| step.seconds).sum()
+        };
+        assert!(seconds(Level::Test) <= 12 * 60, "{}", seconds(Level::Test));
+        assert!(seconds(Level::Full) <= 45 * 60, "{}", seconds(Level::Full));
+    }
+}
