@@ -134,14 +134,14 @@ pub fn all() -> Vec<Step> {
         Step { env: STRICT, ..again("strict budgets", Test, 15, DEBUG, &["warmcore-budget"]) },
         Step {
             work: Work::Again { of: DEBUG, packages: &[], only_long: true },
-            ..again("long tests", Full, 120, DEBUG, &[])
+            ..again("long tests", Full, 60, DEBUG, &[])
         },
         // What users link is a release: there the sections must really be used.
-        Step { work: documentation, ..tests(RELEASE, Full, 600, "test --release --workspace") },
-        Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 20, RELEASE, BACKENDS) },
-        Step { env: ATOMIC, ..again("backend atomic, release", Full, 20, RELEASE, BACKENDS) },
-        Step { env: PLAIN, ..again("backend plain, release", Full, 20, RELEASE, BACKENDS) },
-        Step { env: OWN_AREAS, needs: Needs::Rseq, ..again("own areas, release", Full, 20, RELEASE, AREAS) },
+        Step { work: documentation, ..tests(RELEASE, Full, 400, "test --release --workspace") },
+        Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 15, RELEASE, BACKENDS) },
+        Step { env: ATOMIC, ..again("backend atomic, release", Full, 15, RELEASE, BACKENDS) },
+        Step { env: PLAIN, ..again("backend plain, release", Full, 15, RELEASE, BACKENDS) },
+        Step { env: OWN_AREAS, needs: Needs::Rseq, ..again("own areas, release", Full, 15, RELEASE, AREAS) },
         Step { env: STRICT, ..again("strict budgets, release", Full, 15, RELEASE, &["warmcore-budget"]) },
         Step {
             needs: Needs::Rseq,
@@ -149,7 +149,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "lengthened sections",
                 Full,
-                90,
+                60,
                 "test --release -p warmcore-sys -p warmcore-percpu -p warmcore-budget --features warmcore-percpu/delay",
             )
         },
@@ -158,7 +158,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "loom models",
                 Full,
-                240,
+                180,
                 "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib \
                  --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
             )
@@ -169,7 +169,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "runtime's loom models",
                 Full,
-                240,
+                180,
                 "test --release -p warmcore-runtime --lib --features loom -- loom",
             )
         },
@@ -178,28 +178,28 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "shuttle models",
                 Full,
-                240,
+                150,
                 "test --release -p warmcore-runtime --lib --features shuttle -- shuttle",
             )
         },
         tests(
             "results as Parquet",
             Full,
-            120,
+            90,
             "test --release -p warmcore-cli --lib --features parquet -- sim::",
         ),
         step("without the runtime", Full, 20, "check -p warmcore --no-default-features"),
         Step {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-            ..step("documentation", Full, 120, "doc --workspace --no-deps --document-private-items")
+            ..step("documentation", Full, 90, "doc --workspace --no-deps --document-private-items")
         },
-        tests("tokio's libraries", Full, 300, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
+        tests("tokio's libraries", Full, 240, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
         Step {
             needs: Needs::Target("aarch64-unknown-linux-gnu"),
             ..step(
                 "aarch64 compiles",
                 Full,
-                30,
+                20,
                 "check --target aarch64-unknown-linux-gnu -p warmcore-percpu",
             )
         },
@@ -209,7 +209,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "static, with musl",
                 Full,
-                240,
+                150,
                 "test --release --target x86_64-unknown-linux-musl -p warmcore-sys -p warmcore-percpu \
                  -p warmcore-cid -p warmcore-tenant -p warmcore-runtime",
             )
@@ -217,11 +217,11 @@ pub fn all() -> Vec<Step> {
         Step {
             needs: Needs::Toolchain(MSRV),
             env: &[("CARGO_TARGET_DIR", "target/msrv")],
-            ..step("the oldest Rust", Full, 150, MSRV_CHECK)
+            ..step("the oldest Rust", Full, 60, MSRV_CHECK)
         },
         Step {
             needs: Needs::Valgrind,
-            ..step("instructions repeat", Full, 120, "xtask instructions channels")
+            ..step("instructions repeat", Full, 90, "xtask instructions channels")
         },
     ];
     steps.extend(thorough());
