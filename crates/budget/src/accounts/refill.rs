@@ -94,7 +94,7 @@ impl<S: Stocks> Accounts<S> {
         if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
             let is_even = ready.seen.free == 0;
             if is_even && self.stocks.refill(cpu, node.key, &ready.seen, n as u32, ready.capacity_log2) {
-                self.arrive(node, &ready);
+                self.end_refill(node, &ready);
                 return Ok(());
             }
             self.return_capacity(node, &ready, None);
@@ -133,7 +133,7 @@ impl<S: Stocks> Accounts<S> {
             self.return_capacity(node, ready, None);
             return;
         }
-        self.arrive(node, ready);
+        self.end_refill(node, ready);
     }
 
     /// This CPU's stock for charges like `n`: takes over its slot, and takes capacity of at most `most` for it.
@@ -199,7 +199,7 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Ends the refill: the stock has its units and its capacity.
-    fn arrive(&self, node: &Node, ready: &Ready) {
+    fn end_refill(&self, node: &Node, ready: &Ready) {
         for a in node.path().filter(|_| ready.passing() > 0) {
             a.sub_slack(ready.passing());
         }

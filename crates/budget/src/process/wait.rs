@@ -45,7 +45,7 @@ struct Waiter {
     /// How many units it asks for.
     n: u64,
     /// The account to charge: the one where it waits, or one below.
-    by: AccountPtr,
+    account: AccountPtr,
 }
 
 /// By account, then by ticket.
@@ -91,22 +91,22 @@ pub(super) fn wake_first_waiters() {
     if !has_waiters() {
         return;
     }
-    let mut heads = Vec::new();
+    let mut wakers = Vec::new();
     unaccounted(|| {
         for (at, queue) in queues().iter() {
             let mut free = at.node().free();
-            for (i, waiting) in queue.values().take(AT_ONCE).enumerate() {
-                if i > 0 && waiting.n > free {
+            for (i, waiter) in queue.values().take(AT_ONCE).enumerate() {
+                if i > 0 && waiter.n > free {
                     break;
                 }
-                free = free.saturating_sub(waiting.n);
+                free = free.saturating_sub(waiter.n);
                 // A waker that panics when it is cloned, called or dropped must not keep the others from being
                 // woken.
-                heads.extend(contain(|| waiting.waker.clone()));
+                wakers.extend(contain(|| waiter.waker.clone()));
             }
         }
     });
-    for waker in heads {
+    for waker in wakers {
         contain(|| waker.wake_by_ref());
         unaccounted(|| contain(|| drop(waker)));
     }
@@ -118,24 +118,24 @@ pub(super) fn remove_forgotten() {
     if !has_waiters() {
         return;
     }
-    let lost: Vec<(AccountPtr, Waiter)> = unaccounted(|| {
+    let forgotten: Vec<(AccountPtr, Waiter)> = unaccounted(|| {
         let mut queues = queues();
-        let mut lost = Vec::new();
+        let mut forgotten = Vec::new();
         for (at, queue) in queues.iter_mut() {
-            lost.extend(
-                queue.extract_if(.., |_, waiting| waiting.by.node().is_orphan()).map(|(_, w)| (*at, w)),
+            forgotten.extend(
+                queue.extract_if(.., |_, waiter| waiter.account.node().is_orphan()).map(|(_, w)| (*at, w)),
             );
         }
         queues.retain(|_, queue| !queue.is_empty());
-        lost
+        forgotten
     });
-    let were_some = !lost.is_empty();
-    for (at, Waiter { waker, by, .. }) in lost {
+    let were_any = !forgotten.is_empty();
+    for (at, Waiter { waker, account, .. }) in forgotten {
         WAITERS.fetch_sub(1, Relaxed);
-        on_account!(at, |accounts, node| accounts.end_waiting(node, by.node()));
+        on_account!(at, |accounts, node| accounts.end_waiting(node, account.node()));
         unaccounted(|| contain(|| drop(waker)));
     }
-    if were_some {
+    if were_any {
         wake_first_waiters();
     }
 }
@@ -151,8 +151,14 @@ enum Eligibility {
 }
 
 impl Eligibility {
-    /// Of a charge of `n` units to `by` with this ticket, in the queue at `at`.
-    fn of(at: &Node, queue: Option<&BTreeMap<u64, Waiter>>, ticket: u64, by: AccountPtr, n: u64) -> Self {
+    /// Of a charge of `n` units to `account` with this ticket, in the queue at `at`.
+    fn of(
+        at: &Node,
+        queue: Option<&BTreeMap<u64, Waiter>>,
+        ticket: u64,
+        account: AccountPtr,
+        n: u64,
+    ) -> Self {
         let before =
             || queue.into_iter().flat_map(|queue| queue.range(..ticket)).map(|(_, w)| w).take(AT_ONCE);
         let (count, units) = before().fold((0, n), |(i, sum), w| (i + 1, sum.saturating_add(w.n)));
@@ -163,11 +169,11 @@ impl Eligibility {
         }
         // A waiter that is granted meanwhile counts twice here: the charge is then refused now and may be
         // granted later.
-        let needs = |waiting: &Waiter, a: &Node| waiting.by.node().path().any(|b| std::ptr::eq(a, b));
+        let needs = |waiter: &Waiter, a: &Node| waiter.account.node().path().any(|b| std::ptr::eq(a, b));
         let shared = |a: &Node| before().filter(|w| needs(w, a)).fold(n, |sum, w| sum.saturating_add(w.n));
         // The stocks below `at` are closed, so `free` sees all units there; for accounts above, the charge
         // itself finds out.
-        let mut below = by.node().path().take_while(|a| !std::ptr::eq(*a, at));
+        let mut below = account.node().path().take_while(|a| !std::ptr::eq(*a, at));
         let fits = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
         if fits { Self::FitsBehind } else { Self::MustWait }
     }
@@ -183,13 +189,13 @@ fn try_lock_bypass() -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Whether a charge of `n` units to `ptr` is before all that wait at `node`, an account on its path, or leaves
-/// enough units for them. In the latter case `behind` holds [`BYPASS`] from before the decision.
+/// enough units for them. In the latter case `bypass` holds [`BYPASS`] from before the decision.
 fn may_charge(
     ptr: AccountPtr,
     node: &Node,
     ticket: u64,
     n: u64,
-    behind: &RefCell<Option<MutexGuard<'static, ()>>>,
+    bypass: &RefCell<Option<MutexGuard<'static, ()>>>,
 ) -> bool {
     let node = ptr.node().path().find(|a| std::ptr::eq(*a, node)).expect("it is on the path");
     let eligibility =
@@ -197,12 +203,12 @@ fn may_charge(
     match eligibility() {
         Eligibility::First => true,
         Eligibility::MustWait => false,
-        Eligibility::FitsBehind if behind.borrow().is_some() => true,
+        Eligibility::FitsBehind if bypass.borrow().is_some() => true,
         Eligibility::FitsBehind => {
             // Held elsewhere, perhaps by a charge whose listener called this: the charge stays in the queue,
             // and is woken when it is the first, or by the next round of the background thread.
-            *behind.borrow_mut() = try_lock_bypass();
-            behind.borrow().is_some() && eligibility() != Eligibility::MustWait
+            *bypass.borrow_mut() = try_lock_bypass();
+            bypass.borrow().is_some() && eligibility() != Eligibility::MustWait
         }
     }
 }
@@ -246,19 +252,19 @@ impl ChargeFuture<'_> {
         let kind = self.account.kind();
         let node = self.account.ptr.node().path().find(|node| node.key() == over.0.key);
         let at = AccountPtr::new(node.expect("what was full is on the path"), kind);
-        let (waker, n, by) = (waker.clone(), self.n, self.account.ptr);
-        let is_settled_for = unaccounted(|| {
+        let (waker, n, account) = (waker.clone(), self.n, self.account.ptr);
+        let is_drained_often = unaccounted(|| {
             let mut queues = queues();
-            let is_settled_for = kind.is_strict() || queues.keys().any(|ptr| !ptr.kind().is_strict());
-            queues.entry(at).or_default().insert(ticket, Waiter { waker, n, by });
-            is_settled_for
+            let is_drained_often = kind.is_strict() || queues.keys().any(|ptr| !ptr.kind().is_strict());
+            queues.entry(at).or_default().insert(ticket, Waiter { waker, n, account });
+            is_drained_often
         });
         WAITERS.fetch_add(1, Relaxed);
         self.at = Some(at);
-        on_account!(at, |accounts, node| accounts.begin_waiting(node, by.node()));
+        on_account!(at, |accounts, node| accounts.begin_waiting(node, account.node()));
         at.wake_waiters();
         // The background thread looks often from now on. It is notified only for the first such charge.
-        if !is_settled_for {
+        if !is_drained_often {
             reclaim::notify_reclaimer();
         }
     }
@@ -308,14 +314,14 @@ impl ChargeFuture<'_> {
             return None;
         }
         let ticket = self.ticket.expect("a charge that waits has a ticket");
-        let behind = RefCell::new(None);
+        let bypass = RefCell::new(None);
         // By ticket in every queue: by the place in one queue, two charges that need units from both accounts
         // could move each other back and forth for ever.
-        let may_charge = |node: &Node| may_charge(ptr, node, ticket, n, &behind);
+        let may_charge = |node: &Node| may_charge(ptr, node, ticket, n, &bypass);
         let cpu = current_cpu();
         let result = on_account!(ptr, |accounts, node| accounts.charge_slow(node, cpu, n, Some(&may_charge)));
         // Before other waiters are woken, which may need the lock.
-        drop(behind);
+        drop(bypass);
         ptr.wake_waiters();
         Some(result)
     }
