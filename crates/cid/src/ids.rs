@@ -407,8 +407,8 @@ impl<S: PcpuCids> Ids<S> {
             pcpu_cid.vacate();
             return None;
         }
-        // The thread that freed the id first wrote what the `PcpuCid` remembers (0 after a move), and knew the bound.
-        // Setting the id's bit made both visible here.
+        // Before the thread that freed the id cleared its bit, it wrote what the `PcpuCid` remembers (0 after a move) and
+        // saw the present bound. Setting the bit made both visible here.
         if pcpu_cid.cid_word() != user.cid_word || cid.0 >= self.lockless.retake_end.load(Relaxed) {
             self.used.remove(cid.0);
             pcpu_cid.vacate();
