@@ -1,22 +1,22 @@
-//! A server with three tenants under one budget. One of them is a hog; the others don't notice.
+//! A server with three tenants under one budget. The tenant `hog` asks for more than there is, which does not slow the others.
 //!
 //! ```text
 //! cargo run --release -p warmcore --example budget_server -- 127.0.0.1:8080
 //!
 //! curl 'localhost:8080/a/work?kb=256'              # 256 KiB, filled and summed up
 //! curl 'localhost:8080/hog/work?kb=8192&ms=500'    # 8 MiB, held for half a second
-//! curl localhost:8080/stats                        # who has how much, and where it lies
-//! curl localhost:8080/hog/kill                     # its account, its requests, their memory: gone
+//! curl localhost:8080/stats                        # what each account uses, and in which stocks it is
+//! curl localhost:8080/hog/kill                     # ends its account and requests, and frees their memory
 //! curl localhost:8080/hog/start
 //!
 //! wrk -t1 -c48 -d60 'http://localhost:8080/hog/work?kb=8192&ms=200' &
 //! wrk -t1 -c8 -d10 --latency 'http://localhost:8080/a/work?kb=64'
 //! ```
 //!
-//! All that a request allocates is charged to its tenant, by the global allocator. Before it begins it
-//! reserves what it needs; where that does not fit it waits a little for others to finish, and then it is
-//! told so: 503, and which account is full. `a` and `b` have a guarantee, which the hog can't take; what
-//! they need beyond, they share with it. Ctrl-C ends the server, and says that nobody has anything left.
+//! The global allocator charges all memory of a request to its tenant. Before a request begins, it reserves what it needs. If
+//! that does not fit, it waits for at most 100 ms for other requests to finish, and then answers 503 with the name of the full
+//! account. `a` and `b` have guarantees, which the hog can't use; beyond these they share the rest with it. Ctrl-C ends the
+//! server, which then prints that all accounts are empty.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -42,17 +42,17 @@ static ALLOC: BudgetAlloc<mimalloc::MiMalloc> = BudgetAlloc::new(mimalloc::MiMal
 
 const MIB: u64 = 1 << 20;
 
-/// All tenants together.
+/// The limit of all tenants together.
 pub const LIMIT: u64 = 160 * MIB;
 
-/// Name, limit, guarantee. The limits are more than there is; the guarantees are not.
+/// Name, limit, guarantee. The limits add up to more than `LIMIT`; the guarantees do not.
 const TENANTS: [(&str, u64, u64); 3] =
     [("a", 48 * MIB, 32 * MIB), ("b", 48 * MIB, 32 * MIB), ("hog", 128 * MIB, 0)];
 
-/// A request waits so long for room.
+/// How long a request waits for its charge.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A request's memory comes in pieces like this, and others get a turn between two.
+/// A request allocates its memory in pieces of this size, and yields to other tasks after each.
 const PIECE: u64 = 64 << 10;
 
 type Reply = Response<Full<Bytes>>;
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// The tenant's account, and what says when it is killed.
+    /// The tenant's account, and a receiver that is notified when the tenant is killed.
     fn tenant(&self, name: &str) -> Option<(Account, watch::Receiver<()>)> {
         let tenants = self.tenants.read().unwrap();
         tenants.get(name).map(|tenant| (tenant.account.clone(), tenant.life.subscribe()))
@@ -126,7 +126,8 @@ impl Server {
             query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
         };
         let (kb, ms): (u64, u64) = (number("kb").unwrap_or(64), number("ms").unwrap_or(0).min(60_000));
-        // All that it allocates in here is the tenant's, the reply too; whoever frees it gives it back.
+        // All memory that is allocated in here is charged to the tenant, the reply's too. Freeing it, on any thread, gives the
+        // charge back.
         let task = within(&account, async {
             match work(&account, kb.saturating_mul(1024), Duration::from_millis(ms)).await {
                 Ok(text) => ok(text),
@@ -145,16 +146,16 @@ impl Server {
     }
 }
 
-/// Fills memory and sums it up: see [`sum`].
+/// Fills memory and sums it up: see [`expected`].
 async fn work(account: &Account, bytes: u64, held: Duration) -> Result<String, OverBudget> {
     let mut reserved = match timeout(TIMEOUT, account.charge(bytes)).await {
         Ok(charge) => charge?,
-        // Too late, unless there is room by now.
+        // Too late, unless the charge fits by now.
         Err(_) => account.try_hold(bytes)?,
     };
     let (mut pieces, mut from) = (Vec::new(), 0);
     while reserved.units() > 0 {
-        // What was reserved is handed over to the allocator, which charges the same account.
+        // Gives a part of the reservation back, which the allocator then charges to the same account.
         let bytes = PIECE.min(reserved.units());
         reserved.shrink(bytes);
         let words = bytes / 8;
@@ -173,7 +174,7 @@ fn word(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What a request for so many KiB answers.
+/// The answer to a request for `kb` KiB.
 pub fn expected(kb: u64) -> String {
     let sum = (0..kb * 128).map(word).fold(0, |sum: u64, word| sum.rotate_left(1) ^ word);
     format!("{} bytes {sum:016x}\n", kb * 1024)
@@ -201,26 +202,26 @@ fn unavailable(text: &str, may_retry: bool) -> Reply {
     reply
 }
 
-/// Serves one connection until it ends, or the server does and its last request was answered.
+/// Serves one connection until it is closed, or until the server ends and has answered its last request.
 async fn connection(server: Arc<Server>, stream: TcpStream, mut end: watch::Receiver<()>) {
     let service = service_fn(|request| async { Ok::<_, Infallible>(server.answer(request).await) });
     let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // A client that breaks off is no news.
+        // An error means that the client closed the connection.
         _ = connection.as_mut() => return,
         _ = end.changed() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
 
-/// An account at the end.
+/// The state of an account at the end.
 #[derive(Debug)]
 pub struct Ended {
     /// The account's name.
     pub name: Arc<str>,
-    /// What is used, exactly: 0.
+    /// The exact usage: 0.
     pub usage: u64,
-    /// The most that ever was charged.
+    /// The highest usage.
     pub peak: u64,
 }
 
@@ -238,7 +239,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, end: impl Future) {
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(connection(server.clone(), stream, running.subscribe()));
             }
-            // No descriptors, perhaps: some will come free.
+            // Possibly out of file descriptors: wait until some are free.
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     }
@@ -246,7 +247,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, end: impl Future) {
     running.closed().await;
 }
 
-/// Serves on threads of its own until `end` is ready, and says what is left of each account then.
+/// Serves on a runtime of its own until `end` is ready, and returns the state of each account then.
 pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result<Vec<Ended>> {
     listener.set_nonblocking(true)?;
     let server = Arc::new(Server::new());
@@ -256,7 +257,7 @@ pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result
         Ok::<_, std::io::Error>(())
     };
     runtime.block_on(serving)?;
-    // What libraries keep for each thread was charged to who came there first, and goes with the thread.
+    // Memory that libraries keep per thread was charged to the first tenant that used it, and is freed with the thread.
     drop(runtime);
     let Server { root, tenants } = Arc::into_inner(server).expect("connections are gone");
     let ended = |account: &Account| {
@@ -265,7 +266,7 @@ pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result
     };
     let tenants = tenants.into_inner().unwrap();
     let mut all: Vec<Ended> = tenants.values().map(|tenant| ended(&tenant.account)).collect();
-    // The root has what it keeps for their guarantees as long as they are there.
+    // Guarantees count as usage of the root until the accounts that have them are dropped.
     drop(tenants);
     all.push(ended(&root));
     Ok(all)
@@ -280,6 +281,6 @@ fn main() -> std::io::Result<()> {
     for Ended { name, usage, peak } in &ended {
         println!("{name}: {usage} bytes in use at the end, {peak} at most");
     }
-    assert!(ended.iter().all(|account| account.usage == 0), "somebody has something left");
+    assert!(ended.iter().all(|account| account.usage == 0), "an account is not empty");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Buffers that come back to the core that freed them last: a free list in front of the allocator.
+//! Buffers that are reused on the core that freed them: a free list in front of the allocator.
 //!
 //! `cargo run --release -p warmcore --example buffers`
 

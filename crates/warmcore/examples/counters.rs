@@ -6,7 +6,7 @@ use std::time::Instant;
 use warmcore::percpu::backend;
 use warmcore::prelude::*;
 
-/// What every request counts. One slot's numbers lie together, on lines of their own.
+/// The counts of all requests. The numbers of one slot are together, on cache lines of their own.
 #[derive(Zeroable)]
 struct Stats {
     requests: LocalU64,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In a project of your own: `warmcore` with the feature `http`, `axum`, and `tokio` with the features `net` and `signal`.
-//! At Ctrl-C requests that are under way finish, for 30 seconds at most.
+//! At Ctrl-C the server finishes running requests, for 30 seconds at most.
 //! With WARMCORE_TOP=1 in its environment, `warmcore top` shows its workers.
 
 use axum::{Router, routing::get};

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! In a project of your own: `warmcore` with the features `http` and `metrics`, `metrics-exporter-prometheus`
-//! without its default features, `axum`, and `tokio` with the feature `net`. Any other exporter for the crate
-//! `metrics` does as well: see `export::record_metrics` for those that are not asked.
+//! without its default features, `axum`, and `tokio` with the feature `net`. Any other exporter for the crate `metrics` works
+//! too: see `export::record_metrics` for exporters that push.
 
 use axum::{Router, routing::get};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -16,17 +16,17 @@ use warmcore::Handle;
 use warmcore::prelude::Tenant;
 use warmcore::runtime::{export, http};
 
-/// What /work does belongs to this tenant.
+/// The tenant of the tasks of /work.
 fn tenant() -> Tenant {
     Tenant::builder().name("work").build()
 }
 
-/// `prometheus` renders what was recorded.
+/// `prometheus` renders the recorded metrics.
 pub fn app(handle: Handle, prometheus: PrometheusHandle) -> Router {
     let tenant = tenant();
     let of_tenant = tenant.clone();
     let work = move || {
-        // Many short tasks, which find their way to the workers.
+        // Many short tasks, which spread over the workers.
         let tasks: Vec<_> = (0..100u64)
             .map(|n| {
                 warmcore::spawn_in(&tenant, async move {
@@ -44,7 +44,7 @@ pub fn app(handle: Handle, prometheus: PrometheusHandle) -> Router {
         }
     };
     let metrics = move || {
-        // Fresh numbers for whoever asks.
+        // Record the present numbers before each scrape.
         export::record_now(&handle);
         export::record_tenant(&of_tenant);
         let text = prometheus.render();

@@ -1,4 +1,4 @@
-//! A server's tenants: each has a number per core that runs it, and thousands come and go.
+//! A server's tenants: each has a slot for every core that runs it at the same time; thousands may be made and dropped.
 //!
 //! `cargo run --release -p warmcore --example tenants`
 
@@ -12,7 +12,7 @@ struct Traffic {
     bytes: LocalU64,
 }
 
-/// A customer, and what it used.
+/// A customer and its traffic.
 struct Customer {
     tenant: Tenant,
     traffic: PerCid<Traffic>,
@@ -24,7 +24,7 @@ impl Customer {
         Self { traffic: tenant.data(), tenant }
     }
 
-    /// One request: the id is held while it is served, and its slot is ours alone.
+    /// Serves one request. The thread holds an id meanwhile, and no other thread uses that id's slot.
     fn serve(&self, bytes: u64) {
         let here = self.tenant.enter();
         let own = self.traffic.owned_slot(&here);

@@ -1,10 +1,10 @@
-//! Two tenants on one runtime: one pays for three times the other's weight, both stay within their budgets.
+//! Two tenants on one runtime: one has three times the other's weight, and both stay within their budgets.
 //!
 //! `cargo run --release -p warmcore --example tenants_runtime`
 //!
-//! A task that is spawned into a tenant runs with the tenant's id and account, and shares the workers by the
-//! tenant's weight: where tasks of both wait, gold's get three turns' time for one of bronze's. Before a request
-//! allocates, it waits for room in its tenant's budget; what it allocates then is charged by the allocator.
+//! A task that is spawned into a tenant runs with the tenant's id and account, and the tenants share the workers by weight:
+//! while tasks of both are queued, gold's get three times the time of bronze's. Before a request allocates, it waits until its
+//! tenant's budget has enough left; then the allocator charges what it allocates.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,38 +18,38 @@ static ALLOC: BudgetAlloc<mimalloc::MiMalloc> = BudgetAlloc::new(mimalloc::MiMal
 /// Name, weight, limit in KiB.
 const TENANTS: [(&str, u32, u64); 2] = [("gold", 300, 1024), ("bronze", 100, 256)];
 
-/// Each tenant has so many tasks: always more than there are workers, so that some wait.
+/// How many tasks each tenant has: always more than there are workers, so that some are queued.
 const TASKS: usize = 16;
 
 /// A request's memory.
 const BYTES: usize = 32 << 10;
 
-/// So often a request goes over its memory: some 100 µs, beside which it is little work to wait for room.
+/// How often a request goes over its memory: some 100 µs of work, beside which waiting for the budget costs little.
 const PASSES: u32 = 32;
 
-/// Numbers of a tenant: a slot for each of its tasks that run at the same time, on lines of its own.
+/// Counts of a tenant: a slot for each of its tasks that run at the same time, on cache lines of its own.
 #[derive(Zeroable)]
 struct Traffic {
     requests: LocalU64,
     bytes: LocalU64,
 }
 
-/// A tenant at the end.
+/// The state of a tenant at the end.
 #[derive(Debug)]
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// Requests that it served until the first tenant had enough.
+    /// Requests that it served until the first tenant had served enough.
     pub requests: u64,
-    /// What they allocated.
+    /// Bytes that these requests allocated.
     pub bytes: u64,
-    /// Ids that it ever used at the same time, at most.
+    /// The most ids that it used at the same time.
     pub ids: u64,
-    /// The most that it had at once, in bytes.
+    /// The most memory that it had at once, in bytes.
     pub peak: u64,
     /// Its limit, in bytes.
     pub limit: u64,
-    /// What it has left when all its tasks are gone: 0.
+    /// Its usage in bytes when all its tasks have ended: 0.
     pub left: u64,
 }
 
@@ -66,13 +66,13 @@ impl Customer {
         Self { traffic: tenant.data(), tenant, account }
     }
 
-    /// One request: room first, then the memory, then a number of its own.
+    /// Serves one request: reserves the memory, allocates it, and counts.
     async fn serve(&self, n: u64) {
         let mut room = self.account.charge(BYTES as u64).await.expect("a request is smaller than the limit");
-        // What was reserved is handed over to the allocator, which charges the same account.
+        // Gives the reservation back, which the allocator then charges to the same account.
         room.shrink(BYTES as u64);
         let words: Vec<u64> = (0..BYTES as u64 / 8).map(|i| i.wrapping_mul(n)).collect();
-        // Others get their turn while it has the memory: as many as there is room for.
+        // Other tasks run while this one has its memory: as many as the budget allows.
         warmcore::yield_now().await;
         let pass = |sum: u64, _| words.iter().fold(sum, |sum, word| sum.rotate_left(1) ^ word);
         std::hint::black_box((0..PASSES).fold(0, pass));
@@ -81,7 +81,7 @@ impl Customer {
     }
 }
 
-/// Until `enough` says so of the requests that the first tenant has served.
+/// Runs both tenants until `enough` is true for the number of requests that the first one has served.
 async fn serve(customer: Arc<Customer>, is_over: Arc<AtomicBool>, enough: u64) {
     let mut n = 0;
     while !is_over.load(Relaxed) {

@@ -1,11 +1,11 @@
-//! A crate that depends on `warmcore` and on nothing else: what the prelude has is enough.
+//! A crate that depends on `warmcore` only: the prelude has all that it needs.
 
 mod project;
 
 use project::{Project, warmcore};
 use std::process::Command;
 
-/// All that users meet first, and nothing that is not the prelude's.
+/// A program with all that users meet first, which imports the prelude only.
 const PROGRAM: &str = r#"
 use warmcore::prelude::*;
 use std::sync::atomic::AtomicUsize;
@@ -74,9 +74,9 @@ fn the_prelude_is_enough_for_a_crate_that_depends_on_warmcore_only() {
     assert_eq!(said, "44 1 1 true\n", "{errors}");
 }
 
-/// Each of these was once taken for a crate that is not on this machine.
+/// Each of these failures was once mistaken for a dependency that is not on this machine.
 #[test]
-fn a_project_that_can_not_be_built_is_no_success() {
+fn a_project_that_cannot_be_built_fails_the_test() {
     let build = |name: &str, dependencies: &str, program: &str| {
         let project = Project::new(name, dependencies, program);
         let failed = std::panic::catch_unwind(|| project.build(name)).expect_err("it can't be built");

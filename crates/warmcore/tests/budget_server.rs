@@ -1,5 +1,5 @@
-//! The example server under load: the hog is refused, killed and started again; the others don't notice,
-//! and nobody has anything left at the end.
+//! The example server under load: the hog is refused, killed and started again; the others don't notice, and no account has
+//! anything left at the end.
 #![cfg(target_os = "linux")]
 
 #[path = "../examples/budget_server.rs"]
@@ -14,12 +14,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// Connections of each of the others, and what each asks for.
+/// Connections of each of the other tenants, and the requests of each connection.
 const OTHERS: usize = 8;
 const REQUESTS: u64 = 100;
-/// The hog's connections want three times what there is.
+/// Connections of the hog, which together ask for three times the limit.
 const HOGS: usize = 60;
-/// Memory of this process beside what is charged: its own, the clients', and what the allocator below keeps.
+/// The most memory of this process that is not charged: its own, the clients', and what the underlying allocator keeps.
 const OVERHEAD_MAX: u64 = LIMIT;
 
 struct Client(BufReader<TcpStream>);
@@ -29,7 +29,7 @@ impl Client {
         Self(BufReader::new(TcpStream::connect(server).await.unwrap()))
     }
 
-    /// Status, whether it may be tried again, text.
+    /// Returns the status, whether the request may be tried again, and the text.
     async fn get(&mut self, path: &str) -> (u16, bool, String) {
         self.0.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes()).await.unwrap();
         let mut line = String::new();
@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-/// A server on threads of its own, until `end`.
+/// Starts a server on threads of its own, which runs until `end`.
 fn start() -> (SocketAddr, oneshot::Sender<()>, thread::JoinHandle<Vec<Ended>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -91,7 +91,7 @@ async fn flood(server: SocketAddr, is_over: Arc<AtomicBool>, seen: Arc<Seen>) {
                 tokio::task::yield_now().await;
             }
             503 => {
-                // Which account is full, and what to do.
+                // The text names the full account.
                 assert!(text.starts_with("hog") || text.starts_with("server"), "{text}");
                 assert!(may_retry, "{text}");
                 seen.refused.fetch_add(1, Relaxed);
@@ -117,7 +117,7 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
     let others: Vec<_> = (0..OTHERS as u64)
         .flat_map(|n| ["a", "b"].map(|tenant| tokio::spawn(steady(server, tenant, n))))
         .collect();
-    // Killed and started again while all of them are at it, each time once it was refused.
+    // Kills and restarts the hog under load, each time after some of its requests were refused.
     let mut control = Client::new(server).await;
     for _ in 0..4 {
         let refused = seen.refused.load(Relaxed);
@@ -134,7 +134,7 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
     for other in others {
         other.await.unwrap();
     }
-    // Who is left alone for as long as it asked for is answered, if that was not to be had while it was killed.
+    // If no request of the hog was answered between kills, one is answered now that the kills have ended.
     let answered = async {
         while seen.right.load(Relaxed) == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -142,7 +142,7 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
     };
     let is_answered = tokio::time::timeout(std::time::Duration::from_secs(60), answered).await;
     is_over.store(true, Relaxed);
-    is_answered.expect("the hog gets an answer once nobody kills it");
+    is_answered.expect("the hog gets an answer once it is not killed any more");
     for hog in hogs {
         hog.await.unwrap();
     }
@@ -158,7 +158,7 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_can_never_fit_is_told_so_at_once() {
+async fn a_request_that_can_never_fit_is_refused_at_once() {
     let (server, end, ended) = start();
     let mut client = Client::new(server).await;
     let (status, may_retry, text) = client.get("/a/work?kb=100000000").await;
@@ -167,18 +167,18 @@ async fn a_request_that_can_never_fit_is_told_so_at_once() {
     assert_eq!(
         client.get("/a/work?kb=99999999999999999999").await.2,
         expected(64),
-        "what is no number counts not"
+        "a value that is no number is ignored"
     );
-    assert_eq!(client.get("/nobody/work").await.0, 404);
+    assert_eq!(client.get("/no-tenant/work").await.0, 404);
     assert_eq!(client.get("/a/work?kb=0").await.2, expected(0));
-    // Connections that are open and idle don't keep the server.
+    // Open idle connections don't keep the server running.
     end.send(()).unwrap();
     assert!(ended.join().unwrap().iter().all(|account| account.usage == 0));
     drop(client);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_break_off_leave_nothing() {
+async fn clients_that_disconnect_leave_no_charge() {
     let (server, end, ended) = start();
     for n in 0..50 {
         let mut client = Client::new(server).await;

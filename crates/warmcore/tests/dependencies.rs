@@ -1,6 +1,6 @@
-//! What a program that uses Warmcore depends on: no parser, no test framework, and of tokio what a driver needs.
+//! The dependencies of a program that uses Warmcore: no parser, no test framework, and of tokio only what a driver needs.
 //!
-//! A new dependency of users' is added to a list here, so that it is never added by accident.
+//! A new dependency must be added to a list in this file, so that it is never added by accident.
 #![cfg(target_os = "linux")]
 
 mod project;
@@ -8,7 +8,7 @@ mod project;
 use project::{Project, warmcore};
 use std::collections::BTreeSet;
 
-/// What a program on Linux links with, beside our own crates, and what its derives are built with.
+/// The packages that a program on Linux links, besides this repository's crates, and those that build its derives.
 const LINKED: &[&str] = &[
     "async-task",
     "bytemuck",
@@ -29,7 +29,7 @@ const LINKED: &[&str] = &[
     "unicode-ident",
 ];
 
-/// With the feature `http` also.
+/// Further packages with the feature `http`.
 const LINKED_WITH_HTTP: &[&str] = &[
     "atomic-waker",
     "equivalent",
@@ -55,7 +55,7 @@ const LINKED_WITH_HTTP: &[&str] = &[
     "tower-service",
 ];
 
-/// What tests, simulations, and readers of files need. Not in a user's lock file, whatever the system.
+/// Packages of tests, simulations and readers of files: not in a user's lock file on any system.
 const NEVER: &[&str] = &[
     "clap",
     "loom",
@@ -73,10 +73,10 @@ const NEVER: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// A package, and the features of it that are used.
+/// A package, and its features that are used.
 type Package = (String, Vec<String>);
 
-/// What a program with these features of ours links, and the names in its lock file.
+/// The packages that a program with these options links, and the names in its lock file.
 fn packages(name: &str, options: &str) -> (Vec<Package>, BTreeSet<String>) {
     let project = Project::new(name, &warmcore(options), "fn main() {}\n");
     let args = ["--offline", "--prefix", "none", "--edges", "normal", "--format", "{p}|{f}"];
@@ -85,7 +85,7 @@ fn packages(name: &str, options: &str) -> (Vec<Package>, BTreeSet<String>) {
     let package = |line: &str| {
         let (package, features) = line.split_once('|')?;
         let name = package.split_whitespace().next()?.to_owned();
-        // A package that was shown before ends with a star.
+        // `cargo tree` marks a package that it printed before with a star.
         let features = features.trim_end_matches(" (*)");
         Some((name, features.split(',').map(str::to_owned).collect()))
     };
@@ -103,7 +103,7 @@ fn check(name: &str, options: &str, lists: &[&[&str]], tokios: &[&str]) {
     let unknown: BTreeSet<_> = linked.iter().map(|(package, _)| package).filter(|p| !is_known(p)).collect();
     assert!(unknown.is_empty(), "a program with{options} links what is in no list here: {unknown:?}");
     let features = linked.iter().filter(|(package, _)| package == "tokio").flat_map(|(_, features)| features);
-    // Those that are no optional dependency of tokio's.
+    // Only packages that are no optional dependency of tokio.
     let public = ["fs", "full", "io-std", "io-util", "macros", "net", "process", "rt", "rt-multi-thread"];
     let is_public =
         |f: &&String| public.contains(&f.as_str()) || ["signal", "sync", "time"].contains(&f.as_str());
@@ -119,7 +119,7 @@ fn a_program_links_a_driver_and_no_parser() {
 }
 
 #[test]
-fn a_server_links_hyper_besides() {
+fn a_server_also_links_hyper() {
     let options = r#", features = ["http"]"#;
     check("links-http", options, &[LINKED, LINKED_WITH_HTTP], &["io-util", "net", "rt", "sync", "time"]);
 }

@@ -1,6 +1,6 @@
-//! The examples as a reader runs them: each program, and what it prints.
+//! The examples as a reader runs them: each program, and its output.
 //!
-//! `tenants_runtime` (besides), `prometheus` and `hello_http` have tests of their own beside this file.
+//! `tenants_runtime`, `prometheus` and `hello_http` have further tests beside this file.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The program of an example. `cargo test -p warmcore` has built it; `cargo test --test examples` has not, and leaves
-/// there what was built before.
+/// The program of an example. `cargo test -p warmcore` builds it; `cargo test --test examples` does not, and leaves an older
+/// one.
 fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
@@ -27,15 +27,15 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Whether a program is there, and no older than its sources: those that cargo lists in the file of the same name that
-/// ends with `.d`, of the packages that it depends on by a path too.
+/// Whether a program exists and is not older than its sources. Cargo lists these in the file of the same name that ends with
+/// `.d`, including those of packages that it depends on by path.
 fn is_current(program: &Path) -> bool {
     let modified = |path: &Path| std::fs::metadata(path)?.modified();
     let (Ok(built), Ok(listed)) = (modified(program), std::fs::read_to_string(program.with_extension("d")))
     else {
         return false;
     };
-    // A blank in a path is escaped.
+    // A space in a path is escaped.
     let listed = listed.replace("\\ ", "\0");
     let sources = listed.split_once(": ").map_or("", |(_, sources)| sources).split_whitespace();
     let mut sources = sources.map(|source| source.replace('\0', " ")).peekable();
@@ -70,7 +70,7 @@ fn a_program_that_is_older_than_one_of_its_sources_is_not_current() {
     assert!(!is_current(&program), "a source is gone");
 }
 
-/// What an example prints that ends by itself.
+/// The output of an example that ends by itself.
 fn output(name: &str) -> String {
     let output = Command::new(program(name)).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -79,7 +79,7 @@ fn output(name: &str) -> String {
     text
 }
 
-/// The numbers of a text, in their order.
+/// The numbers in a text, in order.
 fn numbers(text: &str) -> Vec<u64> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
@@ -116,7 +116,7 @@ fn buffers_gives_back_every_buffer_that_it_allocated() {
 }
 
 #[test]
-fn tenants_counts_each_request_once_in_as_many_slots_as_ran_at_the_same_time() {
+fn tenants_counts_each_request_once_in_one_slot_per_running_thread() {
     let text = output("tenants");
     assert_eq!(text.lines().count(), 3, "{text}");
     for (number, name) in ["orders", "search", "billing"].into_iter().enumerate() {
@@ -125,12 +125,12 @@ fn tenants_counts_each_request_once_in_as_many_slots_as_ran_at_the_same_time() {
         let served = |thread: usize| (0..1_000_000).filter(|n| (thread + n) % 3 == number).count();
         assert_eq!(requests, (0..8).map(served).sum::<usize>() as u64, "{line}");
         assert_eq!(bytes, 100 * requests, "{line}");
-        // A thread that was preempted in a request holds its CPU's id: the next one takes one beyond the CPUs.
+        // A thread that is preempted in a request holds its CPU's id: the next thread on that CPU takes an overflow id.
         assert!(slots >= 1 && (slots <= cpus || overflows > 0), "{line}");
     }
 }
 
-/// A server, ended with the test.
+/// A server that ends with the test.
 struct Server(Child);
 
 impl Drop for Server {
@@ -162,7 +162,7 @@ fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
     }
     let stats = get(address, "/stats");
     assert!(["a", "b", "hog", "server"].iter().all(|name| stats.contains(name)), "{stats}");
-    // SAFETY: a plain system call; the process is this test's own child and is not waited for yet.
+    // SAFETY: a system call without pointers; the process is this test's child, which was not waited for yet.
     assert_eq!(unsafe { libc::kill(server.0.id() as i32, libc::SIGINT) }, 0);
     let ended: Vec<String> = lines.map(|line| line.unwrap()).collect();
     assert!(server.0.wait().unwrap().success(), "{ended:?}");
@@ -173,9 +173,9 @@ fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
     }
 }
 
-/// Gold's weight is three times bronze's, and both always have work. Requests do the same work, but a worker that the
-/// system takes from its CPU in the middle of a poll charges that time to the poll's tenant: the ratio is wrong if it
-/// is wrong in three runs. The counts of each run are exact.
+/// Gold's weight is three times bronze's, and both always have work. All requests do the same work, but if the system preempts a
+/// worker during a poll, that time counts for the poll's tenant. So the test fails only if the ratio is wrong in three runs. The
+/// counts of each run are exact.
 #[test]
 fn tenants_runtime_prints_requests_as_the_weights_are() {
     let mut ratios = Vec::new();

@@ -1,4 +1,4 @@
-//! The example's /metrics, as Prometheus reads it: over a socket, while the runtime works.
+//! The example's /metrics, read as Prometheus does: over a socket, while the runtime works.
 
 #[path = "../examples/prometheus.rs"]
 mod prometheus;
@@ -19,7 +19,7 @@ fn get(server: SocketAddr, path: &str) -> String {
     reply.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// All series of a name, added up.
+/// The sum of all series of a name.
 fn sum(metrics: &str, name: &str, label: &str) -> f64 {
     let of_it = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
     let values: Vec<f64> = of_it.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
@@ -57,7 +57,7 @@ fn prometheus_reads_what_the_workers_did() {
     // A hundred tasks for each of eleven requests, two polls each.
     assert_eq!(sum(&after, "warmcore_runtime_tenant_polls_total{", "tenant=\"work\""), 2200.0);
     sum(&after, "warmcore_runtime_tenant_run_nanoseconds_total{", "tenant=\"work\"");
-    // Every series belongs to a name that says what it is.
+    // Every series has a name with a description.
     for line in after.lines().filter(|line| line.starts_with("warmcore_")) {
         let name = line.split(['{', ' ']).next().unwrap();
         assert!(after.contains(&format!("# HELP {name} ")), "{name} is not described");

@@ -1,6 +1,6 @@
-//! The server that the README promises in ten lines: in a project of its own, as a reader would make it.
+//! The README's server of ten lines, built in a project of its own as a reader would make it.
 //!
-//! Until the README has it, the lines are those of the example `hello_http`; when it does, both must say the same.
+//! While the README has no such block, the lines are those of the example `hello_http`. If it has one, both must be the same.
 #![cfg(unix)]
 
 #[path = "project/mod.rs"]
@@ -14,16 +14,16 @@ use std::time::Duration;
 
 const ATTRIBUTE: &str = "#[warmcore::main]";
 
-/// The README's block with a server, if it has one.
+/// The README's block with a server, if there is one.
 fn readme() -> Option<String> {
     let readme = include_str!("../README.md");
     let mut blocks = readme.split("```rust").skip(1).filter_map(|rest| rest.split_once("\n```"));
-    // The first line may go on with `,no_run`.
+    // The first line may continue with `,no_run`.
     let block = blocks.find(|(block, _)| block.contains(ATTRIBUTE) && block.contains("serve("))?.0;
     Some(block.split_once('\n')?.1.trim().to_owned())
 }
 
-/// The README's dependencies, ours from where it is.
+/// The README's dependencies, with the path of this crate.
 fn dependencies() -> String {
     let readme = include_str!("../README.md");
     let (_, rest) = readme.split_once("```toml\n[dependencies]\n").expect("it says what to depend on");
@@ -33,7 +33,7 @@ fn dependencies() -> String {
     lines.replace(path, &format!("{:?}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// The example's lines without its head.
+/// The example without its module comment.
 fn example() -> String {
     let example = include_str!("../examples/hello_http.rs");
     example[example.find("use axum").expect("it uses axum")..].trim().to_owned()
@@ -51,7 +51,7 @@ fn the_readme_and_the_example_say_the_same_in_ten_lines() {
     }
 }
 
-/// Ended with the test, however that ends.
+/// A child process that is killed when the test ends, also if it fails.
 struct Server(Child);
 
 impl Drop for Server {
@@ -63,7 +63,7 @@ impl Drop for Server {
 
 #[test]
 fn the_readmes_server_builds_in_a_new_project_and_serves() {
-    // Any free port.
+    // Port 0: any free port.
     let code = readme().unwrap_or_else(example);
     assert_eq!(code.matches(":8080").count(), 1, "{code}");
     let project = Project::new("readme-server", &dependencies(), &code.replace(":8080", ":0"));
@@ -87,7 +87,7 @@ fn the_readmes_server_builds_in_a_new_project_and_serves() {
         let reply = client.join().unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("\r\n\r\nwarm\n"), "{reply}");
     }
-    // Ctrl-C ends it, and with it a connection that idles: the program ends by itself, and well.
+    // Ctrl-C ends the server although a connection is open and idle: the program exits by itself, with success.
     let mut idle = TcpStream::connect(&address).unwrap();
     idle.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(idle, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
@@ -97,7 +97,7 @@ fn the_readmes_server_builds_in_a_new_project_and_serves() {
         line.clear();
         assert!(reader.read_line(&mut line).unwrap() > 0, "closed before its answer");
     }
-    // SAFETY: a plain system call; the process is this test's own child and is not waited for yet.
+    // SAFETY: a system call without pointers; the process is this test's child, which was not waited for yet.
     assert_eq!(unsafe { libc::kill(server.0.id() as i32, libc::SIGINT) }, 0);
     assert_eq!(reader.read_line(&mut line).unwrap(), 0, "{line}");
     assert!(server.0.wait().unwrap().success());

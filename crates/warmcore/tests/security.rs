@@ -1,4 +1,4 @@
-//! SECURITY.md names tests for what it claims: they are there.
+//! The files that SECURITY.md names for its claims exist.
 
 use std::path::Path;
 

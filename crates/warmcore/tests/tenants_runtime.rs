@@ -1,4 +1,4 @@
-//! The example's two tenants: both get on, the heavier one further; neither has anything left.
+//! The example's two tenants: both make progress, the one with the larger weight more; neither has memory left at the end.
 
 #[path = "../examples/tenants_runtime.rs"]
 mod tenants_runtime;
