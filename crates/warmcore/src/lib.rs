@@ -1,17 +1,17 @@
 //! Warmcore keeps work and its data on the cores where they are warm.
 //!
-//! This is the crate to add; each module is a room of its own crate, re-exported.
+//! Depend on this crate; each of its modules is a crate of its own, re-exported.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`runtime`](mod@runtime) | a task runtime whose tasks come home to the core that holds their data; tokio's sockets and timers work on it |
+//! | [`runtime`](mod@runtime) | a task runtime that polls each task where its data is cached; tokio's sockets and timers work on it |
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
 //! | [`tenant`] | ids and data for groups of tasks: as many as run, on the cores where they ran |
-//! | [`budget`] | limits in a tree, spent per CPU and drained from afar; an allocator that charges tenants |
-//! | [`cid`] | the decisions behind it, for hosts of one's own: simulators, runtimes |
+//! | [`budget`] | limits in a tree, spent per CPU and drained from any CPU; an allocator that charges tenants |
+//! | [`cid`] | the policies behind ids, for other runtimes and simulators |
 //! | [`mod@line`] | fields that must not share a cache line, checked by the compiler |
-//! | [`topo`] | what the machine is: cores, last-level caches, nodes, sockets |
-//! | [`terms`] | the ids and units that all of them speak in |
+//! | [`topo`] | the machine: cores, last-level caches, nodes, sockets |
+//! | [`types`] | the ids and units that all of them use |
 //!
 //! ```
 //! use warmcore::prelude::*;
@@ -30,7 +30,7 @@
 //! }
 //! ```
 //!
-//! Tasks; what a program awaits of tokio, hyper or axum, it awaits here:
+//! Tasks await tokio, hyper and axum as they do on tokio's own runtime:
 //!
 //! ```
 //! #[warmcore::main(worker_threads = 2)]
@@ -40,10 +40,10 @@
 //! }
 //! ```
 //!
-//! Features: `runtime`, on by default; `http` adds [`runtime`](mod@runtime)'s module of this name, and `metrics` its
-//! module `export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
+//! Features: `runtime`, on by default; `http` adds the module [`runtime::http`](mod@runtime), and `metrics` the module
+//! `runtime::export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!
-//! The command `warmcore` (crate `warmcore-cli`) measures what it is worth on a machine.
+//! The command `warmcore` (crate `warmcore-cli`) measures on a machine what these are worth there.
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
@@ -64,22 +64,23 @@ pub use warmcore_runtime_derive::{main, test};
 /// Fields that must not share a cache line, checked by the compiler: the crate `warmcore-line`, with a derive that
 /// works in a crate that depends on `warmcore` alone.
 pub mod line {
-    // The derive of this name hides the one that comes with the rest, which names `::warmcore_line`.
+    // This derive hides the one of the same name in `warmcore_line`, which refers to `::warmcore_line`.
     #[doc(inline)]
     pub use warmcore_line::*;
     pub use warmcore_line_derive::FacadeLine as Line;
 }
 
 mod zeroable {
-    // As in `line`: the trait is bytemuck's, the derive names it through this crate.
+    // As in `line`: the trait is bytemuck's, and the derive refers to it through this crate.
     pub use bytemuck::*;
     pub use warmcore_line_derive::FacadeZeroable as Zeroable;
 }
 
-/// What most programs use.
+/// The items that most programs use.
 ///
-/// `Zeroable` is bytemuck's trait: which types may start as zeroed pages, as what a [`PerCid`](crate::percpu::PerCid),
-/// a [`PerCpu`](crate::percpu::PerCpu) and a tenant's data do. Its derive here needs no dependency on bytemuck.
+/// `Zeroable` is bytemuck's trait for types that may start as zeroed pages, as the contents of a
+/// [`PerCid`](crate::percpu::PerCid), a [`PerCpu`](crate::percpu::PerCpu) and a tenant's data do. This derive of it needs
+/// no dependency on bytemuck.
 ///
 /// ```
 /// use warmcore::prelude::*;
@@ -92,7 +93,7 @@ mod zeroable {
 /// assert_eq!(stats.sum(field!(Stats, hits)), 1);
 /// ```
 ///
-/// A field whose type has no zeros is named:
+/// The error names a field whose type can't be zeroed:
 ///
 /// ```compile_fail,E0277
 /// use warmcore::prelude::*;
@@ -112,7 +113,7 @@ pub mod prelude {
     pub use warmcore_types::{Cid, CpuId, CpuSet, LlcId, NodeId};
 }
 
-/// The README's code compiles and runs.
+/// Compiles and runs the README's code.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

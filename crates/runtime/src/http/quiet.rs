@@ -1,15 +1,18 @@
-//! Quiet: for how long a connection has been without a request, and when that is too long.
+//! Quiet: how long a connection has been without a request, and when it is closed for that.
 //!
-//! Model.   A connection is *quiet* while none of its requests is under way: from its beginning, or the end of its last
-//!          answer, until the head of the next request is complete. It may be quiet for `idle`, and once a first byte
-//!          has come, or at its beginning, for `head`. Bytes of HTTP/2 that are no request (pings) prove nothing, but
-//!          bytes of bodies do: of an answer that hyper took in one piece and sends as fast as the client reads
-//!          (`CountedData`), and of a request that was answered before all of it had come (`Frames`).
-//!          Frames are not looked up by their streams: a client that keeps sending a byte of a body, on a stream that is
-//!          closed even, keeps its connection, until h2 has refused 1024 of them and ends it.
-//!          The connection's timer rings when the bound would end and is set again if something happened meanwhile, so
-//!          a request costs two or three reads of the clock and no timer.
-//! Writers. The connection's task, and with HTTP/2 the tasks of its streams, which end requests.
+//! A connection is *quiet* while no request of it is under way: from its begin, or the end of its last answer, until the
+//! head of the next request is complete. It may be quiet for the bound `idle`, or for `head` at its begin and once the
+//! first byte of a head has come.
+//!
+//! With HTTP/2, bytes that belong to no request (pings) don't count as activity, but bytes of bodies do: of an answer that
+//! hyper took in one piece and sends as fast as the client reads (`CountedData`), and of a request that was answered
+//! before all of it had come (`Frames`). Frames are not assigned to their streams, so a client that keeps sending bytes of
+//! a body, even on a closed stream, keeps its connection until h2 has refused 1024 of them and ends it.
+//!
+//! The connection's timer expires when the bound ends, and is set again if something happened in the meantime. So a
+//! request costs two or three readings of the clock and sets no timer.
+//!
+//! The connection's task writes the state, and with HTTP/2 also the tasks of its streams, which end requests.
 
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 use hyper::{Method, Request, Response, Version};
@@ -25,29 +28,29 @@ use tokio::time::{Instant, Sleep, sleep};
 use warmcore_sys::clock;
 use warmcore_types::Nanos;
 
-/// After so long a connection that was asked to close is cut.
+/// Time after which a connection that was asked to close is dropped.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Tokio's timers go up to two years.
+/// Longest time that the timer is set to: tokio's timers go up to two years.
 const TIMER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How long a connection may be quiet.
+/// Longest times that a connection may be quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// From the beginning, or the first byte after an answer, to the end of a request's head.
+    /// From the connection's begin, or the first byte after an answer, to the end of a request's head.
     pub(super) head: Duration,
     /// From the end of an answer to the next byte.
     pub(super) idle: Duration,
 }
 
-/// What is known of one connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(super) struct Quiet {
-    /// Requests whose head is complete and whose answer is not gone.
+    /// Requests whose head is complete and whose answer was not handed over.
     requests: AtomicU32,
-    /// Since when the bound counts, in ns of the clock. It means nothing while there are requests.
+    /// When the bound began, in ns of the clock. Without meaning while there are requests.
     since: AtomicU64,
-    /// An answer is gone and nothing has come since: `idle` counts, not `head`.
+    /// An answer was sent, and nothing has come since: the bound is `idle`, else `head`.
     is_idle: AtomicBool,
     is_http2: AtomicBool,
 }
@@ -62,21 +65,21 @@ impl Quiet {
         }
     }
 
-    /// A request's head is complete.
+    /// Records that a request's head is complete.
     fn begin(&self, is_http2: bool) {
         self.is_http2.store(is_http2, Relaxed);
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// Its answer is gone.
+    /// Records that a request's answer was handed over.
     fn end(&self, now: Nanos) {
         self.since.store(now.0, Relaxed);
         self.is_idle.store(true, Relaxed);
-        // ORDERING: Release; pairs with the Acquire in `rest`: who sees no request sees since when.
+        // ORDERING: Release; pairs with the Acquire in `until`: a task that sees no request sees `since`.
         self.requests.fetch_sub(1, Release);
     }
 
-    /// Bytes came: the beginning of a head, if there was none.
+    /// Records that bytes came: the begin of a head, if none had begun.
     fn heard(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
@@ -84,14 +87,14 @@ impl Quiet {
         }
     }
 
-    /// Bytes went: the end of an answer that hyper had still kept.
+    /// Records that bytes were sent: the end of an answer that hyper had buffered.
     fn said(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
         }
     }
 
-    /// A part of a body of HTTP/2 went or came: what is left of an answer, or of a request that was answered already.
+    /// Records that a part of an HTTP/2 body was sent or came: the rest of an answer, or of a request that was answered.
     fn moved(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.requests.load(Relaxed) == 0 {
             self.since.store(now().0, Relaxed);
@@ -102,9 +105,9 @@ impl Quiet {
         self.requests.load(Relaxed) == 0 && !self.is_http2.load(Relaxed)
     }
 
-    /// Until when it may be quiet, if nothing happens. `None`: a request is under way.
+    /// When the bound ends, if nothing happens. `None`: a request is under way.
     pub(super) fn until(&self, bounds: Bounds) -> Option<Nanos> {
-        // ORDERING: Acquire; see `end`.
+        // ORDERING: Acquire; pairs with the Release in `end`.
         if self.requests.load(Acquire) > 0 {
             return None;
         }
@@ -113,22 +116,22 @@ impl Quiet {
     }
 }
 
-/// What an [`Alarm`] says.
+/// What the connection's task must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// A connection of HTTP/2 was quiet for too long: it is to say goodbye.
+    /// Ask a quiet HTTP/2 connection to close.
     Close,
-    /// Another one was, or it was asked to close and nothing has moved since: drop it.
+    /// Drop the connection: it speaks HTTP/1, or it was asked to close and nothing has moved since.
     Cut,
 }
 
 pin_project! {
-    /// Rings when a connection has been quiet for too long, and with HTTP/2 again [`CLOSE_GRACE`] later. To be polled in the
-    /// connection's task, after the connection.
+    /// Ready when a connection has been quiet for too long, and with HTTP/2 once more after [`CLOSE_GRACE`]. It must be
+    /// polled in the connection's task, after the connection.
     pub(super) struct Alarm {
         quiet: Arc<Quiet>,
         bounds: Bounds,
-        // When the timer rings.
+        // When the timer expires.
         at: Nanos,
         has_rung: bool,
         #[pin]
@@ -138,7 +141,7 @@ pin_project! {
 
 impl Alarm {
     pub(super) fn new(quiet: Arc<Quiet>, bounds: Bounds) -> Self {
-        // The first poll sets it.
+        // The first poll sets the timer.
         Self { quiet, bounds, at: Nanos(u64::MAX), has_rung: false, timer: sleep(TIMER_MAX) }
     }
 }
@@ -150,14 +153,14 @@ impl Future for Alarm {
         let mut this = self.project();
         loop {
             let until = this.quiet.until(*this.bounds);
-            // What happened since the timer was set makes it ring too early, which costs little; never too late.
+            // Activity since the timer was set makes it expire too early, which costs little, and never too late.
             if !*this.has_rung && until.is_some_and(|until| until < *this.at) {
                 set(this.timer.as_mut(), this.at, until.unwrap_or(*this.at));
             }
             ready!(this.timer.as_mut().poll(cx));
             let (now, was_asked) = (clock::now(), *this.has_rung);
             match until {
-                // Only HTTP/2 has a word for it.
+                // HTTP/1 has no message that asks a client to close.
                 Some(until) if until.0 <= now.0 && (was_asked || !this.quiet.is_http2.load(Relaxed)) => {
                     return Poll::Ready(Ring::Cut);
                 }
@@ -167,7 +170,7 @@ impl Future for Alarm {
                     return Poll::Ready(Ring::Close);
                 }
                 Some(until) => set(this.timer.as_mut(), this.at, until),
-                // When the request has ended the connection will be idle, or has been asked to close.
+                // When the request has ended, the connection is idle, or was asked to close.
                 None => set(this.timer.as_mut(), this.at, later(now, this.bounds.idle.max(CLOSE_GRACE))),
             }
         }
@@ -178,14 +181,14 @@ fn later(now: Nanos, by: Duration) -> Nanos {
     Nanos(now.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Sets the timer, which has a longest time of its own.
+/// Sets the timer, at most [`TIMER_MAX`] ahead.
 fn set(timer: Pin<&mut Sleep>, at: &mut Nanos, to: Nanos) {
     *at = to;
     let rest = Duration::from_nanos(to.0.saturating_sub(clock::now().0)).min(TIMER_MAX);
     timer.reset(Instant::now() + rest);
 }
 
-/// A request that is under way.
+/// A request that is under way; dropping it ends the request.
 struct Underway(Arc<Quiet>);
 
 impl Drop for Underway {
@@ -194,7 +197,7 @@ impl Drop for Underway {
     }
 }
 
-/// A service whose requests are counted.
+/// A service that counts its requests.
 #[derive(Clone)]
 pub(super) struct Counted<S> {
     pub(super) service: S,
@@ -214,7 +217,7 @@ where
         let is_http2 = request.version() == Version::HTTP_2;
         self.quiet.begin(is_http2);
         let underway = Underway(self.quiet.clone());
-        // A tunnel through a stream of HTTP/2 lives on when its answer is gone, and hyper does not say for how long.
+        // A tunnel through an HTTP/2 stream outlives its answer, and hyper does not say for how long.
         let is_tunnel = is_http2 && request.method() == Method::CONNECT;
         Answering { future: self.service.call(request), underway: Some(underway), is_http2, is_tunnel }
     }
@@ -243,7 +246,7 @@ where
         if let Some(Underway(quiet)) =
             underway.as_ref().filter(|_| *this.is_tunnel && answer.status().is_success())
         {
-            // One request more, which is under way for as long as the connection lives.
+            // A tunnel counts as one more request, under way for as long as the connection lives.
             quiet.begin(true);
         }
         let counts_data = *this.is_http2;
@@ -252,17 +255,17 @@ where
 }
 
 pin_project! {
-    /// A body that ends its request when it is dropped, which hyper does when all of it was taken.
+    /// A body that ends its request when it is dropped, which hyper does after it has taken all of it.
     pub(super) struct CountedBody<B> {
         #[pin]
         body: B,
         underway: Option<Underway>,
-        // With HTTP/1 the connection's bytes say as much.
+        // False with HTTP/1, where the connection's bytes show the same.
         counts_data: bool,
     }
 }
 
-/// A part of a body. hyper advances it as it goes, which may be long after the body was dropped.
+/// A part of a body. hyper advances it as the client reads, perhaps long after the body was dropped.
 pub(super) struct CountedData<D> {
     data: D,
     quiet: Option<Arc<Quiet>>,
@@ -325,26 +328,26 @@ impl<B: Body> Body for CountedBody<B> {
     }
 }
 
-/// What every connection of HTTP/2 begins with.
+/// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The frames of HTTP/2 that a client sends, as far as it must be known whether a byte is a body's.
+/// A parser of the HTTP/2 frames that a client sends; it finds out which bytes belong to bodies.
 ///
-/// A frame is 9 bytes of head, 3 of which are the length of the rest, and the fourth of which is its type.
+/// The head of a frame is 9 bytes: 3 for the length of the rest, then 1 for the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frames {
-    /// So many bytes were as those of the preface.
+    /// This many bytes equal the begin of the preface.
     Preface(usize),
-    /// It is no HTTP/2.
+    /// Not HTTP/2.
     Other,
-    /// So many bytes of a head, of which the first four are kept.
+    /// This many bytes of a head were read; the first four are kept.
     Head(usize, [u8; 4]),
-    /// So many are left of a frame; whether they are a body's.
+    /// This many bytes of a frame are left; true if they belong to a body.
     Rest(usize, bool),
 }
 
 impl Frames {
-    /// More bytes came. Whether some of them are a body's.
+    /// Reads more bytes. Returns whether some of them belong to a body.
     fn read(&mut self, mut bytes: &[u8]) -> bool {
         let mut has_data = false;
         while let Some((first, others)) = bytes.split_first() {
@@ -378,7 +381,7 @@ impl Frames {
     }
 }
 
-/// A connection whose bytes are noticed.
+/// A connection that records its bytes.
 pub(super) struct Noticed<I> {
     io: I,
     quiet: Arc<Quiet>,
@@ -461,7 +464,7 @@ mod tests {
         let quiet = Quiet::new(Nanos(0));
         quiet.begin(false);
         assert_eq!(until(&quiet), None);
-        // A second one, as HTTP/2 has them.
+        // A second request at the same time, as HTTP/2 allows.
         quiet.begin(false);
         quiet.end(Nanos(2_000_000));
         assert_eq!(until(&quiet), None);
@@ -508,7 +511,7 @@ mod tests {
         quiet.end(Nanos(10));
         quiet.moved(|| Nanos(900));
         assert_eq!(until(&quiet), Some(1900));
-        // Of an answer: the end of its body does not end it.
+        // The body's end does not end the answer.
         let mut part = CountedData { data: Bytes::from_static(b"warm"), quiet: Some(quiet.clone()) };
         for n in [1, 3] {
             quiet.since.store(0, Relaxed);
@@ -516,7 +519,7 @@ mod tests {
             assert!(until(&quiet) > Some(1000));
         }
         assert_eq!(part.remaining(), 0);
-        // Before the first request nothing does.
+        // Before the first request it does not count.
         let quiet = Quiet::new(Nanos(0));
         quiet.moved(|| Nanos(90));
         assert_eq!(until(&quiet), Some(100));
@@ -528,7 +531,7 @@ mod tests {
             let length = (rest.len() as u32).to_be_bytes();
             [&length[1..], &[kind, 0, 0, 0, 0, 1], rest].concat()
         };
-        // What comes, and whether it is a body's bytes: settings, a ping that looks like one, an empty one, one.
+        // Parts, and whether they contain a body's bytes: settings, a ping that looks like one, an empty one, one.
         let parts = [
             (PREFACE.to_vec(), false),
             (frame(4, &[]), false),

@@ -5,17 +5,17 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::mpsc::channel;
 use tempfile::TempDir;
 
-/// An exchange that a hostile peer could draw out for ever ends long before.
+/// Longest duration of an exchange, even with a hostile peer.
 const HANG: Duration = Duration::from_secs(60);
 
-/// No user of this machine.
+/// A user that is not the one who runs the tests.
 const NOBODY: u32 = 65534;
 
 fn runtime(name: &str) -> Runtime {
     Runtime::builder().worker_threads(2).name(name).observe(false).build().unwrap()
 }
 
-/// A folder as `/tmp` is, and this user's folder in it.
+/// A folder like `/tmp`, and this user's folder in it.
 fn base() -> (TempDir, PathBuf) {
     let base = tempfile::tempdir().unwrap();
     fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -37,11 +37,11 @@ fn only(base: &TempDir) -> Observable {
     found.into_iter().next().unwrap()
 }
 
-/// Runs `act` on a thread that is another user's. Only root can have one; without, nothing runs.
+/// Runs `act` on a thread of another user. Without root that is not possible, and nothing runs.
 fn as_nobody<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     let become_nobody = || {
         let no_groups: *const libc::gid_t = std::ptr::null();
-        // The calls themselves change this thread; libc's wrappers would change all of the process.
+        // The system calls change this thread only; libc's wrappers would change the whole process.
         // SAFETY: no memory is passed; a list of no groups is not read.
         unsafe {
             libc::syscall(libc::SYS_setgroups, 0, no_groups) == 0
@@ -53,14 +53,14 @@ fn as_nobody<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap()
 }
 
-/// What `act` gives, which must end whatever its peer does.
+/// The result of `act`, which must return in time whatever its peer does.
 fn in_time<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = channel();
     std::thread::spawn(move || tell.send(act()));
     told.recv_timeout(HANG).expect("it hangs")
 }
 
-/// Listens as a process that was never a runtime, and sends each client `part` for as long as it stays.
+/// Listens like a runtime's process, and sends each client `part` until it leaves.
 fn speak(path: &Path, part: Vec<u8>) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -72,7 +72,7 @@ fn speak(path: &Path, part: Vec<u8>) {
     });
 }
 
-/// Connections until the listener's backlog is full.
+/// Fills the listener's backlog with connections.
 fn fill(path: &Path) -> Vec<UnixStream> {
     std::iter::from_fn(|| local::connect(path).ok()).take(100_000).collect()
 }
@@ -132,7 +132,7 @@ fn what_a_dead_process_left_is_not_listed_and_its_name_is_used_again() {
     let (base, own) = base();
     let runtime = runtime("a");
     private_folder(&[base.path().to_owned()]).unwrap();
-    // Nothing listens there any more; and a plain file with such a name.
+    // A socket without a listener, and a plain file with such a name.
     drop(UnixListener::bind(own.join(name(std::process::id(), 1))).unwrap());
     fs::write(own.join(name(std::process::id(), 7)), "").unwrap();
     fs::write(own.join("warmcore-x.sock"), "").unwrap();
@@ -153,7 +153,7 @@ fn a_client_that_takes_nothing_does_not_keep_the_others_or_the_end() {
     let silent: Vec<_> = (0..8).map(|_| UnixStream::connect(&observer.path).unwrap()).collect();
     let line = only(&base).ask().unwrap();
     assert!(!line.is_empty());
-    // It was told all the same.
+    // The answer was sent all the same.
     let mut text = String::new();
     (&silent[0]).read_to_string(&mut text).unwrap();
     assert!(text.ends_with("]}\n"));
@@ -204,7 +204,7 @@ fn a_process_that_never_ends_its_answer_or_takes_no_connection_holds_no_client_u
     let (base, own) = base();
     private_folder(&[base.path().to_owned()]).unwrap();
     let path = |runtime| own.join(name(std::process::id(), runtime));
-    // A stream that does not end, one that comes byte by byte, and a backlog that is full.
+    // An answer without an end, an answer byte by byte, and a full backlog.
     speak(&path(1), vec![b'x'; 1 << 20]);
     let listener = UnixListener::bind(path(2)).unwrap();
     let slow = std::thread::spawn(move || {
@@ -223,7 +223,7 @@ fn a_process_that_never_ends_its_answer_or_takes_no_connection_holds_no_client_u
     assert!(matches!(errors[1], io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{errors:?}");
     assert_eq!(errors[2], io::ErrorKind::WouldBlock);
     slow.join().unwrap();
-    // Nor does it hold a runtime up that looks for a name of its own.
+    // A runtime that looks for a free name is not held up either.
     let runtime = runtime("a");
     fs::remove_file(path(2)).unwrap();
     let _full = UnixListener::bind(path(2)).unwrap();
@@ -249,7 +249,7 @@ fn another_user_can_neither_look_nor_stand_in_the_way() {
     }
     drop((observer, base));
 
-    // The other user was there first: with the folder, and with sockets beside it that take no connection.
+    // The other user was first: with the folder, and with sockets beside it that accept no connection.
     let (base, own) = self::base();
     let waiting = as_nobody(|| {
         DirBuilder::new().mode(0o700).create(&own).unwrap();
@@ -271,7 +271,7 @@ fn root_sees_another_users_runtime_and_believes_the_kernel_not_names() {
     let theirs = user_folder(base.path(), NOBODY);
     let Some((observer, waiting)) = as_nobody(|| {
         let observer = Observer::new(&[base.path().into()], runtime.shared.clone()).unwrap();
-        // Process 1 is not theirs, and of one that takes no connection nothing is known.
+        // Process 1 is not the other user's, and nothing is known of a process that accepts no connection.
         speak(&theirs.join(name(1, 1)), b"{}\n".to_vec());
         let full = theirs.join(name(std::process::id(), 9));
         let listener = UnixListener::bind(&full).unwrap();
@@ -283,7 +283,7 @@ fn root_sees_another_users_runtime_and_believes_the_kernel_not_names() {
     assert_eq!((one.user, one.pid, one.runtime), (NOBODY, std::process::id(), 1));
     assert!(one.ask().unwrap().contains("\"name\":\"a\""));
     assert!(theirs.join(name(1, 1)).exists() && !own.exists(), "what is another user's stays as it is");
-    // A folder is whose name it has, or nothing in it counts.
+    // A folder must have its user's name, or nothing in it counts.
     fs::rename(&theirs, user_folder(base.path(), 12345)).unwrap();
     assert_eq!(found(&base), []);
     chown(user_folder(base.path(), 12345), Some(12345), None).unwrap();
@@ -302,7 +302,7 @@ fn names_are_read_as_they_are_written() {
     assert_eq!(quoted(&"x".repeat(1 << 20)).len(), NAME_MAX + 2);
 }
 
-/// The observer's thread is at an answer that does not end before the test says so.
+/// The observer's thread is inside an answer until the test lets it end.
 #[test]
 fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     let (base, _) = base();
@@ -316,7 +316,7 @@ fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     }
     let tasks = runtime("drops");
     in_time(move || tasks.block_on(tasks.spawn(async move { drop(observer) })).unwrap());
-    // The thread has it still, and ends behind the task.
+    // The thread still holds it, and ends after the task.
     assert!(is_shutdown.upgrade().is_some_and(|is_shutdown| is_shutdown.load(Relaxed)));
     drop((gate, client));
     while is_shutdown.strong_count() > 0 {
