@@ -1,6 +1,6 @@
-//! Bench: `warmcore bench`, and the hidden command for what needs a process of its own.
+//! `warmcore bench`, and the hidden command for parts that run in a process of their own.
 //!
-//! What is measured, and how, is in `tools/bench`; here are the arguments and the table on stdout.
+//! The measurements are in `tools/bench`; here are the arguments and the table on stdout.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;

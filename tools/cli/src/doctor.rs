@@ -1,7 +1,7 @@
-//! Doctor: what this system offers, what limits it, and what to do.
+//! `warmcore doctor`: what this system offers, what limits it, and what to do.
 //!
-//! Model.   One finding per thing that Warmcore uses; each is a fact, a state and, if it could be
-//!          better, the next step. It changes nothing and always ends well.
+//! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The command
+//! changes nothing and always succeeds.
 
 mod processes;
 mod runtime;
@@ -45,7 +45,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that was looked at.
+/// All findings.
 pub fn findings() -> Vec<Finding> {
     let mut found =
         vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
@@ -236,7 +236,7 @@ fn build() -> Finding {
     }
 }
 
-/// What is known of where the CPUs are, and what had to be assumed.
+/// Where the CPUs are, and what had to be assumed about it.
 fn places(topology: &Topology) -> Finding {
     let Topology { cpus, cores, llcs, nodes, sockets, notes, .. } = topology;
     let count = |n: usize, of: &str| format!("{n} {of}{}", if n == 1 { "" } else { "s" });

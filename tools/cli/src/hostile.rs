@@ -1,11 +1,10 @@
-//! Hostile: every reader of a file or of an answer, given any bytes.
+//! Every reader of a file or of an answer, given arbitrary bytes.
 //!
-//! Model.   A body reads bytes as one kind of input and goes as far with them as the command does. What it reads
-//!          it may refuse; it may not panic, and takes time and memory in measure of the input. A fuzzer calls a
-//!          body with what it mutates (`fuzz/`, nightly), a test with a bounded number of mutations of the corpora
-//!          (`tests/hostile.rs`, stable).
-//! Number.  Eleven bodies.
-//! Source.  `fuzz/README.md` says how to run one.
+//! A body reads bytes as one kind of input and processes them as far as the command does. It may reject the input; it must
+//! not panic, and its time and memory must stay in proportion to the input. Fuzzers call the bodies with mutated inputs
+//! (`fuzz/`, nightly); a test calls them with a bounded number of mutations of the corpora (`tests/hostile.rs`, stable).
+//!
+//! `fuzz/README.md` says how to run a fuzzer.
 
 use crate::top::Snapshot;
 use std::io::Write;
@@ -19,7 +18,7 @@ use warmcore_sim::program::rt_app;
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::CpuSet;
 
-/// Reads bytes as one kind of input; says whether they are one.
+/// Reads bytes as one kind of input; returns whether the bytes are valid input.
 pub type Body = fn(&[u8]) -> bool;
 
 /// All of them, by the name of their corpus and fuzz target.
@@ -37,12 +36,12 @@ pub const BODIES: &[(&str, Body)] = &[
     ("top", top),
 ];
 
-/// Text, as files and sockets that are read as text have it.
+/// The bytes as text, if they are UTF-8, as files and sockets with text are read.
 fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Where small files are quick.
+/// A folder for temporary files, in memory if possible.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for temporary files")
 }
@@ -70,7 +69,7 @@ pub fn sysfs(bytes: &[u8]) -> bool {
     sound(Topology::from_captured(&path))
 }
 
-/// A machine file: its machines and what their acts cost.
+/// A machine file: its machines and their costs.
 pub fn machine_file(bytes: &[u8]) -> bool {
     let Some(text) = text(bytes) else { return false };
     let mut is_one = false;
@@ -104,7 +103,7 @@ pub fn layout(bytes: &[u8]) -> bool {
     true
 }
 
-/// A profile, or what perf printed, judged on a layout of three fields.
+/// A profile, or the output of perf, applied to a layout of three fields.
 pub fn profile(bytes: &[u8]) -> bool {
     const S: &str = "name = 's'\nsize = 64\nalign = 64\nfields = [{ name = 'a', offset = 0, size = 8 }, \
                      { name = 'b', offset = 8, size = 8 }, { name = 'c', offset = 16, size = 48 }]";
@@ -128,7 +127,7 @@ pub fn rt_app(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| rt_app::read(text).is_ok())
 }
 
-/// What was measured, drawn: results or a probe.
+/// Results or a probe, drawn as a report.
 pub fn report(bytes: &[u8]) -> bool {
     let runs: Vec<Results> = serde_json::from_slice(bytes).into_iter().collect();
     let probe: Option<Probe> = serde_json::from_slice(bytes).ok();
@@ -143,18 +142,18 @@ pub fn report(bytes: &[u8]) -> bool {
     true
 }
 
-/// What a process says to `warmcore top`.
+/// The answer of a process to `warmcore top`.
 pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
-/// The inputs of a corpus: the files of a tar archive, in its order. What is cut short is left out.
+/// The inputs of a corpus: the files of a tar archive, in its order. A truncated file is left out.
 pub fn corpus(archive: &Path) -> std::io::Result<Vec<Vec<u8>>> {
     const BLOCK: usize = 512;
     let bytes = std::fs::read(archive)?;
     let (mut at, mut files) = (0, Vec::new());
     while let Some(head) = bytes.get(at..at + BLOCK) {
-        // Its size stands at byte 124, in octal digits, its kind at 156: `0` is a file.
+        // The size is at byte 124, in octal digits, the kind at 156: `0` is a file.
         let digits = text(&head[124..135]).unwrap_or_default();
         let Ok(size) = usize::from_str_radix(digits.trim_matches([' ', '\0']), 8) else { break };
         let Some(file) = bytes.get(at + BLOCK..at + BLOCK + size) else { break };

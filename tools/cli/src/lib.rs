@@ -1,8 +1,7 @@
-//! The command `warmcore` as a library, so that tests and fuzzers call its parts.
+//! The command `warmcore` as a library, so that tests and fuzzers can call its parts.
 //!
-//! Model.   Facts (`topo`, `doctor`) and measurements (`bench`) become results; `survey` does all of it and has the
-//!          page made of them.
-//! Number.  A survey takes two and a half minutes on two cores.
+//! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey` does all of
+//! the first three and has `warmcore-report` draw a page.
 
 pub mod bench;
 pub mod doctor;

@@ -33,21 +33,21 @@ enum Command {
     Top(top::Args),
     /// Says what this system offers, what limits it, and what to do
     Doctor(doctor::Args),
-    /// Runs what needs a process of its own; `bench` calls it
+    /// Runs a part in this process; `bench` starts it
     #[command(name = part::COMMAND, hide = true)]
     BenchPart(bench::PartArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
-    // either, but a signal to the group reaches it too: if it died before the run that asked saw the signal, the run
-    // would take that for an error. So it outlives the first one, and the run ends it.
+    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep either,
+    // but a signal to the process group reaches it too. If it ended before its parent had seen the signal, the parent would
+    // report an error. So a part ignores the first signal, and its parent kills it.
     if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
         signals::listen();
     }
     let done = match &cli.command {
-        // Doctor is for systems where the forced backend is an error; it says so itself.
+        // On some systems the forced backend is an error; `doctor` reports that itself.
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A forced backend that isn't there is an error before anything is measured.
+/// A forced backend that isn't available is an error before any measurement.
 fn with_mode() -> anyhow::Result<()> {
     warmcore_percpu::try_backend()?;
     Ok(())

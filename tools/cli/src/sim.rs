@@ -1,10 +1,11 @@
-//! Sim: what the decisions of `cid`, `budget` and `place` lead to on a machine that isn't here.
+//! `warmcore sim`: what the decisions of `cid`, `budget` and `sched` lead to on a machine that isn't here.
 //!
-//! Model.   A table is simulated for all its seeds, on as many threads as there are CPUs. A signal ends it after the
-//!          seeds under way: the table has the seeds that were finished, and each row says how many. Nothing of
-//!          this machine is in a result, unless `--machine this` asks for it, so `--json` holds no machine and no load.
-//! Number.  All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute.
-//! Source.  `tools/sim`; the tolerances were written down before it, in `tools/papers/tolerances.toml`.
+//! A table is simulated for all its seeds, on as many threads as there are CPUs. A signal ends it after the seeds that are
+//! being simulated: the table has the seeds that were finished, and each row says how many. A result contains nothing about
+//! this machine, unless `--machine this` asks for it, so `--json` has no host and no load.
+//!
+//! All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute. The tolerances were written down
+//! before the simulator, in `tools/papers/tolerances.toml`.
 
 mod args;
 pub mod load;
@@ -37,7 +38,7 @@ use warmcore_types::CpuId;
 /// The version of what `--json` writes. It grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 2;
 
-/// A line of a note is as long as that.
+/// The width of a line of a note.
 const WIDTH: usize = 110;
 
 /// What `--json` writes.
@@ -45,21 +46,21 @@ const WIDTH: usize = 110;
 pub struct Simulated {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What ran: `sim cid`, `sim tables`, `sim culprit`.
+    /// What was simulated: `sim cid`, `sim tables`, `sim culprit`.
     pub what: String,
-    /// The command that repeats it, to the digit.
+    /// The command that reproduces it exactly.
     pub command: String,
     /// When it began, UTC, RFC 3339.
     pub when: String,
-    /// What a signal left out.
+    /// What is missing because of a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
-    /// The tables that were finished, or begun.
+    /// The tables that were finished or begun.
     pub tables: Vec<Table>,
-    /// Of a load: what came of it under each policy, seed by seed.
+    /// For a load: the results under each policy, seed by seed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<warmcore_report::Load>,
-    /// Of a layout: who is to blame.
+    /// For a layout: the fields that make another field's reads miss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
 }
@@ -78,7 +79,7 @@ impl Simulated {
         }
     }
 
-    /// Writes what there is by now where it was asked for.
+    /// Writes the results so far to the files that were asked for.
     fn keep(&self, common: &Common) -> anyhow::Result<()> {
         if let Some(path) = &common.json {
             results::write_whole(path, &serde_json::to_vec_pretty(self)?)?;
@@ -90,7 +91,7 @@ impl Simulated {
         Ok(())
     }
 
-    /// Says where it was written.
+    /// Prints which files were written.
     fn tell(common: &Common) {
         for path in [&common.json, &common.parquet].into_iter().flatten() {
             eprintln!("written: {}", path.display());
@@ -112,7 +113,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     let common = args.common();
     let machine = common.machine.as_deref().map(machine_of).transpose()?;
     let mut all = Simulated::begun(args.name(), args.said());
-    // Now, so that no older file stands for this run, and a path that can't be written is told at once.
+    // Write now: an older file must not pass for this run, and a path that can't be written is reported at once.
     all.keep(common)?;
     let chosen = args.kinds();
     let bar = warmcore_bench::progress(common.seeds, &all.what);
@@ -155,7 +156,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a signal left out, in words.
+/// Describes what is missing because of a signal.
 fn left_out(table: &Table, name: &str, seeds: u64, missing: &[&str]) -> String {
     let counts = || table.rows.iter().map(|row| row.numbers.len());
     let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
@@ -172,7 +173,7 @@ fn left_out(table: &Table, name: &str, seeds: u64, missing: &[&str]) -> String {
     }
 }
 
-/// A table as it is printed: one line says what would stand in all rows.
+/// The table as it is printed: a remark that is the same in all rows becomes one line.
 fn shown(table: &Table, is_cut: bool) -> Table {
     let mut table = table.clone();
     let mut is_unpublished = false;
@@ -191,7 +192,7 @@ fn shown(table: &Table, is_cut: bool) -> Table {
     table
 }
 
-/// Notes, a paragraph each, in lines of a terminal's width.
+/// Notes, one paragraph each, wrapped to a terminal's width.
 fn noted(notes: &[String]) -> String {
     let mut out = String::new();
     for note in notes {
@@ -208,8 +209,8 @@ fn noted(notes: &[String]) -> String {
     out
 }
 
-/// What `--machine` names. Of this machine the hand-overs of a line are timed first: that takes 2 to 20 s, and
-/// estimates by class are off by a factor of four on some.
+/// The machine that `--machine` names. For this machine the transfers of a cache line are timed first, which takes 2 to
+/// 20 s; estimates by class are off by a factor of four on some machines.
 fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     let machine = SimMachine::read(what)?;
     if what != THIS || machine.topology.usable().len() < 2 {
@@ -255,7 +256,7 @@ fn hand_overs(topology: &Topology, probe: &Probe) -> BTreeMap<Distance, u64> {
     timed.into_iter().map(|(distance, ns)| (distance, median(ns))).collect()
 }
 
-/// The culprit in a layout.
+/// Finds the culprit in a layout.
 fn find(args: &FalseSharing) -> anyhow::Result<()> {
     let common = &args.run.common;
     let (Some(layout), Some(profile)) = (&args.layout, &args.profile) else { return Ok(()) };
@@ -282,7 +283,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
             culprit::from_perf(&text, &layout, &Base::parse(at), &place)?
         }
     };
-    // The profile's machine, if it names one; a user's own binary runs here.
+    // The machine that the profile names; otherwise this one, on which a user's own binary runs.
     let named = common.machine.as_deref().or(profile.machine.as_deref());
     let machine = machine_of(named.unwrap_or(THIS))?;
     let mut all = Simulated::begun("culprit", args.said());
@@ -365,7 +366,7 @@ mod tests {
         ] {
             let mut written: std::collections::BTreeSet<String> =
                 value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
-            // Written only where there are any.
+            // These are written only if they are not empty.
             let only = ["culprit", "interrupted", "loads"].map(str::to_owned);
             written.extend(only.into_iter().filter(|_| heading == "Simulated"));
             assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");

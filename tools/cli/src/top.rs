@@ -1,9 +1,8 @@
 //! `warmcore top`: what the workers of a running process do, by last-level cache, and what its tenants use.
 //!
-//! Model.   The process answers on a socket (`warmcore_runtime::observe`). Two `snapshot`s make a look: what was
-//!          counted between them, per second. `draw` puts a look into the cells of a screen of any size, or of
-//!          none: `--once` prints the same cells as text.
-//! Number.  A look a second. It costs the process 10 µs a worker and 2 µs a tenant, on a thread that is no worker.
+//! The process answers on a socket (`warmcore_runtime::observe`). Two snapshots make an [`Interval`]: the differences of
+//! their counters, per second. `draw` puts it into the cells of a screen of any size; `--once` prints the same cells as
+//! text. An answer per second costs the process 10 µs a worker and 2 µs a tenant, on a thread that is not a worker.
 
 mod draw;
 mod snapshot;
@@ -52,10 +51,10 @@ started with WARMCORE_TOP=1 in its environment:
 
 It then opens a socket that its own user alone can connect to, and root.";
 
-/// A frame that goes to no terminal is so wide.
+/// The width of a frame that is not drawn to a terminal.
 const PLAIN_WIDTH: u16 = 80;
 
-/// Whether there is something new is looked at so often; keys are seen at once.
+/// How often the screen checks for a new snapshot; keys take effect at once.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// `warmcore top`.
@@ -86,7 +85,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The one that is meant.
+/// The runtime that the arguments mean.
 fn choose(said: Option<&str>, is_json: bool, found: Vec<Observable>) -> anyhow::Result<Observable> {
     let Some(said) = said else {
         return match found.len() {
@@ -99,7 +98,7 @@ fn choose(said: Option<&str>, is_json: bool, found: Vec<Observable>) -> anyhow::
     };
     let (pid, runtime) = said.split_once('.').unwrap_or((said, "1"));
     let (Ok(pid), Ok(runtime)) = (pid.parse::<u32>(), runtime.parse::<u32>()) else {
-        // Of the other commands it takes a file.
+        // For the other commands `--json` takes a file.
         let json = if is_json { "; `--json` takes no file here, and prints on standard output" } else { "" };
         bail!("`{said}` is no process; say its number, as in `warmcore top 1234`{json}");
     };
@@ -122,10 +121,10 @@ fn looked_in() -> String {
     format!("Looked for sockets in {}.", folders.join(" and "))
 }
 
-/// So many of those that can be watched are told by name.
+/// How many of the runtimes that can be watched are named.
 const TOLD_MAX: usize = 32;
 
-/// A line for each. They are asked at the same time, so that one that doesn't answer doesn't keep the rest.
+/// A line for each runtime. All are asked at the same time, so that one that doesn't answer doesn't delay the others.
 fn describe(found: &[Observable]) -> Vec<String> {
     let told = &found[..found.len().min(TOLD_MAX)];
     let user = observe::user();
@@ -149,7 +148,7 @@ fn describe(found: &[Observable]) -> Vec<String> {
     lines
 }
 
-/// A snapshot as a line that may go to a terminal: what is not to be printed is escaped.
+/// A snapshot as a line that is safe to print: unprintable characters are escaped.
 fn checked(line: &str) -> anyhow::Result<String> {
     Snapshot::parse(line)?;
     Ok(printable_json(line.trim_end()))
@@ -162,7 +161,7 @@ fn ask(which: &Observable) -> anyhow::Result<String> {
     })
 }
 
-/// What an error means, if it means that there is nothing to watch any more.
+/// A message for an error which means that the process has ended.
 fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     let pid = which.pid;
@@ -177,7 +176,7 @@ fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     }
 }
 
-/// The same cells as on a screen that is high enough, as text.
+/// The cells of a screen that is high enough for all lines, as text.
 fn plain(interval: &Interval, width: u16) -> String {
     let area = Rect::new(0, 0, width, draw::height(interval));
     let mut cells = Buffer::empty(area);
@@ -189,7 +188,7 @@ fn plain(interval: &Interval, width: u16) -> String {
     rows.collect()
 }
 
-/// Until the user has seen enough. Says what became of the process, if it ended.
+/// Runs until the user quits. Returns what became of the process if it ended.
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     which: &Observable,
@@ -236,11 +235,11 @@ fn watch(
     }
 }
 
-/// Asks on a thread of its own, which a process that is stopped may keep waiting; keys and sizes don't wait with it.
+/// Asks on a thread of its own: a stopped process may delay the answer, but not keys and resizes.
 fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String>> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        // The second look comes soon: the first shows no rates.
+        // Ask again soon: the first snapshot has no rates.
         std::thread::sleep(every.min(Duration::from_millis(200)));
         loop {
             let answer = which.ask();
@@ -254,7 +253,7 @@ fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String
     told
 }
 
-/// Until the next look. What the process counts only while a client looks is kept going meanwhile.
+/// Waits until the next snapshot. The connection stays open, since the process keeps some counters only for clients.
 fn sleep(which: &Observable, mut rest: Duration) {
     while rest > observe::LOOK_EVERY {
         std::thread::sleep(observe::LOOK_EVERY);
@@ -271,7 +270,7 @@ enum Act {
     Down,
     PageUp,
     PageDown,
-    /// Drawn again all the same: the screen may have another size.
+    // Drawn again even if nothing is new: the screen may have another size.
     Nothing,
 }
 

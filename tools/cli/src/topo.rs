@@ -1,9 +1,10 @@
-//! Topo: `warmcore topo` draws a machine, and with `--probe` asks its caches whether it is true.
+//! `warmcore topo`: draws a machine, and with `--probe` compares the drawing with measured times.
 //!
-//! Model.   A source gives a topology; `draw` makes boxes of it, `probe` times pairs of CPUs,
-//!          `verdict` compares the two, `table` prints the times. Only this machine can be probed.
-//! Number.  384 CPUs are drawn in 60 lines; a probe takes 2 s on 2 CPUs and never above 20 s.
-//! Source.  `docs/json.md`, section topo, describes `--json`; `topo/tests.rs` holds the two together.
+//! A source gives a topology; `draw` draws it as boxes, `probe` times pairs of CPUs, `verdict` compares the two, `table`
+//! prints the times. Only this machine can be probed. 384 CPUs are drawn in 60 lines; a probe takes 2 s on 2 CPUs and at
+//! most 20 s.
+//!
+//! Source: `docs/json.md`, section topo, describes `--json`; a test in `topo/tests.rs` compares the two.
 
 use anyhow::bail;
 use serde::Serialize;
@@ -91,7 +92,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     paper.print(&draw::draw(&topology, &whence, paper.width, args.all));
     let mut probed = None;
     if args.probe && topology.usable().len() < 2 {
-        // A fact about the machine and no failure: the drawing is as good without.
+        // A failed probe is a fact about the machine and no failure: the drawing is as good without it.
         paper.print(&format!(
             "\nNo hand-over to time: this process may use CPU {} alone.\n",
             topology.usable()
@@ -123,7 +124,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Writes a capture, also of a tree that contradicts itself: it shows what is wrong.
+/// Writes a capture, even of a tree that contradicts itself: it is needed to find out why.
 fn save(args: &Args, path: &Path) -> anyhow::Result<()> {
     let given = [("--hwloc", args.hwloc.is_some()), ("--machine", args.machine.is_some())];
     if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
@@ -135,7 +136,7 @@ fn save(args: &Args, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The machine, and where it was read, in words.
+/// The machine, and a description of where it was read.
 fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
     let elsewhere = [args.sysfs.is_some(), args.hwloc.is_some(), args.machine.is_some()];
     let option = ["--sysfs", "--hwloc", "--machine"].into_iter().zip(elsewhere).find(|(_, given)| *given);
@@ -158,14 +159,14 @@ fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
     Ok((topology, whence))
 }
 
-/// What is printed on: how wide it is and what it can show.
+/// The output: how wide it is and which characters it can show.
 struct Paper<'a> {
     out: &'a mut dyn Write,
     width: usize,
     ascii: bool,
 }
 
-/// Below this, boxes in boxes have no room; above it, lines are hard to follow.
+/// Narrower than this, nested boxes have no room; wider, lines are hard to follow.
 const WIDTHS: std::ops::RangeInclusive<usize> = 40..=240;
 const WIDTH: usize = 80;
 
@@ -173,7 +174,7 @@ impl<'a> Paper<'a> {
     fn of(args: &Args, out: &'a mut dyn Write) -> Self {
         let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
         let width = set.or_else(terminal_width).unwrap_or(WIDTH).clamp(*WIDTHS.start(), *WIDTHS.end());
-        // The first of these that is set decides, also if it says nothing of an encoding: locale(7).
+        // The first variable that is set decides, even if it names no encoding: locale(7).
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
             .find_map(|v| std::env::var(v).ok().filter(|l| !l.is_empty()));
@@ -184,7 +185,7 @@ impl<'a> Paper<'a> {
     fn print(&mut self, text: &str) {
         let text = boxes::harmless(text);
         let text = if self.ascii { boxes::ascii(&text) } else { text };
-        // Whoever closed the pipe has seen enough.
+        // An error means that the reader has closed the pipe: end without a message.
         let _ = self.out.write_all(text.as_bytes());
     }
 }
@@ -194,8 +195,8 @@ fn is_utf8(locale: &str) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// The columns of the terminal behind stdout, if it is one: `stty` asks the kernel, so that no
-/// system call and no dependency is needed for it here.
+/// The columns of the terminal behind stdout, if it is one. `stty` asks the kernel, so that this needs neither a system
+/// call nor a dependency.
 #[cfg(unix)]
 fn terminal_width() -> Option<usize> {
     use std::io::IsTerminal;

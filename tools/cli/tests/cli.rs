@@ -24,7 +24,7 @@ fn text(output: &Output) -> (String, String) {
     )
 }
 
-/// What went well, on stdout.
+/// Runs the command, which must succeed; its stdout.
 fn well(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = text(&output);
@@ -32,7 +32,7 @@ fn well(command: &mut Command) -> String {
     out
 }
 
-/// What went wrong, on stderr.
+/// Runs the command, which must fail; its stderr.
 fn badly(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = text(&output);
@@ -56,7 +56,7 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("bench-part"), "{help}");
-    // The name that it had before is taken, and not shown.
+    // The old name is accepted, and not shown.
     assert_eq!(well(&mut warmcore(&["run", "--help"])), help);
     for what in What::EVERY {
         let help = well(&mut warmcore(&["bench", what.name(), "--help"]));
@@ -107,7 +107,7 @@ fn what_needs_a_process_of_its_own_gets_one() {
     well(warmcore(&["bench", "cid", "--quick", "--case", "cid.memory", "--json"]).arg(&path));
     let rows = read(&path).rows;
     assert!(rows.len() > 4 && rows.iter().all(|r| r.unit == "bytes" && r.median > 0.0), "{rows:?}");
-    // A part that makes no sense is an error of the whole.
+    // A part that is no valid JSON is an error.
     let error = badly(&mut warmcore(&["bench-part", "nonsense"]));
     assert!(error.contains("expected"), "{error}");
 }
@@ -169,7 +169,7 @@ fn runtimes_are_raced_and_weighed() {
         }
         assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
     }
-    // Without Go, its variant is left out, and said so.
+    // Without Go, that variant is left out, and a message says so.
     let mut without = warmcore(&["bench", "wake", "--quick", "--case", "storm", "--json"]);
     let output = without.arg(&path).env("PATH", folder.path()).output().unwrap();
     let (_, err) = text(&output);
@@ -207,7 +207,7 @@ fn servers_answer_rightly_on_every_runtime() {
     }
 }
 
-/// A run whose words on stderr are read while it goes on.
+/// A bench whose stderr is read while it runs.
 struct Running {
     child: Child,
     err: BufReader<ChildStderr>,
@@ -215,7 +215,7 @@ struct Running {
     folder: TempDir,
 }
 
-/// What a run left.
+/// What a bench left behind.
 struct Left {
     status: ExitStatus,
     out: String,
@@ -234,19 +234,19 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let mut command = warmcore(&["bench"]);
         command.args(args).arg("--json").arg(folder.path().join("out.json"));
-        // What kills its group must not kill this test.
+        // A signal to its group must not reach this test.
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = prepare(&mut command).spawn().unwrap();
         let err = BufReader::new(child.stderr.take().unwrap());
         Self { child, err, said: String::new(), folder }
     }
 
-    /// Waits until a case is said to be done.
+    /// Waits until stderr says that a case is done.
     fn until_done(self, case: &str) -> Self {
         self.until(&format!("{case} is done"))
     }
 
-    /// Waits until it has said so.
+    /// Waits until stderr has this text.
     fn until(mut self, words: &str) -> Self {
         while !self.said.lines().any(|line| line.contains(words)) {
             assert!(
@@ -258,7 +258,7 @@ impl Running {
         self
     }
 
-    /// Waits until it has a part in a process of its own; says which.
+    /// Waits until it has a child process for a part; returns the child's id.
     fn part(&mut self) -> i32 {
         let parent_of = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
         loop {
@@ -277,7 +277,7 @@ impl Running {
         }
     }
 
-    /// Whether it ends in time. What it says must fit into pipes until then.
+    /// Whether it ends in time. Its output until then must fit into pipes.
     fn ends_within(&mut self, limit: Duration) -> bool {
         let began = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
@@ -292,7 +292,7 @@ impl Running {
     /// Sends a signal to it alone, or to its group.
     fn signal(self, signal: i32, to_group: bool) -> Self {
         let id = self.child.id() as i32;
-        // SAFETY: signals our own child, which nobody has waited for, or the group that it began.
+        // SAFETY: signals a child of this test that has not been reaped, or the group that it leads.
         unsafe { libc::kill(if to_group { -id } else { id }, signal) };
         self
     }
@@ -331,10 +331,10 @@ fn a_run_that_is_told_to_end_keeps_what_was_finished() {
     let run = ["wake", "--quick"];
     let running = Running::start(&run).until_done("spawn.task");
     ended(running.signal(libc::SIGTERM, false).end(), 143);
-    // As `timeout` does it: the program, then its group, in which it is, with its child that runs Go.
+    // As `timeout` does it: the program, then its group, which has the program and its Go child.
     let running = Running::start(&run).until_done("spawn.task");
     ended(running.signal(libc::SIGTERM, false).signal(libc::SIGTERM, true).end(), 143);
-    // As a shell starts what runs in its background.
+    // As a shell starts its background jobs.
     fn ignoring(command: &mut Command) -> &mut Command {
         // SAFETY: one syscall between fork and exec.
         unsafe {
@@ -361,13 +361,13 @@ fn a_part_in_a_process_of_its_own_is_given_up_by_a_signal() {
     let mut running = Running::start(&["wake", "--case", "idle"]);
     let part = running.part();
     assert!(running.folder.path().join("out.json").is_file(), "an older run's file could stand for this one");
-    // Stopped, it never answers: the run can only end by giving it up.
-    // SAFETY: signals a child of our child, which waits for its answer.
+    // A stopped part never answers: the bench can only end by killing it.
+    // SAFETY: signals a grandchild, whose parent waits for its answer.
     unsafe { libc::kill(part, libc::SIGSTOP) };
     running = running.signal(libc::SIGTERM, false);
     let has_ended = running.ends_within(Duration::from_secs(30));
     if !has_ended {
-        // SAFETY: as above; who still waits for it has not reaped it.
+        // SAFETY: as above; the parent that waits for it has not reaped it.
         unsafe { libc::kill(part, libc::SIGKILL) };
     }
     let left = running.end();
@@ -442,7 +442,7 @@ fn a_machine_that_is_not_here_is_simulated_and_the_same_each_time() {
     assert!(rows.iter().any(|row| row["met"] == true) && text.contains("published"), "{text}");
 }
 
-/// A link to standard output, as `/dev/stdout` is: that itself would be lost if this failed as root.
+/// A link to standard output, like `/dev/stdout`: that one would be lost if this test failed as root.
 #[test]
 fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -454,7 +454,7 @@ fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
     let is_link = || std::fs::symlink_metadata(&out).unwrap().is_symlink();
     let jsons = |text: &str| text.matches("\"schema\":").count();
 
-    // To a pipe, and to a file, where it stands before or behind what is printed, not in its place.
+    // To a pipe, and to a file: the JSON is before or after the printed text, not in its place.
     for (option, told) in [("--json", "\"schema\":"), ("--trace", "# tracer: nop")] {
         let text = well(&mut warmcore(&[&load[..], &["kernel", option, &out]].concat()));
         assert!(is_link() && text.contains(told) && text.contains("switches"), "{option}: {text}");
@@ -469,7 +469,7 @@ fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
     let text = std::fs::read_to_string(&kept).unwrap();
     assert!(text.starts_with(before) && jsons(&text) == 1 && !text.contains('\0'), "{text}");
 
-    // The page's folder too: what is linked from there stays linked.
+    // The page's folder too: a link in it stays a link.
     let page = folder.path().join("page");
     std::fs::create_dir(&page).unwrap();
     std::os::unix::fs::symlink(file("elsewhere"), page.join("report.html")).unwrap();
@@ -553,13 +553,13 @@ fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
     assert_eq!(written["loads"][0]["policy"], "kernel");
     assert!(written["loads"][0]["reports"][0]["hash"].is_u64(), "{written}");
 
-    // Cut short: where, in which file.
+    // Truncated input: the error says where, and in which file.
     let cut = file("cut.json");
     let whole = std::fs::read_to_string(&tasks).unwrap();
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &cut]));
     assert!(error.contains("cut.json") && error.contains("line"), "{error}");
-    // Who waits for whom.
+    // The error says which task waits for which.
     let stuck = file("stuck.json");
     std::fs::write(
         &stuck,
@@ -568,7 +568,7 @@ fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
     .unwrap();
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck, "--seed", "4", "--seeds", "3"]));
     assert!(error.contains("`b` waits"), "{error}");
-    // The command that it ends with replays exactly that, and no more.
+    // The command at the end replays exactly that, and no more.
     let replay =
         error.lines().find_map(|line| line.strip_prefix("Replay it: warmcore ")).expect("there is one");
     assert!(replay.contains("--policy kernel") && replay.ends_with("--seed 4 --seeds 1"), "{replay}");
@@ -600,7 +600,7 @@ fn a_machine_from_elsewhere_gets_an_answer_and_its_estimates_are_named() {
     std::fs::write(file("none.toml"), "[mine]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 0\n").unwrap();
     let error = badly(&mut warmcore(&["sim", "drain", "--machine", &file("none.toml")]));
     assert!(error.contains("none.toml, [mine], line 4: `cores_per_l3` is 0"), "{error}");
-    // What is read is never written.
+    // A file that is read is never written.
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &tasks, "--json", &tasks]));
     assert!(error.contains("would be overwritten"), "{error}");
     let mine = file("mine.toml");
@@ -645,7 +645,7 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
     let folder = tempfile::tempdir().unwrap();
     let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
     let path = folder.path().join("cut.json");
-    // Longer each time, until a seed was finished before the signal.
+    // A longer wait each time, until a seed is finished before the signal.
     for patience in [1, 2, 4, 8, 16, 32] {
         let args = ["sim", "wake-queue", "--quick", "--seeds", "1000000", "--machine", &drawn, "--json"];
         let child = warmcore(&args).arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -664,7 +664,7 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
         assert_eq!(written["interrupted"], told);
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 1, "a half-written file was left");
-        // The same as if so few had been asked for.
+        // The same as with so few seeds from the start.
         let few = seeds.to_string();
         let asked = ["sim", "wake-queue", "--quick", "--seeds", &few, "--machine", &drawn, "--json"];
         well(warmcore(&asked).arg(&path));
@@ -762,7 +762,7 @@ fn a_report_is_a_folder_that_stands_alone() {
     assert!(error.contains("peers.json"), "{error}");
 }
 
-/// Gives the command one CPU.
+/// Restricts the command to one CPU.
 fn on_one_cpu(command: &mut Command) -> &mut Command {
     let first: warmcore_types::CpuSet =
         warmcore_sys::affinity::allowed().unwrap().first().into_iter().collect();
@@ -785,7 +785,7 @@ fn one_cpu_is_enough_for_what_needs_no_second() {
     assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
 }
 
-/// A kernel without a syscall, played by a filter that the command inherits.
+/// A kernel without a system call: a filter that the command inherits.
 #[cfg(target_arch = "x86_64")]
 fn without_syscall(command: &mut Command, number: i64, errno: i32) -> &mut Command {
     const LOAD_NR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;

@@ -1,11 +1,10 @@
-//! Every reader, given what a hostile file may hold: the bodies of the fuzz targets on stable, bounded.
+//! Every reader with hostile input: the bodies of the fuzz targets on stable, with a bounded number of mutations.
 
 use fastrand::Rng;
 use std::path::PathBuf;
 use warmcore_cli::hostile::{BODIES, corpus};
 
-/// Mutations of each input of a corpus; the environment's `WARMCORE_HOSTILE` says another number. A fuzzer does
-/// millions.
+/// Mutations of each input of a corpus; `WARMCORE_HOSTILE` in the environment overrides it. A fuzzer does millions.
 const MUTATIONS: u64 = 40;
 
 /// Numbers that readers multiply, allocate by and divide by.
@@ -24,7 +23,7 @@ const NUMBERS: [&str; 12] = [
     "0xffffffffffffffff",
 ];
 
-/// Mutates inputs. The seed decides how: the same inputs on every machine.
+/// Mutates inputs. The seed determines how, so that the inputs are the same on every machine.
 struct Mutator(Rng);
 
 impl Mutator {
@@ -38,7 +37,7 @@ impl Mutator {
         begin..(begin + self.below(most)).min(bytes.len())
     }
 
-    /// Where a number stands, if one stands behind some place.
+    /// Where a number is, if there is one after a random position.
     fn number(&mut self, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
         let from = self.below(bytes.len());
         let begin = from + bytes[from..].iter().position(u8::is_ascii_digit)?;
@@ -82,7 +81,7 @@ impl Mutator {
     }
 }
 
-/// Says which input it was, if the body panics.
+/// Prints which input it was if the body panics.
 struct Case<'a>(&'a str, usize, u64, &'a [u8]);
 
 impl Drop for Case<'_> {
@@ -113,7 +112,7 @@ fn no_reader_panics_or_goes_on_and_on() {
                     mutator.mutate(&mut bytes);
                 }
                 let _case = Case(name, i, mutation, &bytes);
-                // The first is as it stands in the corpus.
+                // The first one is the unchanged input of the corpus.
                 match (body(&bytes), mutation) {
                     (true, 0) => read += 1,
                     (false, 1..) => refused += 1,
@@ -121,7 +120,7 @@ fn no_reader_panics_or_goes_on_and_on() {
                 }
             }
         }
-        // Else the mutations end at the reader's first look, or change nothing.
+        // Otherwise the mutations are rejected at once, or change nothing.
         assert!(read > 0 && refused > 0, "{name}: {read} inputs are read, {refused} mutations are refused");
     }
 }

@@ -1,4 +1,4 @@
-//! `warmcore top` on a real process, over its socket: this test's own program, started once more.
+//! `warmcore top` on a real process, over its socket: this test's own program, started a second time.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use warmcore_runtime::{Runtime, spawn, yield_now};
 
-/// In the environment of the process that is watched: what is done there.
+/// The environment variable that tells the watched process what to do.
 const ROLE: &str = "WARMCORE_TEST_ROLE";
 
-/// Not a test: what the watched process runs. Elsewhere it does nothing.
+/// Not a test: the body of the watched process. In the test process it does nothing.
 #[test]
 fn watched_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -23,8 +23,8 @@ fn watched_process() {
     let second =
         (role == "two").then(|| Runtime::builder().worker_threads(1).name("second").build().unwrap());
     if role == "foreign" {
-        // As `axum::serve` in `main` does: everything in tasks of `tokio::spawn`, from a thread that is no worker and
-        // stays in the runtime.
+        // As `axum::serve` in `main` does: everything in tasks of `tokio::spawn`, from a thread that is not a worker and stays in
+        // the runtime.
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
             handle.block_on(async {
@@ -53,13 +53,13 @@ fn watched_process() {
         .collect();
     println!("\nready");
     std::io::stdin().read_line(&mut String::new()).unwrap();
-    // The runtime goes, the process stays until it is told again.
+    // Drops the runtime; the process stays until it is told to end.
     drop((tasks, second, runtime));
     println!("\ngone");
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// What the worker's thread is known to have used, beside what is told of it.
+/// The CPU time of the worker's thread according to the kernel, for comparison.
 #[test]
 fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     let folder = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
         fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000_000
     };
     let (used_before, before) = (process_ns(), said());
-    // Until its threads have used a second of CPU, however long that takes here, and three times as much as was used
-    // before the first answer and behind the last: that is in the process's number, and a busy machine has more of it.
+    // Until its threads have used a second of CPU, however long that takes, and three times as much as they used before the
+    // first answer and after the last: the process's number contains that too, and on a busy machine it is more.
     let began = Instant::now();
     let (after, used, told) = loop {
         let after = said();
@@ -91,8 +91,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     let own = sum(&after, "own_ns") - sum(&before, "own_ns");
     assert!(told <= used + 20_000_000, "told {told}, used {used}");
     assert!(own * 10 < told, "foreign tasks count as own: {own} of {told}");
-    // A worker that gets less than a quarter of a CPU is not told of. So this looks until it gets more for once, and
-    // where it never does, on a machine that is busy for as long as that, there is nothing to be told.
+    // A worker with less than a quarter of a CPU is not reported. So repeat until it gets more; on a machine that is busy all
+    // the time there is nothing to report.
     let told = "8 tasks of tokio::spawn, which stay there; 1 other idles";
     let until_told = |what: &str, look: &dyn Fn() -> String| {
         let (began, mut most) = (Instant::now(), 0.0);
@@ -103,7 +103,7 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
                 return Some(text);
             }
             most = f64::max(most, (process_ns() - used_before) as f64 / at.elapsed().as_nanos() as f64);
-            // Of more than half a CPU over the whole look, a quarter fell into the part that is compared.
+            // Of more than half a CPU over the whole interval, a quarter is in the part that is compared.
             assert!(most < 0.5, "{what} does not tell it of a worker that had {most:.2} CPUs: {text}");
         }
         eprintln!("not judged: other processes left the workers {most:.2} CPUs");
@@ -112,7 +112,7 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     if let Some(frame) = until_told("top", &|| well(&folder, &["--once", "--every", "0.5", &pid])) {
         assert!(frame.contains("8 foreign"), "{frame}");
     }
-    // The doctor tells it too, and what to do.
+    // `doctor` reports it too, with advice.
     let doctor = || {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_warmcore"));
         let output = doctor.arg("doctor").env("XDG_RUNTIME_DIR", folder.path()).output().unwrap();
@@ -124,7 +124,7 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     }
 }
 
-/// A test that waits longer has failed.
+/// A wait that takes longer fails the test.
 const HANG: Duration = Duration::from_secs(120);
 
 struct Watched {
@@ -171,7 +171,7 @@ impl Drop for Watched {
     }
 }
 
-/// What is in the user's folder there.
+/// The sockets in the user's folder.
 fn sockets(folder: &TempDir) -> usize {
     let own = folder.path().join(format!("warmcore-{}", warmcore_runtime::observe::user()));
     std::fs::read_dir(own).unwrap().count()
@@ -204,7 +204,7 @@ fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
     let mut watched = Watched::start("builder", folder.path());
     let pid = watched.pid().to_string();
     let frame = well(&folder, &["--once", "--every", "0.2", &pid]);
-    // By the executable's name: this test's own.
+    // By the executable's name: this test's own program.
     let program = std::env::current_exe().unwrap();
     let program = program.file_name().unwrap().to_string_lossy().into_owned();
     assert!(frame.starts_with(&format!("{program} ({pid}) · ")), "{frame}");
@@ -253,7 +253,7 @@ fn the_environment_makes_a_process_observable_and_its_second_runtime_too() {
     assert_eq!(names, ["orders", "second"]);
     let text = badly(&folder, &["--json", &format!("{first}.3")]);
     assert!(text.contains("no runtime 3") && text.contains("it has 2"), "{text}");
-    // What a killed process leaves behind is not shown.
+    // The socket that a killed process leaves behind is not shown.
     drop(watched);
     assert!(sockets(&folder) > 0);
     assert!(badly(&folder, &["--once", &first]).contains("there is no process"));

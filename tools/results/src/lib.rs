@@ -1,10 +1,10 @@
-//! Results: what a command measured, in the one shape that every `--json FILE` has.
+//! What a command measured, in the one shape that every `--json FILE` has.
 //!
-//! Model.   A row is one metric of one variant in one case. Times come as `ns`; a ratio row
-//!          compares two variants slice by slice and carries its 95 % interval.
-//! Number.  100 slices of 2 ms: the median of a ratio is good to about 2 % on a quiet machine.
-//! Writers. `measure` makes the rows; nothing edits them afterwards.
-//! Source.  `docs/json.md` describes the schema; `tests.rs` holds the two together.
+//! A row is one metric of one variant in one case. Times are in `ns`; a ratio row compares two variants slice by slice and
+//! has a 95 % interval. With 100 slices of 2 ms the median of a ratio is good to about 2 % on a quiet machine. Benches make
+//! the rows; no code edits them afterwards.
+//!
+//! Source: `docs/json.md` describes the schema; a test in `tests.rs` compares the two.
 
 pub mod names;
 pub mod printable;
@@ -41,7 +41,7 @@ pub struct Results {
     /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
     #[serde(alias = "mode")] // schema 2
     pub percpu_backend: String,
-    /// What else the machine did meanwhile.
+    /// What else ran on the machine meanwhile.
     pub load: Load,
     /// What was measured.
     pub rows: Vec<Row>,
@@ -69,18 +69,18 @@ pub struct HostInfo {
     pub hypervisor: Option<String>,
 }
 
-/// What the machine did beside the measurement.
+/// The load of the machine during the measurement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Load {
     /// Load average over one minute, before the run.
     pub loadavg_1m: f64,
-    /// Share of all CPU time that the hypervisor gave to others during the run, 0 to 1.
+    /// Share of all CPU time that the hypervisor gave to other machines during the run, 0 to 1.
     pub steal_share: f64,
     /// Share of all CPU time that other processes used during the run, 0 to 1.
     pub others_share: f64,
 }
 
-/// A run beside which other processes used more of all CPU time is marked: its numbers are no measurement.
+/// A run is marked if other processes used more of all CPU time than this: its numbers are no measurement.
 pub const OTHERS_MAX: f64 = 0.10;
 
 impl Load {
@@ -116,10 +116,10 @@ pub struct Row {
     /// The 95 % interval of the median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
-    /// In a ratio: the variant whose time stands below the line.
+    /// In a ratio: the variant in the denominator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
-    /// What this row promises, if it does.
+    /// The promise about this row, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
 }
@@ -131,12 +131,12 @@ pub struct Target {
     pub kind: Bound,
     /// The promised value, in the row's unit.
     pub value: f64,
-    /// How the row stands to it. Reports judge anew, as files of an older version don't have it.
+    /// Whether the row keeps the promise. Reports compute it again, since files of older versions don't have it.
     #[serde(default)]
     pub standing: Standing,
 }
 
-/// How a row stands to its target.
+/// Whether a row keeps its promise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -150,7 +150,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// In a sentence.
+    /// As a word in a sentence.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -159,7 +159,7 @@ impl Standing {
         }
     }
 
-    /// In a cell.
+    /// As a sign in a cell.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Met => "✓",
@@ -170,7 +170,7 @@ impl Standing {
 }
 
 impl Target {
-    /// How `row` stands to this target.
+    /// Whether `row` keeps this promise.
     pub fn standing(&self, row: &Row) -> Standing {
         let is_good = |n: f64| match self.kind {
             Bound::AtLeast => n >= self.value,
@@ -195,12 +195,12 @@ pub enum Bound {
     AtMost,
 }
 
-/// Which ids the CPUs of one tenant had, in time that was imagined.
+/// Which ids the CPUs of one tenant had, in simulated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// The policy that decided: `cache-local`.
+    /// The policy that chose the ids: `cache-local`.
     pub policy: String,
-    /// When it ends; it begins at 0.
+    /// When the timeline ends; it begins at 0.
     pub end_ms: u32,
     /// The CPUs, by number.
     pub lanes: Vec<Lane>,
@@ -211,31 +211,30 @@ pub struct Timeline {
 pub struct Lane {
     /// The CPU's number.
     pub cpu: u32,
-    /// When somebody ran, with which id.
+    /// When a task ran, and with which id.
     pub bursts: Vec<Span>,
-    /// When the CPU had an id, whether somebody ran or not.
+    /// When the CPU had an id, whether or not a task ran.
     pub kept: Vec<Span>,
 }
 
-/// An id, and from when to when.
+/// An id, and when it was in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The id.
     pub cid: u32,
-    /// Its beginning.
+    /// When the span begins.
     pub from_ms: u32,
-    /// Its end; the beginning again if it was shorter than a millisecond.
+    /// When it ends; equal to its beginning if it was shorter than a millisecond.
     pub to_ms: u32,
 }
 
 impl Row {
-    /// What was counted, not sampled: all quantiles are the one value; `n` is what it was counted over.
+    /// The row of a count, not of samples: all quantiles are `value`; `n` is what it was counted over.
     pub fn exact(case: &str, variant: &str, metric: &str, unit: &str, value: f64, n: u64) -> Self {
         Self { n, ..Self::of(case, variant, metric, unit, &[value]) }
     }
 
-    /// The row of `samples`, one per slice. Panics when there are none: a case that ran no
-    /// slice is a bug in the case.
+    /// The row of `samples`, one per slice. Panics if there are none: a case without a slice is a bug in the case.
     pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {
         assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
         let mut sorted = samples.to_vec();
@@ -259,7 +258,7 @@ impl Row {
         }
     }
 
-    /// The ratio `variant ÷ over`, from slices that ran next to each other.
+    /// The ratio `variant ÷ over`, from slices of the same rounds.
     pub fn ratio(case: &str, variant: &str, over: &str, above: &[f64], below: &[f64]) -> Self {
         assert_eq!(above.len(), below.len(), "{case}: {variant} and {over} ran different rounds");
         let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
@@ -274,7 +273,7 @@ impl Row {
     }
 }
 
-/// The value below which the share `q` of the sorted samples lies, between neighbours.
+/// The quantile `q` of the sorted samples, interpolated.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let at = q * (sorted.len() - 1) as f64;
     let (below, part) = (at.floor() as usize, at.fract());
@@ -282,19 +281,19 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * part
 }
 
-/// The ranks between which the true median lies in 95 of 100 runs: the binomial interval, in
-/// its normal approximation, which no distribution of the samples can spoil.
+/// The ranks between which the true median lies in 95 of 100 runs: the binomial interval in its normal approximation,
+/// which holds for any distribution of the samples.
 fn median_ranks_95(n: usize) -> (usize, usize) {
     let (middle, half) = ((n as f64 - 1.0) / 2.0, 0.98 * (n as f64).sqrt());
     ((middle - half).floor().max(0.0) as usize, ((middle + half).ceil() as usize).min(n - 1))
 }
 
-/// Writes `bytes` to `path`; every file that this command writes is written here.
+/// Writes `bytes` to `path`. The command writes all its files through this function.
 ///
-/// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old
-/// one's mode and access control list, and no other extended attribute; without an old one the mode is what the umask
-/// leaves. What can't be replaced and stay what it is, is written through: a device, a FIFO, a symbolic link, a file of
-/// another user or with several names, standard output.
+/// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old one's mode
+/// and access control list, and no other extended attribute; without an old one the umask decides the mode. A file that a
+/// replacement would change in kind is written in place: a device, a FIFO, a symbolic link, a file of another user or with
+/// several names, standard output.
 ///
 /// # Errors
 ///
@@ -311,7 +310,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
             let through = || format!("can't write to {}", path.display());
             match can_be_replaced.then(|| replace(path, folder, Some(&old), bytes)) {
                 Some(Ok(())) => Ok(()),
-                // A full disk, say: to write in place would lose what is there.
+                // An error such as a full disk: writing in place would lose the old content.
                 Some(Err(error)) if !is_refusal(&error) => Err(error).with_context(fail),
                 Some(Err(_)) | None => write_through(path, bytes).with_context(through),
             }
@@ -319,20 +318,20 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether what was written to `path` can be replaced by more of it later: it is a file, or nothing yet. A pipe or a
-/// terminal gets the whole once.
+/// Whether a later, longer version can replace what was written to `path`: it is a file, or does not exist. A pipe or a
+/// terminal gets the result once, at the end.
 pub fn is_rewritable(path: &Path) -> bool {
     stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
 }
 
-/// Whether the folder does not take a new file in the place of the old one, which may be written to all the same.
+/// Whether the folder refuses a new file in the place of the old one, although the old one may be writable.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
-/// An error of a file that does not take an access control list: EINVAL, say, where the list names a user that a user
-/// namespace does not have. A full disk stays one.
+/// Turns the error of a file that can't take an access control list into a refusal: EINVAL, for example, where the list
+/// names a user that a user namespace does not have. A full disk stays an error.
 fn as_refusal(error: io::Error) -> io::Error {
     use io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
     match error.kind() {
@@ -341,9 +340,9 @@ fn as_refusal(error: io::Error) -> io::Error {
     }
 }
 
-/// A new file in the place of `old`. An error leaves what was there.
+/// Replaces `old` by a new file. An error leaves the old file as it was.
 fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
-    // A temporary file is private to its owner unless told otherwise; the umask applies to what it is told.
+    // By default a temporary file is readable by its owner only; with an explicit mode the umask applies.
     let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
     let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
     file.write_all(bytes)?;
@@ -355,7 +354,7 @@ fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8])
                 "the new file would have another owner",
             ));
         }
-        // The list first: the group's part of the mode is the list's mask, and without the list the group's own right.
+        // The list first: with a list, the group's part of the mode is the list's mask; without one, the group's own right.
         files::copy_acl(path, file.as_file()).map_err(as_refusal)?;
         file.as_file().set_permissions(old.permissions())?;
     }
@@ -376,19 +375,19 @@ fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 #[derive(Debug, PartialEq)]
 enum Leads {
     /// To this path, which is no link.
     To(PathBuf),
-    /// To what a process has open, by a link in `/proc`: that has no path.
+    /// A file that a process has open, by a link in `/proc`: it has no path.
     Open,
 }
 
-/// Follows links from `path` on; an error at one that is not to be followed. What the path of the result leads to may
-/// change meanwhile, to a link again: it is opened by [`files::open_no_link`].
+/// Follows links from `path` on; an error at one that must not be followed. The resulting path may become a link again
+/// meanwhile, so it is opened by [`files::open_no_link`].
 fn follow(path: &Path) -> io::Result<Leads> {
-    /// As many as the kernel follows.
+    /// As many links as the kernel follows.
     const LINKS_MAX: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

@@ -1,7 +1,7 @@
-//! Names: cases, variants and metrics that a bench writes into its rows and a report looks for.
+//! Names of cases, variants and metrics that a bench writes into its rows and a report looks for.
 //!
-//! They are part of the schema: a renamed one leaves the charts of older files empty. A bench and the report take them
-//! from here, so that neither imports the other.
+//! They are part of the schema: after a change the charts of older files are empty. Benches and the report take them from
+//! here, so that neither imports the other.
 
 /// Per-CPU data.
 pub mod percpu {
@@ -20,49 +20,48 @@ pub mod percpu {
         "memory",
     ];
 
-    /// The variant that has one number for all threads.
+    /// The variant with one number for all threads.
     pub const ATOMIC: &str = "relaxed atomic";
 }
 
 /// Concurrency ids.
 pub mod cid {
-    /// The policy that is ours by default, as it stands in the rows.
+    /// The default policy, as in the rows.
     pub const OURS: &str = "cache-local";
-    /// The case whose ids are drawn over time.
+    /// The case with a timeline of ids.
     pub const TIMELINE: &str = "cid.timeline";
 }
 
-/// The case of programs that pause.
+/// The case of programs with pauses.
 pub mod intermittent {
     /// The case; its rows add the delay, and whether all areas were written before.
     pub const CASE: &str = "cid.intermittent";
-    /// A burst after the pause, each one for itself.
+    /// The time of one burst after the pause.
     pub const AFTER_A_PAUSE: &str = "time after a pause";
-    /// Of that, until the burst is alone on its area: asking for the id, and for a tenant all that its
-    /// entry sets going.
+    /// Of that, the time until the burst has exclusive access to its area: getting the id, and for a tenant the whole entry.
     pub const ENTRY: &str = "of that, the entry";
     /// The rest: the pass over the area, and leaving.
     pub const PASS: &str = "of that, the pass";
-    /// The mean of all timed passes of a round, the hot one included: the published number.
+    /// The mean of all timed passes of a round, the warm one included: the published number.
     pub const MEAN: &str = "mean time";
     /// The share of bursts after a pause on an area that this CPU used last.
     pub const OWN: &str = "own area";
-    /// On one that another CPU used last.
+    /// The share of bursts on an area that another CPU used last.
     pub const FOREIGN: &str = "foreign area";
-    /// On one that nobody used.
+    /// The share of bursts on an area that no burst had used.
     pub const FRESH: &str = "fresh area";
-    /// Per burst after a pause.
+    /// Page faults per burst after a pause.
     pub const FAULTS: &str = "page faults";
 }
 
 /// What taking back unused units costs.
 pub mod drain {
-    /// The worker charges only when it is asked to.
+    /// The case in which the worker charges only on request.
     pub const QUIET: &str = "drain.quiet";
-    /// The worker charges all the time.
+    /// The case in which the worker charges all the time.
     pub const CONTENDED: &str = "drain.contended";
-    /// The metric of the slow ones.
+    /// The metric of slow drains.
     pub const P99: &str = "p99";
-    /// The variant of scheduled work, which ours replaces.
+    /// The variant of scheduled work, which a remote drain replaces.
     pub const HELPER: &str = "a helper thread there, woken";
 }

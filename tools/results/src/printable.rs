@@ -1,7 +1,7 @@
-//! Printable: text from outside that does nothing to a terminal but fill its cells.
+//! Makes text from outside safe to print: it only fills cells of the terminal.
 //!
-//! Names come from other processes, from files and from results. A control character steers the terminal, a mark of
-//! direction reorders what stands beside it, and a character without a width hides what is there.
+//! Names come from other processes, from files and from results. A control character moves the cursor or worse, a bidi
+//! mark reorders the text beside it, and a character without width hides.
 //!
 //! # Source
 //!
@@ -9,7 +9,7 @@
 
 use std::fmt::Write;
 
-/// Whether a character does more to a terminal than fill its cells. A joiner between two emoji is such a one, too.
+/// Whether a character does more to a terminal than fill its cells. This includes a joiner between two emoji.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -31,8 +31,8 @@ pub fn printable(text: &str, instead: char) -> String {
     text.chars().map(|c| if is_unprintable(c) { instead } else { c }).collect()
 }
 
-/// JSON with the same meaning, in one line that a terminal may get. `json` is right: a character that is escaped here
-/// stands in a string.
+/// Rewrites JSON to one printable line with the same meaning. `json` must be valid: an unprintable character that is
+/// escaped here is then inside a string.
 pub fn printable_json(json: &str) -> String {
     let mut line = String::with_capacity(json.len());
     for c in json.chars() {

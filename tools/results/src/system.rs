@@ -1,8 +1,9 @@
-//! Host: the machine and its load as a result carries them.
+//! The machine and its load, as a result records them.
 //!
-//! Model.   [`LoadMeter`] reads /proc/stat before and after: what was stolen by the hypervisor,
-//!          and what other processes used, as shares of all CPU time in between.
-//! Source.  proc(5), `/proc/stat`, in ticks of 10 ms.
+//! [`LoadMeter`] reads `/proc/stat` before and after: the time that the hypervisor stole, and the time that other
+//! processes used, as shares of all CPU time in between.
+//!
+//! Source: proc(5), `/proc/stat`, in ticks of 10 ms.
 
 use crate::{HostInfo, Load, Results, Row, SCHEMA};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,14 +61,14 @@ fn ticks() -> Ticks {
 }
 
 impl LoadMeter {
-    /// Begins to watch.
+    /// Reads the counters for the first time.
     pub fn start() -> Self {
         let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let loadavg_1m = loadavg.split_whitespace().next().and_then(|f| f.parse().ok()).unwrap_or(0.0);
         Self { loadavg_1m, ticks: ticks() }
     }
 
-    /// What was seen since.
+    /// Reads them again and returns the load since.
     pub fn load(&self) -> Load {
         let (before, now) = (self.ticks, ticks());
         let all = (now.all - before.all).max(1.0);
@@ -82,7 +83,7 @@ impl LoadMeter {
     }
 }
 
-/// `rows` with all that belongs around them.
+/// Builds the results around `rows`.
 pub fn results(what: &str, command: &str, when: String, meter: &LoadMeter, rows: Vec<Row>) -> Results {
     Results {
         schema: SCHEMA,

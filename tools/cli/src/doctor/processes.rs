@@ -1,7 +1,7 @@
-//! Running processes that could use more workers than they do.
+//! Running processes that use fewer workers than they could.
 //!
-//! Those that `warmcore top` can watch are asked twice. One is told of if tasks of `tokio::spawn` take most of a
-//! worker's time while another worker idles; of the others there is nothing to say here.
+//! Every process that `warmcore top` can watch is asked twice. A finding is made if tasks of `tokio::spawn` take most of one
+//! worker's time while another worker idles.
 
 use super::finding;
 use crate::top::{Interval, Snapshot};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use warmcore_report::{Finding, State};
 use warmcore_runtime::observe::{self, Observable};
 
-/// Between the two looks.
+/// The time between the two snapshots.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// So many runtimes are asked, all at the same time.
+/// How many runtimes are asked, all at the same time.
 const ASKED_MAX: usize = 32;
 
 const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn with `warmcore::runtime::spawn` instead of \
                       `tokio::spawn` and `JoinSet`, and serve with `http::serve` instead of `axum::serve` \
                       (docs/from-tokio.md)";
 
-/// One for each runtime that is so.
+/// A finding for each such runtime.
 pub(super) fn findings() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];

@@ -1,9 +1,8 @@
-//! What the task runtime means here: how many workers, whether they stay where they are put, what drives sockets.
+//! What the task runtime finds here: how many workers it makes, whether they can be pinned, what drives sockets.
 //!
-//! Model.   A runtime is made as a program would make it, and asked. Why it has so many workers, and what that means
-//!          for tasks, is told from the same facts that it decided by: the CPUs that are allowed, the quota, the
-//!          cores that CPUs share, the CPUs that are offline.
-//! Number.  Two threads a CPU for about a millisecond.
+//! A runtime is made as a program would make it, and inspected. The number of workers is explained from the facts that the
+//! runtime uses: the allowed CPUs, the quota, the cores that CPUs share, the CPUs that are offline. It takes two threads a
+//! CPU for about a millisecond.
 
 use super::finding;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use warmcore_sys::affinity;
 use warmcore_topo::{Core, Topology};
 use warmcore_types::{CpuId, CpuSet};
 
-/// What decides how many workers there are, and what they share.
+/// The facts that decide how many workers there are, and what they share.
 #[derive(Debug, Clone, PartialEq)]
 struct Facts {
     workers: usize,
     /// CPUs that the process may use.
     cpus: usize,
-    /// Those and the others that are online.
+    /// Those CPUs and the others that are online.
     online: usize,
-    /// Physical cores of the CPUs that it may use.
+    /// Physical cores of the allowed CPUs.
     cores: usize,
-    /// The cores of those that have another CPU, online and not allowed.
+    /// Of those, the cores that have another CPU, online and not allowed.
     shared_cores: usize,
-    /// Possible, and not online.
+    /// CPUs that are possible and not online.
     offline: CpuSet,
-    /// In CPUs.
+    /// The quota, in CPUs.
     quota: Option<f64>,
 }
 
@@ -67,7 +66,7 @@ pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
     found
 }
 
-/// How many workers a program gets that says nothing, and why.
+/// How many workers a program gets by default, and why.
 fn workers(facts: &Facts) -> Finding {
     let Facts { workers: n, cpus, online, quota, .. } = *facts;
     let why = match quota {
@@ -91,7 +90,7 @@ fn workers(facts: &Facts) -> Finding {
              block_in_place",
         );
         match quota {
-            // More CPUs would not help, and the advice is above.
+            // More CPUs would not help; the advice is above.
             Some(quota) if quota < 1.0 => {}
             Some(_) if cpus > 1 => advice.push("the quota is one CPU: raise it"),
             _ if cpus == 1 && online > 1 => {
@@ -107,7 +106,7 @@ fn workers(facts: &Facts) -> Finding {
     finding("workers", state, format!("{n} by default: {why}"), advice)
 }
 
-/// What it means that CPUs share cores, where they do.
+/// The effect of CPUs that share cores, if there are any.
 fn siblings(facts: &Facts) -> Option<Finding> {
     let Facts { workers, cpus, cores, shared_cores, .. } = *facts;
     let shared = || format!("cores of which we may use a part only: {shared_cores} of {cores}");
@@ -131,7 +130,7 @@ fn siblings(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What it means that CPUs are offline, where some are.
+/// The effect of offline CPUs, if there are any.
 fn offline(facts: &Facts) -> Option<Finding> {
     let n = facts.offline.len();
     let fact = match n {
@@ -144,13 +143,13 @@ fn offline(facts: &Facts) -> Option<Finding> {
     Some(finding("offline", State::Ok, fact, Some(advice.into())))
 }
 
-/// Whether a thread stays on the CPU that it is put on.
+/// Whether a thread can be pinned.
 fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     let by_default = match facts.workers < facts.cpus {
         true => "; by default they are not, since there are fewer workers than CPUs",
         false => "",
     };
-    // On a thread of its own: this one stays where it was.
+    // On a thread of its own: the affinity of this one does not change.
     let tried = std::thread::spawn(move || match first {
         None => Err("no CPU is allowed".to_owned()),
         Some(cpu) => affinity::pin(cpu).map_err(|error| error.to_string()).and_then(|()| {

@@ -1,8 +1,7 @@
-//! Args: what `warmcore sim` is asked, and the command that asks the same again.
+//! The arguments of `warmcore sim`, and the command line that reproduces a run.
 //!
-//! Model.   A subcommand per table, one for all, one for tasks of the user's; each help stands for itself and ends with
-//!          an example.
-//! Number.  Seeds are counted from 0; `--seed 7 --seeds 1` is the eighth.
+//! There is a subcommand per table, one for all tables, and one for tasks of the user's; each help is complete and ends
+//! with an example. Seeds are counted from 0; `--seed 7 --seeds 1` is the eighth.
 
 use super::load;
 use anyhow::{bail, ensure};
@@ -25,13 +24,13 @@ pub(super) enum What {
     /// Concurrency ids: a burst over 16 kB after a sleep, on the id's area that the CPU got
     #[command(after_help = table("warmcore sim cid --seeds 5"))]
     Cid(Run),
-    /// Who makes a reader's line miss, and the cheapest layout without it
+    /// Which field makes a reader's line miss, and the cheapest layout without that
     #[command(after_help = below(&format!("{CULPRIT}\n\n{MARKS}")))]
     FalseSharing(FalseSharing),
-    /// CPUs kept for whom sleeps shortly: clients and servers that answer each other
+    /// CPUs kept for tasks that sleep shortly: clients and servers that answer each other
     #[command(after_help = table("warmcore sim hot-windows --quick --machine this"))]
     HotWindows(Run),
-    /// Taking back what lies in 1 to 8192 CPUs' stocks
+    /// Draining the stocks of 1 to 8192 CPUs
     #[command(after_help = table("warmcore sim drain --seeds 3 --json drain.json"))]
     Drain(Run),
     /// A queue per last-level cache: a parallel build
@@ -43,7 +42,7 @@ pub(super) enum What {
     /// The wake queue's first version by the number of clients
     #[command(after_help = table("warmcore sim wake-queue-by-load --quick --seeds 5"))]
     WakeQueueByLoad(Run),
-    /// Its third version, with and without a look at the average idle time, by the number of clients
+    /// Its third version, with and without reading the average idle time, by the number of clients
     #[command(after_help = table("warmcore sim wake-queue-v3-by-load --quick --seeds 5"))]
     #[command(name = "wake-queue-v3-by-load")]
     WakeQueueV3ByLoad(Run),
@@ -55,14 +54,14 @@ pub(super) enum What {
     Load(load::Args),
 }
 
-/// What every one of them takes.
+/// The arguments of every subcommand.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
     /// Where: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml
     /// of yours
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<String>,
-    /// So many simulations of each, each with random numbers of its own
+    /// How many simulations of each, each with random numbers of its own
     #[arg(long, value_name = "N", default_value_t = 30, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     pub seeds: u64,
@@ -78,7 +77,7 @@ pub(super) struct Common {
     pub parquet: Option<PathBuf>,
 }
 
-/// A table's.
+/// The arguments of a table.
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
     #[command(flatten)]
@@ -88,19 +87,19 @@ pub(super) struct Run {
     pub quick: bool,
 }
 
-/// The one that also takes a layout.
+/// The arguments of the subcommand that also takes a layout.
 #[derive(Debug, clap::Args)]
 pub(super) struct FalseSharing {
     #[command(flatten)]
     pub run: Run,
-    /// Whose fields stand where: an ELF file with debug information, BTF, TOML or JSON
+    /// Where the fields are: an ELF file with debug information, BTF, TOML or JSON
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub layout: Option<PathBuf>,
     /// The struct's name in an ELF file or BTF
     #[arg(long = "struct", value_name = "NAME", requires = "layout")]
     pub of: Option<String>,
-    /// Who reads and writes which field how often: TOML, JSON, or what `perf c2c report --stdio` or
-    /// `perf mem report --stdio` printed
+    /// How often which thread reads and writes which field: TOML, JSON, or the output of `perf c2c report --stdio` or
+    /// `perf mem report --stdio`
     #[arg(long, value_name = "FILE", requires = "layout")]
     pub profile: Option<PathBuf>,
     /// Where the struct stood while perf took samples: 0xADDRESS, or a static's SYMBOL
@@ -108,10 +107,10 @@ pub(super) struct FalseSharing {
     pub at: Option<String>,
 }
 
-/// More would be a slip of the pen.
+/// More seeds than this are taken for a typing error.
 const SEEDS_MAX: u64 = 1_000_000;
 
-/// So that the last one is a number too.
+/// The largest first seed, so that the last seed is a number too.
 const SEED_MAX: u64 = u64::MAX - SEEDS_MAX;
 
 const MARKS: &str = "\
@@ -136,7 +135,7 @@ Examples:
   warmcore sim load --tasks web.json --seeds 5     tasks of yours, under each policy
 `warmcore sim WHAT --help` says what each one takes. Ctrl-C keeps the seeds that are finished.";
 
-/// What stands below a help: an example, and which machines there are.
+/// The end of a help: an example, and the names of the machines.
 pub(super) fn below(example: &str) -> String {
     let names = machines(MACHINES).map(|names| names.join(", ")).unwrap_or_default();
     let names = names.replacen(", milan", ",\n  milan", 1);
@@ -208,8 +207,8 @@ impl Common {
         self.seed..self.seed + self.seeds
     }
 
-    /// A file that is read or written twice, or can't be written at all. `read`: what else is read, `written`: what
-    /// else is written.
+    /// Checks for a file that is read or written twice, or can't be written at all. `read` and `written` are further files that
+    /// are read and written.
     fn check(&self, read: &[&Option<PathBuf>], written: &[&Option<PathBuf>]) -> anyhow::Result<()> {
         ensure!(
             cfg!(feature = "parquet") || self.parquet.is_none(),
@@ -235,7 +234,7 @@ impl Common {
         Ok(())
     }
 
-    /// What repeats it: all but what is written.
+    /// The command that repeats the run, without the output files.
     fn said(&self, words: &mut Vec<String>, seeds: (u64, u64)) {
         if let Some(machine) = &self.machine {
             words.extend(["--machine".to_owned(), quoted(machine)]);
@@ -247,14 +246,14 @@ impl Common {
     }
 }
 
-/// A file's one name, also if it isn't there yet.
+/// A file's canonical name, even if it doesn't exist yet.
 fn real(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let named = || Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?));
     std::fs::canonicalize(path).ok().or_else(named).unwrap_or_else(|| path.to_owned())
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for the shell if necessary.
 pub(super) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=+,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -309,7 +308,7 @@ impl Args {
         }
     }
 
-    /// The tables behind a name.
+    /// The tables that a subcommand simulates.
     pub(super) fn kinds(&self) -> Vec<TableKind> {
         TableKind::ALL
             .into_iter()
@@ -332,7 +331,7 @@ impl Args {
         }
     }
 
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub(super) fn said(&self) -> String {
         self.command(self.name(), (self.common().seed, self.common().seeds))
     }
@@ -354,7 +353,7 @@ impl Args {
 }
 
 impl FalseSharing {
-    /// The command that finds the same culprit.
+    /// The command that finds the same culprit again.
     pub fn said(&self) -> String {
         let mut words = vec!["warmcore sim false-sharing".to_owned()];
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -372,7 +371,7 @@ impl FalseSharing {
 }
 
 impl load::Args {
-    /// The command that repeats it with these seeds, under this policy or all.
+    /// The command that repeats the load with these seeds, under this policy or all.
     pub fn said(&self, policy: Option<&str>, seeds: (u64, u64)) -> String {
         let mut words =
             vec!["warmcore sim load --tasks".to_owned(), quoted(&self.tasks.display().to_string())];

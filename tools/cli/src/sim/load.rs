@@ -1,9 +1,10 @@
-//! Load: `warmcore sim load`: tasks from a file on a machine that isn't here, under each policy.
+//! `warmcore sim load`: tasks from a file on a machine that isn't here, under each policy.
 //!
-//! Model.   A simulation per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
-//!          policies run as the kernel schedules; ours and the runtimes' are asked for help at once besides. A signal
-//!          leaves the seeds that were finished under all policies.
-//! Number.  A second of 64 CPUs that switch every 50 µs is a million events: a fifth of a second.
+//! There is a simulation per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
+//! policies run with the kernel's scheduler; for the runtimes' policies an idle CPU is also notified of a waiting task at
+//! once. A signal leaves the seeds that were finished under all policies.
+//!
+//! A second of 64 CPUs that switch every 50 µs is a million events and takes a fifth of a second.
 
 use super::args::Common;
 use super::progress::ProgressReporter;
@@ -24,10 +25,10 @@ use warmcore_sim::trace::Trace;
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
-/// Where tasks run if no machine is named.
+/// The machine if none is named.
 const MACHINE: &str = "epyc9654_2p";
 
-/// For how long, if the file doesn't say.
+/// The duration if the file doesn't say.
 const LASTS: Nanos = Nanos(1_000_000_000);
 
 /// A policy by its name on the command line.
@@ -49,7 +50,7 @@ fn all() -> Vec<(&'static str, LoadPolicy)> {
     linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Linux(kernel))).chain(kinds).collect()
 }
 
-/// The names that `--policy` takes.
+/// The names that `--policy` accepts.
 fn policies() -> PossibleValuesParser {
     PossibleValuesParser::new(all().into_iter().map(|(name, _)| name))
 }
@@ -99,9 +100,9 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     bar.enable_steady_tick(Duration::from_millis(200));
     let progress = ProgressReporter::new(&bar, "load");
     let options = Options { seeds: common.seeds(), progress: Some(progress.clone()), ..Options::default() };
-    // The first error in the seeds' order: whatever comes before it was begun before it, so it is always the same.
+    // The first error in the order of seeds. All seeds before it were begun before it, so it is always the same one.
     let error: Mutex<Option<(u64, &str, anyhow::Error)>> = Mutex::new(None);
-    // Every seed under all policies: whatever is finished can be compared.
+    // Every seed under all policies, so that whatever is finished can be compared.
     let under = |(policy, who): &(&'static str, LoadPolicy), seed: u64| match scenario.run(*who, seed, ()) {
         Ok((report, ())) => Some(report),
         Err(e) => {

@@ -1,12 +1,14 @@
-//! Parquet: what was simulated, a row per seed, for whoever asks with SQL or a data frame.
+//! What was simulated as Parquet, a row per seed, for SQL and data frames.
 //!
-//! Model.   One row group, ten columns, no compression; text comes as a dictionary, which is most of what it would save.
-//!          What is the same for all seeds of a row stands in each of its rows. A load's rows are named by policy and
-//!          metric. Which seed a number belongs to follows from its place: a stop leaves the first ones. What was asked
-//!          once has the first seed.
-//! Number.  126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives about the table that is
-//!          printed, where the upper of two middle numbers is the median.
-//! Source.  The Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
+//! There is one row group with ten columns, without compression; text is dictionary-encoded, which saves most of what
+//! compression would. A value that is the same for all seeds of a row is repeated for each of them. The rows of a load are
+//! named by policy and metric. A number's position tells its seed: an interrupted run has the first ones. A number that does
+//! not depend on the seed has the first seed.
+//!
+//! 126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives about the printed table, whose
+//! median of an even number is the upper of the two in the middle.
+//!
+//! Source: the Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
 
 use super::Simulated;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
@@ -45,7 +47,7 @@ struct Line<'a> {
     met: Option<bool>,
 }
 
-/// All of it as a file's bytes. `first`: the first seed.
+/// Encodes everything as a file. `first` is the first seed.
 pub(super) fn bytes(all: &Simulated, first: u64) -> anyhow::Result<Vec<u8>> {
     let named: Vec<(String, &Load, Metric)> = all
         .loads
@@ -184,7 +186,7 @@ mod tests {
                 (row.get_double(4).unwrap(), row.get_string(5).unwrap().as_str()),
                 (line.value, line.unit)
             );
-            // What is not there can't be got.
+            // A missing value reads as an error.
             assert_eq!(row.get_double(6).ok(), line.published);
             assert_eq!(row.get_string(7).ok().map(String::as_str), line.tolerance);
             assert_eq!((row.get_string(8).unwrap().as_str(), row.get_bool(9).ok()), (line.mark, line.met));

@@ -1,10 +1,10 @@
-//! Watch: progress while seeds are simulated, and the signal that ends it.
+//! Progress while seeds are simulated, and the signal that ends the simulation.
 //!
-//! Model.   The simulation runs on threads of its own and asks here whether to go on; the command's thread waits, and
-//!          says once that a signal was heard. What is under way then is finished, a second or two; a second signal
-//!          gives that up too ([`warmcore_bench::signals`]).
-//! Number.  Signals are looked for 20 times per second.
-//! Writers. `failed`: the thread whose simulation panicked. `enough`: whoever has found an error.
+//! The simulation runs on threads of its own and asks here whether to continue; the command's thread waits, and reports once
+//! that a signal has arrived. The seeds that are being simulated are then finished, which takes a second or two; a second
+//! signal abandons them too ([`warmcore_bench::signals`]).
+//!
+//! `failed` is written by the thread whose simulation panicked, `enough` by any thread that found an error.
 
 use indicatif::ProgressBar;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,10 +14,10 @@ use std::time::Duration;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_papers::Progress;
 
-/// How often a signal is looked for.
+/// How often the command's thread checks for a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who looks on.
+/// Reports progress to a bar, and tells the simulation to stop.
 #[derive(Debug)]
 pub(super) struct ProgressReporter {
     bar: ProgressBar,
@@ -43,20 +43,20 @@ impl Progress for ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// `what` is told beside the bar.
+    /// A reporter to `bar`, which shows `what`.
     pub(super) fn new(bar: &ProgressBar, what: &str) -> Arc<Self> {
         bar.set_message(what.to_owned());
         let (failed, enough) = (Mutex::new(None), AtomicBool::new(false));
         Arc::new(Self { bar: bar.clone(), what: what.to_owned(), failed, enough })
     }
 
-    /// Nothing more is to be begun: there is an error to tell.
+    /// Stops the simulation: there is an error to report.
     pub(super) fn enough(&self) {
         self.enough.store(true, Relaxed);
     }
 
-    /// Runs `simulate` until it ends by itself, or because of a signal. `replay` makes a command of the seed in which it
-    /// panicked.
+    /// Runs `simulate` until it returns, also early because of a signal. If it panics, `replay` makes the command that repeats
+    /// the seed.
     pub(super) fn wait<T: Send>(
         &self,
         simulate: impl FnOnce() -> T + Send,
@@ -70,7 +70,7 @@ impl ProgressReporter {
             loop {
                 match result.recv_timeout(LOOK_EVERY) {
                     Ok(found) => return Ok(found),
-                    // Its panic has been told.
+                    // The panic's message was printed already.
                     Err(RecvTimeoutError::Disconnected) => {
                         _ = thread.join();
                         let seed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);

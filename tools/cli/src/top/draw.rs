@@ -1,11 +1,12 @@
-//! Draw: a look as cells.
+//! Draws an interval into cells.
 //!
-//! Model.   Two lines of the whole, one for what foreign tasks keep from idle workers, a line per last-level cache with a line per worker below it, a line per tenant
-//!          below those, who ran longest first, and a last line for what can be done. Columns leave in the order of
-//!          what they tell least when the screen is narrow; the bar takes what the numbers leave. Colours only
-//!          repeat what a letter says.
-//! Number.  40 columns show who is busy and how many wakes leave home; 80 show every distance. A hundred tenants
-//!          have a line, of however many.
+//! Two lines summarize the runtime; one line tells which foreign tasks keep work from idle workers. Then there is a line per
+//! last-level cache with a line per worker below it, a line per tenant, the busiest first, and a last line with the keys. On
+//! a narrow screen columns are left out in the order of their importance; the bar takes the remaining width. Colours only
+//! repeat what a letter says.
+//!
+//! 40 columns show which workers are busy and how many wakes leave their CPU; 80 show every distance. A hundred tenants have
+//! a line each, however many there are.
 
 use super::snapshot::{Interval, Rates, Tenant, Use, Worker};
 use ratatui::buffer::Buffer;
@@ -13,20 +14,20 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-/// How a look is shown.
+/// How an interval is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// So many of the workers' and tenants' lines are above the screen.
+    /// How many lines of workers and tenants are above the screen.
     pub(super) scroll: u16,
-    /// On a terminal, where keys do something.
+    /// Whether it is drawn to a terminal, where keys work.
     pub(super) is_live: bool,
-    /// What is to be known about these numbers.
+    /// A remark about the numbers.
     pub(super) note: Option<String>,
     /// What became of the process.
     pub(super) end: Option<String>,
 }
 
-/// Of what foreign tasks dominate.
+/// The colour of workers that foreign tasks dominate.
 const FOREIGN_COLOR: Color = Color::Magenta;
 
 /// Lines above the list of workers.
@@ -43,7 +44,7 @@ const fn column(title: &'static str, width: usize, value: fn(&Worker, &Rates) ->
 }
 
 const BUSY: Column = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
-/// How many foreign tasks there are, and what they take of the time.
+/// The number of foreign tasks, and their share of the time.
 const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.foreign_tasks {
     0 => "0".into(),
     n => format!("{}, {:.0} %", short(n as f64), rates.foreign * 100.0),
@@ -51,7 +52,7 @@ const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.forei
 const WAITING: Column = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
 const HOME: Column = column("home/s", 8, |_, rates| short(rates.same_worker));
 
-/// To be shown where there is room for 40 columns and a bar.
+/// Columns for screens that have room for 40 columns and a bar.
 const NARROW: &[Column] = &[
     BUSY,
     WAITING,
@@ -59,7 +60,7 @@ const NARROW: &[Column] = &[
     column("away/s", 8, |_, rates| short(rates.same_llc + rates.other_llc + rates.other_node)),
 ];
 
-/// For 80.
+/// Further columns for 80.
 const MIDDLE: &[Column] = &[
     BUSY,
     FOREIGN,
@@ -71,7 +72,7 @@ const MIDDLE: &[Column] = &[
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
-/// For more.
+/// Further columns for wider screens.
 const WIDE: &[Column] = &[
     BUSY,
     FOREIGN,
@@ -100,7 +101,7 @@ fn columns(width: usize) -> &'static [Column] {
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
-/// Of the tenants, those that ran longest have a line: so many.
+/// How many tenants have a line: those that ran longest.
 const TENANTS_MAX: usize = 100;
 
 struct TenantColumn {
@@ -124,19 +125,19 @@ const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
 /// For 60 and more.
 const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 
-/// So high is a screen that shows everything.
+/// The height of a screen that shows everything.
 pub(super) fn height(interval: &Interval) -> u16 {
     let tenants = tenants_height(interval.uses.len());
     let lines = interval.now.workers.len() + interval.llcs().len() + tenants;
     HEAD + lines.min(4000) as u16
 }
 
-/// The furthest that scrolling makes sense.
+/// The furthest useful scroll position.
 pub(super) fn scroll_max(interval: &Interval, area: Rect) -> u16 {
     (height(interval) + 1).saturating_sub(area.height)
 }
 
-/// Draws it.
+/// Draws the interval.
 pub(super) fn draw(interval: &Interval, view: &View, area: Rect, cells: &mut Buffer) {
     let width = area.width as usize;
     let foot = u16::from(view.is_live).min(area.height);
@@ -160,7 +161,7 @@ fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// As many of the parts as fit, with dots between them.
+/// As many of the parts as fit, separated by dots.
 fn fitting(parts: &[String], width: usize) -> String {
     let mut out = String::new();
     for part in parts {
@@ -186,7 +187,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         n => format!("{}, {} foreign", many(now.num_alive_tasks, "task"), short(n as f64)),
     };
     let whole = [
-        // A program that its system does not tell is known by its runtime.
+        // If the system does not tell the program's name, the runtime's name stands for it.
         format!("{} ({})", if now.process.is_empty() { &now.name } else { &now.process }, now.pid),
         format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
         tasks,
@@ -195,7 +196,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         format!("up {}", time(now.up_ns as f64)),
     ];
     let away = total.same_llc + total.other_llc + total.other_node;
-    // A first poll has no home to come back to.
+    // A first poll has no previous worker.
     let again = total.same_worker + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
     let mut wakes = vec![format!("{} polls/s", short(total.polls))];
@@ -223,7 +224,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     ]
 }
 
-/// What foreign tasks keep others from, if they do.
+/// Which worker's foreign tasks keep work from idle workers, if any do.
 pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     let (most, idle) = interval.foreign_imbalance()?;
     let (worker, share) = (&interval.now.workers[most], interval.rates[most].foreign);
@@ -252,7 +253,7 @@ fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// An empty line, the titles, and what `tenant_lines` has below them.
+/// An empty line, and the titles of the tenants' columns.
 fn tenants_height(tenants: usize) -> usize {
     match tenants {
         0 => 0,
@@ -267,7 +268,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     }
     let columns = if width < 60 { FEW } else { ALL };
     let of_numbers: usize = columns.iter().map(|column| column.width).sum();
-    // The numbers stand below those of the workers, where the name leaves them room.
+    // The numbers are below those of the workers, if the name leaves room.
     let rest = width.saturating_sub(of_numbers);
     let (name_width, bar_width) = match rest {
         ..40 => (rest, 0),

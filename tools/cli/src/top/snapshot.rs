@@ -1,9 +1,9 @@
-//! Snapshot: what a process said of its runtime, and what it did between two.
+//! What a process reports about its runtime, and the difference between two reports.
 //!
-//! A worker is busy for as long as its thread uses its CPU, in its own tasks, in its driver, or in tasks of
-//! `tokio::spawn`, which run inside the driver: foreign ones. Their share is what it used of its CPU less what it used
-//! outside of the driver, so it holds the driver's own work too; where a worker has no foreign tasks it is not shown.
-//! What a tenant ran is an estimate: of 10 000 short polls a second it is right to about 4 %.
+//! A worker is busy while its thread uses its CPU: in its own tasks, in its driver, or in tasks of `tokio::spawn`, which run
+//! inside the driver and are called foreign. The share of foreign tasks is the CPU time of the thread minus the time that it
+//! spent outside of the driver, so it includes the driver's own work; it is not shown for a worker without foreign tasks.
+//! The time of a tenant is an estimate: with 10 000 short polls a second it is right to about 4 %.
 //!
 //! Source: docs/json.md, "top".
 
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use warmcore_results::printable::printable;
 use warmcore_runtime::observe::SCHEMA;
 
-/// What a process said of one of its runtimes.
+/// The report of a process on one of its runtimes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Snapshot {
     /// The process.
@@ -26,20 +26,20 @@ pub struct Snapshot {
     pub policy: String,
     /// The process's clock.
     pub at_ns: u64,
-    /// How long the runtime has been there.
+    /// The age of the runtime.
     pub up_ns: u64,
-    /// Tasks that are not gone yet.
+    /// Tasks that have not ended.
     #[serde(alias = "living")]
     pub num_alive_tasks: u64,
-    /// Wakes by threads that are no workers.
+    /// Wakes by threads that are not workers.
     #[serde(alias = "outside_wakes")]
     pub remote_schedules: u64,
-    /// Tasks that wait for whoever is free first, by shard.
+    /// Tasks in the injection queue of each shard, which the first free worker takes.
     #[serde(alias = "shelves")]
     pub injection_queue_depths: Vec<u32>,
     /// By worker.
     pub workers: Vec<Worker>,
-    /// The tenants that had a task there. A process that was built earlier says none.
+    /// The tenants that had a task there. Older versions of the process report none.
     #[serde(default)]
     pub tenants: Vec<Tenant>,
 }
@@ -57,7 +57,7 @@ pub struct Tenant {
     pub run_ns: u64,
 }
 
-/// What one worker has done so far, and what it does now.
+/// The counters and the state of one worker.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[expect(missing_docs, reason = "docs/json.md says them; a test holds the page and the code together")]
 pub struct Worker {
@@ -87,17 +87,16 @@ pub struct Worker {
     pub long_polls: u64,
 }
 
-/// As much of a name as is shown, in characters.
+/// How many characters of a name are shown.
 const NAME_MAX: usize = 64;
 
-/// As much of a name as is shown, and what does nothing to a terminal.
+/// Cuts a name to what is shown, and removes unprintable characters.
 fn shown(name: &str) -> String {
     printable(name, ' ').chars().take(NAME_MAX).collect()
 }
 
 impl Snapshot {
-    /// Reads what a process said, which may be any process: what is text in it is fit to print afterwards, and errors
-    /// repeat none of it.
+    /// Reads a report, which may come from any process: its text is made printable, and errors repeat none of it.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         #[derive(Deserialize)]
         struct Version {
@@ -126,13 +125,13 @@ impl Snapshot {
     }
 }
 
-/// What a worker did per second, and how much of the time it was busy.
+/// The rates of a worker, and the share of the time in which it was busy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(missing_docs, reason = "as in `Worker`")]
 pub struct Rates {
     /// From 0 to 1.
     pub busy: f64,
-    /// In foreign tasks, and the driver that runs them; from 0 to 1, and 0 without such tasks.
+    /// In foreign tasks and the driver that runs them; from 0 to 1, and 0 without such tasks.
     pub foreign: f64,
     pub polls: f64,
     pub same_worker: f64,
@@ -144,11 +143,11 @@ pub struct Rates {
     pub long_polls: f64,
 }
 
-/// A worker that is busy for less of the time is not worth a word: other processes may take the rest of its CPU.
+/// A worker that is busy for less of the time is not reported: other processes may use the rest of its CPU.
 const BUSY_MIN: f64 = 0.25;
 
 impl Rates {
-    /// Whether the worker spends most of what it uses in foreign tasks.
+    /// Whether the worker spends most of its busy time in foreign tasks.
     pub fn is_dominated(&self) -> bool {
         self.busy > BUSY_MIN && self.foreign > self.busy / 2.0
     }
@@ -157,31 +156,32 @@ impl Rates {
 /// What a tenant's tasks used per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Use {
-    /// Which one, in the snapshot.
+    /// The tenant's index in the snapshot.
     pub tenant: usize,
     /// CPUs.
     pub run: f64,
-    /// Of what all tenants ran, from 0 to 1.
+    /// Share of the time of all tenants, from 0 to 1.
     pub share: f64,
     /// Polls.
     pub polls: f64,
 }
 
-/// A runtime now, and its rates since the look before.
+/// A report, and the rates since the report before.
 #[derive(Debug, Clone)]
 pub struct Interval {
-    /// What it said.
+    /// The later report.
     pub now: Snapshot,
     /// By worker.
     pub rates: Vec<Rates>,
-    /// By tenant: who ran longest first.
+    /// By tenant, the longest-running first.
     pub uses: Vec<Use>,
     /// Per second.
     pub remote_schedules: f64,
 }
 
 impl Interval {
-    /// The later one, and what happened since the earlier one. Of the same moment, or of another runtime: nothing.
+    /// The later report and the rates since the earlier one. If both are of the same moment, or of different runtimes, the rates
+    /// are zero.
     pub fn between(before: &Snapshot, now: Snapshot) -> Self {
         let ns = now.at_ns.saturating_sub(before.at_ns);
         let per_second = |before: u64, now: u64| match ns {
@@ -211,7 +211,7 @@ impl Interval {
         let rates = rates.collect();
         let known: HashMap<u64, &Tenant> = before.tenants.iter().map(|it| (it.serial, it)).collect();
         let uses = now.tenants.iter().enumerate().map(|(tenant, now)| {
-            // One that is new began at nothing.
+            // A new tenant began at zero.
             let (polls, run_ns) = known.get(&now.serial).map_or((0, 0), |it| (it.polls, it.run_ns));
             let run = per_second(run_ns, now.run_ns) / 1e9;
             Use { tenant, run, share: 0.0, polls: per_second(polls, now.polls) }
@@ -221,12 +221,12 @@ impl Interval {
         if all > 0.0 {
             uses.iter_mut().for_each(|it| it.share = it.run / all);
         }
-        // Those that did nothing stay in the order of their age.
+        // Tenants that did nothing stay in the order of their age.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
         Self { rates, uses, remote_schedules: per_second(before.remote_schedules, now.remote_schedules), now }
     }
 
-    /// All workers together; busy is how many CPUs.
+    /// The sum over all workers; `busy` is then a number of CPUs.
     pub fn total(&self) -> Rates {
         self.rates.iter().fold(Rates::default(), |sum, it| Rates {
             busy: sum.busy + it.busy,
@@ -247,8 +247,8 @@ impl Interval {
         self.rates.iter().enumerate().filter(|(_, rates)| rates.is_dominated()).map(|(i, _)| i)
     }
 
-    /// What foreign tasks keep from the other workers: the worker that spends most on them, and how many idle beside
-    /// it. `None` where there is nothing to gain.
+    /// The worker that spends most on foreign tasks, and how many workers idle beside it. `None` if no worker could take over
+    /// work.
     pub fn foreign_imbalance(&self) -> Option<(usize, usize)> {
         let foreign = |worker: usize| self.rates[worker].foreign;
         let most = self.dominated().max_by(|a, b| foreign(*a).total_cmp(&foreign(*b)))?;

@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
 use warmcore_results::printable::is_unprintable;
 
-/// A machine of two nodes with two caches each, of which the third has nobody; a second between two snapshots.
+/// A machine of two nodes with two caches each, of which the third has no worker; a second between two snapshots.
 fn interval() -> Interval {
     let worker = |cpu: u32, llc: u32, node: u32| Worker {
         cpu,
@@ -42,7 +42,7 @@ fn interval() -> Interval {
     };
     let mut now = before.clone();
     (now.at_ns, now.remote_schedules) = (6_000_000_000, 150);
-    // The second and the third also drive; foreign tasks make that of the second theirs.
+    // The second and the third worker also drive; foreign tasks dominate the second.
     let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
     for (worker, (busy_ms, own_ms)) in now.workers.iter_mut().zip(used_ms) {
         worker.busy_ns += busy_ms * 1_000_000;
@@ -54,7 +54,7 @@ fn interval() -> Interval {
     (busy.local_queue_depth, busy.steal_operations) = (17, 310);
     let next = &mut now.workers[1];
     (next.polls, next.same_worker, next.foreign_tasks) = (9_999, 9_999, 3);
-    // In a long poll, and one that sleeps.
+    // One worker in a long poll, and one that is parked.
     let stuck = &mut now.workers[2];
     (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.same_worker) = (true, 2, 12, 12);
     (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
@@ -78,7 +78,7 @@ fn live() -> View {
     View { is_live: true, ..View::default() }
 }
 
-/// With `UPDATE` in the environment the file is written anew; read the diff.
+/// With `UPDATE` in the environment the golden file is written anew; read the diff.
 fn compare(file: &str, drawn: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top").join(file);
     if std::env::var_os("UPDATE").is_some() {
@@ -205,7 +205,7 @@ fn foreign_tasks_are_marked_and_coloured_where_they_dominate_and_told_where_othe
     assert_eq!(colour(&drawn, "1 f", "3, 65 %"), ratatui::style::Color::Magenta);
     let told = "CPU 1: 65 % goes to 3 tasks of tokio::spawn, which stay there; 3 others idle";
     assert!(plain(&interval, 80).contains(told) && told.chars().count() <= 80, "{}", plain(&interval, 80));
-    // Where they take little nothing is marked, and where nobody idles nothing is told.
+    // Where foreign tasks take little nothing is marked, and where no worker idles nothing is reported.
     interval.rates[1].foreign = 0.3;
     assert_eq!(colour(&cells(&interval), "1  ", "3, 30 %"), ratatui::style::Color::Reset);
     assert_eq!(interval.foreign_imbalance(), None);
@@ -235,7 +235,7 @@ fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
     assert_eq!(Snapshot::parse(line).unwrap().name, "a");
 }
 
-/// An answer of a process that is none of ours: every number as large as it can be, every text an attack.
+/// The answer of a process that is not Warmcore's: every number as large as possible, every text an attack.
 fn hostile() -> String {
     let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}\\u2028\u{2029}\u{61c}\u{e0041}".to_owned()
         + &"x".repeat(1 << 16);
@@ -281,7 +281,7 @@ fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command
         assert!(!drawn.contains(is_bad), "{drawn:?}");
         assert!(drawn.lines().all(|line| line.chars().count() <= width.into()), "{drawn}");
     }
-    // As JSON it means what came, in one line.
+    // As JSON it has the same meaning, in one line.
     let value = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
     let line = checked(&hostile()).unwrap();
     assert!(!line.contains(is_unprintable));
@@ -314,7 +314,7 @@ fn keys_do_what_the_last_line_says() {
     assert_eq!(act(&Event::Resize(10, 10)), Act::Nothing);
 }
 
-/// docs/json.md describes what a process says; its section and what one really says must agree.
+/// docs/json.md describes a report; its section and a real report must agree.
 #[test]
 fn the_schema_in_the_docs_is_the_schema() {
     let docs = include_str!("../../../../docs/json.md");
@@ -334,7 +334,7 @@ fn the_schema_in_the_docs_is_the_schema() {
     Snapshot::parse(&text).unwrap();
 }
 
-/// What a runtime of this process says.
+/// The report of a runtime of this process.
 fn said() -> String {
     let runtime =
         warmcore_runtime::Runtime::builder().worker_threads(1).name("said").observe(true).build().unwrap();

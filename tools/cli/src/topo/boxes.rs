@@ -1,8 +1,7 @@
-//! Boxes: rectangles of text that stand beside each other, in each other, and in a frame.
+//! Boxes: rectangles of text that are put beside each other, into each other, and into a frame.
 //!
-//! Model.   A block is lines of one width; every character takes one column. It is drawn with
-//!          Unicode's lines; [`ascii`] replaces them at the very end for terminals without.
-//! Number.  A frame costs 4 columns and 2 lines.
+//! A block is lines of one width; every character takes one column. Frames are drawn with Unicode's lines; [`ascii`]
+//! replaces them at the very end for terminals without. A frame takes 4 columns and 2 lines.
 
 /// Lines of one width.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +22,7 @@ impl Block {
         Self { lines: lines.into_iter().map(fill).collect(), width }
     }
 
-    /// The lines, without what only fills them up.
+    /// The lines without the padding at their ends.
     pub fn into_lines(self) -> impl Iterator<Item = String> {
         self.lines.into_iter().map(|l| l.trim_end().to_owned())
     }
@@ -42,13 +41,13 @@ impl Block {
         Self::new(lines)
     }
 
-    /// The blocks one below the other.
+    /// Stacks the blocks.
     pub fn above_each_other(blocks: impl IntoIterator<Item = Self>) -> Self {
         Self::new(blocks.into_iter().flat_map(|b| b.lines).collect())
     }
 
-    /// The blocks in rows no wider than `width`, if each of them fits; as many to a row as leave
-    /// the last row as full as the others.
+    /// Puts the blocks into rows no wider than `width`, if each of them fits; with as many to a row as leave the last row as
+    /// full as the others.
     pub fn in_rows(blocks: Vec<Self>, width: usize) -> Self {
         let widest = blocks.iter().map(|b| b.width).max().unwrap_or(0);
         let row = |row: &[Self]| {
@@ -64,8 +63,8 @@ impl Block {
     }
 }
 
-/// The picture that `draw` makes when each of its parts gets the full `width`; or, if that is lower
-/// by a fifth, when two to four of them stand beside each other.
+/// The picture that `draw` makes when each of its parts gets the full `width`; or two to four of them side by side, if that
+/// is lower by a fifth.
 pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
     let narrower = (2..=4).map(|across| draw((width + 1) / across - 1)).filter(|b| b.width <= width);
     narrower.fold(
@@ -100,7 +99,7 @@ pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines.into_iter().map(|l| l.trim_end().to_owned()).collect()
 }
 
-/// The same in ASCII: lines become `-`, `|` and `+`, and what has no likeness `?`.
+/// The same in ASCII: lines become `-`, `|` and `+`, other characters `?`.
 pub(super) fn ascii(text: &str) -> String {
     let like = |c| match c {
         '─' | '–' | '·' => '-',

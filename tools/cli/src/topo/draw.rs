@@ -1,10 +1,9 @@
-//! Draw: the machine as boxes in boxes of text, for 2 CPUs and for 384.
+//! Draws the machine as nested boxes of text, for 2 CPUs and for 384.
 //!
-//! Model.   Socket, node, last-level cache, and in it the cores. Three ways to draw the cores, and
-//!          the first that stays short is taken: a box for each; a column of numbers for each;
-//!          columns, with one cache drawn of each run of caches that are alike. What is the same
-//!          everywhere is said once, above; in the boxes stands what differs.
-//! Number.  384 CPUs in 80 columns: 57 lines, and every CPU is there.
+//! A box for each socket, node and last-level cache, and in that the cores. There are three ways to draw the cores, and the
+//! first whose result is short enough is used: a box for each; a column of numbers for each; columns, with one cache drawn of
+//! each run of equal caches. What is the same everywhere is said once, above; the boxes have what differs. 384 CPUs in 80
+//! columns take 57 lines, and every CPU is there.
 
 use super::boxes::{Block, across, lowest, wrap};
 use std::collections::BTreeMap;
@@ -17,17 +16,16 @@ mod words;
 
 use words::some;
 
-/// With a box for each core the machine may be this high: it shall fit into a window, beside
-/// what stands above and below.
+/// The height up to which each core has a box: a window, with the text above and below.
 const BOXED_LINES_MAX: usize = 24;
-/// With a column for each core: two windows. Above, caches that are alike are drawn once.
+/// The height up to which each core has a column: two windows. Higher, equal caches are drawn once.
 const COLUMNS_LINES_MAX: usize = 56;
-/// So many caches in a row must be alike to be drawn as one.
+/// How many equal caches in a row are drawn as one.
 const ALIKE_MIN: usize = 3;
-/// More caches than this have their size above and not in each box.
+/// With more caches than this, their size is above and not in each box.
 const SIZED_LLCS_MAX: usize = 4;
 
-/// What a frame leaves of a width.
+/// The width inside a frame.
 fn inside(width: usize) -> usize {
     width.saturating_sub(4)
 }
@@ -39,8 +37,8 @@ enum Cores {
     Folded,
 }
 
-/// The machine in lines of at most `width` columns, where its boxes can be made as narrow.
-/// `whence` says in words where it was read; with `all`, nothing is folded.
+/// The machine in lines of at most `width` columns, if its boxes can be made as narrow. `whence` describes where it was
+/// read; with `all`, equal caches are not folded.
 pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> String {
     let painter = Painter::new(t);
     let mut lines = Vec::new();
@@ -75,7 +73,7 @@ fn size(kib: u32) -> String {
     }
 }
 
-/// `L1d 32 KiB, L2 1 MiB`, as far as it is known.
+/// `L1d 32 KiB, L2 1 MiB`, as far as that is known.
 fn core_caches(core: &Core) -> String {
     let sizes = [("L1d", core.l1d_kib), ("L2", core.l2_kib)];
     let known = sizes.iter().filter_map(|(name, kib)| Some(format!("{name} {}", size((*kib)?))));
@@ -91,23 +89,23 @@ fn llc_cache(llc: &Llc) -> String {
     }
 }
 
-/// What all of them are, if they are.
+/// The value that all of them have, if they have one.
 fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
     let first = each.next()?;
     each.all(|other| other == first).then_some(first)
 }
 
-/// The machine, and what decides how its parts look.
+/// The machine, and how its parts are drawn.
 struct Painter<'a> {
     t: &'a Topology,
-    /// CPUs that look different: their letter, who they are, and what it means.
+    /// CPUs that are marked: their letter, which CPUs, and the meaning.
     marks: Vec<(char, CpuSet, &'static str)>,
     digits: usize,
-    /// How many letters the most marked CPU has.
+    /// The largest number of letters on a CPU.
     letters: usize,
-    /// What every core has.
+    /// What every core has, if all are equal.
     core_caches: Option<String>,
-    /// What every last-level cache is.
+    /// What every last-level cache is, if all are equal.
     llc_cache: Option<String>,
 }
 
@@ -138,8 +136,7 @@ impl<'a> Painter<'a> {
         self.llc_cache.is_none() || self.t.llcs.len() <= SIZED_LLCS_MAX
     }
 
-    /// The sockets, one below the other, and a last box of what is offline: no source knows the
-    /// place of a CPU that is not online.
+    /// The sockets, one below the other, and a last box of the offline CPUs: no source knows where an offline CPU is.
     fn sockets(&self, width: usize, cores: Cores) -> Block {
         let all: Vec<&Cpu> = self.t.cpus.iter().collect();
         let sockets = by(&all, |c| c.socket.0);
@@ -198,7 +195,7 @@ impl<'a> Painter<'a> {
         Block::above_each_other(drawn)
     }
 
-    /// What two caches must have in common to look alike.
+    /// What two caches must have in common to be drawn as one.
     fn shape(&self, (llc, cpus): &(&Llc, CpuSet)) -> (String, usize, Vec<(String, Vec<String>)>) {
         let core = |core: &&Core| {
             let here = core.cpus.intersection(cpus);
@@ -212,7 +209,7 @@ impl<'a> Painter<'a> {
         let runs = self.cores(cpus);
         let runs = runs.chunk_by(|a, b| core_caches(a) == core_caches(b));
         let run = |run: &[&Core]| {
-            // A core that spans nodes or sockets shows here only what belongs here.
+            // A core that spans nodes or sockets has here only its CPUs of this node.
             let cores: Vec<Vec<CpuId>> =
                 run.iter().map(|c| c.cpus.intersection(cpus).iter().collect()).collect();
             let grid = match how {
@@ -240,7 +237,7 @@ impl<'a> Painter<'a> {
         Block::above_each_other(runs.map(run)).framed(&title)
     }
 
-    /// The cores of which CPUs are in the set, by their smallest.
+    /// The cores of the CPUs in the set, by their smallest CPU.
     fn cores(&self, cpus: &CpuSet) -> Vec<&'a Core> {
         let ids: std::collections::BTreeSet<_> =
             cpus.iter().filter_map(|c| self.t.cpu(c)).map(|c| c.core).collect();

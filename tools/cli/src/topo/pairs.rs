@@ -1,23 +1,22 @@
-//! Pairs: which pairs of CPUs are timed.
+//! Which pairs of CPUs are timed.
 //!
-//! Model.   All of them up to 16 CPUs. Above: all pairs within a core; within each last-level
-//!          cache, its first core with each other one, and the first cache in full if it is small;
-//!          between caches, one to four cores of each with each other. So each core is in some
-//!          pair, a cache that is really two shows, and each distance has several pairs.
-//! Number.  2 × EPYC 9654, 384 CPUs: 192 + 168 + 21 + 276 = 657 pairs of 73 536.
+//! Up to 16 CPUs, all pairs. Above: all pairs within a core; within each last-level cache, its first core with each other
+//! one, and the first cache in full if it is small; between caches, one to four cores of each with each other. So each core
+//! is in some pair, a cache that is really two shows, and each distance has several pairs. On 2 × EPYC 9654, 384 CPUs, these
+//! are 192 + 168 + 21 + 276 = 657 pairs of 73 536.
 
 use std::collections::BTreeSet;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet};
 
-/// Up to so many CPUs, all pairs are timed, and a matrix has room for them.
+/// Up to this many CPUs, all pairs are timed, and a matrix has room for them.
 pub(super) const ALL_PAIRS_CPUS_MAX: usize = 16;
-/// So many pairs of one kind at most, evenly picked from them.
+/// At most this many pairs of one kind, evenly picked from them.
 const PAIRS_OF_A_KIND_MAX: usize = 512;
-/// So many cores of a cache at most are timed with those of other caches.
+/// At most this many cores of a cache are timed with those of other caches.
 const ENVOYS_MAX: usize = 4;
 
-/// The pairs to be timed of those that `cpus` can make, each once, the smaller number first.
+/// The pairs of `cpus` to be timed, each once, the smaller number first.
 pub(super) fn pairs(t: &Topology, cpus: &CpuSet) -> Vec<(CpuId, CpuId)> {
     let cpus: Vec<CpuId> = cpus.iter().filter(|c| t.cpu(*c).is_some()).collect();
     if cpus.len() <= ALL_PAIRS_CPUS_MAX {

@@ -1,13 +1,13 @@
-//! Probe: how long one cache line takes from CPU to CPU.
+//! Measures how long one cache line takes from CPU to CPU.
 //!
-//! Model.   Two pinned threads hand a number to and fro on one line: one makes it odd, the other
-//!          even. A slice is one pair for a millisecond or so, and yields the median of its
-//!          batches; a round is one slice of every pair, so that what the neighbours do hits all
-//!          pairs alike. One way is half of the round trip.
-//! Number.  2 CPUs: 16 rounds, 2 s. 384 CPUs: 657 pairs, 16 rounds, 15 s.
-//! Writers. the line: both threads, in turn. No other thread touches it.
-//! Source.  github.com/nviennot/core-to-core-latency, whose numbers crates/topo/machines.toml holds:
-//!          the same exchange, so that ours can be held against them.
+//! Two pinned threads pass a number back and forth on one line: one makes it odd, the other even. A slice is one pair for
+//! about a millisecond and yields the median of its batches; a round is one slice of every pair, so that a disturbance hits
+//! all pairs alike. One way is half of the round trip. 2 CPUs take 16 rounds, 2 s; 384 CPUs take 657 pairs, 16 rounds, 15 s.
+//!
+//! Both threads write the line, in alternation; no other thread accesses it.
+//!
+//! Source: github.com/nviennot/core-to-core-latency, whose numbers are in crates/topo/machines.toml: the same exchange, so
+//! that the results can be compared.
 
 use super::pairs::pairs;
 use super::verdict::{Timed, verdict};
@@ -22,29 +22,29 @@ use warmcore_sys::{affinity, clock, platform};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet, Nanos};
 
-/// What a probe aims to take where there are many pairs, and where it stops at the latest.
+/// The intended time of a probe with many pairs, and the time at which it stops.
 const AIM: Duration = Duration::from_secs(15);
 const STOP: Duration = Duration::from_secs(20);
 /// Fewer rounds say nothing about drift; more are not worth the wait.
 const ROUNDS: std::ops::RangeInclusive<u32> = 5..=16;
-/// A round takes at least this, also with one pair: hypervisors move CPUs in fractions of a
-/// second, and a probe that is over in 50 ms would not see it.
+/// A round takes at least this, even with one pair: a hypervisor moves CPUs every fraction of a second, and a probe of
+/// 50 ms would not see that.
 const ROUND_MIN: Duration = Duration::from_millis(100);
 const SLICE: std::ops::RangeInclusive<Duration> = Duration::from_micros(300)..=Duration::from_millis(3);
-/// What a slice costs beside: two threads are pinned, one of them is started.
+/// The overhead of a slice: two threads are pinned, one of them is started.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
-/// A slice is given up when its partner stays away for so long: a cgroup's quota stops threads
-/// for up to 100 ms at a time, a hypervisor a CPU for less.
+/// A slice is abandoned if one thread does not answer for this long: a cgroup's quota stops threads for up to 100 ms at a
+/// time, a hypervisor stops a CPU for less.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// Round trips between two looks at the clock: at 25 ns one way 5 µs, of which the clock is 0.5 %.
+/// Round trips between two readings of the clock: at 25 ns one way 5 µs, of which the clock is 0.5 %.
 const BATCH: u64 = 100;
-/// Tries between two looks at the clock while waiting, 40 to 400 µs; then the CPU is offered to
-/// others too, for the partner may need it.
+/// Tries between two readings of the clock while waiting, 40 to 400 µs; then the thread yields, since the other one may need
+/// this CPU.
 const TRIES: u32 = 4096;
-/// Stands in the line when the game is over.
+/// The number that ends the exchange.
 const OVER: u64 = u64::MAX;
 
-/// Times pairs of the CPUs that this process may use, and says what the times mean.
+/// Times pairs of the CPUs that this process may use, and interprets the times.
 /// `progress(done, of)` is called after each slice.
 ///
 /// Touches one cache line at a time. Takes 2 s on 2 CPUs, 20 s at most.
@@ -86,7 +86,7 @@ pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -
     Ok(Probe { cpus, hand_over_ns, spread_ns, working_sets, verdict, noisy })
 }
 
-/// The slices of each pair, in ns one way; those that were given up are missing.
+/// The slices of each pair, in ns one way, without abandoned ones.
 fn time(pairs: &[(CpuId, CpuId)], progress: &dyn Fn(u64, u64)) -> anyhow::Result<Vec<Vec<f64>>> {
     let _guard = AffinityGuard(affinity::allowed().context("can't read on which CPUs this thread may run")?);
     let (rounds, slice) = plan(pairs.len() as u32);
@@ -122,7 +122,7 @@ fn plan(pairs: u32) -> (u32, Duration) {
     (rounds, slice.clamp(*SLICE.start(), *SLICE.end()))
 }
 
-/// Puts the thread back on the CPUs that it was allowed.
+/// Restores the thread's affinity when it is dropped.
 pub(super) struct AffinityGuard(pub(super) CpuSet);
 
 impl Drop for AffinityGuard {
@@ -131,12 +131,12 @@ impl Drop for AffinityGuard {
     }
 }
 
-/// One slice of one pair; `None` if one of the two stayed away too long.
+/// One slice of one pair; `None` if it was abandoned.
 fn play(a: CpuId, b: CpuId, slice: Duration) -> anyhow::Result<Option<f64>> {
     let line = &*Box::new(Padded::new(AtomicU64::new(0)));
     pin(a)?;
     std::thread::scope(|scope| {
-        // Also if the follower can't be started or the leader panics, the other one must end.
+        // End the other thread even if the follower can't be started or the leader panics.
         let _end = End(line);
         let follower = std::thread::Builder::new().name("probe".into()).spawn_scoped(scope, move || {
             let _end = End(line);
@@ -163,7 +163,7 @@ fn pin(cpu: CpuId) -> anyhow::Result<()> {
     })
 }
 
-/// Ends the game, whoever leaves it and why.
+/// Ends the exchange when it is dropped, whichever thread leaves and why.
 struct End<'a>(&'a AtomicU64);
 
 impl Drop for End<'_> {
@@ -176,10 +176,10 @@ fn after(duration: Duration) -> Nanos {
     Nanos(clock::now().0 + duration.as_nanos() as u64)
 }
 
-/// Makes the number odd, over and over; the median one-way time of a batch.
+/// Makes the number odd, over and over; returns the median one-way time of a batch.
 fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
     let give_up = after(slice + TIMEOUT);
-    // The second move succeeds when the follower has been started, pinned and woken.
+    // The second exchange succeeds when the follower has been started, pinned and woken.
     let mut number = 0;
     (pass(line, 0, give_up) && pass(line, 2, give_up)).then(|| number = 4)?;
     let mut batches = Vec::new();
@@ -202,7 +202,7 @@ fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
     warm.get(warm.len() / 2).copied()
 }
 
-/// Makes the number even, over and over, until the game is over.
+/// Makes the number even, over and over, until the exchange ends.
 fn follow(line: &AtomicU64, give_up: Nanos) {
     let mut number = 1;
     while pass(line, number, give_up) {
@@ -210,18 +210,17 @@ fn follow(line: &AtomicU64, give_up: Nanos) {
     }
 }
 
-/// Waits for `number` and makes it one more; `false` if the game is over or took too long.
+/// Waits for `number` and increments it; `false` if the exchange has ended or took too long.
 ///
-/// The wait is a bare compare-exchange. One that succeeds has brought the line over, writable, in
-/// one transaction; a load that sees the number would need a second one to write. `spin_loop` is
-/// left out too: a PAUSE is 10 to 45 ns on its own, as long as the hand-over. On a 2-CPU Zen 4
-/// virtual machine: 25 ns this way, 33 ns with PAUSE, 43 ns by load and store; 22 to 25 ns is what
-/// others measured there.
+/// The wait is a bare compare-exchange. A successful one has brought the line over, writable, in one transaction; a load
+/// that sees the number would need a second one to write. `spin_loop` is left out too: a PAUSE takes 10 to 45 ns on its own,
+/// as long as the transfer. On a 2-CPU Zen 4 virtual machine: 25 ns this way, 33 ns with PAUSE, 43 ns by load and store;
+/// others measured 22 to 25 ns on that processor.
 fn pass(line: &AtomicU64, number: u64, give_up: Nanos) -> bool {
     let mut tries = 0u32;
     loop {
-        // ORDERING: AcqRel costs nothing beside Relaxed on x86 and makes each move happen after
-        // the one it answers; nothing else is handed over.
+        // ORDERING: AcqRel costs no more than Relaxed on x86 and makes each exchange happen after the one before it; no other data
+        // is passed.
         match line.compare_exchange(number, number + 1, AcqRel, Relaxed) {
             Ok(_) => return true,
             Err(OVER) => return false,
@@ -256,7 +255,7 @@ mod tests {
         let cpus: Vec<CpuId> = allowed.iter().take(2).collect();
         let [a, b] = cpus[..] else { return };
         let _guard = AffinityGuard(allowed.clone());
-        // A busy machine may keep them apart for as long as it likes: then there is no time.
+        // A busy machine may keep the threads apart for too long: then there is no time.
         let times: Vec<f64> = (0..3).filter_map(|_| play(a, b, Duration::from_millis(1)).unwrap()).collect();
         assert!(times.iter().all(|ns| *ns > 0.0 && ns.is_finite()), "{times:?}");
         drop(_guard);
@@ -267,7 +266,7 @@ mod tests {
     fn a_partner_that_stays_away_does_not_hang_it() {
         let line = AtomicU64::new(0);
         assert!(pass(&line, 0, after(Duration::ZERO)));
-        // Nobody answers the 1.
+        // No thread answers the 1.
         assert!(!pass(&line, 2, after(Duration::from_millis(1))));
         drop(End(&line));
         assert!(!pass(&line, 2, after(Duration::from_secs(3600))), "over is over");

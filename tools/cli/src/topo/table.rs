@@ -1,6 +1,6 @@
-//! Table: the hand-over times in text: a matrix for few CPUs, a row per distance for many.
+//! The transfer times as text: a matrix for few CPUs, a row per distance for many.
 //!
-//! Model.   Reads a [`Probe`] and nothing else of the measurement, so a stored one prints alike.
+//! Only the [`Probe`] is read, so a stored one prints the same.
 
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
@@ -61,7 +61,7 @@ fn matrix(probe: &Probe) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A row for each distance between the timed CPUs, as the kernel has them.
+/// A row for each distance between the timed CPUs, as the kernel reports them.
 fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     let mut of = BTreeMap::<Distance, Vec<&Timed>>::new();
     for pair in timed {
@@ -83,14 +83,14 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     std::iter::once(head).chain(of.iter().map(row)).collect()
 }
 
-/// Which CPUs the times put together, one line for each level but the last, where all are.
+/// The groups of CPUs that the times show, one line for each level but the last, which has all CPUs.
 fn by_time(timed: &[Timed]) -> Vec<String> {
     let levels = levels(timed);
     let cpus: CpuSet = timed.iter().flat_map(|p| [p.a, p.b]).collect();
     let line = |(_, hi): &(f64, f64)| {
         let groups = groups(timed, *hi);
         let shown: Vec<String> = groups.iter().map(|g| format!("[{g}]")).collect();
-        // Of hundreds the table says enough.
+        // With hundreds of CPUs the table is enough.
         let listed = cpus.len() <= ALL_PAIRS_CPUS_MAX && groups.len() > 1;
         listed.then(|| format!("by time, within {} ns: {}", round(*hi), shown.join(" ")))
     };

@@ -1,12 +1,11 @@
-//! Verdict: whether the hand-over times agree with what the kernel says of the machine.
+//! Whether the transfer times agree with what the kernel says of the machine.
 //!
-//! Model.   A pair is steady if its slowest round took at most twice its fastest; only steady
-//!          pairs speak for or against the kernel. Sorted times fall into levels: a new one begins
-//!          where the next time is more than 1.6 × the one before. CPUs that are linked by pairs
-//!          of one level are a group. Then it is asked of each pair whether it is as near as the
-//!          kernel says, and of each last-level cache whether it is one group.
-//! Number.  2 × EPYC 9654: levels at 9, 23, 100 and 195 ns.
-//! Source.  crates/topo/machines.toml, `c2c_*`; a test holds the limits below to them.
+//! A pair is steady if its slowest round took at most twice its fastest; only steady pairs count for or against the kernel.
+//! Sorted times fall into levels: a new one begins where the next time is more than 1.6 × the one before. CPUs that are
+//! linked by pairs of one level are a group. Then each pair is checked for the distance that the kernel reports, and each
+//! last-level cache for being one group. On 2 × EPYC 9654 there are levels at 9, 23, 100 and 195 ns.
+//!
+//! Source: crates/topo/machines.toml, `c2c_*`; a test compares the limits below with them.
 
 use std::collections::BTreeMap;
 use warmcore_topo::{Distance, Llc, Topology};
@@ -15,25 +14,25 @@ use warmcore_types::{CpuId, CpuSet};
 #[cfg(test)]
 mod tests;
 
-/// SMT siblings hand over within this. Known: 5.3 to 11 ns; the fastest of one cache take 15.7.
+/// The limit for SMT siblings. Known: 5.3 to 11 ns; the fastest pair of one cache takes 15.7.
 const SMT_NS_MAX: f64 = 13.0;
-/// CPUs of one last-level cache hand over within this; the fastest across caches take 72.7.
+/// The limit for CPUs of one last-level cache; the fastest pair across caches takes 72.7.
 const LLC_NS_MAX: f64 = 66.0;
-/// What is known of CPUs of one last-level cache.
+/// The known times of CPUs of one last-level cache.
 const LLC_NS_KNOWN: &str = "15.7 to 60";
-/// A time this much above the next lower one begins a new level. Within one cache of the known
-/// machines neighbours differ by less, between levels of the machine by more.
+/// A time this much above the next lower one begins a new level. Within one cache of the known machines neighbouring times
+/// differ by less, between levels of the machine by more.
 const GAP: f64 = 1.6;
-/// Rounds of one pair that differ by more say that something moved between them: clocks and
-/// neighbours make less of a difference, another place in the machine makes more.
+/// Rounds of one pair that differ by more mean that a CPU was moved between them: clocks and neighbours make less of a
+/// difference, another place in the machine makes more.
 const STEADY_MAX: f64 = 2.0;
-/// If more of the pairs than this are not steady, the machine is not. Of fewer than 20 pairs,
-/// each counts; of hundreds, some are hit by whatever else runs there.
+/// If more than this share of the pairs is not steady, the machine is not. Of fewer than 20 pairs each counts; of hundreds,
+/// some are hit by other processes.
 const UNSTEADY_SHARE_MAX: f64 = 0.05;
-/// No line takes so long to go anywhere, 443 ns being the most that is known (two POWER7): above,
-/// a thread waited for its CPU.
+/// No transfer takes this long; 443 ns is the most that is known (two POWER7). A longer time means that a thread waited for
+/// its CPU.
 const LINE_NS_MAX: f64 = 1000.0;
-/// So many pairs are named as examples.
+/// How many pairs are named as examples.
 const EXAMPLES: usize = 3;
 
 /// The times of one pair of CPUs.
@@ -66,8 +65,8 @@ impl Timed {
     }
 }
 
-/// What the times say about the topology, and whether they spread too far to trust that.
-/// `hypervisor` is what the CPU says of one.
+/// Describes what the times say about the topology, and whether they spread too far to trust that. `hypervisor` is the one
+/// that the CPU reports.
 pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -> (String, bool) {
     let machine = hypervisor.map_or("machine".to_owned(), |name| format!("virtual machine ({name})"));
     let (steady, moving): (Vec<Timed>, Vec<Timed>) = times.iter().partition(|p| p.is_steady());
@@ -86,7 +85,7 @@ pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -
     (said.join(" "), noisy)
 }
 
-/// What the pairs that moved say.
+/// Describes the pairs that were not steady.
 fn spread(moving: &[Timed], noisy: bool, machine: &str, is_virtual: bool) -> Option<String> {
     let widest = moving.iter().max_by(|a, b| (a.hi_ns / a.lo_ns).total_cmp(&(b.hi_ns / b.lo_ns)))?;
     let others = match moving.len() - 1 {
@@ -110,7 +109,7 @@ fn spread(moving: &[Timed], noisy: bool, machine: &str, is_virtual: bool) -> Opt
     Some(format!("{} spread over {range}{like}{others}: this {machine} {why}; {next}.", widest.name()))
 }
 
-/// What takes such a time on the machines we know.
+/// What takes such a time on the known machines.
 fn like(ns: f64) -> &'static str {
     match ns {
         ns if ns <= SMT_NS_MAX => "SMT siblings",
@@ -119,7 +118,7 @@ fn like(ns: f64) -> &'static str {
     }
 }
 
-/// Where steady pairs and the kernel say different things.
+/// Where steady pairs and the kernel disagree.
 fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<String> {
     let at = |pair: &Timed| t.distance(pair.a, pair.b);
     let pick = |is: &dyn Fn(&Timed, Distance) -> bool| -> Vec<Timed> {
@@ -163,7 +162,7 @@ fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<Strin
     said
 }
 
-/// What speaks against the CPUs of these pairs sharing one cache.
+/// Evidence against these pairs' CPUs sharing one cache.
 fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<String> {
     let levels = levels(pairs);
     let (&(lo, hi), far) = (levels.first()?, levels.last()?);
@@ -184,7 +183,7 @@ fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<
             shown.join(" and "),
         ));
     }
-    // Where no cache is listed, the socket was taken for one: what it takes to cross is not known.
+    // Where no cache is listed, the whole socket counts as one: the time across caches is not known.
     let slow = median(pairs).filter(|ns| llc.level > 0 && *ns > LLC_NS_MAX)?;
     let why = match is_virtual {
         true => format!("{who} hides a boundary"),
@@ -223,7 +222,7 @@ fn agreement(t: &Topology, steady: &[Timed]) -> String {
     format!("The times agree with the kernel: {}.", of.iter().map(part).collect::<Vec<_>>().join(", "))
 }
 
-/// Where two CPUs are that are so far apart.
+/// Describes where two CPUs at this distance are.
 pub(super) fn within(distance: Distance) -> &'static str {
     match distance {
         Distance::Same | Distance::Smt => "within a core",
@@ -275,7 +274,7 @@ pub(super) fn range(lo: f64, hi: f64) -> String {
     }
 }
 
-/// A time as it is printed: two digits at least, no more than are known.
+/// A time as it is printed: at least two digits, and no more than are known.
 pub(super) fn round(ns: f64) -> String {
     if ns < 9.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }

@@ -13,7 +13,7 @@ fn with_quota(topology: Topology, cpus: f64) -> Topology {
     Topology { quota: Some(Quota { cpus, file }), ..topology }
 }
 
-/// What a process finds that may use those CPUs.
+/// The facts of a process that may use those CPUs.
 fn facts(topology: &Topology, allowed: &str, workers: usize) -> Facts {
     Facts::of(topology, &CpuSet::parse_list(allowed).unwrap(), workers)
 }
@@ -30,7 +30,7 @@ fn why_there_are_so_many_workers_is_said() {
     let (state, fact, advice) = told(workers(&facts(&with_quota(drawn(8, 1), 1.5), "0-7", 2)));
     assert!(state == State::Limited && fact.contains("quota of 1.5 CPUs, rounded up; 8"), "{fact}");
     assert!(advice.contains("not pinned"), "{advice}");
-    // A quota as large as what is allowed limits no worker.
+    // A quota as large as the allowed CPUs limits no worker.
     assert_eq!(told(workers(&facts(&with_quota(drawn(4, 1), 4.0), "0-3", 4))).0, State::Ok);
 }
 
@@ -77,7 +77,7 @@ fn siblings_are_as_warm_and_slow_each_other_down() {
     // The quota leaves two workers for four cores.
     let (.., advice) = told(siblings(&facts(&with_quota(drawn(4, 2), 2.0), "0-7", 2)).unwrap());
     assert!(advice.contains("the system chooses") && !advice.contains("OnePerCore"), "{advice}");
-    // A CPU of each core: others may have the rest of it.
+    // One CPU of each core: other processes may use the rest of the core.
     let (state, fact, advice) = told(siblings(&facts(&drawn(4, 2), "0-3", 4)).unwrap());
     assert!(state == State::Limited && fact.ends_with("a part only: 4 of 4"), "{fact}");
     assert!(advice.contains("whole cores"), "{advice}");

@@ -19,7 +19,7 @@ fn fixtures() -> Vec<(String, Topology)> {
     trees.chain(xml).chain(named).collect()
 }
 
-/// The numbers that stand in the boxes.
+/// The numbers in the boxes.
 fn numbers(drawing: &str) -> Vec<u32> {
     let body =
         drawing.lines().filter(|l| l.starts_with('│') && !l.contains("cores:") && !l.contains("core:"));
@@ -38,7 +38,7 @@ fn every_cpu_of_every_fixture_is_drawn_once_within_the_width() {
         expected.sort_unstable();
         for width in [80, 120, 200] {
             let drawing = draw(&t, "a test", width, true);
-            // Titles of boxes hold numbers too, but stand in the frame's line, with its corners.
+            // Titles of boxes have numbers too, but are in the frame's line, with its corners.
             let cells: String = drawing.lines().map(|l| without_titles(l) + "\n").collect();
             assert_eq!(numbers(&cells), expected, "{name} at {width}\n{drawing}");
             let widest = drawing.lines().map(|l| l.chars().count()).max().unwrap();
@@ -48,7 +48,7 @@ fn every_cpu_of_every_fixture_is_drawn_once_within_the_width() {
     }
 }
 
-/// A line without what stands between the corners of frames.
+/// A line without the text between the corners of frames.
 fn without_titles(line: &str) -> String {
     let mut inside = false;
     let keep = |c: char| {

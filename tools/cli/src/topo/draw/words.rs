@@ -1,12 +1,12 @@
-//! Words: what stands above and below the boxes.
+//! The text above and below the boxes.
 //!
-//! Model.   Above, what the machine is and what is the same everywhere in it; below, what the letters
-//!          in the boxes mean, what limits this process, and what no box shows.
+//! Above: what the machine is and what is the same everywhere in it. Below: what the letters in the boxes mean, what limits
+//! this process, and what no box shows.
 
 use super::{Cores, Painter, alike};
 use warmcore_types::CpuSet;
 
-/// More nodes than this have the range of their distances and not each.
+/// With more nodes than this, the range of their distances is shown and not each one.
 const DISTANCES_MAX: usize = 8;
 
 /// `3 cores`, `1 core`.

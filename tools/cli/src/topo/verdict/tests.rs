@@ -21,7 +21,7 @@ fn times(t: &Topology, ns: impl Fn(u32, u32) -> f64) -> Vec<Timed> {
     pairs(t, &t.online()).into_iter().map(timed).collect()
 }
 
-/// A machine's `c2c_*` values, from what stands in the machine file.
+/// A machine's `c2c_*` values from the machine file.
 fn c2c(name: &str) -> impl Fn(&str) -> Option<f64> {
     let sections = MACHINES.split("\n[").find(|s| s.starts_with(&format!("{name}]"))).unwrap();
     move |key| {
@@ -49,7 +49,7 @@ fn siblings_that_are_said_to_be_two_cores_are_found() {
     let expected = "The kernel says cpu0 and cpu1 are two cores, but they hand a line over in 8.0 ns, like SMT siblings: \
                     the hypervisor (KVM) hides it.";
     assert!(!noisy && text.starts_with(expected), "{text}");
-    // Among others too, and then the caches are not taken for split.
+    // With other causes too, and then the caches are not taken for split.
     let t = machine(1, 8, 1);
     let (text, noisy) = verdict(&t, &times(&t, |a, b| if a / 2 == b / 2 { 8.0 } else { 23.0 }), KVM);
     assert!(
@@ -110,7 +110,7 @@ fn a_machine_that_moves_its_cpus_is_not_trusted() {
     assert_eq!((text.as_str(), noisy), (expected, true));
     let (text, noisy) = verdict(&t, &[drifting], None);
     assert!(noisy && text.contains("this machine is busy"), "{text}");
-    // Nothing in a machine is 42 µs away: somebody else had the CPU.
+    // Nothing in a machine is 42 µs away: another thread had the CPU.
     let (text, noisy) = verdict(&t, &[Timed { hi_ns: 42_243.0, ..drifting }], KVM);
     assert!(
         noisy && text.contains("23–42243 ns between rounds: this virtual machine (KVM) has other work"),
