@@ -385,3 +385,12 @@ fn the_example_in_the_docs_is_complete_and_can_be_read() {
         assert!(DOCS.contains(&name), "docs/json.md doesn't name {name}");
     }
 }
+
+#[test]
+fn the_key_of_schema_2_for_the_backend_is_read() {
+    let mut example = example();
+    let backend = example.as_object_mut().unwrap().remove("percpu_backend").unwrap();
+    example["mode"] = backend.clone();
+    let read: Results = serde_json::from_value(example).unwrap();
+    assert_eq!(read.percpu_backend, backend);
+}

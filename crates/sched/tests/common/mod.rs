@@ -87,7 +87,7 @@ pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").expect("the counts fit")
 }
 
-/// The machines of `fixtures/machines.toml`, and drawn ones that have a shape of their own, by name.
+/// The machines of `crates/topo/machines.toml`, and drawn ones that have a shape of their own, by name.
 pub fn all_machines() -> Vec<(String, SchedDomains)> {
     let known = machines(MACHINES).expect("the file is right");
     let mut all: Vec<_> = known
