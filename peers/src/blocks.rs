@@ -1,9 +1,9 @@
-//! Blocks: 64 bytes had and given back, from a free list, a pool or an allocator.
+//! Blocks: taking and returning 64 bytes, with a free list, a pool or an allocator.
 //!
-//! Model.   Ours and the pools keep `Box<[u64; 8]>`; an allocator gives 64 bytes. All start warm.
-//!          Each thread gives back what it took, so nobody's path for blocks that were freed
-//!          elsewhere is measured.
-//! Number.  The floor is a load and two stores; a malloc with thread caches takes 2 to 5 ns.
+//! Warmcore's free list and the pools store `Box<[u64; 8]>`; an allocator returns 64 bytes. All start warm. Each thread
+//! returns the blocks that it took, so no variant's path for blocks of another thread is measured.
+//!
+//! The floor is a load and two stores; a malloc with thread caches takes 2 to 5 ns.
 //!
 //! Notes on what differs. An allocator finds the size class at each call, and would serve any
 //! size; it is called through `GlobalAlloc`, as by `Box`, so those that can are told the size when
@@ -42,8 +42,8 @@ fn block() -> Block {
     Box::new([0; 8])
 }
 
-/// A variant whose `blocks(n)` has and gives back `n` blocks; with `two`, another CPU does the
-/// same from the same list, pool or allocator.
+/// Makes a variant that runs `blocks(n)`, which takes and returns `n` blocks. With `two`, another CPU does the same at
+/// the same time, with the same list, pool or allocator.
 fn variant<'a>(name: &str, two: bool, blocks: impl Fn(u64) + Sync + Copy + 'a) -> Variant<'a> {
     const SOME: u64 = 8 * BATCH as u64;
     let beside = move || {

@@ -1,11 +1,11 @@
 //! Budgets: bytes charged to a limit and given back, beside DataFusion's memory pools and `governor`.
 //!
-//! Model.   Ours is a tenant's account, three levels deep, each with a limit. A pool has one limit, and
-//!          a reservation for each thread, as DataFusion makes one for each partition; ours is there
-//!          too, behind the same trait. Nobody comes near a limit; who refuses anyway is an error.
-//! Number.  A pool costs at least three locked operations a pair, two of them the reservation's own.
-//!          DataFusion's default takes a lock besides, and looks its consumer up.
-//! Writers. both threads: the same account, pool or limiter.
+//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A DataFusion pool has one limit, and a
+//! reservation per thread, as DataFusion has one per partition. Warmcore's pool behind the same trait is a variant too. The
+//! limits are never reached, so a refusal is an error. Both threads use the same account, pool or limiter.
+//!
+//! A pool costs at least three locked operations per pair, two of them for the reservation. DataFusion's default also takes
+//! a lock and looks up its consumer.
 //!
 //! Notes on what differs. A pair is a charge and an uncharge. `governor` limits a rate: time gives back,
 //! and its pair is one call; it counts in cells, a nanosecond each at its fastest, and a cell is 512
@@ -104,7 +104,7 @@ impl Held for DefaultKeyedRateLimiter<u64> {
     fn uncharge(&self, _: usize) {}
 }
 
-/// Sizes from 64 to 4096 bytes, the same for everybody.
+/// Sizes from 64 to 4096 bytes, the same for all variants.
 fn sizes() -> Vec<usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = || {

@@ -92,9 +92,8 @@ impl Counters {
             variant("hytra", &asked[2], two, || self.hytra.inc(1)),
             variant("contatori", &asked[3], two, || self.contatori.add(1)),
             variant("prometheus", &asked[4], two, || self.prometheus.inc()),
-            // A thread's own counter, flushed by hand: who reads `SHARED` misses up to 256 adds of
-            // each thread, and those of a thread that ends without a flush for ever. The crate's
-            // auto-flush does the same by the clock instead of by number.
+            // A counter per thread, flushed by hand. A read of `SHARED` misses up to 256 adds of each thread, and the
+            // unflushed adds of a thread that has ended. The crate's auto-flush flushes by time instead of by number.
             variant("prometheus local, flushed per 256", &asked[5], two, || {
                 LOCAL.with(|local| {
                     local.inc();
@@ -112,7 +111,7 @@ impl Counters {
         ]
     }
 
-    /// Did each count what it was asked for? Who counts something else is not timed.
+    /// Checks that each counter has counted all its adds. A variant that has not is an error.
     fn check(&self, asked: &Asked) -> anyhow::Result<()> {
         LOCAL.with(LocalIntCounter::flush);
         let CounterValue::Unsigned(contatori) = self.contatori.value() else {
