@@ -1,8 +1,7 @@
-//! Ecosystem: tokio's own parts run unchanged in tasks of this runtime.
+//! Tokio's own parts run unchanged in tasks of this runtime.
 //!
-//! Model.   Each test is a task, and a real other end: a socket, a file, a process, a signal.
-//! Number.  Two workers, or one where one is the harder case.
-//! Source.  tokio's documentation of each part.
+//! Each test is a task with a real other end: a socket, a file, a process, a signal. It has two workers, or one where
+//! that is the harder case. What is expected is tokio's documentation of each part.
 
 mod limit;
 
@@ -16,10 +15,10 @@ use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::{self, MissedTickBehavior};
 use warmcore_runtime::{block_in_place, spawn, yield_now};
 
-/// Short enough for a test, long enough to be a sleep.
+/// Short enough for a test, long enough to park.
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Never reached: what waits for it is meant to be dropped.
+/// Never reached: whatever waits for it is dropped.
 const LONG: Duration = Duration::from_secs(3600);
 
 async fn echo<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(mut stream: S) -> io::Result<()> {
@@ -67,7 +66,7 @@ fn tcp_sockets_echo_on_one_worker_and_on_two() {
 #[test]
 fn a_socket_made_on_one_worker_is_used_on_another() {
     with_workers(2, |runtime| {
-        // Made outside, where the nearest worker drives it; used by tasks wherever they run.
+        // Made outside of a task, where the nearest worker drives it, and used by tasks on any worker.
         let (server, client) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let to = listener.local_addr().unwrap();
@@ -192,7 +191,7 @@ fn a_signal_arrives_on_every_worker_that_waits() {
         };
         let mut here = signal(SignalKind::user_defined1()).unwrap();
         let waiting = [spawn(wait()), spawn(wait())];
-        // Signals that come close together may be told as one: send until both have heard two.
+        // Two signals that come close together may arrive as one: send until both tasks have seen two.
         while !waiting.iter().all(|task| task.is_finished()) {
             // SAFETY: a plain system call; this process has a handler for the signal.
             assert_eq!(unsafe { libc::kill(std::process::id() as i32, libc::SIGUSR1) }, 0);
@@ -228,7 +227,7 @@ fn a_process_is_spoken_to_and_waited_for() {
 #[test]
 fn spawn_blocking_runs_beside_the_workers() {
     as_task(1, async {
-        // The only worker goes on while four closures block, and each of them waits for it.
+        // The only worker goes on while four closures block, and each closure waits for the worker.
         let (mut ring, mut blocking) = (Vec::new(), Vec::new());
         for i in 0..4usize {
             let (go, wait) = oneshot::channel();
@@ -246,7 +245,7 @@ fn spawn_blocking_runs_beside_the_workers() {
 }
 
 #[test]
-fn a_panic_in_spawn_blocking_is_told_to_who_waits() {
+fn a_panic_in_spawn_blocking_is_returned_to_the_caller() {
     let error = as_task(1, async { tokio::task::spawn_blocking(|| panic!("cold")).await.unwrap_err() });
     assert!(error.is_panic());
 }
@@ -266,8 +265,8 @@ fn block_in_place_lets_the_only_worker_go_on() {
 
 #[test]
 fn tokios_block_in_place_runs_where_it_is_called_and_an_idle_worker_helps() {
-    // Tokio sees a thread that is in none of its multi-threaded workers, and just calls. So the worker is in a long
-    // poll: with another the tasks and the timers of this one go on; alone, use ours.
+    // Tokio does not know this thread as one of its workers, and just calls the closure. So the worker is in a long poll:
+    // with a second worker its other tasks and timers go on; a single worker needs our `block_in_place`.
     as_task(2, async {
         let (go, wait) = std::sync::mpsc::channel();
         let other = spawn(async move {
@@ -438,13 +437,13 @@ fn what_tokio_spawns_stays_on_the_worker_that_called_and_is_counted_there() {
                         }
                     }
                 };
-                // In one poll, so on one worker.
+                // In one poll, and so on one worker.
                 let spawned: Vec<_> = (0..10).map(|_| tokio::spawn(foreign(wait.clone()))).collect();
                 let mut counts = count();
                 counts.sort();
                 assert_eq!(counts, [0, 10], "all on one worker");
                 assert_eq!(watcher.metrics().num_alive_tasks, 1, "they are not tasks of this runtime");
-                // Others of ours come and go on both workers meanwhile.
+                // Tasks of ours begin and end on both workers meanwhile.
                 for _ in 0..10 {
                     spawn(time::sleep(SHORT)).await.unwrap();
                 }

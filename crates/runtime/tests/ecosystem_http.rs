@@ -1,8 +1,7 @@
-//! HTTP: hyper, axum and tower over this runtime, and its own `http`, each with a real client over loopback.
+//! Hyper, axum and tower on this runtime, and its own `http`, each with a real client.
 //!
-//! Model.   A server and a client in one runtime, on sockets of the loopback device.
-//! Number.  Two workers; up to 16 connections.
-//! Source.  hyper's and axum's documentation.
+//! Server and client are in one runtime with two workers, and talk over sockets of the loopback device, on up to 16
+//! connections. What is expected is hyper's and axum's documentation.
 
 mod limit;
 
@@ -29,14 +28,14 @@ use warmcore_runtime::http::{self, Executor, ServeStats};
 use warmcore_runtime::{Handle, JoinHandle, spawn, yield_now};
 use warmcore_tenant::Tenant;
 
-/// Time enough to end; not reached.
+/// A time limit that is not reached.
 const LONG: Duration = Duration::from_secs(3600);
 
 const SHORT: Duration = Duration::from_millis(20);
 
 type Pool = Client<HttpConnector, Empty<Bytes>>;
 
-/// A pooling client whose connections are tasks of this runtime.
+/// A client with a pool of connections, each of which is a task of this runtime.
 fn pool() -> Pool {
     Client::builder(Executor::current()).build_http()
 }
@@ -54,7 +53,7 @@ async fn fetch(client: &Pool, at: SocketAddr, path: &str) -> (StatusCode, String
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// An application that answers, fails, panics and waits.
+/// An application with handlers that answer, fail, panic and wait.
 fn app() -> Router {
     Router::new()
         .route("/hello/{name}", get(|Path(name): Path<String>| async move { format!("hello {name}") }))
@@ -68,7 +67,7 @@ fn app() -> Router {
         .route("/panic", get(|| async { panic!("cold") as &'static str }))
 }
 
-/// Serves until it is told to end.
+/// Serves until the returned sender is used.
 fn serve(
     listener: TcpListener,
     app: Router,
@@ -173,7 +172,7 @@ fn connections_begin_on_every_worker() {
         let (listener, at) = listen().await;
         let app = Router::new().route("/", get(|| async { format!("{:?}", std::thread::current().id()) }));
         let (server, end) = serve(listener, app, LONG);
-        // All stay open, or the next one would find their worker empty again.
+        // All connections stay open, or each would find its worker without tasks again.
         let mut open = Vec::new();
         let mut threads = std::collections::BTreeSet::new();
         for _ in 0..16 {
@@ -297,7 +296,7 @@ fn a_connection_is_its_tenants() {
         let given = given.lock().unwrap();
         assert_eq!(given.len(), 8);
         assert!(given.iter().all(|(port, name)| name == tenants[usize::from(port % 2)].name()));
-        // Whoever polled in a tenant is one of its users.
+        // A thread that polled inside a tenant is one of its users.
         let used = given.iter().map(|(port, _)| &tenants[usize::from(port % 2)]);
         assert!({ used }.all(|tenant| tenant.stats().users > 0), "{tenants:?}");
     });
@@ -314,7 +313,7 @@ fn a_handler_that_panics_costs_its_connection_only() {
             let lost = pool().get(format!("http://{at}/panic").parse().unwrap()).await;
             assert!(lost.is_err(), "its connection is gone");
         }
-        // A connection of its own, alive all the time.
+        // A second connection, open all the time.
         assert_eq!(fetch(&other, at, "/hello/after").await.1, "hello after");
         drop(other);
         end.send(()).unwrap();
@@ -338,7 +337,7 @@ fn a_handler_that_panics_costs_its_http2_stream_only() {
     });
 }
 
-/// A request that waits in its handler until it is let go.
+/// A handler that waits until the test lets it go on.
 fn gated() -> (Router, Arc<Notify>, Arc<Notify>) {
     let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tells, waits) = (arrived.clone(), go.clone());
@@ -363,9 +362,9 @@ fn shutting_down_lets_a_request_finish_and_closes_idle_connections() {
         let busy = spawn(async move { fetch(&pool(), at, "/gated").await });
         arrived.notified().await;
         end.send(()).unwrap();
-        // The idle one hears the end.
+        // The idle connection is closed.
         while idle.read(&mut buffer).await.unwrap_or(0) > 0 {}
-        // Nobody is accepted any more: who tries is refused, or hears nothing.
+        // The server accepts no more: a connection is refused, or gets no answer.
         assert!(!server.is_finished());
         assert!(!busy.is_finished());
         go.notify_one();
@@ -422,14 +421,14 @@ fn dropping_the_server_leaves_its_connections_be() {
 }
 
 #[test]
-fn configure_says_more_about_the_protocol() {
+fn configure_sets_up_the_protocol() {
     as_task(2, async {
         let (listener, at) = listen().await;
         let server = http::serve(listener, app()).configure(|builder| _ = builder.http1().keep_alive(false));
         let server = spawn(server.run());
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(b"GET /hello/you HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
-        // To its end, which comes after one answer.
+        // Up to the end of the connection, which comes after one answer.
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("hello you"), "{answer}");

@@ -1,7 +1,7 @@
-//! Ends: runtimes that are dropped in tasks, and builders that are refused.
+//! The ends of runtimes: dropped in tasks, and builders that fail.
 //!
-//! Model.   A runtime's end waits for its polls. Two that are dropped in each other's polls would wait for each other.
-//! Number.  One worker each.
+//! The end of a runtime waits for its polls; two runtimes that are dropped in polls of each other must not wait for each
+//! other. Each runtime has one worker.
 
 mod limit;
 
@@ -14,17 +14,18 @@ fn runtime() -> Runtime {
     Runtime::builder().worker_threads(1).build().unwrap()
 }
 
-/// Where a runtime is dropped.
+/// The place where a runtime is dropped.
 #[derive(Clone, Copy)]
 enum Where {
     Poll,
     BlockInPlace,
     SpawnBlocking,
-    /// In a task that tokio spawned, which runs inside a worker's driver.
+    /// In a task of `tokio::spawn`, which runs inside a worker's driver.
     Foreign,
 }
 
-/// `one` is dropped in a task of `other` and `other` in a task of `one`, both at the same moment. Says when both are.
+/// Drops `one` in a task of `other` and `other` in a task of `one`, at the same moment. The receiver gets a message when
+/// each drop has returned.
 fn drop_crosswise(place: Where) -> Receiver<()> {
     let (one, other) = (runtime(), runtime());
     let (begin, (done, is_done)) = (Arc::new(Barrier::new(2)), channel());

@@ -1,4 +1,4 @@
-//! Which runtime a thread is in, where several are one in the other.
+//! Which runtime a thread is in, if it entered several.
 
 use std::time::Duration;
 use warmcore_runtime::{Handle, Runtime, block_in_place, spawn};
@@ -27,7 +27,7 @@ fn name_of(handle: &Handle) -> String {
 }
 
 #[test]
-fn who_enters_another_runtime_on_a_worker_spawns_there() {
+fn a_task_that_enters_another_runtime_spawns_there() {
     let (inner, outer) = (runtime("inner"), runtime("outer"));
     let handle = inner.handle();
     let task = outer.spawn(async move {
@@ -40,7 +40,7 @@ fn who_enters_another_runtime_on_a_worker_spawns_there() {
 }
 
 #[test]
-fn a_call_without_a_runtime_says_what_is_here_and_what_to_do() {
+fn a_call_outside_a_runtime_panics_with_advice() {
     let told = |act: fn()| {
         let panic = std::panic::catch_unwind(act).expect_err("there is no runtime");
         panic.downcast_ref::<String>().expect("a panic has a text").clone()
@@ -63,7 +63,7 @@ fn thread_name() -> String {
 }
 
 #[test]
-fn who_blocks_in_place_inside_another_is_back_in_its_own_after() {
+fn a_task_that_blocks_in_place_inside_another_runtime_returns_to_its_own() {
     let (inner, outer) = (runtime("inner"), runtime("outer"));
     let handle = inner.handle();
     let task = outer.spawn(async move {

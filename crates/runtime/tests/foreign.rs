@@ -1,5 +1,5 @@
-//! Tasks of `tokio::spawn` that keep one worker busy while another idles are told once; other loads are not, and what
-//! looks for them ends. The subscriber is the whole process's: no other test here may be told of.
+//! Tasks of `tokio::spawn` that keep one worker busy while another idles are reported once, and other loads are not. The
+//! subscriber is the whole process's, so no other test may be in this file.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 use tracing::{Level, Metadata};
 use warmcore_runtime::Runtime;
 
-/// What was told, with its fields.
+/// The reported events, with their fields.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A test that waits longer has failed.
+/// A test that takes longer has failed.
 const HANG: Duration = Duration::from_secs(60);
 
 struct Warnings;
@@ -49,7 +49,7 @@ fn compute(for_us: u64) {
     feature = "counted-clock",
     ignore = "by that clock ten looks a second are one in millions of polls"
 )]
-fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_others_are_not() {
+fn only_foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_reported_and_once() {
     listen(Warnings);
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     let runtime = || Runtime::builder().worker_threads(2).name("busy").observe(false).build().unwrap();
@@ -83,7 +83,7 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
     ours.into_iter().for_each(|task| quiet.block_on(task).unwrap());
     drop(quiet);
 
-    // With a wait of the driver between their polls, and without any.
+    // With a wait of the driver between polls, and without.
     for pause in [Some(Duration::from_micros(100)), None] {
         IS_OVER.store(false, Relaxed);
         TOLD.lock().unwrap().clear();
@@ -108,7 +108,7 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
             assert!(began.elapsed() < HANG, "pause {pause:?}: nothing was told");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // As long again, and it isn't repeated.
+        // The warning is not repeated in the same time.
         std::thread::sleep(began.elapsed());
         IS_OVER.store(true, Relaxed);
         busy.block_on(work).unwrap();
@@ -128,7 +128,7 @@ fn foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_told_once_and_
 fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
     let runtime = Runtime::builder().worker_threads(2).name("waits").observe(false).build().unwrap();
     let began = Instant::now();
-    // Some on each worker.
+    // Until each worker has some.
     while runtime.metrics().workers.iter().any(|worker| worker.foreign_tasks == 0) {
         let tasks: Vec<_> = (0..8)
             .map(|_| {
@@ -141,7 +141,7 @@ fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
         tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
         assert!(began.elapsed() < HANG, "one worker spawned all");
     }
-    // Until no worker wakes for longer than the time between two looks.
+    // Until no worker wakes for longer than the time between two checks.
     let parks = || runtime.metrics().total().parks;
     let mut before = parks();
     loop {

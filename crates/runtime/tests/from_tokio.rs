@@ -1,9 +1,8 @@
-//! From tokio: what is different here, a test for each line of `docs/from-tokio.md`.
+//! Differences from tokio: a test for each line of `docs/from-tokio.md`.
 //!
-//! Model.   The page names a test per line, and `each_line_has_its_test_and_each_test_its_line` holds the two
-//!          together. A test shows what happens here and, where that is short, what tokio does.
-//! Number.  One worker where order matters, two where tasks move.
-//! Source.  tokio's documentation.
+//! The page names a test for each line; `each_line_has_its_test_and_each_test_its_line` checks that both agree. A test
+//! shows what happens here and, where that is short, what tokio does. It has one worker where order matters, and two where
+//! tasks move.
 
 mod common;
 mod limit;
@@ -26,7 +25,7 @@ use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, scope, spawn,
 
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Never reached.
+/// A time limit that is not reached.
 const LONG: Duration = Duration::from_secs(3600);
 
 const PAGE: &str = include_str!("../../../docs/from-tokio.md");
@@ -40,7 +39,7 @@ fn each_line_has_its_test_and_each_test_its_line() {
     let name = |line: &str| line["fn ".len()..].trim_end_matches("() {").to_owned();
     let mut tests: Vec<_> = after.map(|(_, line)| line).filter(is_test).map(name).collect();
     tests.retain(|test| test != "each_line_has_its_test_and_each_test_its_line");
-    // The last cell of each row of a table: a test's name, between back quotes.
+    // The last cell of a table's row is a test's name in backticks.
     let rows = PAGE.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
     let cells = rows.map(|row| row.trim_end_matches(" |").rsplit(" | ").next().unwrap());
     let mut lines: Vec<_> = cells.filter(|cell| *cell != "test").map(|c| c.trim_matches('`')).collect();
@@ -50,7 +49,7 @@ fn each_line_has_its_test_and_each_test_its_line() {
     assert_eq!(lines, tests, "left: lines of docs/from-tokio.md; right: tests here");
 }
 
-/// A runtime with its own main thread is made by hand.
+/// Tokio's attribute makes a runtime of tokio's, so ours is built by hand.
 #[test]
 fn main_makes_a_runtime() {
     fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,17 +70,17 @@ fn a_runtime_lives_inside_tokios_main() {
             let ours = Runtime::builder().worker_threads(2).build().unwrap();
             let here = tokio::spawn(async { 1 });
             let there = ours.spawn(async { time::sleep(SHORT).await });
-            // Each awaits tasks of the other.
+            // Each runtime awaits tasks of the other.
             there.await.unwrap();
             let both = ours.spawn(async { here.await.unwrap() + 1 });
             assert_eq!(tokio::spawn(both).await.unwrap().unwrap(), 2);
-            // Tokio's own may not be dropped here.
+            // A runtime of tokio's may not be dropped here.
             drop(ours);
         });
     });
 }
 
-/// How many tasks each worker's driver has of those that tokio spawned.
+/// Tasks of `tokio::spawn` on each worker's driver, sorted.
 fn foreign_tasks() -> Vec<usize> {
     let mut counts: Vec<_> = Handle::current().metrics().workers.iter().map(|w| w.foreign_tasks).collect();
     counts.sort();
@@ -111,8 +110,8 @@ fn join_set_spawns_by_tokio_unless_each_task_spawns_here() {
         }
         assert_eq!(foreign_tasks(), [0, 10]);
         assert_eq!(set.join_all().await.into_iter().sum::<i32>(), 45);
-        // The set keeps a small task that waits; the work itself goes where there is room. It isn't aborted with
-        // the set: that takes an `AbortHandle`.
+        // The set keeps a small task that waits; the work itself may run on any worker. Aborting the set does not abort the
+        // work; an `AbortHandle` does.
         let mut set = JoinSet::new();
         for i in 0..10 {
             let work = spawn(async move { i });
@@ -137,7 +136,7 @@ fn a_local_set_works_in_block_on_and_not_in_a_task() {
             shared.get()
         }));
         assert_eq!(heard, 7);
-        // A set is not `Send`, so no task can own one; and without one there is nobody to spawn on.
+        // A `LocalSet` is not `Send`, so no task can own one, and without one `spawn_local` panics.
         let task = runtime.spawn(async { drop(spawn_local(async {})) });
         assert!(runtime.block_on(task).unwrap_err().is_panic());
     });
@@ -184,7 +183,7 @@ fn what_is_started_from_a_pinned_worker_is_pinned_like_it() {
         let cpus = || thread::spawn(|| available_parallelism().unwrap().get()).join().unwrap();
         let pinned = Runtime::builder().pin(true).build().unwrap();
         assert_eq!(pinned.block_on(pinned.spawn(async move { cpus() })).unwrap(), 1);
-        // As it was before `block_in_place` handed the worker on, or where workers are not pinned.
+        // The CPUs as before the worker was handed off, or as where workers are not pinned.
         let freed = pinned.spawn(async move { block_in_place(cpus) });
         assert_eq!(pinned.block_on(freed).unwrap(), everywhere.get());
         let free = Runtime::builder().pin(false).build().unwrap();
@@ -208,7 +207,7 @@ fn tokios_block_in_place_just_calls() {
 
 #[test]
 fn what_tokio_refuses_names_what_to_call_here() {
-    /// What the task's error says.
+    /// The text of the task's error.
     fn error_of(future: impl Future<Output = ()> + Send + 'static) -> String {
         as_task(1, async { spawn(future).await.unwrap_err().to_string() })
     }
@@ -223,7 +222,7 @@ fn what_tokio_refuses_names_what_to_call_here() {
             "inside Runtime::enter",
         ),
     ];
-    // In what `tokio::spawn` started, as its error says it where a task of ours unwraps that.
+    // The text of the error of a task of `tokio::spawn`, in a task of ours that unwraps it.
     fn error_of_tokios(act: impl FnOnce() + Send + 'static) -> String {
         error_of(async { tokio::spawn(async { act() }).await.unwrap() })
     }
@@ -291,7 +290,7 @@ fn tokios_budget_makes_tasks_of_ours_yield_too() {
 }
 
 #[test]
-fn yield_now_is_how_a_task_lets_others_run() {
+fn yield_now_lets_other_tasks_run() {
     as_task(1, async {
         let ran = Arc::new(AtomicBool::new(false));
         for yields in [0, 1] {
@@ -370,7 +369,7 @@ fn select_join_and_try_join_are_unchanged() {
     });
 }
 
-/// The CPUs of the first worker and of the last.
+/// The CPUs of the first and the last worker.
 fn ends_of(runtime: &Runtime) -> [Placement; 2] {
     let workers = runtime.metrics().workers;
     [workers[0].cpu, workers[workers.len() - 1].cpu].map(Placement::cpu)
@@ -382,7 +381,7 @@ fn a_timer_stays_on_the_driver_where_it_was_made() {
         let [here, there] = ends_of(runtime);
         let made = runtime.task_builder().placement(here).spawn(async { (Box::pin(time::sleep(SHORT)),) });
         let (sleep,) = runtime.block_on(made).unwrap();
-        // Rung from there, heard here.
+        // The timer of one worker wakes a task of the other.
         runtime.block_on(runtime.task_builder().placement(there).spawn(sleep)).unwrap();
     });
 }
@@ -406,7 +405,7 @@ fn a_socket_stays_on_the_driver_where_it_was_made_until_it_is_taken_over() {
         let asked = runtime.task_builder().placement(there).spawn(async move {
             for is_taken_over in [false, true] {
                 if is_taken_over {
-                    // From here on this worker drives it: what `http::serve` does with each connection.
+                    // Registers the socket with this worker's driver, as `http::serve` does with each connection.
                     one = TcpStream::from_std(one.into_std().unwrap()).unwrap();
                 }
                 for i in 0..10 {
@@ -433,7 +432,7 @@ fn dropping_a_join_handle_leaves_the_task_alone() {
 }
 
 #[test]
-fn abort_drops_the_future_and_the_error_says_is_cancelled() {
+fn abort_drops_the_future_and_the_error_is_cancelled() {
     as_task(2, async {
         struct Dropped(Arc<AtomicBool>);
         impl Drop for Dropped {
@@ -449,10 +448,10 @@ fn abort_drops_the_future_and_the_error_says_is_cancelled() {
         });
         yield_now().await;
         waits.abort();
-        // Who hears of the end finds the future gone.
+        // When the handle is ready the future is dropped.
         assert!(waits.await.unwrap_err().is_cancelled());
         assert!(is_dropped.load(SeqCst));
-        // One that has ended stays ended.
+        // Aborting a task that has ended does nothing.
         let ended = spawn(async { 7 });
         while !ended.is_finished() {
             yield_now().await;
@@ -463,7 +462,7 @@ fn abort_drops_the_future_and_the_error_says_is_cancelled() {
 }
 
 #[test]
-fn a_panic_is_told_to_who_joins_and_to_nobody_else() {
+fn a_panic_is_returned_by_the_join_handle_alone() {
     with_workers(1, |runtime| {
         let panics = runtime.spawn(async { panic!("cold") });
         let error = runtime.block_on(panics).unwrap_err();
@@ -489,7 +488,7 @@ fn a_panic_while_an_output_is_dropped_costs_nothing_else() {
 }
 
 #[test]
-fn no_order_is_promised_and_nobody_starves() {
+fn no_order_is_promised_and_no_task_starves() {
     as_task(1, async {
         let order = Arc::new(Mutex::new(Vec::new()));
         let tasks: Vec<_> = (0..4)
@@ -504,7 +503,7 @@ fn no_order_is_promised_and_nobody_starves() {
         let mut order = order.lock().unwrap().clone();
         order.sort();
         assert_eq!(order, [0, 1, 2, 3]);
-        // Two that wake each other for ever let a third one in.
+        // Two tasks that wake each other for ever let a third one run.
         let (ping, pong) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let talk = |hear: Arc<Notify>, say: Arc<Notify>| async move {
             loop {
@@ -535,7 +534,7 @@ fn a_task_may_be_polled_by_another_thread_each_time_and_is_at_home_on_one() {
         });
         let threads = runtime.block_on(task).unwrap();
         let moves = threads.windows(2).filter(|pair| pair[0] != pair[1]).count();
-        // Alone on two workers it has no reason to; a worker that is held up by others on the machine is one.
+        // A task alone on two workers has no reason to move, unless its worker is preempted by other processes.
         assert!(moves < 50, "{moves} moves in 100 polls");
     });
 }
@@ -568,7 +567,7 @@ fn shutdown_ends_tasks_then_workers_then_what_tokio_spawned() {
         let handle = runtime.handle();
         drop(runtime);
         assert_eq!(*order.lock().unwrap(), ["ours", "tokio's"]);
-        // Afterwards a task ends before it begins.
+        // After the shutdown a task is cancelled before its first poll.
         let late = handle.spawn(async { 7 });
         let tokios = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert!(tokios.block_on(late).unwrap_err().is_cancelled());
@@ -589,14 +588,14 @@ fn dropping_a_runtime_waits_for_polls_and_not_for_spawn_blocking() {
             _ = blocking.await;
         }));
         has_begun.recv().unwrap();
-        // Returns, though the closure still waits for us.
+        // Returns, though the closure still waits for the test.
         drop(runtime);
         let _ = go.send(());
     });
 }
 
 #[test]
-fn shutdown_says_whether_all_ended_in_time() {
+fn shutdown_timeout_returns_whether_all_ended_in_time() {
     ends(|| {
         let runtime = Runtime::builder().worker_threads(1).build().unwrap();
         drop(runtime.spawn(pending::<()>()));
@@ -606,7 +605,7 @@ fn shutdown_says_whether_all_ended_in_time() {
         let (go, wait) = mpsc::channel::<()>();
         drop(runtime.spawn(async move {
             begin.send(()).unwrap();
-            // A poll that never gives up control can't be ended by anybody.
+            // A poll that does not return can't be ended.
             let _ = wait.recv();
         }));
         has_begun.recv().unwrap();
@@ -640,7 +639,7 @@ fn block_on_panics_on_a_worker_and_tokios_handle_blocks_it() {
     as_task(2, async {
         let ours = spawn(async { Handle::current().block_on(async {}) }).await;
         assert!(ours.unwrap_err().is_panic());
-        // Tokio sees no runtime of its own at work here, and does as told: the worker is in a long poll.
+        // Tokio does not see that this is a worker, and blocks: the worker is in a long poll.
         assert_eq!(tokio::runtime::Handle::current().block_on(async { 7 }), 7);
         assert_eq!(block_in_place(|| Handle::current().block_on(async { 7 })), 7);
     });
@@ -667,17 +666,17 @@ fn enter_gives_a_guard_and_with_context_takes_a_closure() {
 
 #[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 #[test]
-fn a_long_poll_is_seen_and_told() {
+fn a_long_poll_is_detected_and_counted() {
     with_workers(2, |runtime| {
         let handle = runtime.handle();
         let hog = runtime.spawn(async move {
             let began = Instant::now();
-            // Another worker looks, and finds this one stuck.
+            // Another worker checks, and finds this one stuck.
             while !handle.metrics().workers.iter().any(|worker| worker.is_stuck) {
                 if began.elapsed() > HANGS_AFTER / 2 {
                     return false;
                 }
-                // So that somebody is awake to look.
+                // So that a worker is awake to check.
                 thread::sleep(SHORT);
             }
             true

@@ -1,8 +1,7 @@
-//! HTTP server: what clients that are slow, silent or many do to `http::serve`, with real sockets.
+//! `http::serve` with clients that are slow, silent or many, over real sockets.
 //!
-//! Model.   A server with bounds of a tenth of a second, so that a bound that does not hold is a test that hangs, and
-//!          no test measures a time.
-//! Number.  Two workers.
+//! The server's bounds are a tenth of a second. If a bound does not hold, the test hangs; no test measures a time. There
+//! are two workers.
 
 mod limit;
 
@@ -30,15 +29,15 @@ use warmcore_runtime::{Handle, Runtime, spawn};
 use warmcore_topo::{Llc, Topology};
 use warmcore_types::LlcId;
 
-/// A bound that clients exceed.
+/// A bound that the clients exceed.
 const SHORT: Duration = Duration::from_millis(100);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// An empty frame of settings, as every client of HTTP/2 begins with.
+/// An empty frame of settings, the first frame of each HTTP/2 client.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// A ping of HTTP/2.
+/// A ping frame of HTTP/2.
 const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n";
@@ -63,12 +62,12 @@ async fn serve(head: Duration, idle: Duration) -> SocketAddr {
 /// Reads until the server closes the connection.
 async fn read_to_the_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
-    // Closed while bytes of ours were not read: the kernel says so, and that is an end too.
+    // If bytes of ours were not read, the kernel reports a reset, which is an end too.
     let _ = stream.read_to_end(&mut all).await;
     all
 }
 
-/// An answer of HTTP/1 with this body.
+/// Reads an HTTP/1 answer with this body.
 async fn read_answer(stream: &mut TcpStream, body: &str) {
     let mut answer = Vec::new();
     while !answer.ends_with(body.as_bytes()) {
@@ -107,7 +106,7 @@ fn a_head_that_comes_byte_by_byte_is_cut() {
         let at = serve(SHORT, Duration::MAX).await;
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-        // For ever, were it not closed.
+        // Endless, unless the server closes the connection.
         while stream.write_all(b"x: y\r\n").await.is_ok() {
             tokio::time::sleep(SHORT / 20).await;
         }
@@ -123,7 +122,7 @@ fn a_connection_that_idles_is_closed_with_http1_and_http2() {
         read_answer(&mut stream, "warm").await;
         assert!(read_to_the_end(&mut stream).await.is_empty());
 
-        // A request and its answer, then pings.
+        // A request with its answer, then pings.
         let (mut send, connection) = {
             let stream = hyper_util::rt::TokioIo::new(TcpStream::connect(at).await.unwrap());
             let builder = hyper::client::conn::http2::Builder::new(Executor::current());
@@ -133,20 +132,20 @@ fn a_connection_that_idles_is_closed_with_http1_and_http2() {
         let request = hyper::Request::get(format!("http://{at}/")).body(Empty::new()).unwrap();
         let answer = send.send_request(request).await.unwrap().into_body().collect().await.unwrap();
         assert_eq!(answer.to_bytes(), "warm");
-        // `send` is kept: it is the server that ends it.
+        // `send` is kept, so that only the server can end the connection.
         let _ = connection.await.unwrap();
         assert!(send.is_closed());
     });
 }
 
-/// 4 MiB.
+/// A body of 4 MiB.
 const BIG: usize = 4 << 20;
 
-/// What is read or written at a time, and the pause after it: a body takes longer than the bound and a second's grace.
+/// Bytes read or written at a time, and the pause after them: a body takes longer than the bound plus one second.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(36);
 
-/// A body of [`BIG`] that comes piece by piece.
+/// A body of [`BIG`] bytes that comes piece by piece.
 struct Slow {
     left: usize,
     pause: Pin<Box<tokio::time::Sleep>>,
@@ -170,11 +169,11 @@ impl Body for Slow {
     }
 }
 
-/// The handler's answer is a body in one piece, which hyper takes at once; and it answers at once, while the request's
-/// body still comes, which a task of its own reads.
+/// The answer's body is in one piece, which hyper takes at once. The handler answers before the request's body has come,
+/// which another task reads.
 #[test]
 fn an_answer_that_is_read_slowly_and_a_request_that_is_answered_early_are_not_cut_with_http2() {
-    // Longer than a busy machine lets either side stand still.
+    // Longer than a busy machine stops either side.
     const IDLE: Duration = Duration::from_secs(5);
     as_task(2, async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -232,7 +231,7 @@ fn a_client_of_http2_that_reads_nothing_of_its_answer_is_cut() {
         let connection = spawn(connection);
         let request = hyper::Request::get(format!("http://{at}/big")).body(Empty::new()).unwrap();
         let unread = send.send_request(request).await.unwrap();
-        // `send` and the answer are kept: it is the server that ends it.
+        // `send` and the answer are kept, so that only the server can end the connection.
         let _ = connection.await.unwrap();
         drop((send, unread));
     });
@@ -259,7 +258,7 @@ fn pings_do_not_keep_a_connection_without_requests() {
 #[test]
 fn a_request_under_way_is_not_cut_by_the_bounds() {
     as_task(2, async {
-        // Five times over, were it to apply. A bound on heads would cut a client that is slow to begin.
+        // The idle bound passes five times. A bound on heads would disconnect a client that begins late.
         let at = serve(Duration::MAX, SHORT).await;
         let slow = (0..4).map(|i| {
             spawn(async move {
@@ -280,11 +279,11 @@ fn a_request_under_way_is_not_cut_by_the_bounds() {
     });
 }
 
-/// Says what it is told to, then what a real listener says.
+/// A listener that first returns scripted results, then those of a real listener.
 struct Scripted {
     errors: VecDeque<io::Error>,
     listener: TcpListener,
-    /// How often it was waited for, and how often it was asked without waiting.
+    /// Calls of `accept` and of `try_accept`.
     calls: Arc<[AtomicUsize; 2]>,
 }
 
@@ -323,7 +322,7 @@ impl Listener for Scripted {
     }
 }
 
-/// Asks over a connection of its own, on a thread that is in no runtime.
+/// Sends a request on a connection of its own, from a thread outside of any runtime.
 fn ask(at: SocketAddr) -> String {
     let mut stream = StdStream::connect(at).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
@@ -338,7 +337,7 @@ fn no_error_of_accept_ends_the_server() {
         let at = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();
-            // Of one connection, a thousand times: 100 s, were there a pause after each. And of the process.
+            // A thousand errors of one connection each, which would take 100 s with a pause after each, and errors of the process.
             let of_connections =
                 [libc::ECONNABORTED, libc::EPROTO, libc::EPERM, libc::ENETDOWN, libc::EHOSTUNREACH];
             let many = of_connections.into_iter().cycle().take(1000);
@@ -379,7 +378,7 @@ fn connections_that_wait_are_accepted_in_batches() {
         let (at, calls, waiting) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();
-            // They wait in the kernel before anything accepts.
+            // They wait in the kernel until the server accepts.
             let waiting: Vec<StdStream> = (0..MANY).map(|_| StdStream::connect(at).unwrap()).collect();
             let (listener, calls) = Scripted::new(listener, []);
             spawn(http::serve(listener, app()).run());
@@ -397,7 +396,7 @@ fn connections_that_wait_are_accepted_in_batches() {
     });
 }
 
-/// This machine, as if each core had a last-level cache of its own.
+/// This machine with a last-level cache for each core.
 fn llc_per_core() -> Topology {
     let mut machine = Topology::this_machine().unwrap();
     let mut sets: Vec<_> = machine.cores.iter().map(|core| core.cpus.clone()).collect();
@@ -411,7 +410,7 @@ fn llc_per_core() -> Topology {
     machine
 }
 
-/// A listener per last-level cache, and how many connections each accepted.
+/// A listener for each last-level cache, and how many connections each accepted.
 struct Counting {
     listener: PerLlc,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -459,7 +458,7 @@ fn bind_gives_each_llc_a_socket_and_all_are_served() {
             let listener = http::bind("127.0.0.1:0").unwrap();
             assert_eq!(listener.sockets(), llcs);
             let at = listener.local_addr().unwrap();
-            // As the docs say: with several sockets another program of this user's may bind the port too.
+            // As documented: with several sockets, another program of this user may bind the port too.
             let again = http::bind(at).map(drop).map_err(|error| error.kind());
             assert_eq!(again, if llcs > 1 { Ok(()) } else { Err(io::ErrorKind::AddrInUse) });
             let parts = Arc::new(Mutex::new(Vec::new()));
@@ -474,7 +473,7 @@ fn bind_gives_each_llc_a_socket_and_all_are_served() {
             end.send(()).unwrap();
             let ended = server.await.unwrap();
             assert_eq!((ended.connections, ended.aborted), (MANY as u64, 0));
-            // The kernel's hash leaves a socket of two without any of 64 connections once in 2^63 times.
+            // By the kernel's hash, one of two sockets gets none of 64 connections once in 2^63 runs.
             let parts = parts.lock().unwrap().clone();
             let busy = parts.iter().filter(|accepted| **accepted > 0).count();
             assert_eq!((parts.len(), parts.iter().sum()), (llcs, MANY));
@@ -504,14 +503,14 @@ fn where_workers_share_a_cache_bind_makes_one_socket_that_is_this_programs_alone
 fn a_server_whose_descriptors_ran_out_serves_again_when_some_are_free() {
     const VARIABLE: &str = "WARMCORE_TEST_FEW_DESCRIPTORS";
     const NAME: &str = "a_server_whose_descriptors_ran_out_serves_again_when_some_are_free";
-    /// More than the server may have.
+    /// More connections than the server may have descriptors.
     const MANY: usize = 200;
     if std::env::var_os(VARIABLE).is_some() {
         let runtime = Runtime::builder().worker_threads(2).build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let limit = libc::rlimit { rlim_cur: 100, rlim_max: 100 };
-            // SAFETY: reads the struct.
+            // SAFETY: the call only reads the struct.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             println!("at {}", listener.local_addr().unwrap());
             http::serve(listener, app()).run().await;
@@ -526,7 +525,7 @@ fn a_server_whose_descriptors_ran_out_serves_again_when_some_are_free() {
         let at = said.map_while(Result::ok).find_map(|line| Some(line.split_once("at 127.")?.1.to_owned()));
         let at: SocketAddr = format!("127.{}", at.unwrap()).parse().unwrap();
         for _ in 0..2 {
-            // The kernel takes them all; the server gets as far as it may.
+            // The kernel accepts them all; the server gets as far as its descriptors reach.
             let mut all: Vec<StdStream> = (0..MANY).map(|_| StdStream::connect(at).unwrap()).collect();
             let first = &mut all[0];
             first.write_all(REQUEST).unwrap();

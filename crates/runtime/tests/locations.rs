@@ -1,4 +1,4 @@
-//! Where a panic says that it happened: in the line that called what it must not, not in this crate.
+//! A panic because of misuse reports the line of the caller, not a line in this crate.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, set_hook};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ fn place_of(act: impl FnOnce()) -> String {
 }
 
 #[test]
-fn a_misuse_is_told_where_it_is() {
+fn a_misuse_panics_at_the_line_of_its_caller() {
     set_hook(Box::new(|info| {
         let place = info.location().map_or("nowhere", Location::file);
         PLACES.lock().unwrap().push(place.to_owned());

@@ -1,8 +1,7 @@
-//! A lost driver: a waker that panics inside a worker's driver ends the process, and the process says why.
+//! A waker that panics inside a worker's driver ends the process, with a message that says why.
 //!
-//! Model.   tokio drops its epoll and its timers where a panic unwinds through them, and every task of that worker that
-//!          waits for one would wait for ever. The test runs itself again as a child, and looks at how that ended.
-//! Number.  Two workers.
+//! Tokio drops its epoll instance and its timers when a panic unwinds through them, and every task of that worker that
+//! waits for one would wait for ever. The test runs itself as a child process and looks at its end. There are two workers.
 
 mod limit;
 
@@ -17,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use warmcore_runtime::Runtime;
 
-/// Set in the child: which of the tests it is to run.
+/// Set in the child: the test that it runs.
 const CHILD: &str = "WARMCORE_TEST_LOST_DRIVER";
 
 struct BadWaker;
@@ -28,7 +27,7 @@ impl Wake for BadWaker {
     }
 }
 
-/// Runs one test of this file in a process of its own; what it wrote, and which signal ended it.
+/// Runs one test of this file in a child process. Returns what it wrote, and the signal that ended it.
 fn as_child(test: &str) -> (String, Option<i32>) {
     let me = std::env::current_exe().unwrap();
     let mut child = Command::new(me);
@@ -38,14 +37,14 @@ fn as_child(test: &str) -> (String, Option<i32>) {
     while child.try_wait().unwrap().is_none() && began.elapsed() < HANGS_AFTER {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // One that hangs is ended, and then it was another signal.
+    // A child that hangs is killed, which is another signal.
     let _ = child.kill();
     let output = child.wait_with_output().unwrap();
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.signal())
 }
 
-/// In the child: something on the driver will call the waker. Another task waits for a timer of the same driver all
-/// the while; without a driver it would hang.
+/// In the child: something on the driver calls the waker. Another task waits for a timer of the same driver, and would
+/// hang without a driver.
 fn wait_with(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
     let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let waits = runtime.spawn(async move {

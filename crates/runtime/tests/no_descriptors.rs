@@ -1,9 +1,9 @@
-//! No descriptors: a server that a client has left without any goes on accepting, and its tenants begin.
+//! A server that a client has left without descriptors goes on accepting, and its tenants begin.
 //!
-//! Model.   The process opens all files that it may, but for as many as one connection takes. A limit is the whole
-//!          process's, so this test is alone in its file.
-//! Number.  Two workers; 8 connections, one at a time, and each is a new tenant's.
-//! Source.  accept(2), EMFILE.
+//! The process opens all files that it may, except for those that one connection needs. The limit is the whole process's,
+//! so this is the only test in its file. There are two workers and 8 connections, one at a time, each with a new tenant.
+//!
+//! Source: accept(2), EMFILE.
 
 #![cfg(target_os = "linux")]
 
@@ -25,23 +25,23 @@ use warmcore_tenant::Tenant;
 
 const ROUNDS: usize = 8;
 
-/// So many files may be open; the test opens those that the runtime does not.
+/// Most open files of the process; the test opens those that the runtime does not.
 const FILES_MAX: u64 = 128;
 
 fn lower_the_limit() {
     let limit = libc::rlimit { rlim_cur: FILES_MAX, rlim_max: FILES_MAX };
-    // SAFETY: reads the struct during the call.
+    // SAFETY: the call reads the struct.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
-/// Files until there are no more to be had.
+/// Opens files until the limit is reached.
 fn take_all() -> Vec<File> {
     let files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(files.len() > 2, "{} of {FILES_MAX} files were left", files.len());
     files
 }
 
-/// Asks on a connection of its own; waits for the answer, however long it takes.
+/// Sends a request on a connection of its own, and waits for the answer without a limit.
 fn ask(at: SocketAddr) -> String {
     let mut stream = TcpStream::connect(at).expect("a descriptor that was left for this");
     stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
@@ -53,13 +53,13 @@ fn ask(at: SocketAddr) -> String {
 #[test]
 fn a_server_without_descriptors_accepts_again() {
     let (answers, ended) = with_workers(2, |runtime| {
-        // As servers have some: how many slots per-CPU data has is known from here on.
+        // Servers have counters, so the number of slots of per-CPU data is fixed from here on.
         let connections = Arc::new(Counter::new());
         let (end, ends) = oneshot::channel::<()>();
         let tenants = Arc::new(Mutex::new(Vec::new()));
         let (known, counted) = (tenants.clone(), Arc::new(AtomicUsize::new(0)));
         let counter = connections.clone();
-        // One connection is one tenant, made where it is accepted.
+        // Each connection has a tenant, made where it is accepted.
         let tenant_of = move |_: &SocketAddr| {
             counter.add(1);
             let tenant = Tenant::builder().name("client").build();
@@ -70,7 +70,7 @@ fn a_server_without_descriptors_accepts_again() {
             "/",
             get(async move || {
                 let counted = counted.clone();
-                // A second tenant, made by what serves.
+                // The handler makes another tenant.
                 let tenant = Tenant::builder().build();
                 spawn_in(&tenant, async move { counted.fetch_add(1, SeqCst) }).await.unwrap().to_string()
             }),
@@ -85,7 +85,7 @@ fn a_server_without_descriptors_accepts_again() {
         let mut answers = Vec::new();
         for _ in 0..ROUNDS {
             let mut files = take_all();
-            // For the client's end and for the server's: from the moment of the accept on there is none.
+            // For both ends of the connection: after the accept no descriptor is left.
             files.truncate(files.len() - 2);
             answers.push(ask(at));
         }

@@ -1,4 +1,4 @@
-//! The observer where the process may open no more files. Alone in its process: the limit is the process's.
+//! The observer in a process that may open no more files. The limit is the process's, so this is its only test.
 #![cfg(target_os = "linux")]
 
 use std::io::Read;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use warmcore_runtime::Runtime;
 use warmcore_runtime::observe::{self, Observable};
 
-/// A test that waits longer has failed.
+/// A test that takes longer has failed.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A socket that is not connected yet: to connect it needs no descriptor.
+/// A socket that is not connected yet; connecting it needs no descriptor.
 fn socket() -> OwnedFd {
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     assert!(fd >= 0);
-    // SAFETY: new, and nothing else owns it.
+    // SAFETY: the descriptor is new, and owned by nothing else.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -29,7 +29,7 @@ fn connect(socket: OwnedFd, to: &Observable) -> UnixStream {
         *to = *from as libc::c_char;
     }
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the descriptor is ours, and the address is read during the call.
+    // SAFETY: the descriptor is open, and the address is read during the call.
     let done = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     let stream = UnixStream::from(socket);
@@ -43,10 +43,10 @@ fn read(mut stream: UnixStream) -> String {
     text
 }
 
-/// The number of open files that the process may have; gives the old one.
+/// Sets the number of open files that the process may have, and returns the old one.
 fn limit(files: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it is written, and read, during the calls.
+    // SAFETY: the struct is written and read during the calls only.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         let old = std::mem::replace(&mut limit.rlim_cur, files);
@@ -58,7 +58,7 @@ fn limit(files: libc::rlim_t) -> libc::rlim_t {
 #[test]
 fn the_observer_answers_again_when_there_are_descriptors_again_and_ends_without() {
     let folder = tempfile::tempdir().unwrap();
-    // SAFETY: this is the process's only test, and no other thread of it reads the environment now.
+    // SAFETY: this is the process's only test, and no other thread reads the environment now.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.path()) };
     let runtime = Runtime::builder().worker_threads(1).observe(true).build().unwrap();
     let ours = |one: &Observable| one.pid == std::process::id();
@@ -66,7 +66,7 @@ fn the_observer_answers_again_when_there_are_descriptors_again_and_ends_without(
     assert!(one.path.starts_with(folder.path()), "{}", one.path.display());
     let sockets = [socket(), socket(), socket()];
     let before = limit(0);
-    // Some kernels give the thread that waits in `accept` its descriptor beforehand: the first client is answered.
+    // Some kernels reserve the descriptor for a thread that waits in `accept`, so the first client is answered.
     let mut streams = sockets.into_iter().map(|socket| connect(socket, &one));
     let (first, second) = (streams.next().unwrap(), streams.next().unwrap());
     second.set_nonblocking(true).unwrap();
@@ -80,7 +80,7 @@ fn the_observer_answers_again_when_there_are_descriptors_again_and_ends_without(
     assert!(read(first).ends_with("}\n") && read(second).ends_with("}\n"));
     assert!(one.ask().unwrap().ends_with("}\n"));
 
-    // Its end needs none either.
+    // Ending the observer needs no descriptor either.
     let third = streams.next().unwrap();
     assert!(read(third).ends_with("}\n"));
     limit(0);

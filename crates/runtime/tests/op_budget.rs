@@ -1,6 +1,6 @@
-//! The budget of operations: tokio's, for tasks of ours.
+//! Tokio's budget of operations in tasks of ours.
 //!
-//! One worker each: a loop that never yields hangs the test.
+//! Each test has one worker, so that a loop that never yields hangs the test.
 
 mod common;
 mod limit;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::task::coop::has_budget_remaining;
 use warmcore_runtime::{block_in_place, spawn, yield_now};
 
-/// Two tasks in turn, neither of which ever wakes itself.
+/// Two tasks that wake each other, and never themselves.
 #[derive(Default)]
 struct Turns {
     whose: AtomicUsize,
@@ -39,7 +39,7 @@ impl Turns {
 }
 
 #[test]
-fn a_loop_over_a_channel_that_is_never_empty_lets_others_run() {
+fn a_loop_over_a_channel_that_is_never_empty_lets_other_tasks_run() {
     as_task(1, async {
         let has_run = Arc::new(AtomicBool::new(false));
         let runs = has_run.clone();
@@ -60,7 +60,7 @@ fn each_poll_has_a_budget_of_its_own() {
     as_task(1, async {
         let (say, mut hear) = tokio::sync::mpsc::unbounded_channel();
         for _ in 0..50 {
-            // 100 messages and the end of a poll: together the polls do many times the budget.
+            // 100 messages and the end of a poll: the polls together use the budget many times.
             let polls = polls_of(async {
                 for i in 0..100 {
                     say.send(i).unwrap();
@@ -73,9 +73,9 @@ fn each_poll_has_a_budget_of_its_own() {
     });
 }
 
-/// What two tasks do in a poll is more than one budget, and each poll of one comes after a poll of the other.
+/// The operations of two tasks in a poll exceed one budget, and polls of the two alternate.
 #[test]
-fn a_poll_that_others_left_no_budget_is_stopped_once_and_not_again_and_again() {
+fn a_poll_that_begins_without_budget_is_stopped_once_only() {
     const TURNS: u32 = 200;
     as_task(1, async {
         let turns = Arc::new(Turns::default());
@@ -108,8 +108,8 @@ fn a_poll_that_others_left_no_budget_is_stopped_once_and_not_again_and_again() {
     });
 }
 
-/// What is asked once, by a waker that nothing hears, takes `Pending` for an empty channel: the poll before it has used
-/// the budget up to the last operation, and did not wake itself.
+/// Code that asks once, with a waker that wakes no task, takes `Pending` for an empty channel. The poll before it has used
+/// the budget up to the last operation, and its task did not wake itself.
 #[test]
 fn a_poll_after_one_that_used_the_budget_up_finds_what_is_ready() {
     const TURNS: usize = 64;

@@ -1,8 +1,7 @@
-//! Order: which of the tasks that wait at a busy worker an idle worker takes first.
+//! The order in which an idle worker steals the tasks that wait at a busy worker.
 //!
-//! Model.   Eight tasks are at home on the first worker, which wakes them one after the other and then does not come
-//!          back from its poll until all have run. The second worker comes free only when all eight wait.
-//! Number.  Two workers; the order in which eight tasks ran.
+//! Eight tasks belong to the first of two workers. A task there wakes them one after the other and does not return from
+//! its poll until all have run. The second worker becomes idle when all eight wait.
 
 mod limit;
 
@@ -22,7 +21,7 @@ fn spin_until(is_done: impl Fn() -> bool) {
     }
 }
 
-/// The order in which an idle worker runs what waits at a busy one.
+/// The order in which an idle worker runs the tasks that wait at a busy one.
 fn order_under(policy: PolicyKind) -> Vec<usize> {
     limit::ends(move || {
         let runtime = Runtime::builder().worker_threads(2).policy(policy).build().unwrap();
@@ -51,7 +50,7 @@ fn order_under(policy: PolicyKind) -> Vec<usize> {
                         goes.await.unwrap();
                         order.lock().unwrap().push(number);
                     }));
-                    // It runs here once, as the other worker is busy: this worker is its home.
+                    // The task runs here once, because the other worker is busy: this becomes its previous worker.
                     has_run_here.await.unwrap();
                     tasks.push(go);
                 }

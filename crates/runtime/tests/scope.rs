@@ -68,7 +68,7 @@ fn a_jobs_panic_is_the_scopes_once_all_have_ended() {
 /// What panics in the scope's own closure comes first, and a job's panic besides ends there, also one that panics when
 /// it is dropped.
 #[test]
-fn of_two_panics_the_scopes_own_is_told() {
+fn of_two_panics_the_scopes_own_is_raised() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -116,7 +116,7 @@ fn a_task_may_wait_for_a_scope_and_its_worker_goes_on() {
 }
 
 #[test]
-fn outside_a_runtime_it_says_so() {
+fn outside_a_runtime_scope_panics() {
     let panic = catch_unwind(|| scope(|_| ())).unwrap_err();
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("no runtime here")));
 }

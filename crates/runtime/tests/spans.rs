@@ -33,7 +33,7 @@ impl Hear for Spans {
 }
 
 #[test]
-fn a_task_is_in_a_span_of_its_name_and_tenant_where_somebody_listens_and_in_none_before() {
+fn a_task_is_in_a_span_of_its_name_and_tenant_if_a_subscriber_listens() {
     let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let tenant = Tenant::builder().name("gold").build();
     let run = || {

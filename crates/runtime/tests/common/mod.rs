@@ -1,7 +1,7 @@
-//! Common: what several test files use.
+//! Common: helpers of several test files.
 //!
-//! Model.   `polls_of` counts polls. `listen` makes a subscriber of `tracing` the whole process's: a test file that uses it
-//!          has no test that another test's events would disturb.
+//! `listen` sets the process's subscriber of `tracing`: a file that uses it must have no test whose events would disturb
+//! another.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Polls a future to its end, and counts how often.
+/// Polls a future to its end, and returns the number of polls.
 pub async fn polls_of(future: impl Future<Output = ()>) -> u32 {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -28,7 +28,7 @@ pub async fn polls_of(future: impl Future<Output = ()>) -> u32 {
     polls
 }
 
-/// Work that takes the same number of instructions each time.
+/// Work with the same number of instructions each time.
 pub fn work(steps: u64) {
     let mut x = steps;
     for _ in 0..steps {
@@ -37,7 +37,7 @@ pub fn work(steps: u64) {
     black_box(x);
 }
 
-/// Steps that take about a microsecond here.
+/// Steps of [`work`] that take about a microsecond on this machine.
 pub fn steps_per_us() -> u64 {
     static STEPS: OnceLock<u64> = OnceLock::new();
     *STEPS.get_or_init(|| {
@@ -50,28 +50,28 @@ pub fn steps_per_us() -> u64 {
     })
 }
 
-/// What a test hears of `tracing`.
+/// What a test records of `tracing`.
 pub trait Hear: Send + Sync + 'static {
-    /// Whether it wants events or spans of this place.
+    /// Whether it records events or spans of this callsite.
     fn wants(&self, of: &Metadata<'_>) -> bool;
 
-    /// An event, with its fields.
+    /// Called for an event, with its fields as text.
     fn event(&self, _text: String) {}
 
-    /// A new span, with its fields.
+    /// Called for a new span, with its fields as text.
     fn span(&self, _id: u64, _span: &Attributes<'_>, _text: String) {}
 
-    /// A span was entered.
+    /// Called when a span is entered.
     fn enter(&self, _id: u64) {}
 }
 
-/// From now on `hear` hears what the process says.
+/// Makes `hear` the process's subscriber.
 pub fn listen(hear: impl Hear) {
     let listener = Listener { hear, made: AtomicU64::new(0) };
     tracing::subscriber::set_global_default(listener).expect("one listener a process");
 }
 
-/// What `act` says on this thread, `hear` hears.
+/// Makes `hear` this thread's subscriber while `act` runs.
 pub fn heard<R>(hear: impl Hear, act: impl FnOnce() -> R) -> R {
     let listener = Listener { hear, made: AtomicU64::new(0) };
     tracing::subscriber::with_default(listener, act)
@@ -79,11 +79,11 @@ pub fn heard<R>(hear: impl Hear, act: impl FnOnce() -> R) -> R {
 
 struct Listener<H> {
     hear: H,
-    /// Spans so far.
+    /// Number of spans made.
     made: AtomicU64,
 }
 
-/// Writes fields one behind the other.
+/// Writes fields one after the other.
 struct Text(String);
 
 impl Visit for Text {

@@ -1,8 +1,7 @@
-//! Limit: a test that hangs fails, and says so.
+//! Limit: fails a test that hangs.
 //!
-//! Model.   The test runs on a thread of its own; who waits for it gives up.
-//! Number.  60 s: what is tested takes milliseconds, on a machine that others may be using.
-//! Writers. None.
+//! The test runs on its own thread, and the thread that waits for it gives up after 60 s. The tests take milliseconds, but
+//! other processes may use the machine.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -12,10 +11,10 @@ use std::thread;
 use std::time::Duration;
 use warmcore_runtime::Runtime;
 
-/// After so long a test hangs.
+/// Time after which a test has failed.
 pub const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// Calls `test` with a runtime of so many workers.
+/// Calls `test` with a runtime that has this many workers.
 #[track_caller]
 pub fn with_workers<R: Send + 'static>(
     workers: usize,
@@ -27,7 +26,7 @@ pub fn with_workers<R: Send + 'static>(
     })
 }
 
-/// Runs a future as a task of a runtime of so many workers.
+/// Runs a future as a task of a runtime that has this many workers.
 #[track_caller]
 pub fn as_task<F>(workers: usize, future: F) -> F::Output
 where
@@ -37,7 +36,7 @@ where
     with_workers(workers, |runtime| runtime.block_on(runtime.spawn(future)).expect("a task that ends"))
 }
 
-/// Calls `test` and waits for it, but not for ever.
+/// Calls `test` and waits until it returns or [`HANGS_AFTER`] has passed.
 #[track_caller]
 pub fn ends<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, is_done) = channel();
