@@ -1,17 +1,15 @@
-//! Blocks: taking and returning 64 bytes, with a free list, a pool or an allocator.
+//! Blocks of 64 bytes, taken and given back: from a free list, a pool or an allocator.
 //!
-//! Warmcore's free list and the pools store `Box<[u64; 8]>`; an allocator returns 64 bytes. All start warm. Each thread
-//! returns the blocks that it took, so no variant's path for blocks of another thread is measured.
+//! Warmcore's free list and the pools keep `Box<[u64; 8]>`; an allocator gives 64 bytes. All start warm. Each thread gives back
+//! what it took, so no path for blocks that were freed on another thread is measured. The floor is a load and two stores; a
+//! malloc with thread caches takes 2 to 5 ns.
 //!
-//! The floor is a load and two stores; a malloc with thread caches takes 2 to 5 ns.
-//!
-//! Notes on what differs. An allocator finds the size class at each call, and would serve any
-//! size; it is called through `GlobalAlloc`, as by `Box`, so those that can are told the size when
-//! freeing. jemalloc runs without its background threads, tcmalloc without
-//! `process_background_actions`: both return memory to the system later, in no block's path.
-//! tcmalloc keeps per-thread caches here, since glibc has registered the thread's area for
-//! restartable sequences and tcmalloc wants one of its own; `tcmalloc.rs` gives it that.
-//! The pools' guards give back on drop, and a reset, where there is one, does nothing.
+//! # Differences
+//! An allocator finds the size class at each call, and would serve any size. It is called through `GlobalAlloc`, as `Box` does,
+//! so an allocator that can use the size when freeing gets it. jemalloc runs without its background threads, tcmalloc without
+//! `process_background_actions`: both return memory to the system later, not while a block is freed. tcmalloc keeps per-thread
+//! caches here, since glibc has registered the thread's area for restartable sequences and tcmalloc wants one of its own;
+//! `tcmalloc.rs` gives it that. The pools' guards give back on drop, and a reset, if there is one, does nothing.
 
 use crate::{rows, tcmalloc};
 use lockfree_object_pool::LinearObjectPool;
@@ -27,7 +25,7 @@ use warmcore_bench::{CaseCtx, percpu};
 use warmcore_percpu::FreeList;
 use warmcore_results::Row;
 
-/// As large as the objects that are freed and wanted again: a small request, a node of a tree.
+/// The size of objects that are typically freed and allocated again: a small request, a node of a tree.
 type Content = [u64; 8];
 type Block = Box<Content>;
 const LAYOUT: Layout = Layout::new::<Content>();
@@ -35,22 +33,22 @@ const LAYOUT: Layout = Layout::new::<Content>();
 /// Blocks of a batch.
 const BATCH: usize = 32;
 
-/// What a pool starts with: a batch for each of two threads.
+/// How many blocks a pool starts with: a batch for each of two threads.
 const FILL: usize = 2 * BATCH;
 
 fn block() -> Block {
     Box::new([0; 8])
 }
 
-/// Makes a variant that runs `blocks(n)`, which takes and returns `n` blocks. With `two`, another CPU does the same at
-/// the same time, with the same list, pool or allocator.
+/// A variant whose `blocks(n)` takes and gives back `n` blocks; with `two`, another CPU does the same with the same list, pool
+/// or allocator.
 fn variant<'a>(name: &str, two: bool, blocks: impl Fn(u64) + Sync + Copy + 'a) -> Variant<'a> {
     const SOME: u64 = 8 * BATCH as u64;
     let beside = move || {
         blocks(SOME);
         SOME
     };
-    // mimalloc's first block takes a millisecond: enough for one to pass for a slice.
+    // mimalloc's first block takes a millisecond, which is as long as a slice.
     blocks(SOME);
     let variant = Variant::new(name, blocks);
     if two { variant.beside(beside) } else { variant }
@@ -60,8 +58,8 @@ fn variant<'a>(name: &str, two: bool, blocks: impl Fn(u64) + Sync + Copy + 'a) -
 pub fn malloc_pair<'a>(name: &str, two: bool, heap: &'a (impl GlobalAlloc + Sync)) -> Variant<'a> {
     variant(name, two, move |n| {
         for _ in 0..n {
-            // SAFETY: the layout has a size; the block goes back with the same layout. No
-            // allocator here is out of 64 bytes; jemalloc would object to the null.
+            // SAFETY: the layout's size is not 0; the block is freed with the same layout. No allocator fails to give 64
+            // bytes here; a null would make jemalloc fail.
             unsafe {
                 let block = black_box(heap.alloc(LAYOUT));
                 heap.dealloc(block, LAYOUT);
@@ -74,7 +72,7 @@ pub fn malloc_pair<'a>(name: &str, two: bool, heap: &'a (impl GlobalAlloc + Sync
 pub fn malloc_batch<'a>(name: &str, two: bool, heap: &'a (impl GlobalAlloc + Sync)) -> Variant<'a> {
     variant(name, two, move |n| {
         for _ in 0..n.div_ceil(BATCH as u64) {
-            // SAFETY: as in `malloc_pair`; each block goes back once.
+            // SAFETY: as in `malloc_pair`; each block is freed once.
             unsafe {
                 let blocks: [*mut u8; BATCH] = std::array::from_fn(|_| heap.alloc(LAYOUT));
                 black_box(blocks).into_iter().for_each(|block| heap.dealloc(block, LAYOUT));
@@ -83,7 +81,7 @@ pub fn malloc_batch<'a>(name: &str, two: bool, heap: &'a (impl GlobalAlloc + Syn
     })
 }
 
-/// Ours and the pools of a case.
+/// Warmcore's free list and the pools of a case.
 struct Pools {
     ours: FreeList<Block>,
     lock_free: LinearObjectPool<Block>,

@@ -1,16 +1,16 @@
 //! Budgets: bytes charged to a limit and given back, beside DataFusion's memory pools and `governor`.
 //!
-//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A DataFusion pool has one limit, and a
-//! reservation per thread, as DataFusion has one per partition. Warmcore's pool behind the same trait is a variant too. The
-//! limits are never reached, so a refusal is an error. Both threads use the same account, pool or limiter.
+//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A pool has one limit and a reservation for
+//! each thread, as DataFusion makes one for each partition; Warmcore is there too, behind the same trait. No variant comes near
+//! its limit; a refusal is an error. Both threads use the same account, pool or limiter.
 //!
-//! A pool costs at least three locked operations per pair, two of them for the reservation. DataFusion's default also takes
-//! a lock and looks up its consumer.
+//! A pool takes at least three locked operations for a pair, two of them for the reservation. DataFusion's default also takes a
+//! lock and looks up its consumer.
 //!
-//! Notes on what differs. A pair is a charge and an uncharge. `governor` limits a rate: time gives back,
-//! and its pair is one call; it counts in cells, a nanosecond each at its fastest, and a cell is 512
-//! bytes here. DataFusion's default is what `RuntimeEnvBuilder::with_memory_limit` makes: a greedy pool
-//! in one that tracks the five largest consumers.
+//! # Differences
+//! A pair is a charge and an uncharge. `governor` limits a rate: time gives back, and its pair is one call. It counts in cells, of
+//! at least a nanosecond each, and a cell is 512 bytes here. DataFusion's default is what
+//! `RuntimeEnvBuilder::with_memory_limit` makes: a greedy pool inside one that tracks the five largest consumers.
 
 use crate::rows_over;
 use anyhow::ensure;
@@ -33,24 +33,24 @@ use warmcore_results::{Bound, Row};
 /// DataFusion's default.
 const DEFAULT: &str = "DataFusion Track(Greedy)";
 
-/// The issue asks for this against DataFusion's default, two threads on a ring.
+/// The promised ratio to DataFusion's default, for two threads on a ring.
 const DEFAULT_OVER_RSEQ_MIN: f64 = 15.0;
 
 /// Far more than is ever charged.
 const LIMIT: usize = 1 << 30;
 
-/// What is charged is given back so many charges later.
+/// How many charges later a charge is given back.
 const RING: usize = 64;
 
-/// A hit: always so much.
+/// The bytes of each charge of a hit.
 const HIT: usize = 256;
 
-/// What the partner does before it looks whether it should stop.
+/// How many operations the partner makes before it checks whether it should stop.
 const BATCH: u64 = 4096;
 
-/// Something that is charged and given back, by the one thread that has it.
+/// A limit that one thread charges and gives back to.
 trait Held {
-    /// Whether there was room.
+    /// Whether the charge fit.
     fn charge(&self, n: usize) -> bool;
     fn uncharge(&self, n: usize);
 }
@@ -63,7 +63,7 @@ impl Held for Account {
 
     #[inline(always)]
     fn uncharge(&self, n: usize) {
-        // More than was charged shows in the usage at the end.
+        // An uncharge of more than was charged would show in the usage at the end.
         let _ = Account::uncharge(self, n as u64);
     }
 }
@@ -94,7 +94,7 @@ impl Held for DefaultDirectRateLimiter {
     fn uncharge(&self, _: usize) {}
 }
 
-/// By tenant, of which there is one.
+/// Keyed by tenant, of which there is one.
 impl Held for DefaultKeyedRateLimiter<u64> {
     #[inline(always)]
     fn charge(&self, n: usize) -> bool {
@@ -116,7 +116,7 @@ fn sizes() -> Vec<usize> {
     (0..1024).map(|_| 64 + (random() % 4033) as usize).collect()
 }
 
-/// What a case does.
+/// The operation of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// A charge, given back at once.
@@ -126,7 +126,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Does it `n` times; how many were refused.
+    /// Performs it `n` times, and returns how many charges were refused.
     #[inline(always)]
     fn run(self, n: u64, sizes: &[usize], held: &impl Held) -> u64 {
         let mut refused = 0;
@@ -154,7 +154,7 @@ impl Work {
     }
 }
 
-/// A tenant's account, three levels deep, and all above it.
+/// A tenant's account, three levels deep, and the accounts above it.
 fn tenant(kind: StockKind) -> [Account; 3] {
     let server = Account::root("server").kind(kind).limit(4 * LIMIT as u64).build();
     let group = server.child("group").limit(2 * LIMIT as u64).build();
@@ -162,12 +162,12 @@ fn tenant(kind: StockKind) -> [Account; 3] {
     [tenant, group, server]
 }
 
-/// What ours is called.
+/// The name of Warmcore's variant.
 fn name(kind: StockKind) -> String {
     format!("warmcore {kind}")
 }
 
-/// Ours where its sections run, and the portable one.
+/// Warmcore with restartable sequences, if they run here, and the portable kind.
 fn kinds() -> Vec<StockKind> {
     let rseq = (default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
     rseq.into_iter().chain([StockKind::Atomic]).collect()
@@ -194,7 +194,7 @@ pub fn case(ctx: &CaseCtx, work: Work, two: bool) -> anyhow::Result<Option<Vec<R
             Arc::new(BudgetPool::fair(adapted[0].child("fair").limit(LIMIT as u64).build())),
         ),
     ];
-    // Each on its own lines: partitions have theirs in boxes far apart.
+    // Each reservation on its own cache lines: those of DataFusion's partitions are in boxes far apart.
     let reservation = |pool| Padded::new(MemoryConsumer::new("peers").with_can_spill(true).register(pool));
     let reservations: Vec<[Padded<MemoryReservation>; 2]> =
         pools.iter().map(|(_, pool)| [reservation(pool), reservation(pool)]).collect();
@@ -251,7 +251,7 @@ fn variant<'a, H: Held + Sync>(
     })
 }
 
-/// Times, and all ratios over ours: the promise first, if there is one.
+/// Times, and all ratios to Warmcore's: the promise first, if there is one.
 fn rows(measured: &Measured, ours: &str, promised: bool) -> Vec<Row> {
     let mut rows = rows_over(measured, ours);
     if promised {

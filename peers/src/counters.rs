@@ -1,10 +1,10 @@
 //! Counters: adding one, on one CPU and with a second one that adds to the same counter.
 //!
-//! Model.   Each peer's handle is made once and kept, as its docs advise: no label is looked up
-//!          and no name is hashed. Afterwards every counter must have counted what was asked.
-//! Number.  A locked add without contention is 7 cycles on Zen 4, 18 on Zen 5; with a second CPU
-//!          on the same line 20 to 100 ns. A thread's own word is a cycle or two.
-//! Writers. both threads; `Asked` once a slice or once per 256 adds.
+//! Each peer's handle is made once and kept, as its documentation advises: no label is looked up and no name is hashed. At the end
+//! every counter must have counted all adds. `Asked` is written once a slice, or once per 256 adds.
+//!
+//! A locked add without contention takes 7 cycles on Zen 4 and 18 on Zen 5; with a second CPU on the same line it takes 20 to 100
+//! ns. A thread's own word takes a cycle or two.
 
 use crate::rows;
 use anyhow::ensure;
@@ -22,13 +22,13 @@ use warmcore_line::Padded;
 use warmcore_percpu::Counter;
 use warmcore_results::Row;
 
-/// How many adds the partner does before it looks whether it should stop, and how many a local
-/// prometheus counter keeps to itself.
+/// How many adds the partner makes before it checks whether it should stop, and how many a local prometheus counter keeps
+/// before it is flushed.
 const BATCH: u64 = 256;
 
 const NAME: &str = "peers_adds";
 
-/// What the threads' own counters below are flushed into.
+/// The counter into which the threads' own counters are flushed.
 static SHARED: LazyLock<IntCounter> =
     LazyLock::new(|| IntCounter::new("peers_local_adds", "adds").expect("the name is a good one"));
 
@@ -42,9 +42,9 @@ struct Counters {
     atomic: Padded<AtomicU64>,
     hytra: TrAdder<u64>,
     contatori: Unsigned,
-    /// Shared by all threads, as it is used everywhere.
+    /// Shared by all threads, which is the usual way.
     prometheus: IntCounter,
-    /// What `SHARED` had before the case.
+    /// The value of `SHARED` before the case.
     shared_began: u64,
     client: ClientCounter,
     metrics: metrics::Counter,
@@ -53,7 +53,7 @@ struct Counters {
 
 impl Counters {
     fn new() -> Self {
-        // The usual recorder, without a server: that only reads.
+        // The usual recorder, without its server, which only reads.
         let recorder = PrometheusBuilder::new().build_recorder();
         Self {
             ours: Counter::new(),
@@ -68,7 +68,7 @@ impl Counters {
         }
     }
 
-    /// The variants; each counts in its `asked` what it was asked for.
+    /// The variants; each counts in `asked` how many adds it was asked to make.
     fn variants<'a>(&'a self, asked: &'a Asked, two: bool) -> Vec<Variant<'a>> {
         fn variant<'a>(
             name: &str,
@@ -92,8 +92,8 @@ impl Counters {
             variant("hytra", &asked[2], two, || self.hytra.inc(1)),
             variant("contatori", &asked[3], two, || self.contatori.add(1)),
             variant("prometheus", &asked[4], two, || self.prometheus.inc()),
-            // A counter per thread, flushed by hand. A read of `SHARED` misses up to 256 adds of each thread, and the
-            // unflushed adds of a thread that has ended. The crate's auto-flush flushes by time instead of by number.
+            // A thread's own counter, flushed explicitly: `SHARED` lacks up to 256 adds of each thread, and for ever those of
+            // a thread that ends without a flush. The crate's auto-flush does the same by time instead of by number.
             variant("prometheus local, flushed per 256", &asked[5], two, || {
                 LOCAL.with(|local| {
                     local.inc();
@@ -101,17 +101,17 @@ impl Counters {
                         local.flush();
                     }
                 });
-                // Not an atomic: the loop could keep it in a register.
+                // Not an atomic, so the compiler could otherwise keep it in a register.
                 compiler_fence(SeqCst);
             }),
             variant("prometheus-client", &asked[6], two, || _ = self.client.inc()),
-            // A virtual call, whatever the recorder is; in this one two atomics, the value and a
-            // generation by which it forgets idle metrics.
+            // A virtual call with any recorder; this one has two atomics, the value and a generation by which it drops idle
+            // metrics.
             variant("metrics", &asked[7], two, || self.metrics.increment(1)),
         ]
     }
 
-    /// Checks that each counter has counted all its adds. A variant that has not is an error.
+    /// Whether each variant counted what it was asked for. The times of one that did not are not used.
     fn check(&self, asked: &Asked) -> anyhow::Result<()> {
         LOCAL.with(LocalIntCounter::flush);
         let CounterValue::Unsigned(contatori) = self.contatori.value() else {
@@ -137,7 +137,7 @@ impl Counters {
     }
 }
 
-/// What each variant was asked for.
+/// How many adds each variant was asked to make.
 type Asked = [Padded<AtomicU64>; 8];
 
 /// `peers.counter.add`, and with a partner `peers.counter.add.2threads`.

@@ -1,11 +1,13 @@
-//! Peers: Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
+//! Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
 //!
-//! Model.   The cases of `warmcore bench percpu` and `bench budget` with other variants, measured by the
-//!          same code; the JSON joins a report's folder as `peers.json`. Ours runs in each case, in the
-//!          same process and the same rounds, so a ratio never leaves a case.
-//! Number.  Six cases of 8 variants, four of 10, two of 2: about 25 s; 8 s with `--quick`. To build it
-//!          takes a quarter of an hour on one core, much of it C, C++ and Arrow.
-//! Source.  `README.md` lists the peers; `Cargo.toml` says why each is there.
+//! The cases of `warmcore bench percpu` and `bench budget` with other variants, measured by the same code; the JSON goes to a
+//! report's folder as `peers.json`. Warmcore runs in each case, in the same process and the same rounds, so each ratio is within
+//! one case.
+//!
+//! Six cases of 8 variants, four of 10 and two of 2 take about 25 s; 8 s with `--quick`. Building takes a quarter of an hour on
+//! one core, much of it C, C++ and Arrow.
+//!
+//! `README.md` lists the peers; `Cargo.toml` has the reason for each.
 
 mod blocks;
 mod budget;
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 fn command(args: &Args) -> anyhow::Result<()> {
-    // A forced backend that isn't there is an error before anything is measured.
+    // A forced backend that is not available is an error before the first measurement.
     warmcore_percpu::try_backend()?;
     warmcore_budget::process::try_default_kind()?;
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
@@ -102,12 +104,12 @@ fn repeat(args: &Args) -> String {
     format!("cargo run --release --manifest-path peers/Cargo.toml --{quick}{case}")
 }
 
-/// Times, and all ratios over ours. No peer is promised to be slower.
+/// Times, and all ratios to Warmcore's. No promise is made about peers.
 fn rows(measured: &Measured) -> Vec<Row> {
     rows_over(measured, &percpu::ours())
 }
 
-/// Times, and all ratios over that variant.
+/// Times, and all ratios to that variant.
 fn rows_over(measured: &Measured, over: &str) -> Vec<Row> {
     let mut rows = measured.times();
     rows.extend(measured.ratios_over(over));

@@ -1,13 +1,15 @@
 //! Tcmalloc with its per-CPU caches, in a process that lets it own the restartable sequences.
 //!
-//! Model.   A thread has one area for restartable sequences. tcmalloc registers its own and
-//!          writes in it what the kernel alone may write; glibc ≥ 2.35 was first. So a child
-//!          process runs with glibc's area switched off and Warmcore on its atomic backend, and
-//!          times tcmalloc beside glibc's malloc. Ours is not in this case: of two owners one
-//!          would lose, and numbers of two processes are not compared.
-//! Number.  On a Zen 4 with kernel 6.18 a pair takes 5.5 ns, against 13 ns with per-thread caches.
-//!          From kernel 6.19 on it may crash: then the case is left out.
-//! Source.  google/tcmalloc `docs/rseq.md`, issues 144 and 292.
+//! A thread has one area for restartable sequences. tcmalloc registers its own, and writes fields that only the kernel may write;
+//! glibc ≥ 2.35 registers one first. So a child process runs with glibc's area switched off and Warmcore on its atomic backend,
+//! and times tcmalloc beside glibc's malloc. Warmcore is not in this case: only one of the two can own the area, and times of two
+//! processes are not compared.
+//!
+//! On a Zen 4 with kernel 6.18 a pair takes 5.5 ns, against 13 ns with per-thread caches. From kernel 6.19 on tcmalloc may crash:
+//! then the case is left out.
+//!
+//! # Source
+//! google/tcmalloc `docs/rseq.md`, issues 144 and 292.
 
 use crate::blocks::{malloc_batch, malloc_pair};
 use std::alloc::System;
@@ -27,7 +29,7 @@ unsafe extern "C" {
     safe fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
 }
 
-/// tcmalloc, with the kind of caches it has in this process.
+/// The name of tcmalloc with the kind of caches that it has in this process.
 pub fn name() -> &'static str {
     if MallocExtension_Internal_GetPerCpuCachesActive() { "tcmalloc per CPU" } else { "tcmalloc per thread" }
 }
@@ -46,7 +48,7 @@ pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     })
 }
 
-/// Measures where tcmalloc is per CPU: here if it is, else in a child, else not at all.
+/// Measures tcmalloc with per-CPU caches: in this process if it has them, else in a child, else not at all.
 fn here_or_in_a_child(
     ctx: &CaseCtx,
     variants: fn() -> Vec<Variant<'static>>,
@@ -77,7 +79,7 @@ fn here_or_in_a_child(
     if !output.status.success() {
         return left_out(ctx, &format!("its process ended with {}: {}", output.status, text.trim()));
     }
-    // What the child left out is its message alone.
+    // If the child left the case out, its output is a message only.
     text.lines().filter(|line| line.contains("left out")).for_each(|line| eprintln!("{line}"));
     let results: Results = serde_json::from_slice(&std::fs::read(file.path())?)?;
     Ok(Some(results.rows))

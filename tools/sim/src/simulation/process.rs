@@ -144,7 +144,7 @@ impl Process {
         self.entries += 1;
         self.used_at[cpu.index()] = now.0;
         let cid = self.cids.enter(at, cpu);
-        assert!(cid.is_some(), "{cpu} runs one task at a time, and its seat is held");
+        assert!(cid.is_some(), "{cpu} runs one task at a time, and its id is in use");
     }
 
     /// A task loses its CPU.
