@@ -1,9 +1,9 @@
-//! Rescue: what waits behind a long poll, or behind a closure that blocks, gets on.
+//! What waits behind a long poll, or behind a closure that blocks, goes on.
 //!
-//! Model.   The poll, or the closure, ends only when the others have got on: a worker that nobody helps hangs the
-//!          test. So the order of events is asserted, and no time.
-//! Number.  Two workers, one of which is stuck; one worker for `block_in_place`, which needs no other.
-//! Source.  README.md of this crate; tokio#4941 has the slot that strands its task behind a long poll.
+//! The poll or the closure ends only when the tasks behind it have gone on: if no worker takes them over, the test hangs.
+//! So the order of events is asserted, and no time. There are two workers, one of which is stuck, or one worker for
+//! `block_in_place`, which needs no second one. README.md, "Notes on parking", has the mechanism; tokio#4941 describes
+//! the LIFO slot that strands its task behind a long poll.
 
 mod limit;
 
@@ -18,12 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time;
 use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task_builder, yield_now};
 
-/// A poll that is long.
+/// Shortest duration of a long poll.
 const HOG: Duration = Duration::from_millis(10);
 
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Computes until `is_done`, and at least for so long; false if that never comes.
+/// Computes until `is_done`, and at least for [`HOG`]. False: `is_done` did not come true in time.
 fn hog_until(is_done: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while began.elapsed() < HOG || !is_done() {
@@ -35,12 +35,12 @@ fn hog_until(is_done: impl Fn() -> bool) -> bool {
     true
 }
 
-/// An echo server and its client, on the driver of the worker that runs this, and as tasks that begin there.
-/// Counts how often something went there and back.
+/// Starts an echo server and its client as tasks, on the driver of the worker that calls this. Returns a counter of round
+/// trips.
 async fn echo_here() -> Arc<AtomicU32> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = listener.local_addr().unwrap();
-    // The kernel connects before anybody accepts.
+    // The kernel accepts the connection before the server does.
     let mut client = TcpStream::connect(to).await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
     let rounds = Arc::new(AtomicU32::new(0));
@@ -53,14 +53,14 @@ async fn echo_here() -> Arc<AtomicU32> {
         let mut byte = [0];
         while client.write_all(&byte).await.is_ok() && client.read_exact(&mut byte).await.is_ok() {
             counted.fetch_add(1, SeqCst);
-            // So that the next round waits for a timer of this driver, too.
+            // So that the next round trip also waits for a timer of this driver.
             time::sleep(SHORT).await;
         }
     }));
     rounds
 }
 
-/// On the first worker's CPU, and nowhere else.
+/// Only the first worker's CPU.
 fn first(runtime: &Runtime) -> Placement {
     Placement::cpu(runtime.metrics().workers[0].cpu)
 }
@@ -84,7 +84,7 @@ fn an_echo_gets_on_while_a_hog_polls_in_a_loop_on_the_worker_that_drives_it() {
     });
 }
 
-/// Whether something was woken.
+/// Whether a waker was woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -94,8 +94,8 @@ impl Wake for Woken {
     }
 }
 
-/// How many long polls, of tasks that end or of such that go on, a worker does whose polls were short until then,
-/// before it asks its driver for a timer. The timer is due after the first, and no other worker is there.
+/// Long polls of a worker whose polls were short until then, before it polls its driver for a timer that is due after the
+/// first of them. `that_end`: each is its task's last poll. There is no other worker.
 fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
     as_task(1, async move {
         for _ in 0..20_000 {
@@ -126,7 +126,7 @@ fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
 
 #[test]
 fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_over() {
-    // One poll of 32 is measured at least; a round of short ones has 512.
+    // One poll of 32 is measured at least; an event interval of short polls has 512.
     for that_end in [true, false] {
         let polls = long_polls_before_the_driver_is_asked(that_end);
         assert!(polls <= 100, "the timer waited for {polls} polls of {SHORT:?}; do they end: {that_end}");
@@ -138,7 +138,7 @@ fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_ov
 fn a_long_poll_that_begins_while_all_sleep_is_watched() {
     with_workers(2, |runtime| {
         for _ in 0..5 {
-            // Long enough for all to fall asleep, which is what makes this hard; if they don't it is easier.
+            // Long enough for all workers to park, which is the hard case; otherwise the test is easier.
             thread::sleep(HOG * 2);
             let hog = runtime.spawn(async {
                 let is_rung = Arc::new(AtomicBool::new(false));
@@ -181,7 +181,7 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
         let is_woken = Arc::new(AtomicBool::new(false));
         let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
         let hog = runtime.task_builder().placement(here).spawn(async move {
-            // Its home is here.
+            // This becomes the task's previous worker.
             drop(spawn(async move {
                 wait.await.unwrap();
                 woken.store(true, SeqCst);
@@ -200,8 +200,8 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
 #[test]
 #[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
-    // It runs inside the driver, which nobody else can serve meanwhile: sockets and timers there do wait. Tasks
-    // that wait for the worker alone must not.
+    // The task runs inside the driver, which no other worker can serve meanwhile: sockets and timers there wait. Tasks that
+    // only wait for the worker must not.
     with_workers(2, |runtime| {
         let here = first(runtime);
         let (go, wait) = tokio::sync::oneshot::channel::<()>();
@@ -209,7 +209,7 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
         let is_woken = Arc::new(AtomicBool::new(false));
         let (woken, hog_sees) = (is_woken.clone(), is_woken.clone());
         let caller = runtime.task_builder().placement(here).spawn(async move {
-            // Its home is here.
+            // This becomes the task's previous worker.
             drop(spawn(async move {
                 wait.await.unwrap();
                 woken.store(true, SeqCst);
@@ -223,7 +223,7 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
             foreign.await.unwrap()
         });
         runtime.block_on(hear).unwrap();
-        // The other one falls asleep, and watches no more: all seem to sleep. If it still watches it is easier.
+        // The other worker parks, and is not the watchdog, because all workers seem to be parked. Otherwise the test is easier.
         thread::sleep(HOG * 5);
         go.send(()).unwrap();
         assert!(runtime.block_on(caller).unwrap(), "a task waited for what tokio spawned");
@@ -232,8 +232,8 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
 
 #[test]
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_without_a_home_up() {
-    // It goes to the shelf, and one worker is called for it: which, is placement's choice. So each of the two has the
-    // long poll once.
+    // The task goes into the injection queue, and placement chooses the worker that is notified. So each of the two workers
+    // has the long poll once.
     with_workers(2, |runtime| {
         for worker in 0..2 {
             let there = Placement::cpu(runtime.metrics().workers[worker].cpu);
@@ -281,7 +281,7 @@ fn what_follows_block_in_place_is_in_the_runtime() {
             let mut sum = 0;
             for i in 0..10 {
                 let n = block_in_place(|| i);
-                // In the same poll, where the thread is no worker's any more.
+                // In the same poll, on a thread that runs no worker any more.
                 assert!(Handle::try_current().is_some());
                 sum += spawn(async move { n }).await.unwrap();
                 sum += tokio::spawn(async move { n }).await.unwrap();
@@ -303,7 +303,7 @@ fn many_block_in_place_at_once() {
                     .map(|_| {
                         let barrier = barrier.clone();
                         runtime.spawn(async move {
-                            // Ends only when all sixteen are there.
+                            // Returns when all sixteen closures have come here.
                             block_in_place(|| barrier.wait().is_leader())
                         })
                     })
@@ -355,7 +355,7 @@ fn a_wake_during_block_in_place_is_not_lost() {
                     return Poll::Ready(());
                 }
                 let waker = cx.waker().clone();
-                // From another thread, while this poll is under way on a thread that is no worker any more.
+                // Woken by another thread, while this poll goes on on a thread that runs no worker any more.
                 block_in_place(|| thread::spawn(move || waker.wake()).join().unwrap());
                 Poll::Pending
             })
@@ -416,7 +416,7 @@ fn a_runtime_that_its_own_task_drops_ends() {
     });
 }
 
-/// The last owner of the runtime is a task of its own.
+/// A task that owns its runtime, as the last owner.
 fn task_that_drops(
     runtime: &Runtime,
     inside: Arc<Runtime>,
@@ -451,7 +451,7 @@ fn a_runtime_that_ends_inside_block_in_place_ends() {
 
 #[test]
 fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
-    // What may run nowhere else can't be rescued, and comes when the hog goes.
+    // A task that may run on this worker alone can't be stolen; it runs after the hog's poll.
     with_workers(2, |runtime| {
         let here = first(runtime);
         let hog = runtime.task_builder().placement(here).spawn(async move {
@@ -469,8 +469,8 @@ fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
     });
 }
 
-/// Blocks `times` times for 30 ms, in a task beside one that is always ready, and waits each time until one more long
-/// poll is counted. Hangs if one is not.
+/// Blocks `times` times for 30 ms in a task, beside a task that is always ready, and waits each time until one more long
+/// poll is counted. Hangs if one is not counted.
 fn each_long_poll_is_counted(workers: usize, times: u64) {
     with_workers(workers, move |runtime| {
         let handle = runtime.handle();

@@ -1,4 +1,4 @@
-//! Jobs that borrow from who waits for them.
+//! Scopes: jobs that borrow from the thread that waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -65,8 +65,8 @@ fn a_jobs_panic_is_the_scopes_once_all_have_ended() {
     assert_eq!(ended.into_inner(), 100);
 }
 
-/// What panics in the scope's own closure comes first, and a job's panic besides ends there, also one that panics when
-/// it is dropped.
+/// The panic of the scope's own closure is raised. A job's panic ends in the scope, even if its payload panics when it is
+/// dropped.
 #[test]
 fn of_two_panics_the_scopes_own_is_raised() {
     struct Bomb;

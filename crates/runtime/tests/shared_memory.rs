@@ -1,8 +1,8 @@
-//! Memory that all tasks of a runtime share is no account's, whichever is current where a task is spawned.
+//! Memory that the runtime's tasks share is charged to no account, whichever account is active where a task is spawned.
 //!
-//! Model.   Tasks of tenants are spawned and awaited in an account's scope, under the charging allocator. What the
-//!          runtime keeps for the next ones (lists of its tasks, tenants, queues) is not the account's.
-//! Number.  3000 tenants with a task each, all at the same time: every list grows several times.
+//! Tasks of tenants are spawned and awaited in the scope of an account, under the charging allocator. What the runtime
+//! keeps for later tasks (lists of tasks and tenants, queues) must not be charged to it. 3000 tenants have a task each at
+//! the same time, so that every list grows several times.
 
 mod limit;
 
@@ -33,7 +33,7 @@ fn run(runtime: &Runtime, tenants: usize) {
 #[test]
 fn what_tasks_leave_behind_is_not_billed() {
     with_workers(2, |runtime| {
-        // What this thread needs once is not the subject.
+        // What this thread allocates once is not tested.
         run(runtime, 1);
         let account = Account::root("spawner").strict().build();
         {

@@ -1,12 +1,12 @@
 //! Equal tasks get equal shares: tasks that do the same work in each poll and yield, on two workers that never idle.
 //!
-//! A share is a task's polls. How long a case runs is counted in CPU time that both workers got, so that other processes
-//! make it take longer, and no more. The band is the one promised, 1.25, times how unevenly the system gave the two
-//! workers their CPUs: while another process has one of the two CPUs half of the time, a task that nothing can move away
-//! from that worker gets half of the polls. On CPUs of their own, and on evenly loaded ones, that factor is 1.
+//! A task's share is its number of polls. A case runs for a given CPU time of both workers, so that other processes only
+//! make it take longer. Largest ÷ smallest must be at most 1.25, as promised, times how unevenly the system gave the two
+//! workers their CPUs: while another process has one of the two CPUs half of the time, a task that can't move away from
+//! that worker gets half of the polls. On free CPUs, and on evenly loaded ones, that factor is 1.
 //!
-//! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations: 40 minutes where each
-//! is within its band at once, up to three times that where they are run again.
+//! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations: 40 minutes if each is
+//! within its band at once, up to three times that if they are run again.
 
 mod common;
 
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_sched::PolicyKind;
 
-/// Largest ÷ smallest, as promised.
+/// Highest ratio of the largest share to the smallest, as promised.
 const BAND: f64 = 1.25;
 
-/// At most this part of all polls follow a move, as promised.
+/// Highest part of the polls that follow a move, as promised.
 const MOVED_MAX: f64 = 0.01;
 
-/// One at a time: each wants both CPUs.
+/// Held by the test that runs, because each needs both CPUs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -50,9 +50,9 @@ struct Case {
 #[derive(Debug)]
 struct Seen {
     polls: Vec<u64>,
-    /// Polls on another worker than the one before.
+    /// Polls on another worker than the task's previous poll.
     moved: f64,
-    /// What the two workers ran, in ns.
+    /// CPU time of each worker, in ns.
     ran: [u64; 2],
 }
 
@@ -61,7 +61,7 @@ impl Seen {
         *self.polls.iter().max().unwrap() as f64 / (*self.polls.iter().min().unwrap()).max(1) as f64
     }
 
-    /// How unevenly the workers got their CPUs.
+    /// The workers' CPU times, larger ÷ smaller.
     fn unevenness(&self) -> f64 {
         self.ran[0].max(self.ran[1]) as f64 / self.ran[0].min(self.ran[1]).max(1) as f64
     }
@@ -75,7 +75,7 @@ async fn spin(mine: Arc<AtomicU64>, steps: u64, stop: Arc<AtomicBool>) {
     }
 }
 
-/// What the workers ran so far: the first number of their `schedstat`, in ns.
+/// CPU time of the workers so far: the first number of their `schedstat`, in ns.
 fn ran(name: &str) -> [u64; 2] {
     let find = |worker: usize| {
         let name = format!("{name}-{worker}");
@@ -85,7 +85,7 @@ fn ran(name: &str) -> [u64; 2] {
         })
     };
     let of = |worker: usize| {
-        // A thread has its name when it has begun to run.
+        // A thread has its name after it has begun to run.
         let began = Instant::now();
         let thread = loop {
             match find(worker) {
@@ -138,11 +138,11 @@ fn run(case: Case, time: Duration) -> Seen {
     Seen { polls, moved, ran: [after[0] - before[0], after[1] - before[1]] }
 }
 
-/// Runs of a case that are outside before it is wrong. Where a case has some 100 polls a task, one burst of another process
-/// that hits one task's polls is a quarter of them; a rule that shares unequally does so each time.
+/// Runs of a case that must all be outside of the band for the case to fail. In a case with some 100 polls a task, one
+/// burst of another process can cost a task a quarter of them; a rule that shares unequally fails in every run.
 const RUNS: usize = 3;
 
-/// What is wrong, if something is: of the last of `RUNS` runs, if all were outside.
+/// What is wrong with the last of [`RUNS`] runs, if all were outside of the band.
 fn judge(case: Case, time: Duration) -> Option<String> {
     let mut wrong = None;
     for _ in 0..RUNS {
@@ -178,7 +178,7 @@ fn an_even_number_of_equal_tasks_gets_equal_shares_in_two_seconds() {
     judge_all(cases, |_| Duration::from_secs(2));
 }
 
-/// With polls so short 4 s are enough to change sides hundreds of times.
+/// Polls are so short that tasks change workers hundreds of times in 4 s.
 #[test]
 fn an_odd_number_of_equal_tasks_takes_turns_to_be_one_more() {
     let case = |tasks, poll_us, from, policy| Case { tasks, poll_us, from, policy };

@@ -1,10 +1,11 @@
-//! Soak: real threads, everything at once, and nothing is lost, run twice at a time, or left behind.
+//! Soak: real threads and all features at once; no task is lost, polled twice at a time, or left behind.
 //!
-//! Model.   Rounds. Each makes a runtime of some policy and some number of workers, and gives it tasks of every
-//!          kind: they yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by
-//!          budgets, are aborted; threads from outside wake some. The process' threads are moved about between the
-//!          CPUs meanwhile. Every task is joined. At the end what the process holds is as at the beginning.
-//! Number.  2 million wakes in some seconds; `WARMCORE_SOAK=1000000000` for a long night.
+//! The test has rounds. Each builds a runtime with some policy and number of workers, and spawns tasks of all kinds: they
+//! yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by budgets, are aborted; threads
+//! outside of the runtime wake some. Meanwhile the process's threads are moved between CPUs. Every task is joined. At the
+//! end the process must have as much memory and as many threads and descriptors as at the begin.
+//!
+//! There are 2 million wakes in some seconds; `WARMCORE_SOAK=1000000000` runs through a night.
 
 #![cfg(target_os = "linux")]
 
@@ -19,13 +20,13 @@ use warmcore_budget::Account;
 use warmcore_runtime::{JoinHandle, PolicyKind, Runtime, block_in_place, yield_now};
 use warmcore_tenant::Tenant;
 
-/// Memory that the process may hold more at the end: what allocators and thread stacks keep.
+/// Growth of resident memory that is allowed, for what allocators and thread stacks keep.
 const RSS_GROWTH_MAX_KIB: u64 = 64 * 1024;
 
 static LIVING: AtomicU64 = AtomicU64::new(0);
 static POLLS: AtomicU64 = AtomicU64::new(0);
 
-/// A future that sees who polls it: one thread at a time.
+/// A future that checks that one thread at a time polls it.
 struct Checked<F> {
     future: Pin<Box<F>>,
     is_polled: AtomicBool,
@@ -61,7 +62,7 @@ impl<F> Drop for Checked<F> {
     }
 }
 
-/// Where tasks wait until somebody rings; a bell that rang is not forgotten.
+/// A bell that tasks wait for. A task that waits after the bell rang does not miss it.
 #[derive(Default)]
 struct Bell(Mutex<(u64, Vec<Waker>)>);
 
@@ -98,7 +99,7 @@ fn rss_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Waits until threads and descriptors are as few as before: what ended may still be on its way out.
+/// Waits until the process has as few threads and descriptors as before, since threads may still be ending.
 fn settle(threads: usize, fds: usize) -> (usize, usize) {
     for _ in 0..500 {
         if count("/proc/self/task") <= threads && count("/proc/self/fd") <= fds {
@@ -109,14 +110,14 @@ fn settle(threads: usize, fds: usize) -> (usize, usize) {
     (count("/proc/self/task"), count("/proc/self/fd"))
 }
 
-/// Whether the process may open so many files.
+/// Whether the process may open this many files.
 fn can_open(files: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one `rlimit`.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur >= files }
 }
 
-/// Moves every thread of the process somewhere else.
+/// Moves every thread of the process to other CPUs.
 fn shake(rng: &mut Rng) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
@@ -125,12 +126,12 @@ fn shake(rng: &mut Rng) {
             continue;
         };
         let mask: u64 = if rng.u64(..3) == 0 { 1 << rng.u64(..cpus.min(64)) } else { u64::MAX };
-        // SAFETY: the kernel reads eight bytes. A thread that is gone, or CPUs that are not there, it refuses.
+        // SAFETY: the kernel reads eight bytes. It returns an error for a thread that has ended and for CPUs that do not exist.
         unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread, 8usize, &raw const mask) };
     }
 }
 
-/// One runtime, from its beginning to its end.
+/// One runtime, from its begin to its end.
 fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
     let mut rng = Rng::with_seed(seed);
     let runtime = Runtime::builder().name("soak").worker_threads(workers).policy(policy).build().unwrap();
@@ -171,7 +172,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
         let task = if i % 3 == 0 { runtime.spawn_in(tenant, future) } else { runtime.spawn(future) };
         tasks.push((kind, task));
     }
-    // From outside: rings as long as anybody may wait for it, and aborts some that wait or run.
+    // A thread that rings while a task may wait for the bell, and aborts some tasks that wait or run.
     let is_shutdown = Arc::new(AtomicBool::new(false));
     let outside = std::thread::spawn({
         let (bell, is_shutdown, mut rng) = (bell.clone(), is_shutdown.clone(), Rng::with_seed(seed ^ 1));
@@ -195,7 +196,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
     }
     is_shutdown.store(true, Relaxed);
     outside.join().unwrap();
-    // Some are left where they wait: the end finds them.
+    // Some tasks are left waiting; the shutdown cancels them.
     for _ in 0..8 {
         let bell = bell.clone();
         drop(runtime.spawn(checked(async move { bell.wait(u64::MAX).await })));
@@ -205,7 +206,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
 
 #[test]
 fn everything_at_once_and_nothing_is_left() {
-    // What is planned is not to fill the screen.
+    // The planned panics must not fill the screen.
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if info.payload_as_str() != Some("as planned") {
@@ -214,7 +215,7 @@ fn everything_at_once_and_nothing_is_left() {
     }));
     let wakes: u64 =
         std::env::var("WARMCORE_SOAK").map_or(2_000_000, |n| n.parse().expect("a number of wakes"));
-    // The first round makes what a process makes once.
+    // The first round allocates what a process allocates once.
     round(2, PolicyKind::Home, 0, 1000);
     let (threads, fds) = (count("/proc/self/task"), count("/proc/self/fd"));
     let (mut rss, mut seed) = (0, 0);
@@ -236,7 +237,7 @@ fn everything_at_once_and_nothing_is_left() {
     assert!(left.0 <= threads && left.1 <= fds, "threads or descriptors are left: {left:?}");
     assert!(rss_after < rss + RSS_GROWTH_MAX_KIB, "{rss} KiB, then {rss_after}");
 
-    // A thousand workers on whatever CPUs there are, where the process may open as many files.
+    // A thousand workers on the CPUs that there are, if the process may open enough files.
     if can_open(8192) {
         for policy in PolicyKind::all() {
             seed += 1;
@@ -245,7 +246,7 @@ fn everything_at_once_and_nothing_is_left() {
         assert_eq!(LIVING.load(Relaxed), 0, "futures are left");
     }
 
-    // Made and dropped, with something to do.
+    // Runtimes that are built and dropped with a task in them.
     for i in 0..1000u64 {
         let runtime = Runtime::builder().worker_threads(1 + i as usize % 3).build().unwrap();
         let task = runtime.spawn(checked(yield_now()));

@@ -1,5 +1,5 @@
-//! Spans: whoever listens to `trace` sees each task's polls under the task's name. The subscriber is the whole
-//! process's, so there is one test here.
+//! Spans: a subscriber at level `trace` sees each task's polls in a span with the task's name. The subscriber is the whole
+//! process's, so this file has one test.
 
 mod common;
 
@@ -11,10 +11,10 @@ use tracing::{Level, Metadata};
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_tenant::Tenant;
 
-/// What was said of each span of tasks, and how often it was entered.
+/// The text of each task's span, and how often the span was entered.
 static SPANS: Mutex<BTreeMap<u64, (String, u32)>> = Mutex::new(BTreeMap::new());
 
-/// Listens to tasks, at `trace`.
+/// Records spans of tasks, at level `trace`.
 struct Spans;
 
 impl Hear for Spans {

@@ -1,12 +1,11 @@
-//! Tenants get a runtime's time as their weights are, whatever their polls take, with budgets and without.
+//! Tenants share a runtime's time by their weights, however long their polls are, with budgets and without.
 //!
-//! Tasks do the same work in each poll, and yield; counted are polls, and nothing is timed. A case runs until the process
-//! has had so much CPU time, so that other processes make it take longer, and no more. The bands are the ones promised.
+//! Tasks do the same work in each poll, and yield; polls are counted, and no time is measured. A case runs for a given CPU
+//! time of the process, so that other processes only make it take longer. The bands are the ones promised.
 //!
-//! Other processes may still be felt: a worker's thread that they keep from its CPU holds what its tenants' tasks have of
-//! a budget. A case that is outside of its band fails at once if the workers had their CPUs for themselves: their CPU time
-//! is nearly the time that went by. Otherwise it runs again, and fails if it is outside [`TRIES`] times: where nothing can
-//! be decided, the test fails.
+//! Other processes can still disturb: a worker's thread that is preempted keeps what its tenants' tasks hold of a budget.
+//! A case outside of its band fails at once if the workers had their CPUs for themselves, that is, if their CPU time is
+//! nearly the time that passed. Otherwise it runs again, and fails if it is outside [`TRIES`] times.
 //!
 //! `cargo test --release -p warmcore-runtime --test weights -- --ignored` runs all combinations, in about a minute.
 #![cfg(target_os = "linux")]
@@ -21,27 +20,27 @@ use warmcore_budget::Account;
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_tenant::Tenant;
 
-/// So often a case is tried that other processes disturb.
+/// Runs of a case that other processes disturb.
 const TRIES: u32 = 5;
 
-/// A case is undisturbed if its workers, which never idle, had so much of the time on their CPUs.
+/// A case is undisturbed if its workers, which never idle, were on their CPUs for this part of the time.
 const ON_CPU_MIN: f64 = 0.95;
 
-/// What a request takes of its tenant's budget, which has room for half of its tasks.
+/// What a request takes of its tenant's budget, which holds the requests of half of its tasks.
 const REQUEST: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
     weights: [u32; 2],
-    /// Of each tenant.
+    /// Tasks of each tenant.
     tasks: usize,
     poll_us: u64,
     workers: usize,
     has_budgets: bool,
 }
 
-/// Counts its polls that work. With a budget each request waits for room, works, lets others have their turn while it has
-/// its room, works again, and gives the room back.
+/// Counts its polls that work. With a budget, each request waits for its units, works, yields while it holds them, works
+/// again, and gives them back.
 async fn spin(polls: Arc<AtomicU64>, steps: u64, account: Option<Account>, stop: Arc<AtomicBool>) {
     let poll = || {
         work(steps);
@@ -60,13 +59,13 @@ async fn spin(polls: Arc<AtomicU64>, steps: u64, account: Option<Account>, stop:
     }
 }
 
-/// The CPU time of this process, in ns.
+/// CPU time of this process, in ns.
 fn used() -> u64 {
     warmcore_sys::clock::process_cpu().0
 }
 
-/// Polls of the first tenant over those of the second, while the workers ran for so long together; and which part of the
-/// time each was on its CPU.
+/// Polls of the first tenant ÷ polls of the second, while the workers ran for `time` together; and the part of the time
+/// that the workers were on their CPUs.
 fn ratio(case: Case, time: Duration) -> (f64, f64) {
     let runtime = Runtime::builder().worker_threads(case.workers).build().unwrap();
     let root = Account::root("root").build();
@@ -91,7 +90,7 @@ fn ratio(case: Case, time: Duration) -> (f64, f64) {
         }
         polls.each_ref().map(|polls| polls.load(Relaxed))
     };
-    // Both have begun, and run everywhere.
+    // By now tasks of both tenants run on all workers.
     let before = wait(time / 4);
     let began = Instant::now();
     let after = wait(time);
@@ -101,7 +100,7 @@ fn ratio(case: Case, time: Duration) -> (f64, f64) {
     ((after[0] - before[0]) as f64 / (after[1] - before[1]).max(1) as f64, on_cpu)
 }
 
-/// What is wrong, if something is.
+/// What is wrong with a case, if something is.
 fn judge(case: Case, time: Duration) -> Option<String> {
     let due = f64::from(case.weights[0]) / f64::from(case.weights[1]);
     let mut wrong = String::new();
@@ -120,7 +119,7 @@ fn judge(case: Case, time: Duration) -> Option<String> {
     Some(wrong)
 }
 
-/// One at a time: each wants all CPUs.
+/// Held by the test that runs, because each needs all CPUs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -159,7 +158,7 @@ fn weights_hold_with_as_many_tasks_as_workers() {
     judge_all([case(THREE, 20), case(TEN, 200)]);
 }
 
-/// A poll that waits by itself, here for the time, has the worker for as long as it takes.
+/// A poll that waits by itself, here for the clock, is charged for the whole time that it holds the worker.
 #[test]
 fn polls_that_wait_by_themselves_are_paid_for() {
     let _alone = alone();
@@ -190,7 +189,7 @@ fn polls_that_wait_by_themselves_are_paid_for() {
     let slept = polls[1].load(Relaxed);
     stop.store(true, Relaxed);
     all.into_iter().for_each(|task| runtime.block_on(task).unwrap());
-    // As many as those that work, where nothing else has the CPU; forty times as many where they are free.
+    // About as many as the polls that work if no other process has the CPU; forty times as many if the wait were free.
     assert!(slept < 200 * 5, "{slept} polls that slept beside 200 that worked");
 }
 

@@ -1,8 +1,7 @@
-//! Heavy: reqwest, tonic and sqlx run unchanged in tasks of Warmcore's runtime.
+//! Reqwest, tonic and sqlx run unchanged in tasks of Warmcore's runtime.
 //!
-//! Model.   As in `crates/runtime/tests/ecosystem_http.rs`: both ends in one runtime, over loopback or a file.
-//! Number.  Two workers; 16 tasks at once.
-//! Source.  The documentation of each crate.
+//! As in `crates/runtime/tests/ecosystem_http.rs`, both ends are in one runtime with two workers, over loopback or a file,
+//! with 16 tasks at once. What is expected is each crate's documentation.
 
 #[path = "../../../crates/runtime/tests/limit/mod.rs"]
 mod limit;
@@ -69,7 +68,7 @@ fn reqwest_asks_axum_from_many_tasks() {
         for client in clients {
             client.await.unwrap();
         }
-        // It has no hook: its connections stay on the worker where a request first opened them.
+        // reqwest has no hook for an executor: a connection stays on the worker where its first request opened it.
         assert!(foreign_tasks() > 0);
         drop(client);
         end.send(()).unwrap();
@@ -93,7 +92,7 @@ async fn check(channel: Channel, service: &str) -> Result<i32, tonic::Status> {
     HealthClient::new(channel).check(request).await.map(|answer| answer.into_inner().status)
 }
 
-/// Asks for one answer, for an error, and for a stream of answers, from many tasks.
+/// From many tasks, asks for one answer, for an error, and for a stream of answers.
 async fn use_health(channel: Channel, reporter: tonic_health::server::HealthReporter) {
     reporter.set_service_status("warm", ServingStatus::Serving).await;
     let clients: Vec<JoinHandle<()>> = (0..16)
@@ -176,7 +175,7 @@ fn sqlx_with_sqlite_reads_what_it_wrote() {
                             .execute(&mut *transaction)
                             .await
                             .unwrap();
-                        // Half of them are taken back.
+                        // Half of the transactions are rolled back.
                         if i % 2 == 0 {
                             transaction.commit().await.unwrap();
                         } else {

@@ -1,9 +1,10 @@
-//! Mini-redis on Warmcore and on tokio: one program, two servers, one load that goes from one to the other.
+//! Mini-redis on Warmcore and on tokio: one program with two servers, and one load on each in turn.
 //!
-//! Model.   `mini_redis::server::run` is the server's own, unchanged: what differs is the runtime that polls it. Both
-//!          servers stay up; a child process with 16 clients sets and gets on one of them for a second, then on the
-//!          other, and checks every answer. Rates are compared within a round. Client and servers share the CPUs.
-//! Number.  `mini-redis-moved 600` runs for ten minutes.
+//! `mini_redis::server::run` is the server's own code, unchanged; only the runtime that polls it differs. Both servers stay
+//! up. A child process with 16 clients sets and gets on one of them for a second, then on the other, and checks every
+//! answer. Rates are compared within a round. Client and servers share the CPUs.
+//!
+//! `mini-redis-moved 600` runs for ten minutes.
 
 use mini_redis::{client, server};
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +17,8 @@ const SLICE: Duration = Duration::from_secs(1);
 
 type Answer<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The child: reads a port a line, loads it for a slice, and says how many pairs there were and how many wrong.
+/// The child: reads a port from each line, loads that server for a slice, and writes how many pairs there were and how
+/// many were wrong.
 fn load() -> Answer<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for line in std::io::stdin().lines() {
@@ -56,7 +58,7 @@ fn listener() -> std::io::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// The server, until it is told to end.
+/// Runs the server until `until` is ready.
 async fn serve(listener: TcpListener, until: tokio::sync::oneshot::Receiver<()>) -> mini_redis::Result<()> {
     server::run(tokio::net::TcpListener::from_std(listener)?, until).await
 }
