@@ -2,7 +2,7 @@
 //!
 //! A task that gets a CPU enters its process's ids there, and leaves them when it loses the CPU. At intervals, when a
 //! tick finds a running task of the process, unused ids are freed by the rule of `cid`. Each id has an area of data,
-//! and a task touches that of its current id. Per CPU and process: 16 bytes for ids, 8 for the time of their last
+//! and a task touches that of its current id. Per CPU and process: 8 bytes for ids, 8 for the time of their last
 //! use.
 //!
 //! # Source
