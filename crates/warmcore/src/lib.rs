@@ -117,3 +117,12 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So does that of the book's pages.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/per-cpu-data.md")]
+    struct PerCpuData;
+    #[doc = include_str!("../../../docs/budgets.md")]
+    struct Budgets;
+}

@@ -23,7 +23,7 @@ mod imagined;
 /// Arguments of `warmcore report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder to write: report.html, summary.txt, raw.csv, *.svg, *.json
+    /// The folder to write: report.html, summary.txt, standing.md, raw.csv, *.svg, *.json
     #[arg(long, value_name = "DIR", default_value = "warmcore-report")]
     out: PathBuf,
     /// A third of the rounds: a first look, with wider intervals
@@ -105,6 +105,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
 
     write_whole(&out.join("summary.txt"), report::summary(&inputs).as_bytes())?;
+    write_whole(&out.join("standing.md"), report::standing(&runs).as_bytes())?;
     write_whole(&out.join("raw.csv"), report::raw_csv(&runs).as_bytes())?;
     for (name, svg) in report::pictures(&inputs) {
         write_whole(&out.join(name), svg.as_bytes())?;

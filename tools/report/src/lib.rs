@@ -17,6 +17,7 @@ mod markup;
 mod page;
 mod plot;
 mod simulated;
+mod standing;
 mod summary;
 mod words;
 
@@ -24,6 +25,7 @@ pub use imagined::{Imagined, Simulated};
 pub use inputs::{Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
 pub use simulated::{Load, simulated, simulated_loads, simulated_tally};
+pub use standing::standing;
 pub use summary::{raw_csv, run_table, short, summary};
 
 use answers::Standing;

@@ -94,7 +94,7 @@ fn rate(thousands: f64) -> (f64, &'static str) {
     }
 }
 
-/// A promised value, as it was written: `at least 8×`, not `8.00×`.
+/// A expected value, as it was written: `at least 8×`, not `8.00×`.
 pub(super) fn round(value: f64, unit: &str) -> String {
     if unit == "x" { format!("{value}×") } else { format!("{value} {unit}") }
 }

@@ -904,3 +904,40 @@ fn hostile_names_in_what_was_simulated_stay_text() {
     assert!(!page.contains("<script") && !summary.contains('\u{1b}'));
     parsed(&page);
 }
+
+/// The results of the newest report of the repository.
+fn newest_report() -> Vec<Results> {
+    let reports = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../reports");
+    let mut folders: Vec<_> =
+        std::fs::read_dir(reports).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let files = std::fs::read_dir(folders.last().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    files.sort();
+    // What was simulated is no result of a bench.
+    let results = files.iter().filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with("sim"));
+    results.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+}
+
+/// To write the page again: `WARMCORE_WRITE=1 cargo test -p warmcore-report standing`.
+#[test]
+fn the_page_on_standing_says_what_the_newest_report_does() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/standing.md");
+    let told = standing(&newest_report());
+    if std::env::var_os("WARMCORE_WRITE").is_some() {
+        std::fs::write(&page, &told).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(page).unwrap(), told, "docs/standing.md is older than the report");
+}
+
+#[test]
+fn of_rows_that_were_measured_twice_the_newer_one_stands() {
+    let run = |when: &str, value: f64| {
+        let row = Row::exact("hit", "a|b", "ratio", "x", value, 3).promise(Bound::AtLeast, 2.0);
+        Results { when: when.into(), ..results("budget", vec![row]) }
+    };
+    let told = standing(&[run("2001-02-04T00:00:00Z", 1.0), run("2001-02-03T00:00:00Z", 3.0)]);
+    assert!(told.contains("Of 1 expectations 0 are met"), "{told}");
+    assert!(told.contains("| `hit` | a\\|b | at least 2× | 1.00× |"), "{told}");
+    assert!(told.contains("2001-02-04"), "{told}");
+}

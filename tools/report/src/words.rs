@@ -55,3 +55,11 @@ pub(super) fn interval(row: &Row) -> Option<String> {
         _ => format!("{lo} … {hi}"),
     })
 }
+
+/// As [`compared`], with the metric unless it is the usual one: `warmcore atomic, over the limit`.
+pub(super) fn measured(row: &Row) -> String {
+    match &*row.metric {
+        "time" | "ratio" => compared(row),
+        metric => format!("{}, {metric}", compared(row)),
+    }
+}
