@@ -1,7 +1,7 @@
 //! The concurrency ids of one simulated process, by one of two sets of rules.
 //!
 //! `warmcore-cid` decides for each of its policies, with the code that real threads run. Linux 6.19's ids, which belong
-//! to tasks, are no part of that crate: [`task_owned`] imitates them, so that simulations can compare with them.
+//! to tasks, are no part of that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with them.
 //!
 //! Tasks are known by a small number, which the caller chooses and which no other task of the process has.
 

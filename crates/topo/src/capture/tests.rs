@@ -4,8 +4,11 @@ use crate::{MACHINES, TopoError, Topology};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a capture with these lines holds, as paths and texts.
-fn parsed(text: &str) -> Result<Vec<(String, Option<Vec<u8>>)>, TopoError> {
+/// A path of a capture, and the text of that file.
+type Line = (String, Option<Vec<u8>>);
+
+/// The content of a capture with these lines.
+fn parsed(text: &str) -> Result<Vec<Line>, TopoError> {
     let entries = parse(text, Path::new("a.txt"))?;
     Ok(entries.into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect())
 }

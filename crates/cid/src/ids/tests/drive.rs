@@ -394,10 +394,10 @@ impl Mix {
             (1..=4, _) => Op::Migrate { index, cpu },
             (_, 1..) if (rng.u32(..100) < self.leave_percent) => Op::Leave { index, guard: rng.u32(..8) },
             // Not choosing the holder simulates that it lost its CPU.
-            (_, 1..) if !(rng.u32(..100) < self.nest_percent) => {
+            (_, 1..) if rng.u32(..100) >= self.nest_percent => {
                 Op::Enter { index: rng.u32(..users), cpu: Some(cpu) }
             }
-            _ => Op::Enter { index, cpu: (!(rng.u32(..100) < self.stay_percent)).then_some(cpu) },
+            _ => Op::Enter { index, cpu: (rng.u32(..100) >= self.stay_percent).then_some(cpu) },
         }
     }
 }
