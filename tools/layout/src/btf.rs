@@ -1,9 +1,11 @@
 //! Btf: layouts from the kernel's own description of its types.
 //!
-//! Model.   A header, types one after the other, strings. A type's number is its place in the row, from 1 on;
-//!          0 is `void`. Names are offsets into the strings. Both byte orders.
-//! Number.  12 bytes a type and 12 a member.
-//! Source.  Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
+//! A header, then types, then strings. A type's number is its position, from 1 on; 0 is `void`. Names are offsets
+//! into the strings. A type takes 12 bytes, and 12 for each member. Both byte orders are read.
+//!
+//! # Source
+//!
+//! Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
 
 use crate::layout::{Layout, LayoutError};
 use crate::member::{self, Member, Shape, Type};
@@ -11,9 +13,10 @@ use std::cell::Cell;
 use warmcore_sim::similar_names;
 
 const MAGIC: u16 = 0xeb9f;
-/// Types may name each other in a circle only through pointers; a file that says otherwise is damaged.
+/// The most types within each other. Types may be recursive through pointers only; deeper nesting means a damaged
+/// file.
 const DEPTH_MAX: usize = 64;
-/// The kernel's largest struct has some thousand members, theirs included.
+/// The most types examined for one struct: the kernel's largest has some thousand members, nested ones included.
 const READ_MAX: usize = 1 << 20;
 
 const INT: u32 = 1;
@@ -36,7 +39,7 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// Bytes that say where they end.
+/// Bytes with checked access.
 struct Bytes<'a> {
     bytes: &'a [u8],
     is_big: bool,
@@ -64,7 +67,7 @@ struct Btf<'a> {
     strings: (usize, usize),
     /// Bytes of a pointer.
     pointer: usize,
-    /// Types that were looked at, so that a damaged file is given up.
+    /// Types examined so far, to give up on a damaged file.
     read: Cell<usize>,
 }
 
@@ -75,7 +78,7 @@ struct Head {
     kind: u32,
     len: usize,
     has_bits: bool,
-    /// Its size, or the number of the type that it is about.
+    /// Its size, or the number of the type that it refers to.
     size: u32,
 }
 
@@ -86,7 +89,7 @@ pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, L
         let head = btf.head(number)?;
         if head.kind == STRUCT && head.size > 0 && btf.string(head.name)? == name {
             let of = btf.of(number, 0)?;
-            // A struct may stand there twice if a header was built two ways. The larger one is the whole.
+            // A struct may occur twice if a header was compiled in two ways. The larger one is complete.
             if found.as_ref().is_none_or(|(_, other)| of.size > other.size) {
                 found = Some((number, of));
             }
@@ -133,7 +136,7 @@ impl<'a> Btf<'a> {
         Ok(btf)
     }
 
-    /// BTF does not say what a pointer takes: as libbpf does it, what `long` takes, which is the same in Linux.
+    /// BTF does not have the size of a pointer. As in libbpf it is that of `long`, which is the same in Linux.
     fn pointer_bytes(&self) -> Result<usize, LayoutError> {
         for number in 1..self.types.len() {
             let head = self.head(number)?;
@@ -168,7 +171,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Bytes after a type's first three words.
+    /// The bytes that follow a type's first three words.
     fn tail(&self, head: &Head) -> Result<usize, LayoutError> {
         Ok(match head.kind {
             PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,

@@ -1,13 +1,18 @@
-//! Culprit: which field makes another one's reads miss, at what cost, and the cheapest way out.
+//! Culprit: which field of a struct makes reads of another field miss, at what cost, and the cheapest layout without
+//! it.
 //!
-//! Model.   A layout says which fields share a line, a profile who touches them. Cost of a read = P(the line was
-//!          invalidated since its core's last touch) × hand-over. A field *suffers* if it costs more than it would on
-//!          a line of its own; who is to blame are the other fields of its lines that are written elsewhere, each
-//!          by its share of the invalidations. So a lock and what it guards, which come and go together, blame
-//!          nobody; and a writer is named wherever it stands in the line, before or after.
-//! Number.  The kernel's `mm_struct` of April 2023: `mm_count` at byte 88, `pcpu_cid` at 96; on 224 CPUs 99 of 100 reads
-//!          of `pcpu_cid` get their line from another core, and padding after `pcpu_cid` changes nothing.
-//! Source.  linux-kernel, May 2023, "mm: Move mm_count into its own cache line". `culprit/rates.rs` has the formulas.
+//! A layout says which fields share a line, a profile which CPUs touch them. A read costs P(the line was invalidated
+//! since its core's last touch) × the transfer of the line. A field *suffers* if it costs more than on a line of its
+//! own. The culprits are the other fields of its lines that are written by other cores, each with its share of the
+//! invalidations. So a lock and the data that it guards, which are touched together, blame no field; and a writer is
+//! found on either side of the field in the line.
+//!
+//! In the kernel's `mm_struct` of April 2023 `mm_count` is at byte 88 and `pcpu_cid` at 96. On 224 CPUs 99 of 100
+//! reads of `pcpu_cid` get the line from another core, and padding after `pcpu_cid` changes nothing.
+//!
+//! # Source
+//!
+//! linux-kernel, May 2023, "mm: Move mm_count into its own cache line". `culprit/rates.rs` has the formulas.
 
 mod perf;
 mod profile;
@@ -33,25 +38,25 @@ use warmcore_line::{Access, FieldLine, Group};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::Topology;
 
-/// A field suffers if it costs so much more than on a line of its own.
+/// A field suffers if a touch costs this share more than on a line of its own.
 const SUFFERS_SHARE: f64 = 0.05;
-/// … and at least so many ns a touch.
+/// And at least this many ns more.
 const SUFFERS_NS: f64 = 0.5;
-/// Whoever has a smaller part in the invalidations is not named.
+/// A field with a smaller share of the invalidations is not listed.
 const BLAME_SHARE: f64 = 0.05;
-/// A line that is on its way for more of the time is near the point where whoever wants it waits for ever.
+/// A line that travels for a larger share of the time is close to saturation, where waiting times grow without bound.
 const BUSY: f64 = 0.5;
 
-/// What an access profile makes of a layout.
+/// What the touches of a profile cost in a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     /// The fields that the profile names, by offset.
     pub fields: Vec<FieldCost>,
-    /// All touches of all fields, in ns for each second.
+    /// The cost of all touches of all fields, in ns per second.
     pub ns_per_s: f64,
-    /// … of it what fields cost more than on lines of their own.
+    /// Of that, what fields cost more than on lines of their own.
     pub excess_ns_per_s: f64,
-    /// Lines that are on their way to a writer for more than half of the time: number and share.
+    /// Lines that travel to a writer for more than half of the time: number and share.
     pub busy: Vec<(usize, f64)>,
     /// Bytes that travel together.
     pub unit: usize,
@@ -64,79 +69,79 @@ pub struct FieldCost {
     pub name: String,
     /// Its first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: usize,
-    /// All cores' reads in a second.
+    /// Reads by all cores per second.
     pub reads_per_s: f64,
-    /// All cores' writes in a second.
+    /// Writes by all cores per second.
     pub writes_per_s: f64,
     /// Cores that read it.
     pub readers: usize,
     /// Cores that write it.
     pub writers: usize,
-    /// One read, in ns. 0 if there is none.
+    /// The cost of a read in ns; 0 without reads.
     pub read_ns: f64,
-    /// … on a line of its own.
+    /// The same on a line of its own.
     pub read_alone_ns: f64,
-    /// One write.
+    /// The cost of a write in ns.
     pub write_ns: f64,
-    /// … on a line of its own.
+    /// The same on a line of its own.
     pub write_alone_ns: f64,
-    /// Whose fault it is that its reads cost more than alone, the worst first. Empty: nobody's.
+    /// The fields that make its reads cost more than alone, the worst first. Empty if it does not suffer.
     pub blame: Vec<Blame>,
-    /// The same for its writes, which readers delay too.
+    /// The same for its writes, which reads of other fields delay too.
     pub write_blame: Vec<Blame>,
 }
 
-/// A field that another one suffers from.
+/// A field from which another one suffers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Blame {
     /// Its name in the profile.
     pub field: String,
-    /// Where it stands.
+    /// Its position relative to the field that suffers.
     pub stands: Stands,
-    /// Its share of what invalidates the line, other fields counted.
+    /// Its share of the invalidations of the line by other fields.
     pub share: f64,
-    /// So much of each touch, in ns.
+    /// What it adds to each touch, in ns.
     pub by_ns: f64,
 }
 
-/// Where a field stands, seen from the one that suffers.
+/// The position of a field relative to the one that suffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stands {
-    /// At a lower offset: what is put behind the sufferer changes nothing.
+    /// At a lower offset: padding after the field that suffers changes nothing.
     Before,
-    /// At a higher one.
+    /// At a higher offset.
     After,
     /// In the same bytes: no layout helps.
     Inside,
 }
 
 impl Verdict {
-    /// The field that this one's reads suffer most from.
+    /// The field from which this one's reads suffer most.
     pub fn culprit_of(&self, field: &str) -> Option<&Blame> {
         self.fields.iter().find(|f| f.name == field)?.blame.first()
     }
 
-    /// One of the fields.
+    /// The field of this name.
     pub fn field(&self, name: &str) -> Option<&FieldCost> {
         self.fields.iter().find(|f| f.name == name)
     }
 }
 
-/// A profile on a machine, ready for many layouts of the struct.
+/// A profile on a machine, to analyze many layouts of the struct.
 pub struct Analyzer {
     cores: Cores,
     /// The names in the profile, each once, with how often each core touches it.
     touched: Vec<(String, Rates)>,
     unit: usize,
-    /// By the fields on a line: it is asked for again and again while looking for a layout.
+    /// Solutions by the fields on a line: the search for a layout needs the same ones again and again.
     known: RefCell<BTreeMap<Vec<usize>, Rc<Solved>>>,
 }
 
 impl Analyzer {
-    /// For a profile, checked against the layout.
+    /// Analyzes a profile, which is checked against the layout.
     ///
     /// # Errors
     ///
@@ -171,7 +176,7 @@ impl Analyzer {
         self.unit
     }
 
-    /// The fields that the profile names: their numbers in the layout, each once.
+    /// The fields that the profile names: their indexes in the layout, each once.
     pub(crate) fn hot(&self, layout: &Layout) -> Vec<usize> {
         let mut hot: Vec<usize> =
             self.touched.iter().filter_map(|(name, _)| Some(layout.byte_range(name).ok()?.field)).collect();
@@ -180,7 +185,7 @@ impl Analyzer {
         hot
     }
 
-    /// What a touch of a line with these fields on it costs each core.
+    /// What a touch of a line with these fields costs each core.
     fn solve(&self, fields: &[usize]) -> Rc<Solved> {
         if let Some(solved) = self.known.borrow().get(fields) {
             return Rc::clone(solved);
@@ -192,7 +197,7 @@ impl Analyzer {
         solved
     }
 
-    /// Means over a field's touches: of a read and of a write.
+    /// The mean costs of a read and of a write over a field's touches.
     fn mean(&self, field: usize, costs: &[Cost]) -> Cost {
         let rates = &self.touched[field].1;
         let (mut read, mut write) = (0.0, 0.0);
@@ -204,7 +209,7 @@ impl Analyzer {
         Cost { read: over(read, rates.reads()), write: over(write, rates.writes()) }
     }
 
-    /// What the profile makes of a layout.
+    /// What the touches of the profile cost in a layout.
     ///
     /// # Errors
     ///
@@ -274,7 +279,7 @@ impl Analyzer {
         Ok(verdict)
     }
 
-    /// Shares out what a field costs too much among those on its lines.
+    /// Divides the excess cost of a field among the other fields on its lines.
     fn blame(
         &self,
         field: usize,
@@ -284,7 +289,7 @@ impl Analyzer {
         layout: &Layout,
     ) -> Vec<Blame> {
         let mine = &self.touched[field].1;
-        // A read suffers from others' writes, a write from whatever others do.
+        // A read suffers from other cores' writes, a write from all that other cores do.
         let harms = |other: &Rates, core: usize| {
             let (reads, writes) = other.0[core];
             if is_read { writes } else { reads + writes }
@@ -323,11 +328,11 @@ impl Analyzer {
         blame
     }
 
-    /// The touched fields as `line` sees them, in groups by who writes them: for its conflicts and its drawings.
+    /// The touched fields for `warmcore_line`, in groups by the cores that write them, to list conflicts and to draw.
     pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
         let fields = self.touched.iter().filter_map(|(name, rates)| {
             let range = layout.byte_range(name).ok()?;
-            // What the same cores touch in the same measure is one group, called by its first field.
+            // Fields that the same cores touch at the same rates are one group, named by its first field.
             let first = self.touched.iter().find(|(_, other)| other == rates)?.0.as_str();
             let group = match rates.writers() {
                 0 => Group { access: Access::ReadMostly, name: "" },
@@ -340,7 +345,7 @@ impl Analyzer {
     }
 }
 
-/// All of it for one layout: what its fields cost, who is to blame, what to do about it.
+/// The result for one layout: the cost of its fields, the culprits, and better layouts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Culprit {
     /// The struct's layout.
@@ -349,19 +354,20 @@ pub struct Culprit {
     pub workload: String,
     /// The machine.
     pub machine: String,
-    /// What the profile makes of it.
+    /// What the touches of the profile cost.
     pub verdict: Verdict,
     /// Pairs of fields in different groups on one line, in words.
     pub conflicts: Vec<String>,
-    /// Layouts that take the excess away, the cheapest first, one of each kind; and the padding after the sufferer
-    /// that does not, for comparison.
+    /// Layouts without the excess cost, the cheapest of each kind, in ascending order; last, for comparison, padding
+    /// after the field that suffers.
     pub relayouts: Vec<Relayout>,
 }
 
-/// Judges a layout and looks for a better one.
+/// Analyzes a layout and searches for a better one.
 ///
 /// ```
-/// use warmcore_sim::{costs::Costs, culprit, layout::Layout};
+/// use warmcore_layout::{Layout, culprit};
+/// use warmcore_sim::costs::Costs;
 /// use warmcore_topo::{MACHINES, Topology};
 ///
 /// let ring = Layout::declared(
@@ -395,7 +401,7 @@ pub struct Culprit {
 /// assert_eq!(found.verdict.culprit_of("mask").unwrap().field, "tail");
 /// assert_eq!(found.relayouts[0].added, 0);
 /// println!("{}", found.report());
-/// # Ok::<(), warmcore_sim::layout::LayoutError>(())
+/// # Ok::<(), warmcore_layout::LayoutError>(())
 /// ```
 ///
 /// # Errors

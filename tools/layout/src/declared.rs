@@ -1,7 +1,7 @@
-//! Declared: a layout that somebody wrote down.
+//! Declared: a layout from a written declaration.
 //!
-//! Model.   TOML or JSON: `name`, `size`, `align` if it is known, and `fields` with `name`, `offset`, `size` and
-//!          `align` if it is not what the size and the offset allow (at most 8).
+//! TOML or JSON: `name`, `size`, `align` if known, and `fields` with `name`, `offset`, `size` and, if it is not the
+//! largest that size and offset allow (at most 8), `align`.
 
 use crate::layout::{Field, Layout, LayoutError, SIZE_MAX};
 use serde::Deserialize;

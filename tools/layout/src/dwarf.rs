@@ -1,10 +1,13 @@
 //! Dwarf: layouts from an ELF file's debug information.
 //!
-//! Model.   Entries form trees, one for each unit. A struct's members are its children; their types are other
-//!          entries, of the same unit or of another. A struct without its namespace is found in any; where
-//!          several differ, the namespace decides.
-//! Number.  An executable of 40 MB, most of it debug information: two seconds by a debug build of this crate.
-//! Source.  DWARF 5, sections 5.3 (arrays in 5.5), 5.7, 7.5.
+//! Entries form a tree per unit. A struct's members are its children; their types are other entries, in the same unit
+//! or another. A struct named without its namespace is searched in all namespaces; if several differ, the namespace
+//! has to be given. An executable of 40 MB, most of it debug information, takes two seconds in a debug build of this
+//! crate.
+//!
+//! # Source
+//!
+//! DWARF 5, sections 5.3 (arrays in 5.5), 5.7, 7.5.
 
 use crate::layout::{Layout, LayoutError};
 use crate::member::{self, Member, Shape, Type};
@@ -18,9 +21,9 @@ type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Unit<'a> = gimli::Unit<Slice<'a>>;
 type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
 
-/// Types that contain each other, and names that stand within each other: more is damage.
+/// The most types or namespaces within each other: deeper nesting means a damaged file.
 const DEPTH_MAX: usize = 64;
-/// Types that are looked at for one struct.
+/// The most types examined for one struct.
 const READ_MAX: usize = 1 << 20;
 
 pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, LayoutError> {
@@ -87,7 +90,7 @@ struct Search<'a> {
     read: Cell<usize>,
 }
 
-/// A struct that has the name, with the namespaces that it is in.
+/// A struct of the name, with its namespaces.
 struct Found {
     full: String,
     layout: Layout,
@@ -131,7 +134,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All units; types that are in sections of their own, too.
+    /// All units, including those of types that are in sections of their own.
     fn headers(&self) -> Result<Vec<gimli::UnitHeader<Slice<'a>>>, Why> {
         let mut headers = Vec::new();
         let mut units = self.dwarf.units();
@@ -145,7 +148,7 @@ impl<'a> Search<'a> {
         Ok(headers)
     }
 
-    /// Finds the structs of that name, and lists all names.
+    /// Finds the structs of this name, and lists all names.
     fn walk(
         &self,
         unit: &Unit<'a>,
@@ -177,7 +180,7 @@ impl<'a> Search<'a> {
         }
         let mut children = node.children();
         while let Some(child) = children.next()? {
-            // Where blocks stand in blocks so deep there is no struct that anybody means.
+            // Inside of blocks nested so deep no struct is searched.
             if depth < 4 * DEPTH_MAX {
                 self.walk(unit, child, (&inner, depth + 1), matches, names)?;
             }
@@ -185,7 +188,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether it is C's `typedef struct { .. } name`. `everywhere`: its type is looked for in other units, too.
+    /// Whether it is C's `typedef struct { .. } name`. `everywhere`: its type may be in another unit.
     fn is_of_nameless(&self, unit: &Unit<'a>, entry: &Entry<'a>, everywhere: bool) -> Result<bool, Why> {
         let is_one = |of: &Entry<'a>| is_struct(of.tag()) && of.attr_value(gimli::DW_AT_name).is_none();
         match entry.attr_value(gimli::DW_AT_type) {
@@ -198,7 +201,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The unit that has the type of a signature, and where.
+    /// The unit that has the type of a signature, and its offset there.
     fn signed(&self, signature: gimli::DebugTypeSignature) -> Result<Option<(Unit<'a>, UnitOffset)>, Why> {
         for header in self.headers()? {
             if let gimli::UnitType::Type { type_signature, type_offset } = header.type_()
@@ -220,7 +223,7 @@ impl<'a> Search<'a> {
         self.at(unit, entry.attr_value(gimli::DW_AT_type), depth)
     }
 
-    /// The type that an attribute names.
+    /// The type that an attribute refers to.
     fn at(
         &self,
         unit: &Unit<'a>,
@@ -250,7 +253,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A type of which nothing is known: to take it for one of no bytes would make its bytes a hole.
+    /// An error: a type that is not in the file. A type of unknown size must not be taken for an empty one, since its
+    /// bytes would count as a hole.
     fn elsewhere(&self, location: &str) -> Why {
         let fact = format!("a type that struct {} is made of stands {location}", self.name);
         let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
@@ -295,7 +299,7 @@ impl<'a> Search<'a> {
             | gimli::DW_TAG_reference_type
             | gimli::DW_TAG_rvalue_reference_type
             | gimli::DW_TAG_unspecified_type => plain(size.unwrap_or(address), address),
-            // Of a member; of a function also by how much to move `this`.
+            // A pointer to a member is one word; to a member function it also has the adjustment of `this`.
             gimli::DW_TAG_ptr_to_member_type => {
                 let is_function = match entry.attr_value(gimli::DW_AT_type) {
                     Some(AttributeValue::UnitRef(to)) => {
@@ -333,7 +337,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// How many elements an array has, all its dimensions together.
+    /// The number of elements of an array, over all its dimensions.
     fn len(&self, unit: &Unit<'a>, offset: UnitOffset) -> Result<usize, Why> {
         let mut tree = unit.entries_tree(Some(offset))?;
         let mut children = tree.root()?.children();
@@ -357,7 +361,7 @@ impl<'a> Search<'a> {
             if entry.tag() != gimli::DW_TAG_member && entry.tag() != gimli::DW_TAG_inheritance {
                 continue;
             }
-            // A static member has no place in the struct.
+            // A static member is not in the struct.
             if entry.attr_value(gimli::DW_AT_declaration).is_some() {
                 continue;
             }
@@ -376,8 +380,8 @@ impl<'a> Search<'a> {
         Ok(members)
     }
 
-    /// Where a bit field begins, in bits from the start of the struct. Before DWARF 4 it was told from the most
-    /// significant bit of the word that it is in.
+    /// The first bit of a bit field, in bits from the start of the struct. Before DWARF 4 it was counted from the
+    /// most significant bit of its word.
     fn first_bit(&self, unit: &Unit<'a>, entry: &Entry<'a>, of: &Type, bits: usize) -> Result<usize, Why> {
         if let Some(first) = number(entry, gimli::DW_AT_data_bit_offset) {
             return Ok(first);
@@ -395,7 +399,7 @@ impl<'a> Search<'a> {
         Ok(end.saturating_sub(bits))
     }
 
-    /// Where a member is, which old compilers tell as a sum.
+    /// The offset of a member, which old compilers write as a sum.
     fn location(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Result<usize, Why> {
         if let Some(offset) = number(entry, gimli::DW_AT_data_member_location) {
             return Ok(offset);
@@ -417,7 +421,7 @@ fn is_struct(tag: gimli::DwTag) -> bool {
     tag == gimli::DW_TAG_structure_type || tag == gimli::DW_TAG_class_type
 }
 
-/// A name without its namespaces; those in its parameters do not count.
+/// A name without its namespaces, ignoring those in its parameters.
 fn last(name: &str) -> &str {
     let parameters = name.find('<').unwrap_or(name.len());
     name[..parameters].rfind("::").map_or(name, |at| &name[at + 2..])
@@ -427,7 +431,7 @@ fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<usize> {
     usize::try_from(entry.attr(name)?.udata_value()?).ok()
 }
 
-/// What an entry says that it is aligned to, more than its type: 1 if nothing, or nothing that can be.
+/// The alignment that an entry requires beyond its type: 1 if it has none, or an invalid one.
 fn alignment(entry: &Entry<'_>) -> usize {
     let said = number(entry, gimli::DW_AT_alignment).unwrap_or(1);
     if said.is_power_of_two() && said <= member::ALIGN_MAX { said } else { 1 }

@@ -1,67 +1,67 @@
-//! Layout: the fields of a struct by offset, and the bytes that a name stands for.
+//! Layout: the fields of a struct by offset, and the bytes that a name refers to.
 
 use serde::Serialize;
 use warmcore_sim::similar_names;
 
 pub use warmcore_sim::Error as LayoutError;
 
-/// No struct is larger: a file that says otherwise is damaged.
+/// The largest struct that is read: a larger size means a damaged file.
 pub(crate) const SIZE_MAX: usize = 1 << 30;
 
-/// Where the fields of a struct are.
+/// The fields of a struct and their offsets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layout {
     /// The struct's name.
     pub name: String,
-    /// Where it was read.
+    /// Where it was read from.
     pub source: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: usize,
-    /// Its alignment, as far as it is known: at least that of its fields.
+    /// Its alignment as far as known: at least that of its fields.
     pub align: usize,
     /// Its fields, by offset. No two overlap.
     pub fields: Vec<Field>,
 }
 
-/// What can be moved as a whole.
+/// A part of a struct that can only be moved as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// Its name. Members that lie in each other's bytes are one field, `a|b`.
+    /// Its name. Members that share bytes are one field, `a|b`.
     pub name: String,
     /// Bytes from the start of the struct.
     pub offset: usize,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: usize,
-    /// What its offset must be a multiple of.
+    /// Its offset is a multiple of this.
     pub align: usize,
-    /// What is inside.
+    /// The named parts inside of it.
     pub inner: Vec<Inner>,
 }
 
 /// A named range of bytes inside of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inner {
-    /// Its name from the struct on: `mmap_lock.owner`.
+    /// Its path from the struct on: `mmap_lock.owner`.
     pub path: String,
     /// Bytes from the start of its field.
     pub offset: usize,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: usize,
 }
 
-/// Bytes that a name stands for.
+/// The bytes that a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
-    /// The field that they are in: its number in [`Layout::fields`].
+    /// The index of their field in [`Layout::fields`].
     pub field: usize,
     /// Bytes from the start of the struct.
     pub offset: usize,
-    /// Bytes.
+    /// Their number.
     pub size: usize,
 }
 
 impl ByteRange {
-    /// The lines, or pairs of them, that it is on. An array of no length is taken to be touched at its beginning.
+    /// The lines, or pairs of lines, that they are on. An array of unknown length counts as touched at its beginning.
     pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
         self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
     }
@@ -75,11 +75,11 @@ impl Field {
 }
 
 impl Layout {
-    /// The bytes that a name stands for: a field, or an [`Inner`] of one.
+    /// The bytes that a name refers to: a field, or an [`Inner`] of one.
     ///
     /// # Errors
     ///
-    /// No such name: the nearest ones, and all of them if they are few.
+    /// An unknown name, with similar ones, or with all names if they are few.
     pub fn byte_range(&self, name: &str) -> Result<ByteRange, LayoutError> {
         for (field, f) in self.fields.iter().enumerate() {
             if f.name == name {
@@ -107,7 +107,7 @@ impl Layout {
         ))
     }
 
-    /// The array of no length at its end, if there is one: what stands behind it is its elements.
+    /// The array of unknown length at the end, if there is one: its elements follow the struct.
     pub fn flexible(&self) -> Option<usize> {
         let (last, field) = self.fields.iter().enumerate().rfind(|(_, f)| f.size == 0)?;
         let is_last = self.fields.iter().all(|f| f.end() <= field.offset);

@@ -1,18 +1,17 @@
-//! Member: a struct as debug information tells it, before it is a list of fields.
+//! Member: a struct as debug information describes it, before it becomes a list of fields.
 //!
-//! Model.   BTF and DWARF tell the same: members with a type, which may have members. Both readers make this
-//!          tree, and here it becomes fields.
-//! Number.  Places inside of fields are listed six levels deep, at most 4096 in a struct.
+//! BTF and DWARF describe the same: members with a type, which may have members. Both readers build this tree, and
+//! this module turns it into fields. Named parts of fields are listed six levels deep, at most 4096 in a struct.
 
 use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
 
 const DEPTH_MAX: usize = 6;
 const INNER_MAX: usize = 4096;
 
-/// What a type is made of.
+/// The structure of a type.
 #[derive(Debug, Clone)]
 pub(super) enum Shape {
-    /// Nothing that has a name of its own: a number, a pointer, an array.
+    /// Without named parts: a number, a pointer, an array.
     Plain,
     Struct(Vec<Member>),
     Union(Vec<Member>),
@@ -29,27 +28,27 @@ pub(super) struct Type {
 /// A member of a struct or union.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
-    /// Empty: a nameless struct or union.
+    /// Empty for a nameless struct or union.
     pub name: String,
-    /// Bytes from the start of what it is in.
+    /// Bytes from the start of the struct or union.
     pub offset: usize,
-    /// For a bit field: the bytes that its bits are in.
+    /// For a bit field: the bytes that contain its bits.
     pub bytes: Option<usize>,
     pub of: Type,
 }
 
-/// More than a page is damage: no compiler aligns a struct to that.
+/// The largest alignment that is read: a larger one means a damaged file.
 pub(super) const ALIGN_MAX: usize = 1 << 16;
 
-/// What a struct of these members and this size is aligned to. A compiler makes the size a multiple of it and puts
-/// members at multiples of theirs: where it did not, the struct is packed.
+/// The alignment of a struct with these members and this size. A compiler makes the size a multiple of it, and the
+/// offsets of members multiples of theirs; where that does not hold, the struct is packed.
 pub(super) fn natural(members: &[Member], size: usize) -> usize {
     let stands =
         |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
     members.iter().map(stands).max().unwrap_or(1).min(alignment_of(size)).max(1)
 }
 
-/// The largest alignment at an offset.
+/// The largest alignment that an offset allows.
 fn alignment_of(offset: usize) -> usize {
     1 << offset.trailing_zeros().min(ALIGN_MAX.trailing_zeros())
 }
@@ -77,7 +76,7 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
         return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
     }
     let mut fields = merge(fields);
-    // One that says more is of a packed struct, which may stand anywhere.
+    // A field with a larger alignment is in a packed struct, which may be at any offset.
     fields.iter_mut().for_each(|f| f.align = f.align.min(alignment_of(of.size)));
     let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(alignment_of(of.size)));
     Ok(Layout { name: name.to_owned(), source: source.to_owned(), size: of.size, align, fields })
@@ -87,7 +86,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
     for member in members {
         let offset = base.saturating_add(member.offset);
         match &member.of.shape {
-            // Nothing stands there: a marker.
+            // A marker, which takes no bytes.
             Shape::Struct(inner) if inner.is_empty() && member.size() == 0 => {}
             Shape::Struct(inner) if member.name.is_empty() => flatten(inner, offset, fields),
             Shape::Union(inner) if member.name.is_empty() => {
@@ -110,12 +109,12 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
 }
 
 fn field(name: &str, offset: usize, member: &Member) -> Field {
-    // What stands where its type would not let it is packed.
+    // A member at an offset that its type does not allow is packed.
     let align = member.of.align.clamp(1, alignment_of(offset));
     Field { name: name.to_owned(), offset, size: member.size(), align, inner: Vec::new() }
 }
 
-/// What a nameless member of a union is called: by its first.
+/// The name of a nameless member of a union: that of its first member.
 fn first_name(member: &Member) -> &str {
     match &member.of.shape {
         Shape::Struct(inner) | Shape::Union(inner) if member.name.is_empty() => {
@@ -132,7 +131,7 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// The named ranges in members, with their offset from the start of the field.
+/// Adds the named parts of members, with their offset from the start of the field.
 fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mut Vec<Inner>) {
     for member in members {
         if depth == 0 || ranges.len() >= INNER_MAX {
@@ -151,12 +150,12 @@ fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mu
     }
 }
 
-/// Fields that lie in each other's bytes become one: bits of the same word.
+/// Merges fields that share bytes, as bits of the same word do.
 fn merge(mut fields: Vec<Field>) -> Vec<Field> {
     fields.sort_by_key(|f| (f.offset, f.end()));
     let mut merged: Vec<Field> = Vec::new();
     for field in fields {
-        // What takes no bytes stands in nobody's.
+        // A field without bytes shares none.
         match merged.iter_mut().rfind(|last| last.size > 0) {
             Some(last) if field.size > 0 && field.offset < last.end() => {
                 if last.inner.is_empty() {

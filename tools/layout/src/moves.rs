@@ -1,23 +1,23 @@
 //! Moves: other layouts of the same struct.
 //!
-//! Model.   A move takes fields elsewhere and leaves holes where they were: all others stay where they are in
-//!          their lines, so what was not meant to change does not. An array of no length stays the last.
-//! Number.  A line of its own in front adds exactly one line.
+//! Moved fields leave holes, and all other fields stay at their offset in their line, so that nothing else changes.
+//! An array of unknown length stays the last field. A line of its own in front adds exactly one line.
 
 use crate::layout::{Field, Layout};
 use serde::Serialize;
 
-/// Bytes that no field has.
+/// Bytes that belong to no field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Hole {
-    /// The first.
+    /// The first byte.
     pub offset: usize,
-    /// How many.
+    /// Their number.
     pub size: usize,
 }
 
 impl Layout {
-    /// The bytes that no field has, the tail included, unless an array of no length goes on there.
+    /// The bytes that belong to no field, including those at the end unless an array of unknown length continues
+    /// there.
     pub fn holes(&self) -> Vec<Hole> {
         let mut holes = Vec::new();
         let mut at = 0;
@@ -33,8 +33,8 @@ impl Layout {
         holes
     }
 
-    /// The same, with these fields (numbers in [`Layout::fields`]) taken out and put to these offsets. `None`:
-    /// something is there already, or it is not aligned. The struct grows if it must.
+    /// The same struct with these fields (indexes in [`Layout::fields`]) at these offsets. `None` if an offset is
+    /// taken or not aligned. The struct grows if necessary.
     pub fn with(&self, moved: &[(usize, usize)]) -> Option<Self> {
         let mut layout = self.clone();
         let open = self.flexible().map(|last| self.fields[last].offset);
@@ -42,7 +42,7 @@ impl Layout {
             layout.fields[field].offset = offset;
         }
         if moved.iter().any(|&(field, _)| open.is_some_and(|open| layout.fields[field].end() > open)) {
-            return None; // Where its elements are.
+            return None; // The bytes of its elements.
         }
         let fits = moved.iter().all(|&(field, offset)| {
             let f = &layout.fields[field];
@@ -53,7 +53,7 @@ impl Layout {
         fits.then(|| layout.tidy())
     }
 
-    /// The same with so many bytes after a field, which all that follow move up by.
+    /// The same struct with this many bytes of padding after a field.
     pub fn padded_after(&self, field: usize, bytes: usize) -> Self {
         let mut layout = self.clone();
         let end = layout.fields[field].end();
@@ -66,8 +66,8 @@ impl Layout {
         layout.tidy()
     }
 
-    /// The same with these fields on lines of their own before all others, which move up by whole lines and so
-    /// stay where they are in theirs.
+    /// The same struct with these fields on lines of their own before all others, which move by whole lines and so
+    /// stay at their offset in their line.
     pub fn in_front(&self, fields: &[usize], line: usize) -> Self {
         let mut layout = self.clone();
         let offsets = pack(&self.fields, fields, 0);
@@ -84,7 +84,7 @@ impl Layout {
         layout.tidy()
     }
 
-    /// The same with these fields on lines of their own after all others.
+    /// The same struct with these fields on lines of their own after all others.
     pub fn at_the_end(&self, fields: &[usize], line: usize) -> Self {
         let mut layout = self.clone();
         let rest = self.fields.iter().enumerate().filter(|(i, _)| !fields.contains(i)).map(|(_, f)| f.end());
@@ -92,17 +92,17 @@ impl Layout {
         for (field, offset) in fields.iter().zip(pack(&self.fields, fields, start)) {
             layout.fields[*field].offset = offset;
         }
-        // Whatever the allocator puts after the struct stays off that line.
+        // What the allocator puts after the struct must not be on that line.
         layout.align = layout.align.max(line);
         if let Some(last) = self.flexible() {
-            // And so does what the array has.
+            // And neither the elements of the array.
             let end = fields.iter().map(|field| layout.fields[*field].end()).max().unwrap_or(start);
             layout.fields[last].offset = end.next_multiple_of(line.max(self.fields[last].align));
         }
         layout.tidy()
     }
 
-    /// How many bytes more this is than `before`.
+    /// How many bytes larger this is than `before`.
     pub fn added_to(&self, before: &Layout) -> isize {
         self.size as isize - before.size as isize
     }
@@ -115,7 +115,7 @@ impl Layout {
     }
 }
 
-/// Where fields stand that follow each other from `start` on, the widest first.
+/// The offsets of fields that are packed from `start` on, the widest first.
 fn pack(all: &[Field], fields: &[usize], start: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..fields.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(all[fields[*i]].align));

@@ -1,16 +1,16 @@
-//! Read: a layout from a file, by what the file begins with.
+//! Read: a layout from a file, by the file's first bytes.
 
 use crate::layout::{Layout, LayoutError};
 use crate::{btf, declared, dwarf};
 use std::path::Path;
 
 impl Layout {
-    /// Reads the struct `name` from a file: an ELF file with DWARF or BTF, BTF (`/sys/kernel/btf/vmlinux`), or
-    /// a declaration in TOML or JSON.
+    /// Reads the struct `name` from a file: an ELF file with DWARF or BTF, BTF (`/sys/kernel/btf/vmlinux`), or a
+    /// declaration in TOML or JSON.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is none of those or ends too early; a struct that is not in it.
+    /// A file that cannot be read, is none of these or is cut off; a struct that is not in it.
     pub fn read(path: &Path, name: &str) -> Result<Self, LayoutError> {
         let location = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|e| {
@@ -37,7 +37,7 @@ impl Layout {
         }
     }
 
-    /// From an ELF file: its DWARF, or its BTF if it has no DWARF.
+    /// Reads an ELF file: its DWARF, or its BTF if it has no DWARF.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Layout {
         dwarf::read(bytes, name, location)
     }
 
-    /// From BTF.
+    /// Reads BTF.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Layout {
         btf::read(bytes, name, location)
     }
 
-    /// From a declaration in TOML, or in JSON if it begins with `{`:
+    /// Reads a declaration in TOML, or in JSON if it begins with `{`:
     ///
     /// ```
     /// use warmcore_layout::Layout;
@@ -78,7 +78,7 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// Text that is neither, fields that overlap or lie beyond the end, two of one name.
+    /// Text that is neither; fields that overlap, are beyond the end or have the same name.
     pub fn declared(text: &str, location: &str) -> Result<Self, LayoutError> {
         declared::read(text, location)
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// BTF, type by type, as `pahole -J` would write it.
+/// Builds BTF type by type, as `pahole -J` writes it.
 #[derive(Default)]
 struct Builder {
     types: Vec<u8>,
@@ -31,7 +31,7 @@ impl Builder {
         self.words(&[name, 1 << 24, size, size * 8]);
     }
 
-    /// `kind` is 4 for a struct and 5 for a union; members are name, type, bit, bits.
+    /// `kind` is 4 for a struct and 5 for a union; members are (name, type, bit, bits).
     fn compound(&mut self, kind: u32, name: &str, size: u32, members: &[(&str, u32, u32, u32)]) {
         let name = self.name(name);
         let has_bits = members.iter().any(|m| m.3 > 0);

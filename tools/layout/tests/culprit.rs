@@ -1,4 +1,4 @@
-//! The closed form against the same profile played touch by touch, and the culprits of layouts that are known.
+//! The closed form against the same profile played touch by touch, and the culprits of known layouts.
 
 use proptest::prelude::*;
 use warmcore_layout::Layout;
@@ -6,15 +6,15 @@ use warmcore_layout::culprit::{Analyzer, Cpus, Per, Profile, Touch, simulate};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{MACHINES, Topology};
 
-/// The formula is within this share of what was played, and …
+/// The share by which the formula may differ from what was played.
 const WITHIN: f64 = 0.08;
-/// … so many ns.
+/// And the difference in ns.
 const WITHIN_NS: f64 = 2.0;
-/// Fewer touches say too little of a mean.
+/// Means over fewer touches are not compared.
 const COUNTED_MIN: u64 = 2000;
 const TOUCHES: u64 = 120_000;
 
-/// Fields of 8 bytes, one after the other from the start of a line.
+/// Fields of 8 bytes at these offsets.
 fn layout(offsets: &[usize]) -> Layout {
     let fields: Vec<String> = (offsets.iter().enumerate())
         .map(|(i, at)| format!("{{ name = \"f{i}\", offset = {at}, size = 8 }}"))
@@ -43,7 +43,7 @@ fn machine() -> impl Strategy<Value = &'static str> {
 }
 
 fn accesses() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
-    // CPUs, reads and writes of each in a second: a line is on its way for a fifth of the time at most.
+    // CPUs, and reads and writes per second of each: a line travels for at most a fifth of the time.
     prop::collection::vec((1u32..33, 0u32..8000, prop_oneof![Just(0u32), 0u32..8000]), 2..5)
 }
 
@@ -83,7 +83,7 @@ proptest! {
     }
 }
 
-/// Fields that follow each other, each at its own alignment, some with a hole behind; and who touches them.
+/// Fields in a row, each at its own alignment, some followed by a hole; and a profile of them.
 fn struct_and_profile() -> impl Strategy<Value = (Layout, Profile)> {
     let field = (prop::sample::select(vec![1usize, 2, 4, 8, 16, 40]), 0usize..3);
     let touch =
@@ -107,7 +107,7 @@ fn struct_and_profile() -> impl Strategy<Value = (Layout, Profile)> {
         let text = format!("name = \"s\"\nsize = {size}\nalign = 8\nfields = [{}]", texts.join(","));
         let mut layout = Layout::declared(&text, "declared").unwrap();
         if is_open {
-            // The last one is an array of no length.
+            // The last field is an array of unknown length.
             layout.fields.last_mut().unwrap().size = 0;
         }
         (layout, Profile { pair, ..profile(touches) })

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use warmcore_layout::Layout;
 
-/// What is looked for in this very file's debug information.
+/// The struct that is searched in this file's debug information.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct WarmcoreLayoutProbe {
@@ -37,7 +37,7 @@ struct Twice {
 }
 
 fn own(name: &str) -> Result<Layout, warmcore_layout::LayoutError> {
-    // Nothing that is not used is in the debug information.
+    // An unused type is not in the debug information.
     let kept = (WarmcoreLayoutProbe::default(), Twice::default(), other::Twice::default());
     std::hint::black_box(format!("{kept:?}"));
     Layout::read(&std::env::current_exe().unwrap(), name)
@@ -86,7 +86,7 @@ fn a_file_that_is_none_of_the_kinds_is_an_error_that_names_it() {
         let error = read(path.to_str().unwrap(), "s");
         assert!(error.contains(said), "{said}: {error}");
     }
-    // An ELF file cut off in the middle.
+    // An ELF file that is cut off in the middle.
     let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     for part in [64, whole.len() / 3, whole.len() - 1] {
         std::fs::write(&path, &whole[..part]).unwrap();
@@ -112,7 +112,7 @@ fn this_kernels_own_structs_can_be_read_where_it_describes_them() {
     assert!(error.contains("did you mean mm_struct"), "{error}");
 }
 
-/// What C can do to a layout.
+/// Features of C that affect a layout.
 const C: &str = r#"
 typedef struct { int a; long b; } Ring;
 typedef float wide __attribute__((vector_size(16)));
@@ -134,7 +134,7 @@ struct all {
 struct all *all; Ring *ring;
 "#;
 
-/// Builds `C`, if there is a compiler that does so.
+/// Compiles `C`, if there is a compiler with these flags.
 fn built(directory: &Path, flags: &str, name: &str, text: &str) -> Option<std::path::PathBuf> {
     let (source, to) = (directory.join(name), directory.join("built.so"));
     std::fs::write(&source, text).unwrap();
@@ -180,7 +180,7 @@ fn what_a_c_compiler_says_of_a_struct_is_understood_in_every_version_of_it() {
         );
         assert_eq!((at("flag"), at("data"), layout.size), ((118, 1), (120, 0), 128), "{flags}");
         let of = |name: &str| layout.fields.iter().find(|f| f.name == name).unwrap();
-        // DWARF before 5 says nothing of an alignment.
+        // DWARF before version 5 has no alignment.
         assert!(of("own").align == 64 || !flags.contains("dwarf-5"), "{flags}");
         assert_eq!((of("vector").align, of("packed").align), (16, 1), "{flags}");
         assert_eq!(layout.flexible(), Some(layout.fields.len() - 1), "{flags}");

@@ -1,15 +1,18 @@
-//! Perf: a profile from what `perf c2c report --stdio` and `perf mem report --stdio` print.
+//! Perf: a profile from the output of `perf c2c report --stdio` and `perf mem report --stdio`.
 //!
-//! Model.   Both print samples of loads and stores with their data addresses; a struct stood at one of them
-//!          ([`Base`]), and a sample inside of it counts as a touch of the field that is there. `perf c2c`
-//!          prints them by line (its *pareto* table: counts of a line, and shares of each offset in them) and
-//!          how many CPUs took part, with `--node-info` which. `perf mem` prints them by data symbol or
-//!          address, and not which CPUs: all, then.
-//!          Samples are a part of the touches, the same part of each field's of one kind: who takes whose line
-//!          is in their ratio. What a second costs is of the samples alone, and a note says so.
-//! Number.  A line of two fields that 160 CPUs fight for is four rows of the pareto.
-//! Source.  Linux tools/perf/builtin-c2c.c (the columns; those called `peer` since 6.0, `N/A` since 5.19) and
-//!          Documentation/perf-mem.txt.
+//! Both print samples of loads and stores with their data addresses. Given the address of a struct ([`Base`]), a
+//! sample inside of it counts as a touch of the field at that offset. `perf c2c` prints samples by line (its *pareto*
+//! table: counts of a line, and the share of each offset in them) and the number of CPUs, with `--node-info` also
+//! their list. `perf mem` prints samples by data symbol or address, without CPUs, so all CPUs are assumed.
+//!
+//! Samples are the same fraction of all touches of one kind. The ratios between fields thus hold, while a cost per
+//! second is that of the samples only; a note says so. A line of two fields that 160 CPUs contend for is four rows of
+//! the pareto table.
+//!
+//! # Source
+//!
+//! Linux tools/perf/builtin-c2c.c (columns called `peer` exist since 6.0, `N/A` since 5.19) and
+//! Documentation/perf-mem.txt.
 
 use super::{Cpus, Per, Profile, Touch};
 use crate::{Layout, LayoutError};
@@ -17,22 +20,22 @@ use std::collections::BTreeMap;
 
 const PARETO: &str = "Shared Cache Line Distribution Pareto";
 
-/// Where the struct stood while `perf` took samples.
+/// The address of the struct while `perf` took samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
-    /// At this address.
+    /// This address.
     Address(u64),
-    /// Where this symbol is: a static. `perf mem` prints it, `perf c2c` does not.
+    /// The address of this symbol, a static. `perf mem` prints symbols, `perf c2c` does not.
     Symbol(String),
 }
 
 impl Base {
-    /// `0x55d0c8a4e0c0`, or a symbol's name.
+    /// Parses `0x55d0c8a4e0c0`, or a symbol's name.
     pub fn parse(text: &str) -> Self {
         hex(text).map_or_else(|| Self::Symbol(text.to_owned()), Self::Address)
     }
 
-    /// How far into the struct something is, if it is not before it.
+    /// The offset of a symbol or address from the base, if it is not before it.
     fn offset_of(&self, symbol: &str) -> Option<u64> {
         // `[.] shared+0x8`, `[k] 0xffff8a0b8f1a2c48`.
         let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name).trim();
@@ -46,15 +49,15 @@ impl Base {
     }
 }
 
-/// Whether a text is what `perf c2c` or `perf mem` prints.
+/// Whether a text is output of `perf c2c` or `perf mem`.
 pub fn is_perf(text: &str) -> bool {
     text.contains(PARETO) || (text.contains("# Samples:") && text.contains("Data Symbol"))
 }
 
-/// Loads and stores of one field, by the CPUs that made them.
+/// By (field, CPUs): loads and stores.
 type Counts = BTreeMap<(String, String), (f64, f64)>;
 
-/// A profile from what `perf` printed, and what to know of it.
+/// A profile from output of `perf`, and notes about it.
 ///
 /// # Errors
 /// A text without samples in the struct; `perf c2c` with a base that is a symbol.
@@ -100,8 +103,8 @@ pub fn from_perf(
         access: access.collect(),
     };
     let mut notes = vec![format!(
-        "Rates are samples of {tool}{}: who takes whose line is in their ratio; what a second costs is of the samples \
-         alone. Loads that hit are not sampled where a latency threshold is set (ldlat).",
+        "Rates are samples of {tool}{}: the ratios between fields hold, and the cost per second is that of the samples \
+         only. Loads that hit are not sampled where a latency threshold is set (ldlat).",
         match seconds {
             Some(seconds) => format!(" in {seconds:.3} s"),
             None => ", as if all were of one second (`--header` would say of how many)".to_owned(),
@@ -115,10 +118,11 @@ pub fn from_perf(
     Ok((profile, notes))
 }
 
-/// The rows of the pareto; gives how many there are.
+/// Reads the rows of the pareto table. Returns their number.
 fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     let table = text.split_once(PARETO).map_or("", |(_, behind)| behind);
-    // Those of loads come first: remote, local, and in newer ones peer; then the cycles, as many or one more.
+    // Columns of loads come first: remote, local, and in newer versions peer; then the same number of cycles, or one
+    // more.
     let has_peer =
         table.lines().take_while(|l| !l.trim_start().starts_with("---")).any(|l| l.contains("Peer"));
     let (of_loads, cycles) = if has_peer { (3, 4) } else { (2, 3) };
@@ -163,7 +167,7 @@ fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     rows
 }
 
-/// The rows of `perf mem report`, whose columns stand below the dots of its header.
+/// Reads the rows of `perf mem report`, whose columns are marked by dots below the header. Returns their number.
 fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
     let (mut is_store, mut columns, mut names, mut rows) = (false, Vec::new(), "", 0);
     for row in text.lines() {
@@ -182,7 +186,7 @@ fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
         let Some(symbol) = of("Data Symbol") else { continue };
         rows += 1;
         let samples = of("Samples").and_then(|n| n.parse::<u32>().ok()).map_or(1.0, f64::from);
-        // AMD's and Arm's one event has both.
+        // On AMD and Arm one event has both loads and stores.
         let store = is_store && !of("Memory access").unwrap_or_default().to_lowercase().contains("load");
         if let Some(field) = base.offset_of(symbol).and_then(|offset| field(layout, offset)) {
             let (loads, stores) = if store { (0.0, samples) } else { (samples, 0.0) };
@@ -198,13 +202,13 @@ fn starts(dots: &str) -> Vec<usize> {
     (1..bytes.len()).filter(|&i| bytes[i] == b'.' && bytes[i - 1] == b' ').collect()
 }
 
-/// What a row has in the column that begins at `start`.
+/// The text of a row in the column that begins at `start`.
 fn column<'a>(row: &'a str, starts: &[usize], start: usize) -> &'a str {
     let end = starts.iter().copied().find(|&s| s > start).unwrap_or(row.len()).min(row.len());
     row.get(start.min(end)..end).unwrap_or("").trim()
 }
 
-/// The field at an offset.
+/// The name of the field at an offset.
 fn field(layout: &Layout, offset: u64) -> Option<String> {
     let offset = usize::try_from(offset).ok()?;
     let at = layout.fields.iter().find(|f| (f.offset..f.end().max(f.offset + 1)).contains(&offset))?;
@@ -216,7 +220,7 @@ fn add(counts: &mut Counts, field: String, cpus: String, loads: f64, stores: f64
     *sum = (sum.0 + loads, sum.1 + stores);
 }
 
-/// `# sample duration :   1005.123 ms`, which `--header` prints.
+/// The value of `# sample duration :   1005.123 ms`, which `--header` prints.
 fn duration(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|l| l.strip_prefix("# sample duration")?.split_once(':'))?.1;
     let ms: f64 = line.trim().strip_suffix("ms")?.trim().parse().ok()?;

@@ -1,17 +1,16 @@
-//! Profile: who touches which fields, how often.
+//! Profile: which CPUs touch which fields, how often.
 //!
-//! Model.   TOML or JSON. Each entry is a field, or a named part of one, how often its CPUs read and write it in a
-//!          second, and which CPUs: all, the first so many, or a list. `rates` says once for all entries whether
-//!          the numbers are each CPU's or of all CPUs together: nothing is taken for either. Several entries
-//!          may name one field. What `perf` printed is read by `culprit/perf.rs`.
-//! Number.  hackbench on 224 CPUs: two entries.
+//! TOML or JSON. Each entry has a field, or a named part of one, its reads and writes per second, and the CPUs: all,
+//! the first ones, or a list. `rates` says for all entries whether these numbers are per CPU or the total of an
+//! entry's CPUs; there is no default. Several entries may name one field. Output of `perf` is read by
+//! `culprit/perf.rs`. hackbench on 224 CPUs takes two entries.
 
 use crate::{Layout, LayoutError};
 use serde::{Deserialize, Serialize};
 use warmcore_topo::Topology;
 use warmcore_types::CpuSet;
 
-/// Who touches the fields of a struct.
+/// How often which CPUs touch the fields of a struct.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -21,14 +20,14 @@ pub struct Profile {
     /// The struct.
     #[serde(rename = "struct")]
     pub name: String,
-    /// The machine of the machine file.
+    /// The machine, by its name in the machine file.
     pub machine: Option<String>,
-    /// Whether aligned pairs of lines travel together, as where adjacent lines are prefetched.
+    /// Whether aligned pairs of lines travel together, as with a prefetcher of adjacent lines.
     #[serde(default)]
     pub pair: bool,
-    /// Whether the rates are each CPU's, or of an entry's CPUs together.
+    /// Whether the rates are per CPU, or totals of an entry's CPUs.
     pub rates: Per,
-    /// Who touches what.
+    /// The touches.
     pub access: Vec<Touch>,
 }
 
@@ -36,9 +35,9 @@ pub struct Profile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
-    /// Each of an entry's CPUs touches the field so often.
+    /// The touches by each of an entry's CPUs.
     PerCpu,
-    /// All of an entry's CPUs together do, each as often as any other.
+    /// The touches by all of an entry's CPUs together, which are equally frequent.
     Total,
 }
 
@@ -48,36 +47,36 @@ pub enum Per {
 pub struct Touch {
     /// The field, or a named part of one: `mmap_lock.owner`.
     pub field: String,
-    /// Reads in a second, counted as [`Profile::rates`] says.
+    /// Reads per second, counted as [`Profile::rates`] says.
     #[serde(default)]
     pub reads_per_s: f64,
-    /// Writes in a second, counted so too.
+    /// Writes per second, counted in the same way.
     #[serde(default)]
     pub writes_per_s: f64,
-    /// Which CPUs. All, if it is not there.
+    /// The CPUs; all by default.
     #[serde(default)]
     pub cpus: Cpus,
 }
 
-/// Which CPUs.
+/// A set of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cpus {
-    /// Every one.
+    /// All CPUs.
     #[default]
     All,
-    /// The first so many, by number.
+    /// The first ones, by number.
     First(u32),
-    /// Those: `0-7,64`.
+    /// A list: `0-7,64`.
     List(String),
 }
 
 impl Profile {
-    /// From TOML, or JSON if it begins with `{`.
+    /// Parses TOML, or JSON if the text begins with `{`.
     ///
     /// # Errors
     ///
-    /// Text that is neither, or lacks something.
+    /// Text that is neither, or that lacks a required key.
     pub fn parse(text: &str, location: &str) -> Result<Self, LayoutError> {
         let read = if text.trim_start().starts_with('{') {
             serde_json::from_str(text).map_err(|e| e.to_string())
@@ -91,7 +90,7 @@ impl Profile {
         })
     }
 
-    /// How often each of so many CPUs reads and writes.
+    /// The reads and writes per second of each of `cpus` CPUs.
     pub(super) fn each(&self, touch: &Touch, cpus: usize) -> (f64, f64) {
         let cpus = match self.rates {
             Per::PerCpu => 1.0,
@@ -100,11 +99,11 @@ impl Profile {
         (touch.reads_per_s / cpus, touch.writes_per_s / cpus)
     }
 
-    /// Whether all that it says can be: its fields are in the layout, its CPUs on the machine, its numbers numbers.
+    /// Checks that its fields are in the layout, its CPUs on the machine, and its rates finite.
     ///
     /// # Errors
     ///
-    /// What cannot be, with the entry's number.
+    /// The first entry that is wrong, with its number.
     pub fn check(&self, layout: &Layout, topology: &Topology) -> Result<(), LayoutError> {
         if self.access.is_empty() {
             let next = "add an [[access]]";
@@ -132,11 +131,11 @@ impl Profile {
 }
 
 impl Cpus {
-    /// Which they are on that machine.
+    /// The CPUs on this machine.
     ///
     /// # Errors
     ///
-    /// CPUs that it does not have, or none.
+    /// CPUs that the machine does not have, or an empty set.
     pub fn on(&self, topology: &Topology, location: &str) -> Result<CpuSet, LayoutError> {
         let online = topology.online();
         let (asked, is_there) = match self {

@@ -1,37 +1,40 @@
-//! Rates: what a touch of a line costs each core, from how often every core touches it.
+//! Rates: what a touch of a line costs each core, from how often each core touches it.
 //!
-//! Model.   Touches come independently of each other (Poisson). Seen back in time from a read of core r: it hits if
-//!          its core's own last touch is younger than the last write of any other, so it misses with
-//!          P = W / (W + A), W being the others' writes and A its own touches. It then gets the line from whoever
-//!          touched it last: core c with (w_c + P·r_c) / (W + R + A). A write is free if its core's own last write
-//!          is younger than any other's touch; else it waits for the farthest that has the line. While a writer gets
-//!          the line, others wait: a queue with one server (Pollaczek-Khinchine). All cores of a distance
-//!          are added up first, so that it is linear in cores.
-//! Number.  224 CPUs that each read once and write once for every 50 µs: 99 % of the reads miss.
-//! Source.  What `Memory`'s lines do, solved; `tests/culprit.rs` compares the two. Where it is not exact: a reader
-//!          gets a line from who got it last, not from who touched it last, which differs only among readers
-//!          of unlike rates; and waiting assumes that who finds the line on its way had not got it yet.
+//! Touches are independent of each other (Poisson). A read by core r hits if the core's own last touch is more recent
+//! than the last write by any other core. So it misses with P = W / (W + A), where W is the others' writes and A the
+//! core's own touches. It then gets the line from the core that touched it last: core c with (w_c + P·r_c) / (W + R +
+//! A). A write hits if the core's own last write is more recent than any other's touch; else it waits for the
+//! farthest core that has the line. While the line travels to a writer, others wait: a queue with one server
+//! (Pollaczek-Khinchine). The rates of all cores at a distance are summed first, so the time is linear in cores.
+//!
+//! 224 CPUs that each read and write once per 50 µs: 99 % of the reads miss.
+//!
+//! # Source
+//!
+//! The closed form of what `Memory`'s lines do; `tests/culprit.rs` compares the two. It is inexact in two points: a
+//! reader gets the line from the core that got it last, not from the one that touched it last, which differs only
+//! among readers of unlike rates; and waiting assumes that a core that finds the line travelling did not have it yet.
 
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{Distance, Topology};
 
-/// Distances between cores, the nearest first; the last is everybody.
+/// Distances between cores, the nearest first. The last one includes all cores.
 const LEVELS: [Distance; 4] = [Distance::Llc, Distance::Node, Distance::Socket, Distance::Other];
 
-/// The cores of a machine, and what is between them.
+/// The cores of a machine and the distances between them.
 pub(super) struct Cores {
-    /// Of each CPU number: its core.
+    /// By CPU number: its core.
     core_of: Vec<usize>,
-    /// Of each core, at each level: which group it is in.
+    /// By core and level: the core's group.
     groups: Vec<[usize; LEVELS.len()]>,
-    /// How many groups there are at each level.
+    /// By level: the number of groups.
     counts: [usize; LEVELS.len()],
-    /// What a hand-over costs at each level, in ns.
+    /// By level: the cost of a transfer, in ns.
     hand_over: [f64; LEVELS.len()],
     own: f64,
 }
 
-/// How often each core touches something: reads and writes in a second.
+/// By core: reads and writes per second.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Rates(pub Vec<(f64, f64)>);
 
@@ -42,19 +45,19 @@ pub(super) struct Cost {
     pub write: f64,
 }
 
-/// More than this a queue's formula says nothing; a line that is so busy is reported.
+/// A limit for the queue's formula, which diverges at 1. A line this busy is reported.
 const BUSY_MAX: f64 = 0.95;
 
-/// A line, solved.
+/// The costs of a line.
 #[derive(Debug, Clone)]
 pub(super) struct Solved {
     /// By core.
     pub costs: Vec<Cost>,
-    /// For which part of the time it is on its way to a writer.
+    /// The share of the time in which it travels to a writer.
     pub busy: f64,
 }
 
-/// As `Memory`: whole ns, rounded up.
+/// Whole ns, rounded up as in `Memory`.
 fn ns(ps: u64) -> f64 {
     ps.div_ceil(1000) as f64
 }
@@ -86,7 +89,7 @@ impl Cores {
         Rates(vec![(0.0, 0.0); self.len()])
     }
 
-    /// What is added up over the cores of each group.
+    /// The sum of a value over the cores of each group, by level.
     fn sums(&self, of: impl Fn(usize) -> f64) -> [Vec<f64>; LEVELS.len()] {
         std::array::from_fn(|level| {
             let mut sums = vec![0.0; self.counts[level]];
@@ -97,14 +100,14 @@ impl Cores {
         })
     }
 
-    /// What a touch costs each core, of a line that is touched like that by all.
+    /// What a touch costs each core, for a line with these rates.
     pub fn solve(&self, line: &Rates) -> Solved {
         let rates = &line.0;
         let reads = self.sums(|core| rates[core].0);
         let writes = self.sums(|core| rates[core].1);
         let last = LEVELS.len() - 1;
         let (all_reads, all_writes) = (reads[last][0], writes[last][0]);
-        // A writer after whom nobody outside of its group has read: the farthest sharer is no farther than that.
+        // A writer after which no core outside of its group has read: the farthest sharer is within the group.
         let kept: Vec<_> = (0..LEVELS.len())
             .map(|level| {
                 let near = self.sums(|core| {
@@ -115,7 +118,7 @@ impl Cores {
             })
             .collect();
         let mut costs = Vec::with_capacity(self.len());
-        // Of all writes in a second: the ns that the line is on its way, and their squares.
+        // Over all writes in a second: the ns in which the line travels, and their squares.
         let (mut busy, mut squares) = (0.0, 0.0);
         for (core, &(own_reads, own_writes)) in rates.iter().enumerate() {
             let own = own_reads + own_writes;
@@ -171,7 +174,7 @@ impl Rates {
     }
 }
 
-/// a / b; 0 of nothing.
+/// a / b, or 0 if b is 0.
 fn share(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }

@@ -1,74 +1,74 @@
-//! Relayout: the cheapest layout in which nobody suffers from another field any more.
+//! Relayout: the cheapest layout in which no field suffers from another one.
 //!
-//! Model.   Moves of a few fields, everything else stays where it is in its line: into a hole of another line, in
-//!          exchange for a field of the same size there, to a line of their own after or before all others.
-//!          Each candidate is judged anew. Cheapest is: the fewest bytes added, then the fewest fields moved, then the
-//!          least that all touches cost. One that makes the whole dearer is none. If one move is not enough, the best
-//!          one is made and the search goes on from there.
-//! Number.  A struct of 140 fields of which four are touched: about 300 candidates.
-//! Source.  Exchanging fields is only as good as the profile is complete: what it does not name is taken for
-//!          untouched, and the report says so.
+//! A few fields move, and all others stay at their offset in their line: into a hole of another line, in exchange
+//! with a field of the same size there, or to a line of their own after or before all others. Each candidate is
+//! analyzed. The cheapest one adds the fewest bytes, then moves the fewest fields, then has the lowest cost of all
+//! touches. A candidate with a higher total cost is dropped. If one move is not enough, the best one is made and the
+//! search continues from there. A struct of 140 fields of which four are touched has about 300 candidates.
+//!
+//! An exchange is only as good as the profile is complete: fields that it does not name count as untouched, and the
+//! report says so.
 
 use super::{Analyzer, Verdict};
 use crate::{Layout, LayoutError};
 use serde::Serialize;
 
-/// So much of the excess must be gone.
+/// The share of the excess cost that a layout has to remove.
 const GONE: f64 = 0.95;
-/// Moves made one after the other.
+/// The most moves in a row.
 const STEPS_MAX: usize = 6;
 
-/// What kind of change.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayoutKind {
-    /// Into bytes that nobody uses.
+    /// Into bytes that no field uses.
     Hole,
-    /// In exchange for an untouched or friendlier field.
+    /// In exchange with a field that is untouched, or touched by the same cores.
     Exchange,
-    /// On a line of its own after all others.
+    /// To a line of its own after all others.
     End,
-    /// On a line of its own before all others.
+    /// To a line of its own before all others.
     Front,
-    /// Several of those.
+    /// Several of these.
     Several,
-    /// A line of padding after the sufferer: not a way out if the culprit stands before it.
+    /// A line of padding after the field that suffers: useless if the culprit is before it.
     PadAfter,
 }
 
 /// Another layout of the same struct.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Relayout {
-    /// What kind of change.
+    /// The kind of change.
     pub kind: RelayoutKind,
     /// What to do, in words.
     pub what: String,
-    /// Fields that stand elsewhere in their line than before.
+    /// Fields whose offset in their line changed.
     pub moved: Vec<String>,
-    /// Bytes more than before.
+    /// Bytes added.
     pub added: isize,
-    /// Which part of the excess is gone.
+    /// The share of the excess cost that is gone.
     pub gone: f64,
     /// The layout.
     pub layout: Layout,
-    /// The verdict on it.
+    /// What the touches cost in it.
     pub verdict: Verdict,
 }
 
 impl Relayout {
-    /// Whether nobody suffers any more.
+    /// Whether no field suffers any more.
     pub fn helps(&self) -> bool {
         self.gone >= GONE
     }
 
     fn price(&self) -> (isize, usize, u64, RelayoutKind) {
-        // In whole µs a second: less does not decide between two layouts.
+        // In whole µs per second: smaller differences do not decide.
         (self.added, self.moved.len(), (self.verdict.ns_per_s / 1000.0) as u64, self.kind)
     }
 }
 
-/// Layouts that take the excess away, the cheapest of each kind, the cheapest first; then padding after the worst
-/// sufferer, whether it helps or not. Empty if nobody suffers.
+/// Layouts without the excess cost, the cheapest of each kind, in ascending order; then padding after the field that
+/// suffers most, whether or not it helps. Empty if no field suffers.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
             }
             break;
         }
-        // None is enough: the one that takes most away, the cheaper of two that are alike.
+        // No move is enough: take the one that removes most, and of equal ones the cheaper.
         let best = tried.into_iter().min_by_key(|(relayout, _)| {
             ((relayout.verdict.excess_ns_per_s / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
         });
@@ -133,7 +133,7 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
     Ok(found)
 }
 
-/// The cheapest of its kind stays.
+/// Keeps the cheapest of each kind.
 fn keep(found: &mut Vec<Relayout>, new: Relayout) {
     match found.iter_mut().find(|old| old.kind == new.kind) {
         Some(old) if new.price() < old.price() => *old = new,
@@ -149,7 +149,7 @@ struct Candidate {
     layout: Layout,
 }
 
-/// Every move of a field that suffers or is to blame, and of all to blame for one sufferer together.
+/// Every move of a field that suffers or is a culprit, and of all culprits of one field together.
 fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
     let unit = analyzer.unit();
     let hot = analyzer.hot(layout);
@@ -190,7 +190,7 @@ fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
             end,
         );
         if layout.flexible().is_some_and(|last| set.contains(&last)) {
-            continue; // It has to be the last.
+            continue; // It has to be the last field.
         }
         let front = layout.in_front(&set, unit);
         add(RelayoutKind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
@@ -215,9 +215,9 @@ fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
             if number == only || !fits {
                 continue;
             }
-            // An untouched field may stand anywhere; a touched one is judged like all.
+            // An untouched field may be anywhere; a touched one is analyzed as all are.
             if let Some(to) = layout.with(&[(only, other.offset), (number, field.offset)]) {
-                let cold = if hot.contains(&number) { "" } else { ", which nobody touches" };
+                let cold = if hot.contains(&number) { "" } else { ", which is untouched" };
                 let what = format!("exchange {said} and {}{cold}", other.name);
                 let moved = vec![field.name.clone(), other.name.clone()];
                 add(RelayoutKind::Exchange, what, moved, to);
@@ -238,7 +238,7 @@ fn pad_after(
     let range = layout.byte_range(&worst.name)?;
     let padded = layout.padded_after(range.field, analyzer.unit());
     let verdict = analyzer.verdict(&padded)?;
-    // What that does for the sufferer, whoever else gains by it.
+    // The effect on the field that suffers, not on others.
     let after = verdict.field(&worst.name).map_or(worst.read_ns, |f| f.read_ns);
     let gone = (worst.read_ns - after) / (worst.read_ns - worst.read_alone_ns);
     Ok(Some(Relayout {

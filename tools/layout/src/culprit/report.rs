@@ -1,14 +1,14 @@
-//! Report: the verdict on a layout, line by line, as one reads pahole's.
+//! Report: the result for a layout as text, line by line as pahole prints it.
 //!
-//! Model.   Lines that the profile touches are drawn with all their fields and holes, the others are counted. A `!`
-//!          marks who suffers. Then a sentence for each sufferer, and what to do.
+//! Lines that the profile touches are drawn with all their fields and holes, the others are counted. A `!` marks a
+//! field that suffers. A sentence for each such field follows, and then what to do.
 
 use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
 use crate::Layout;
 use std::fmt::{self, Write};
 
 impl Culprit {
-    /// All of it, as text.
+    /// The whole report, as text.
     pub fn report(&self) -> String {
         self.to_string()
     }
@@ -36,7 +36,7 @@ impl Culprit {
             "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",
             "offset", "size", "field", "reads/s", "writes/s", "read write", "ns/read", "ns/write"
         )?;
-        // What an array of no length has stands behind the end.
+        // The elements of an array of unknown length are after the end.
         let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
         let lines = layout.size.div_ceil(unit).max(flexible);
         let mut line = 0;
@@ -125,7 +125,7 @@ impl Culprit {
             let offset = it.map_or(0, |f| f.offset);
             let mut touches = Vec::new();
             for (rate_per_s, cores, word) in it.into_iter().flat_map(|f| {
-                // A read is harmed by writes alone.
+                // A read suffers from writes only.
                 let reads = if what == "read" { 0.0 } else { f.reads_per_s };
                 [(f.writes_per_s, f.writers, "writes"), (reads, f.readers, "reads")]
             }) {
@@ -154,7 +154,7 @@ impl Culprit {
         let (ways, not): (Vec<_>, Vec<_>) =
             self.relayouts.iter().partition(|r| r.kind != RelayoutKind::PadAfter);
         if ways.is_empty() {
-            let found = "No layout helps: whoever suffers does so from what has to be where it is.";
+            let found = "No layout helps: the culprits cannot be moved away from the fields that suffer.";
             return writeln!(out, "{found}");
         }
         for (number, way) in ways.iter().enumerate() {
@@ -186,7 +186,7 @@ impl Culprit {
             }
         }
         for way in not {
-            let verdict = if way.helps() { "helps the reader too" } else { "is no way out" };
+            let verdict = if way.helps() { "helps the reader too" } else { "does not help" };
             writeln!(
                 out,
                 "{} {verdict}: {:+} bytes, {:.1} % of what it suffers gone.",
@@ -216,7 +216,7 @@ impl fmt::Display for Culprit {
         }
         let sufferers = self.sufferers();
         if sufferers.is_empty() {
-            return writeln!(f, "Nobody suffers from another field of its line.");
+            return writeln!(f, "No field suffers from another field of its line.");
         }
         for field in sufferers {
             self.blame(f, field, "read", &field.blame, (field.read_ns, field.read_alone_ns))?;
@@ -225,7 +225,7 @@ impl fmt::Display for Culprit {
         for (line, busy) in &self.verdict.busy {
             writeln!(
                 f,
-                "Line {line} is on its way {:.0} % of the time: a little more, and whoever wants it waits for ever.",
+                "Line {line} travels {:.0} % of the time: with a few more touches, cores wait for it without bound.",
                 100.0 * busy
             )?;
         }
@@ -239,7 +239,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A rate in six letters.
+/// A rate in at most six characters.
 fn rate(per_s: f64) -> String {
     match per_s {
         0.0 => String::new(),

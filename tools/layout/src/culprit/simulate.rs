@@ -1,8 +1,8 @@
-//! Simulate: the same profile, touch by touch.
+//! Simulate: a profile played touch by touch.
 //!
-//! Model.   Every CPU touches every field of its entries at random times, independently; `Memory`'s named lines say
-//!          what each touch costs. The first tenth is not counted: caches begin empty.
-//! Number.  A million touches: half a second.
+//! Each CPU touches each field of its entries at random times, independently; the named lines of `Memory` say what
+//! each touch costs. The first tenth is not counted, because the caches are empty at first. A million touches take
+//! half a second.
 
 use super::Profile;
 use crate::{Layout, LayoutError};
@@ -15,34 +15,34 @@ use warmcore_sim::random::{Purpose, Random, exponential};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
-/// What was seen of one field.
+/// What was measured of one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its name in the profile.
     pub name: String,
     /// Reads that were counted.
     pub reads: u64,
-    /// All of them together, in ns.
+    /// Their total time, in ns.
     pub read_ns: u64,
     /// Writes that were counted.
     pub writes: u64,
-    /// All of them together, in ns.
+    /// Their total time, in ns.
     pub write_ns: u64,
 }
 
 impl Seen {
-    /// One read in ns, over all.
+    /// The mean time of a read, in ns.
     pub fn mean_read_ns(&self) -> f64 {
         self.read_ns as f64 / self.reads.max(1) as f64
     }
 
-    /// One write in ns, over all.
+    /// The mean time of a write, in ns.
     pub fn mean_write_ns(&self) -> f64 {
         self.write_ns as f64 / self.writes.max(1) as f64
     }
 }
 
-/// A CPU that reads, or writes, one field again and again.
+/// The reads, or writes, of one field by one CPU.
 struct Stream {
     cpu: CpuId,
     field: usize,
@@ -51,10 +51,10 @@ struct Stream {
     count: u64,
 }
 
-/// Who touches a field less often than once in so many ns, 12 days, does it once in that.
+/// The longest mean time between touches, in ns: 12 days.
 const MEAN_MAX: f64 = 1e15;
 
-/// So many touches of a profile, by named lines.
+/// Plays this many touches of a profile, on named lines.
 ///
 /// # Errors
 ///

@@ -3,7 +3,7 @@ use warmcore_topo::MACHINES;
 
 const MM: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
 const HACKBENCH: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
-/// A re-layout takes at least this part of the excess away.
+/// The least share of the excess cost that a relayout removes.
 const GONE_MIN: f64 = 0.95;
 
 fn machine(name: &str) -> (Costs, Topology) {
@@ -20,7 +20,7 @@ fn analyzer(layout: &Layout, profile: &Profile) -> Analyzer {
     Analyzer::new(profile, layout, &costs, &topology).unwrap()
 }
 
-/// Three fields of 8 bytes on one line, and what is said of them.
+/// Three fields of 8 bytes on one line, and a profile of them.
 fn three(accesses: &str) -> (Layout, Profile) {
     let layout = r#"
         name = "s"
@@ -56,7 +56,7 @@ fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything
     for bytes in [64, 128, 1024] {
         assert_eq!(read(&layout.padded_after(number("pcpu_cid"), bytes)), before, "{bytes} bytes");
     }
-    // What Linux 6.4 did.
+    // The change in Linux 6.4.
     let fixed = layout.in_front(&[number("mm_count")], 64);
     let (after, alone) =
         (read(&fixed), analyzer.verdict(&layout).unwrap().field("pcpu_cid").unwrap().read_alone_ns);
@@ -97,7 +97,7 @@ fn where_a_hand_over_costs_nothing_nobody_suffers() {
     }
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
-    assert!(culprit.report().contains("Nobody suffers"), "{culprit}");
+    assert!(culprit.report().contains("No field suffers"), "{culprit}");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn two_writers_share_the_blame_by_what_they_write() {
     let said: Vec<_> = blame.iter().map(|b| (b.field.as_str(), b.stands)).collect();
     assert_eq!(said, [("a", Stands::Before), ("c", Stands::After)]);
     assert!((blame[0].share - 0.75).abs() < 1e-9, "{blame:?}");
-    // Both must go: one line for the two, or the reader moves. That is one field, and cheaper.
+    // Both culprits have to go to a line of their own, or the reader moves. The reader is one field, and cheaper.
     let best = &relayouts(&analyzer(&layout, &profile), &layout).unwrap()[0];
     assert_eq!((best.moved.as_slice(), best.added), (&["b".to_owned()][..], 64), "{}", best.what);
 }
@@ -159,7 +159,7 @@ fn the_report_says_who_where_and_what_to_do() {
         "  mm_count, byte 88, before it: 100 % of it",
         "Cheapest: exchange mm_count and ",
         "Or: give mm_count a line of its own in front. +64 bytes, 1 moved",
-        "A line of padding after pcpu_cid is no way out: +64 bytes, 0.0 % of what it suffers gone.",
+        "A line of padding after pcpu_cid does not help: +64 bytes, 0.0 % of what it suffers gone.",
     ] {
         assert!(report.contains(said), "{said}\n{report}");
     }
@@ -262,7 +262,7 @@ fn a_field_that_is_hardly_ever_touched_can_be_played() {
     assert_eq!(simulate(&layout, &profile, &costs, &topology, 1, 10_000).unwrap().len(), 1);
 }
 
-/// As `perf c2c report --stdio` prints it: a field at 0 that CPUs write, one at 16 that others read.
+/// Output of `perf c2c report --stdio`: a field at 0 that some CPUs write, one at 16 that others read.
 const C2C: &str = "
 =================================================
             Trace Event Information              
@@ -305,7 +305,7 @@ fn what_perf_c2c_prints_is_a_profile() {
     let (costs, topology) = machine("spr_224cpu_2p");
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
     assert_eq!(culprit.verdict.culprit_of("c").map(|b| b.field.as_str()), Some("a"));
-    // Without --node-info, with the columns of newer ones, and seconds.
+    // Without --node-info, with the columns of newer versions, and with the duration.
     let bare = C2C.replace("{0-3}", "").replace("{4-7}", "").replace("{8-11}", "");
     let newer = bare
         .replace("LclHitm   L1", "LclHitm     Peer   L1")
@@ -326,7 +326,7 @@ fn what_perf_c2c_prints_is_a_profile() {
         assert!(notes[0].contains(if by > 1.0 { "in 2.000 s" } else { "one second" }), "{notes:?}");
         assert!(notes[1].contains("not which"), "{notes:?}");
     }
-    // A struct that begins within the first line goes on in the second.
+    // A struct that begins within the first line and continues in the second.
     let (profile, _) = from_perf(C2C, &layout, &Base::parse("0x55d0c8a4e0f8"), "c2c.txt").unwrap();
     assert_eq!(touches(&profile), [("c", 9.0, 1.0, list("0-1"))]);
     for (base, said) in
@@ -337,7 +337,7 @@ fn what_perf_c2c_prints_is_a_profile() {
     }
 }
 
-/// As `perf mem report --stdio` prints it, loads and then stores.
+/// Output of `perf mem report --stdio`, loads and then stores.
 const MEM: &str = "
 # To display the perf.data header info, please use --header/--header-only options.
 #
