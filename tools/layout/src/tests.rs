@@ -75,7 +75,7 @@ fn mm() -> Vec<u8> {
 }
 
 #[test]
-fn btf_gives_the_fields_where_they_are() {
+fn btf_gives_the_offsets_of_fields() {
     let layout = Layout::from_btf(&mm(), "mm", "mm.btf").unwrap();
     let fields: Vec<_> = layout.fields.iter().map(|f| (f.name.as_str(), f.offset, f.size, f.align)).collect();
     let expected = [
@@ -116,7 +116,7 @@ fn btf_with_any_byte_changed_does_not_panic() {
 }
 
 #[test]
-fn a_struct_that_is_not_there_gets_the_names_that_are_near() {
+fn an_unknown_struct_is_answered_with_similar_names() {
     let error = Layout::from_btf(&mm(), "lists", "mm.btf").unwrap_err().to_string();
     assert_eq!(error, "mm.btf: has no struct lists; did you mean list?");
 }
@@ -167,7 +167,7 @@ fn a_move_changes_nothing_else() {
 }
 
 #[test]
-fn a_line_of_its_own_is_shared_with_nobody_and_moves_nobody_within_its_line() {
+fn a_line_of_its_own_has_no_other_field_and_moves_no_field_within_its_line() {
     let layout = declared();
     for moved in [layout.in_front(&[1], 64), layout.at_the_end(&[1], 64)] {
         let line = moved.byte_range("b").unwrap().offset / 64;
@@ -181,7 +181,7 @@ fn a_line_of_its_own_is_shared_with_nobody_and_moves_nobody_within_its_line() {
 }
 
 #[test]
-fn nothing_is_moved_behind_an_array_of_no_length_but_the_array_moves_along() {
+fn an_array_of_unknown_length_stays_the_last_field() {
     let mut b = Builder::new();
     b.int("long int", 8); // 1
     b.int("char", 1); // 2

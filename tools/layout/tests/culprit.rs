@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn whatever_is_proposed_is_a_layout_of_the_same_struct_and_cheaper_when_played((layout, profile) in struct_and_profile(), seed: u64) {
+    fn every_relayout_is_a_layout_of_the_same_struct_and_cheaper_when_played((layout, profile) in struct_and_profile(), seed: u64) {
         let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
         let costs = Costs::from_machine(MACHINES, "epyc9654_2p").unwrap();
         let found = warmcore_layout::culprit::find(&layout, &profile, &costs, &topology).unwrap();

@@ -60,7 +60,7 @@ fn dwarf_gives_the_fields_where_the_compiler_put_them() {
 
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "a release build says nothing of types")]
-fn a_name_that_is_not_there_or_there_twice_is_an_error_that_says_what_is() {
+fn an_unknown_or_ambiguous_name_is_an_error_that_lists_the_names() {
     let error = own("WarmcoreLayoutProbes").unwrap_err().to_string();
     assert!(error.contains("did you mean WarmcoreLayoutProbe?"), "{error}");
     let error = own("Twice").unwrap_err().to_string();
@@ -150,7 +150,7 @@ fn built(directory: &Path, flags: &str, name: &str, text: &str) -> Option<std::p
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn what_a_c_compiler_says_of_a_struct_is_understood_in_every_version_of_it() {
+fn every_version_of_dwarf_gives_the_layout_of_the_c_compiler() {
     let directory = tempfile::tempdir().unwrap();
     for flags in [
         "-gdwarf-2 -gstrict-dwarf",
@@ -191,7 +191,7 @@ fn what_a_c_compiler_says_of_a_struct_is_understood_in_every_version_of_it() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn what_is_not_known_is_no_hole() {
+fn bytes_of_an_unknown_type_are_no_hole() {
     let directory = tempfile::tempdir().unwrap();
     let text = "struct Base { long x; }; struct Below : virtual Base { int y; }; Below below;\n\
                 struct Method { int (Base::*call)(); long Base::*where; decltype(nullptr) none; } method;\n";

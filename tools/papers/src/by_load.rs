@@ -1,14 +1,16 @@
 //! By load: hot windows and the shared wake queue from an almost idle machine to an overloaded one, beside the three
 //! published tables that have a row for each load.
 //!
-//! Model.   Pairs that talk (`hot_windows::pairs`), as many as the published run had clients. What is compared is the
-//!          change against Linux under the same load and seed. A row whose published change is small, or less than
-//!          twice its variation, claims that nothing happens; the others claim sign and size; where Linux's own
-//!          variation is above 15 % nothing is claimed. What was said before the first run stands in `predictions.toml`
-//!          and is printed where it did not come out.
-//! Number.  8, 11 and 11 loads, each with Linux and one or two settings and five seeds: 330 simulations.
-//! Source.  linux-kernel: SIS_CACHE v1, 26 September 2023; `swqueue` v1, 10 July 2023; `shared_runq` v3 of 9 August 2023,
-//!          measured 27 September. The rows in `fixtures/published.toml`.
+//! Pairs of tasks that wake each other (`hot_windows::pairs`), as many as the published run had clients. A row
+//! compares a change with Linux under the same load and seed. A row whose published change is small, or less than
+//! twice its variation, claims that nothing changes; the others claim sign and size; where Linux's own variation is
+//! above 15 % nothing is claimed. Predictions from before the first run are in `predictions.toml`; those that failed
+//! are printed. 8, 11 and 11 loads, each with Linux and one or two settings and five seeds, are 330 simulations.
+//!
+//! # Source
+//!
+//! linux-kernel: SIS_CACHE v1, 26 September 2023; `swqueue` v1, 10 July 2023; `shared_runq` v3 of 9 August 2023,
+//! measured 27 September. The rows are in `fixtures/published.toml`.
 
 use super::hot_windows::{SEEDS_MAX, Shape, Trips, Windows, pairs};
 use super::{Options, Row, Table};
@@ -22,10 +24,10 @@ mod tests;
 
 const PREDICTIONS: &str = include_str!("../predictions.toml");
 
-/// A published change of at most so many percent is none.
+/// A published change of at most this many percent counts as none.
 const NOTHING: f64 = 5.0;
 
-/// Linux's own coefficient of variation, in percent, from which on a row says nothing.
+/// Linux's own coefficient of variation, in percent, above which a row claims nothing.
 const NOISE: f64 = 15.0;
 
 /// What is run.
@@ -35,7 +37,7 @@ struct Load {
     data_kib: u32,
     hz: u32,
     windows: Windows,
-    /// What was chosen by who knew the published rows.
+    /// What was chosen with knowledge of the published rows.
     knew: &'static str,
 }
 
@@ -45,24 +47,24 @@ const NETPERF: Load = Load {
     data_kib: 16,
     hz: 1000,
     windows: Windows::ms(20, 160),
-    knew: "5 µs a turn, 16 KiB a side: round numbers, chosen by who knew the published rows",
+    knew: "5 µs a turn, 16 KiB a side: round numbers, chosen with knowledge of the published rows",
 };
 
-/// tbench: a file server's requests over the loopback. Larger messages than netperf's single byte.
+/// tbench: requests to a file server over the loopback. Its messages are larger than netperf's single byte.
 const TBENCH: Load = Load {
     turn: Nanos(15_000),
     data_kib: 32,
     hz: 250,
     windows: Windows::ms(20, 80),
-    knew: "15 µs a turn, 32 KiB a side: round numbers, chosen before the first run by who knew the published rows",
+    knew: "15 µs a turn, 32 KiB a side: round numbers, chosen before the first run with knowledge of the published rows",
 };
 
 /// One load of a published table.
 struct Published {
     clients: u32,
-    /// By setting: percent of change, and its coefficient of variation with Linux's added, if they were printed.
+    /// By setting: the change in percent, and its coefficient of variation plus Linux's, if both were published.
     changes: Vec<(f64, Option<f64>)>,
-    /// Linux's own.
+    /// Linux's own coefficient of variation.
     base_cv: f64,
 }
 
@@ -111,7 +113,7 @@ struct SharedRow {
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn hot_windows(options: &Options) -> Table {
     let Rows { machine, rows } = super::published::<Rows<HotRow>>("sis_cache_by_load");
     let row = |row: HotRow| Published {
@@ -134,11 +136,11 @@ pub fn hot_windows(options: &Options) -> Table {
     )
 }
 
-/// The shared wake queue's first version under tbench, by the number of clients.
+/// The first version of the shared wake queue under tbench, by the number of clients.
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn wake_queue(options: &Options) -> Table {
     let Rows { machine, rows } = super::published::<Rows<QueueRow>>("wake_queue_by_load");
     let row = |row: QueueRow| Published {
@@ -160,12 +162,12 @@ pub fn wake_queue(options: &Options) -> Table {
     )
 }
 
-/// Its third version, in which every enqueue goes through the queue, without and with a look at the average idle time
-/// first: was newidle balancing merely stopped too early?
+/// The third version, in which every enqueue enters the queue, without and with a check of the average idle time
+/// first: it answers whether the gain only came from newidle balancing that stops too early.
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn wake_queue_v3(options: &Options) -> Table {
     let Rows { machine, rows } = super::published::<Rows<SharedRow>>("wake_queue_v3_by_load");
     let row = |row: SharedRow| Published {
@@ -193,7 +195,7 @@ pub fn wake_queue_v3(options: &Options) -> Table {
     )
 }
 
-/// What a row claims, by what was published.
+/// The tolerance of a row, by the published change and its variation.
 fn tolerance(change: f64, cv: Option<f64>, base_cv: f64) -> &'static str {
     match () {
         () if base_cv > NOISE => "by_load.noise",
@@ -208,7 +210,7 @@ fn table(options: &Options, plan: Plan) -> Table {
     let published_cpus = warmcore_sim::machine::SimMachine::named(&plan.machine)
         .map_or(1, |machine| machine.topology.cpus.len());
     let cpus = machine.topology.cpus.len();
-    // On another machine as many per CPU. A quick look is at every third load.
+    // On another machine as many clients per CPU. A quick run takes every third load.
     let every = if options.quick { 3 } else { 1 };
     let loads: Vec<&Published> = plan.rows.iter().step_by(every).collect();
     let clients =
@@ -256,7 +258,7 @@ fn table(options: &Options, plan: Plan) -> Table {
     Table { name: plan.name, machine: machine.name, source: plan.source, rows, notes }
 }
 
-/// What was said before the first run.
+/// A prediction from before the first run.
 #[derive(Deserialize)]
 struct Predicted {
     by_load: Vec<Prediction>,
@@ -266,7 +268,7 @@ struct Predicted {
 struct Prediction {
     table: String,
     row: String,
-    /// Percent of change: at least, at most.
+    /// The change in percent: at least, at most.
     within: [f64; 2],
 }
 
@@ -275,7 +277,7 @@ fn predictions(table: &str) -> Vec<Prediction> {
     said.by_load.into_iter().filter(|said| said.table == table).collect()
 }
 
-/// What did not come out as it was said, and how many did.
+/// The predictions that failed, and how many held.
 fn unforeseen(table: &str, rows: &[Row]) -> Vec<String> {
     let known: Vec<(Prediction, &Row)> = predictions(table)
         .into_iter()

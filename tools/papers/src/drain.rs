@@ -1,11 +1,14 @@
-//! Drain: collecting what lies in per-CPU stocks, by work queued on every CPU and from afar, as published in 2023.
+//! Drain: collecting the units in per-CPU stocks, by work queued on every CPU or remotely, as published in 2023.
 //!
-//! Model.   `drain/sim.rs` charges with the real accounts and prices their drain by named lines. First with nothing
-//!          given: every CPU that charged has a stock, and remote reads come one after the other. Then with the two
-//!          numbers that the report does not give and that only the table itself tells: how many of the CPUs
-//!          had a stock, and how far neighbouring reads overlap. `drain/contention.rs` counts held locks.
-//! Number.  At 128 CPUs: 161 000 cycles by queueing, 61 000 from afar; published 156 000 and 58 000.
-//! Source.  linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
+//! `drain/sim.rs` charges with `budget`'s accounts and prices their drain with named lines. First without fitted
+//! numbers: every CPU that charged has a stock, and remote reads happen one after the other. Then with two numbers
+//! that the report does not give and only the table itself can tell: how many of the CPUs had a stock, and how much
+//! neighbouring reads overlap. `drain/contention.rs` counts contended locks. At 128 CPUs: 161 000 cycles by queueing,
+//! 61 000 remotely; published 156 000 and 58 000.
+//!
+//! # Source
+//!
+//! linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
 mod contention;
 mod sensitivity;
@@ -25,30 +28,30 @@ use warmcore_sim::memory::Memory;
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
-/// Where it was measured.
+/// The published machine.
 pub const MACHINE: &str = "epyc7601_2p";
 
 const PREDICTIONS: &str = include_str!("drain/predictions.toml");
-/// A median of other seeds differs by less.
+/// Medians of other seeds differ by less.
 const SAME: f64 = 0.1;
 
-/// Of a thousand CPUs that charge, so many had a stock when it was collected.
+/// Per thousand CPUs that charge: how many had a stock when it was collected. Fitted.
 const WITH_STOCK: u64 = 360;
-/// What a thousand ns of remote reads come down to.
+/// What a thousand ns of remote reads take when they overlap. Fitted.
 const OVERLAP: u64 = 770;
-/// What is in a row that uses both, in words.
+/// The inputs of a row that uses both.
 const GIVEN: [&str; 2] = [
     "36 % of the charging CPUs had a stock (fitted.toml: slope of 401 ns = 1120 ns x 0.36)",
     "remote reads overlap to 0.77 (fitted.toml: 138 to 157 ns where a hand-over takes 191)",
 ];
-/// Why the row of drains between the loops can't fail.
+/// Why the row of drains between loops cannot fail.
 const BETWEEN: &str = "between the loops no CPU is in an operation, so that no lock is held";
 const RUN: [&str; 2] = [
     "calls, drains and hours of the published run",
     "a lock is held for 64 cycles (all of a published local operation)",
 ];
 
-/// What others measured: printed beside, and nothing else.
+/// Published numbers, for comparison only.
 #[derive(Deserialize)]
 struct Measured {
     local_cycles: Vec<Local>,
@@ -76,7 +79,7 @@ struct Contention {
     contended: f64,
 }
 
-/// What was said before anything was given.
+/// A prediction from before the two numbers were fitted.
 #[derive(Deserialize)]
 struct Predictions {
     rows: Vec<Prediction>,
@@ -101,7 +104,7 @@ impl DrainMachine {
         }
     }
 
-    /// As many as there are, built like a Genoa: 8 cores of 2 threads to an L3, up to 16 L3s to a socket.
+    /// A machine of this many CPUs, built like a Genoa: 8 cores of 2 threads to an L3, up to 16 L3s to a socket.
     fn grown(cpus: usize) -> Self {
         let smt = cpus.min(2);
         let cores = cpus / smt;
@@ -120,17 +123,17 @@ impl DrainMachine {
         drain(&self.costs, &self.topology, case, method, seed)
     }
 
-    /// Cycles of the clock that the kernel's counter has.
+    /// Cycles of the kernel's counter.
     fn cycles(&self, ns: u64) -> f64 {
         ns as f64 * self.costs.ps("base_mhz") as f64 / 1e6
     }
 }
 
-/// Drains at 1, 8 and 128 CPUs beside the published ones, held locks, and drains of 1 to 8192 CPUs.
+/// Drains at 1, 8 and 128 CPUs beside the published ones, contended locks, and drains of 1 to 8192 CPUs.
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn table(options: &Options) -> Table {
     let warmcore_sim::machine::SimMachine { name, costs, topology, .. } = options.machine_or(MACHINE);
     let machine = DrainMachine { costs, topology };
@@ -164,7 +167,7 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// What is not as it was said first.
+/// Notes on rows that differ from their predictions.
 fn changed(rows: &[Row]) -> Vec<String> {
     let said: Predictions = toml::from_str(PREDICTIONS).unwrap_or_else(|e| panic!("predictions.toml: {e}"));
     let differs = |said: &Prediction| {
@@ -180,12 +183,12 @@ fn cpus(count: usize) -> String {
     if count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") }
 }
 
-/// One number per seed, in cycles.
+/// By seed, in cycles.
 fn cycles(options: &Options, machine: &DrainMachine, case: Case, method: Method) -> Vec<f64> {
     options.per_seed(|seed| machine.cycles(machine.drain(&case, method, seed).ns))
 }
 
-/// By how many percent the second is less than the first, seed by seed.
+/// By how many percent the second is less than the first, by seed.
 fn saving(upstream: &[f64], patched: &[f64]) -> Vec<f64> {
     upstream.iter().zip(patched).map(|(upstream, patched)| 100.0 * (patched / upstream - 1.0)).collect()
 }
@@ -233,7 +236,7 @@ fn with_both_given(
         let [upstream, patched] =
             METHODS.map(|(method, _)| cycles(options, machine, case(count.cpus), method));
         let saved = saving(&upstream, &patched);
-        // Without the proposal collecting from afar takes what queueing does.
+        // Without the proposal, remote collection costs what queueing does.
         let null = Row::of("", "cycles", upstream.clone()).simulated;
         for (method, (numbers, beside)) in
             [(upstream, count.upstream), (patched, count.patched)].into_iter().enumerate()
@@ -242,12 +245,12 @@ fn with_both_given(
             ends[method].push(numbers.clone());
             let row = Row::of(name, "cycles", numbers).against(published(beside), "drain.cycles");
             let row = row.with_inputs(&GIVEN);
-            // Of queueing that model says what the row says.
+            // For queueing, that null model is the row itself.
             rows.push(if method == 0 { row } else { row.beside_null(null) });
         }
         let beside = published(100.0 * (count.patched / count.upstream - 1.0));
         let row = Row::of(format!("{}, saved", cpus(count.cpus)), "percent", saved).with_inputs(&GIVEN);
-        // What is claimed is the saving of the whole machine; the others are printed beside.
+        // The saving with all CPUs is claimed; the others are printed for comparison.
         rows.push(if count.cpus == last.cpus {
             row.against(beside, "drain.saving").beside_null(0.0)
         } else {
@@ -299,8 +302,8 @@ fn held_locks(options: &Options, machine: &DrainMachine, published: Option<f64>)
     ]
 }
 
-/// The five local operations: what a lock in the stock adds. To lines it adds one access to a line that the CPU writes
-/// anyway; what a locked instruction takes beyond that no line says.
+/// The five local operations: what a lock in the stock adds. In lines it adds one access to a line that the CPU
+/// writes anyway; the model has no cost for a locked instruction beyond that.
 fn local_operations(
     machine: &DrainMachine,
     all: &[Local],
@@ -317,8 +320,8 @@ fn local_operations(
     all.iter().map(row).collect()
 }
 
-/// How a drain of `cpus` CPUs changes, in percent, if a number of the machine is a tenth more: by queueing, from afar and
-/// by Warmcore's own method; those that move it at all, the one that moves it most first.
+/// By how many percent a drain of `cpus` CPUs changes if a number of the machine grows by a tenth: by queueing,
+/// remotely and by Warmcore's method; the numbers with an effect, the largest first.
 pub fn sensitivity(cpus: usize, seed: u64) -> Vec<(&'static str, Vec<(String, f64)>)> {
     let machine = DrainMachine::grown(cpus);
     let case = Case::plain(cpus);
@@ -339,7 +342,7 @@ pub fn sensitivity(cpus: usize, seed: u64) -> Vec<(&'static str, Vec<(String, f6
     ALL_METHODS.map(of).to_vec()
 }
 
-/// What the count of lines that queueing takes does to the saving.
+/// The saving with other numbers of lines that queueing takes.
 fn other_counts(options: &Options, machine: &DrainMachine, all: usize) -> Vec<Row> {
     let saved = |queue_lines: usize| {
         let case = Case { queue_lines, ..Case::plain(all) };
@@ -353,14 +356,14 @@ fn other_counts(options: &Options, machine: &DrainMachine, all: usize) -> Vec<Ro
     [4, 8, 10].map(saved).to_vec()
 }
 
-/// Not published: machines of any size, all CPUs with a stock, nothing given.
+/// Unpublished: machines of any size, where all CPUs have a stock, without fitted numbers.
 fn growth(options: &Options) -> Vec<Row> {
     let sizes: &[usize] =
         if options.quick { &[1, 16, 128, 1024] } else { &[1, 2, 8, 32, 128, 512, 2048, 8192] };
     let mut rows = Vec::new();
     for &size in sizes {
         let machine = DrainMachine::grown(size);
-        // The drainer's place is all that differs.
+        // The runs differ only in the drainer's CPU.
         let few = options.first(3);
         for (method, what) in ALL_METHODS {
             let ns = few.per_seed(|seed| machine.drain(&Case::plain(size), method, seed).ns as f64);
@@ -376,7 +379,7 @@ fn growth(options: &Options) -> Vec<Row> {
     rows
 }
 
-/// What to know of the rows. What they say is taken from them: it is another thing on another machine.
+/// Notes on the rows. They are made from the rows, which differ between machines.
 fn notes(
     machine: &DrainMachine,
     rows: &[Row],
@@ -389,11 +392,11 @@ fn notes(
     let (queued, ours) = (machine.drain(&plain, Method::Upstream, 0), machine.drain(&plain, Method::Ours, 0));
     let mut notes = vec![
         format!(
-            "Queueing work takes {QUEUE_LINES} lines from its CPU, one after the other: counted in the source, by \
-             somebody who knew the published ratio of 5.9. What other counts would give is printed."
+            "Queueing work takes {QUEUE_LINES} lines from its CPU, one after the other: counted in the source \
+             with knowledge of the published ratio of 5.9. The results with other counts are printed."
         ),
         format!(
-            "A drain that queues interrupts {} CPUs with everybody's stock filled; one from afar {}.",
+            "If every CPU has a stock, a drain that queues work interrupts {} CPUs, and a remote drain {}.",
             queued.interrupted, ours.interrupted
         ),
         "Held locks met by drains between the loops are 0 by construction, and the calls, drains and hours are those \
@@ -412,7 +415,7 @@ fn notes(
     notes
 }
 
-/// What the rows say beside the published numbers.
+/// Notes that compare with published numbers.
 fn against_published(rows: &[Row], counts: &[Cycles], local: &[Local], costs: &Costs) -> Vec<String> {
     let of = |name: String| rows.iter().find(|row| row.name == name);
     let mut notes = Vec::new();

@@ -1,11 +1,16 @@
-//! False sharing: `mm_count` and `pcpu_cid` on one line of `mm_struct`, as found in April 2023, and apart, as since 6.4.
+//! False sharing: `mm_count` and `pcpu_cid` on one line of `mm_struct`, as found in April 2023, and apart, as since
+//! 6.4.
 //!
-//! Model.   The layout is the one in which it was found, the profile what a context switch touches. It is played touch
-//!          by touch, before and after, and solved; the culprit is named from the solution. How often hackbench
-//!          switches is not published: every row that does not depend on it says so by holding at other rates.
-//! Number.  With 5000 of each per CPU and second, a read takes 104 ns beside `mm_count` and 2 without it.
-//! Source.  linux-kernel, April and May 2023: "sched: Fix performance regression introduced by mm_cid" and "mm: Move
-//!          mm_count into its own cache line". `fixtures/sim/mm_struct.toml`, `fixtures/sim/hackbench.toml`.
+//! The layout is the one in which it was found, the profile is what a context switch touches. The profile is played
+//! touch by touch, before and after the change, and solved in closed form; the culprit comes from the solution. How
+//! often hackbench switches was not published: rows that do not depend on it hold at other rates too, and are shown
+//! there. With 5000 reads and 5000 writes per CPU and second a read takes 104 ns beside `mm_count`, and 2 ns without
+//! it.
+//!
+//! # Source
+//!
+//! linux-kernel, April and May 2023: "sched: Fix performance regression introduced by mm_cid" and "mm: Move mm_count
+//! into its own cache line". `fixtures/sim/mm_struct.toml`, `fixtures/sim/hackbench.toml`.
 
 use super::{Options, Row, Table};
 use serde::Deserialize;
@@ -18,7 +23,7 @@ use warmcore_topo::Topology;
 #[cfg(test)]
 mod tests;
 
-/// Where hackbench was run.
+/// The machine on which hackbench was run.
 pub const MACHINE: &str = "spr_224cpu_2p";
 
 const LAYOUT: &str = include_str!("../../../fixtures/sim/mm_struct.toml");
@@ -27,15 +32,15 @@ const PROFILE: &str = include_str!("../../../fixtures/sim/hackbench.toml");
 /// Other rates, in thousandths of the profile's.
 const RATES: [(u32, &str); 2] = [(100, "a tenth of the switches"), (2000, "twice the switches")];
 
-/// Why a row of the reader's cost can't fail.
-const OWN_LINE: &str = "a line that nobody writes any more is not taken away: so the model is made";
-/// Why the row of the culprit can't.
+/// Why a row of the reader's cost cannot fail.
+const OWN_LINE: &str = "in the model a line that no core writes any more is never invalidated";
+/// Why the row of the culprit cannot fail.
 const ONE_WRITER: &str = "the profile has one field that is written often";
 
-/// Fields that are read and stand beside the writer.
+/// Fields next to the writer that are read.
 const BESIDE_WRITER: [&str; 2] = ["mm_users", "membarrier_state"];
 
-/// What others found: printed beside, and nothing else.
+/// Published numbers, for comparison only.
 #[derive(Deserialize)]
 struct Measured {
     reader_field: String,
@@ -43,7 +48,7 @@ struct Measured {
     reader_cost_after_percent: f64,
 }
 
-/// What is compared.
+/// The layout, profile and machine that are simulated.
 struct FalseSharingSim {
     costs: Costs,
     topology: Topology,
@@ -66,7 +71,7 @@ impl FalseSharingSim {
         Self { costs, topology, layout, profile, touches: if options.quick { 40_000 } else { 150_000 } }
     }
 
-    /// The same, touched so many thousandths as often.
+    /// The profile with its rates multiplied by this many thousandths.
     fn scaled(&self, per_mille: u32) -> Profile {
         let mut profile = self.profile.clone();
         for access in &mut profile.access {
@@ -76,7 +81,7 @@ impl FalseSharingSim {
         profile
     }
 
-    /// One read of a field, as it was played.
+    /// The mean time of a read of a field, as played.
     fn read_ns(&self, layout: &Layout, profile: &Profile, field: &str, seed: u64) -> f64 {
         let seen = simulate(layout, profile, &self.costs, &self.topology, seed, self.touches);
         let seen = seen.unwrap_or_else(|e| panic!("{e}"));
@@ -88,11 +93,11 @@ impl FalseSharingSim {
     }
 }
 
-/// Which field does the harm, and what is gone once it stands elsewhere.
+/// Which field is the culprit, and what is gained by moving it.
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn table(options: &Options) -> Table {
     let published: Measured = super::published("false_sharing");
     let sim = FalseSharingSim::new(options);
@@ -124,7 +129,7 @@ pub fn table(options: &Options) -> Table {
     }
     let (_, shares) = gone(&padded);
     rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
-    // What was tried first, and what it leaves to those that stand beside the writer.
+    // The first attempt in the kernel, and what it leaves to the fields next to the writer.
     let between = sim.layout.padded_after(number(writer), culprit.verdict.unit);
     let (_, shares) = gone(&between);
     rows.push(Row::of(format!("{reader}: the same, by padding between {writer} and it"), "share", shares));
@@ -171,7 +176,7 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// Fields that suffer from the writer's and are laid to another's charge, or that should suffer and do not.
+/// Fields that suffer from the writer but are blamed on another field, or should suffer and do not.
 fn wrong(culprit: &Culprit, reader: &str, writer: &str) -> usize {
     let named = |field: &str| culprit.verdict.culprit_of(field).map(|blame| blame.field.as_str());
     let others = culprit.verdict.fields.iter().filter(|f| f.name != reader);

@@ -1,14 +1,19 @@
-//! Hot windows: many pairs that talk, with and without CPUs that are kept for short sleepers.
+//! Hot windows: many pairs of tasks that wake each other, with and without CPUs that are kept free for short
+//! sleepers.
 //!
-//! Model.   netperf's TCP_RR over the loopback: a client sends a byte and waits, its server answers and waits. Each
-//!          goes over its own data at every turn, and a task that comes to another CPU carries them there. Who has
-//!          sent goes on for a while before it waits, so the other one is woken while its waker still runs.
-//!          Loads from half a pair per CPU on. One run per load, seed and setting. What is counted is a window as long as
-//!          all before it; the run ends when two successive ones agree, and else is marked as transient. The two
-//!          states of the machine are looked for over all loads: that they are there is claimed, and not where.
-//! Number.  224 pairs at 5 µs a turn: 10 M wakes a second, of which 80 to 160 ms are simulated.
-//! Writers. None.
-//! Source.  SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
+//! netperf's TCP_RR over the loopback: a client sends a byte and waits; its server answers and waits. Each passes
+//! over its own data at each turn, and a task that moves to another CPU takes the data along. The sender continues
+//! for a while before it waits, so the other task is woken while its waker still runs. Loads go from half a pair per
+//! CPU upwards, one run per load, seed and setting.
+//!
+//! Counting windows double in length: each is as long as all before it. The run ends when two successive windows
+//! agree, and is otherwise marked as transient. The machine has two states, which are searched over all loads: that
+//! both exist is claimed, not at which load. 224 pairs at 5 µs a turn make 10 M wakes a second, of which 80 to 160 ms
+//! are simulated.
+//!
+//! # Source
+//!
+//! SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
 
 use super::{Options, Row, Table};
 use serde::Deserialize;
@@ -24,16 +29,16 @@ use warmcore_types::Nanos;
 #[cfg(test)]
 mod tests;
 
-/// The machine that was published.
+/// The published machine.
 const MACHINE: &str = "spr_224cpu_2p";
 
-/// What was published.
+/// The published numbers.
 #[derive(Deserialize)]
 struct Published {
     regimes: Regimes,
 }
 
-/// The two states of the machine, without hot windows and with them, for as many pairs as CPUs.
+/// The two states of the machine, without and with hot windows, with as many pairs as CPUs.
 #[derive(Deserialize)]
 struct Regimes {
     storm_rr_per_s: f64,
@@ -43,7 +48,7 @@ struct Regimes {
 }
 
 impl Regimes {
-    /// Thousands of round trips per second, and the part of the clients' wakes that migrate.
+    /// Thousands of round trips per second, and the share of the clients' wakes that migrate.
     fn storm(&self) -> (f64, f64) {
         (self.storm_rr_per_s / 1e3, self.storm_migrating)
     }
@@ -53,46 +58,46 @@ impl Regimes {
     }
 }
 
-/// What a turn takes on a core of its own: a system call, the network stack there and back. Estimated.
+/// The time of a turn on a core of its own: a system call, and the network stack in both directions. An estimate.
 const TURN: Nanos = Nanos(5_000);
 
 /// Ticks per second.
 const HZ: u32 = 1000;
 
-/// The part of it that follows the wake, in percent. Estimated.
+/// The part of a turn that follows the wake, in percent. An estimate.
 const AFTER_WAKE: u64 = 20;
 
-/// What each side goes over at a turn. Estimated: the stacks, the socket, the task.
+/// The data that each side passes over in a turn: the stacks, the socket, the task. An estimate.
 const DATA_KIB: u32 = 16;
 
-/// Who chose [`TURN`] had read the published rates.
-const KNEW: &str = "5 µs a turn: a round number, chosen before the first run by who knew the rate";
+/// [`TURN`] was chosen with knowledge of the published rates.
+const KNEW: &str = "5 µs a turn: a round number, chosen before the first run with knowledge of the rate";
 
 /// Pairs per CPU, in percent.
 const LOADS: &[u32] = &[50, 75, 85, 100, 125];
 
-/// The row that chooses its load.
+/// The input of the row that chooses its load.
 const CHOSEN: &str = "the load is the one that matches best";
 
-/// Of more seeds the first.
+/// The most seeds that a run by load takes.
 pub(super) const SEEDS_MAX: u64 = super::SEEDS_MIN as u64;
 
-/// Two windows agree if round trips per second differ by at most this part.
+/// Two windows agree if their round trips per second differ by at most this share.
 pub const AGREE: f64 = 0.02;
 
-/// Where hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
+/// The machine on which hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
 const TOGETHER: &str = "epyc9654_2p";
 const TOGETHER_LOADS: &[u32] = &[50, 85, 100];
 
-/// The next pair begins so long after the one before.
+/// Each pair begins this long after the one before.
 const NEXT_PAIR: Nanos = Nanos(10_000);
 
-/// When it is counted: windows, each of which begins where the one before ends and is as long as all before it.
+/// The counting windows: each begins where the one before ends and is as long as all before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// Where the first begins.
+    /// The begin of the first window.
     pub from: Nanos,
-    /// None ends later.
+    /// The latest end of a window.
     pub until: Nanos,
 }
 
@@ -103,39 +108,39 @@ impl Windows {
     }
 }
 
-/// How a run is to be.
+/// The shape of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Pairs.
     pub pairs: u32,
-    /// What a turn takes on a core of its own.
+    /// The time of a turn on a core of its own.
     pub turn: Nanos,
-    /// What each side goes over at a turn.
+    /// The data that each side passes over in a turn.
     pub data_kib: u32,
-    /// When it is counted.
+    /// The counting windows.
     pub windows: Windows,
     /// Ticks per second.
     pub hz: u32,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trips {
     /// Thousands of round trips per second.
     pub k_per_second: f64,
-    /// The part of the clients' wakes that were placed elsewhere than where they had run.
+    /// The share of the clients' wakes that were placed on another CPU than the task last ran on.
     pub migrating: f64,
-    /// Whether the window before agrees: if not, this is of a transient.
+    /// Whether the window before agrees. If not, the result is that of a transient.
     pub is_settled: bool,
-    /// Where the window ends.
+    /// The end of the window.
     pub until: Nanos,
 }
 
-/// Pairs that talk, on a machine that decides by `kernel`.
+/// Runs pairs that wake each other, on a machine with this kernel.
 ///
 /// # Panics
 ///
-/// If the machine cannot run them, which would be a mistake in here.
+/// If the machine cannot run them, which is an error in this module.
 pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
     let mut sim =
         Simulation::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
@@ -157,7 +162,7 @@ pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shap
         sim.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
     }
     let mut until = |at: u64| sim.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
-    // Of the clients, as the report counted them.
+    // Wakes of the clients, as the report counted them.
     let wakes = |report: &Report| {
         let clients = report.tasks.iter().filter(|task| task.name.starts_with("client"));
         clients.fold((0, 0), |(all, moved), task| {
@@ -189,17 +194,17 @@ pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shap
     }
 }
 
-/// What is compared: Linux as it is, and with hot windows.
+/// The settings that are compared: Linux, and Linux with hot windows.
 fn settings() -> [(&'static str, Kernel); 2] {
     let linux = Kernel::default();
     [("Linux", linux), ("hot windows", Kernel { hot_windows: true, ..linux })]
 }
 
-/// The table: the published machine, or another.
+/// The table, on the published machine or another one.
 ///
 /// # Panics
 ///
-/// If there is no such machine.
+/// If the machine file has no such machine.
 pub fn table(options: &Options) -> Table {
     let SimMachine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
     let is_published = machine == MACHINE;
@@ -209,7 +214,7 @@ pub fn table(options: &Options) -> Table {
         let pairs = (topology.cpus.len() as u32 * load / 100).max(1);
         Shape { pairs, turn: TURN, data_kib, windows, hz: HZ }
     };
-    // The last two are the control: nothing is carried.
+    // The last two shapes are the control, without data.
     let shapes: Vec<(u32, Shape)> = LOADS
         .iter()
         .map(|load| (*load, shape(*load, DATA_KIB)))
@@ -283,12 +288,12 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// How many seeds had not settled.
+/// The number of seeds that did not settle.
 pub(super) fn transients(trips: &[Trips]) -> usize {
     trips.iter().filter(|trips| !trips.is_settled).count()
 }
 
-/// Both ideas at once on 24 LLCs of 8 cores. Against Linux under the same load.
+/// Both changes together on 24 LLCs of 8 cores, compared with Linux under the same load.
 fn together(options: &Options) -> Vec<Row> {
     let SimMachine { topology, costs, .. } = SimMachine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
@@ -320,8 +325,8 @@ fn together(options: &Options) -> Vec<Row> {
     rows
 }
 
-/// Whether both states of the machine are there, at whatever load: the run in which the most migrates, and of those
-/// with a pair per CPU and more the one in which the least does.
+/// Whether both states of the machine occur at any load: the run with the highest share of migrations, and, of the
+/// runs with at least a pair per CPU, the one with the lowest.
 fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Regimes>) -> Vec<Row> {
     let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
     let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);
@@ -344,13 +349,13 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
             Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
             None => speed,
         };
-        // Without an effect the machine is in the storm with hot windows, too.
+        // Without an effect the machine is in the storm with hot windows too.
         let null = storm.map_or(f64::NAN, |(_, trips)| {
             Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
         });
         let made = |row: Row| row.with_inputs(&[KNEW, CHOSEN]).transient(transients(trips));
         let speed = made(speed);
-        // Of the storm that model says what the row says.
+        // For the storm, that null model is the row itself.
         let speed = if name == "storm" { speed } else { speed.beside_null(null) };
         let moved =
             Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
@@ -360,7 +365,7 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
     rows.flatten().collect()
 }
 
-/// What to know of the rows. What they say is taken from them.
+/// Notes on the rows. They are made from the rows.
 fn notes(rows: &[Row]) -> Vec<String> {
     let of = |name: String| rows.iter().find(|row| row.name == name);
     let gains = |carried: &str| {

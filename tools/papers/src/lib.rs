@@ -1,11 +1,10 @@
-//! Table: simulated beside published, row by row, with what was claimed beforehand.
+//! Papers: published tables, simulated, row by row, with the tolerances that were written down beforehand.
 //!
-//! Model.   A table is a list of rows. A row names its tolerance; what is in it beyond the machine's own numbers
-//!          (`inputs`) makes it fitted, whatever its tolerance hoped for. A row that can't come out otherwise says why
-//!          (`by_construction`), and is counted nowhere. Beside a claimed row stands what a null model says, in which
-//!          the proposal has no effect. One file per published table.
-//! Number.  A row's number is the median over the seeds. It is met if the median and the mean are within the bounds, and
-//!          claimed from five seeds on.
+//! A table is a list of rows, and has one file. A row names its tolerance. Inputs beyond the machine's own numbers
+//! (`inputs`) make it fitted, whatever its tolerance hoped for. A row that cannot fail says why (`by_construction`),
+//! and is not counted. Next to a claimed row is the number of a null model, in which the proposal has no effect. A
+//! row's number is the median over the seeds. It is met if the median and the mean are within the tolerance, and
+//! claims something from five seeds on.
 
 #![forbid(unsafe_code)]
 
@@ -25,11 +24,11 @@ pub mod wake_queue;
 
 pub use options::{Options, Progress};
 
-/// What others measured: compared with, printed beside, and never read by what is simulated.
+/// A section of the published numbers, which are compared and printed, and never read by a simulation.
 ///
 /// # Panics
 ///
-/// If the embedded file has no such section, which a test would have said.
+/// If the embedded file has no such section, which a test would find.
 fn published<T: DeserializeOwned>(section: &str) -> T {
     const FILE: &str = include_str!("../../../fixtures/published.toml");
     let mut all: toml::Table = FILE.parse().unwrap_or_else(|e| panic!("published.toml: {e}"));
@@ -37,54 +36,54 @@ fn published<T: DeserializeOwned>(section: &str) -> T {
     found.try_into().unwrap_or_else(|e| panic!("published.toml, {section}: {e}"))
 }
 
-/// What a row is, once it was simulated.
+/// What a row claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
-    /// Nothing in it was chosen by looking at the table.
+    /// No input was chosen with knowledge of the table.
     Predicted,
-    /// Something was; `inputs` says what.
+    /// Some input was; `inputs` names it.
     Fitted,
     /// Nothing is claimed.
     NotClaimed,
-    /// Not published: an answer of ours.
+    /// Nothing was published: an answer of ours.
     New,
-    /// It can't come out otherwise, whatever the machine's numbers are.
+    /// It cannot fail, whatever the machine's numbers are.
     ByConstruction,
 }
 
-/// A row whose seeds differ claims something from so many seeds on.
+/// The least number of seeds for a claim, if the seeds differ.
 pub const SEEDS_MIN: usize = 5;
 
-/// One number. It is written with its mark and with whether it is met.
+/// A number of a table. In JSON it also has its mark and whether it is met.
 #[derive(Debug, Clone, Serialize)]
 #[serde(into = "JsonRow")]
 pub struct Row {
-    /// Which: `8 threads, 200 ms, kept`.
+    /// Its name: `8 threads, 200 ms, kept`.
     pub name: String,
     /// `ns`, `cycles`, `percent`, `x`.
     pub unit: &'static str,
-    /// What others measured.
+    /// The published number.
     pub published: Option<f64>,
-    /// What came out: the median over the seeds.
+    /// The simulated number: the median over the seeds.
     pub simulated: f64,
-    /// The least and the most over the seeds.
+    /// The least and the largest over the seeds.
     pub spread: (f64, f64),
-    /// What each seed gave, in their order. One number: it was asked once.
+    /// By seed. A single number if the row does not depend on the seed.
     pub numbers: Vec<f64>,
-    /// The tolerance it must meet. `None` for a row that stands there for information.
+    /// The tolerance that it must meet; `None` for a row that is only shown.
     pub tolerance: Option<Tolerance>,
-    /// What was chosen by looking at a published table, or read from `fitted.toml`.
+    /// Inputs that were chosen with knowledge of a published table, or read from `fitted.toml`.
     pub inputs: Vec<&'static str>,
-    /// What a model says in which the proposal has no effect.
+    /// The number of a model in which the proposal has no effect.
     pub null: Option<f64>,
-    /// Why it can't come out otherwise.
+    /// Why it cannot fail.
     pub by_construction: Option<&'static str>,
-    /// So many seeds ended before two successive windows agreed.
+    /// Seeds that ended before two successive windows agreed.
     pub transient: usize,
 }
 
-/// A row as it is written.
+/// A row in JSON.
 #[derive(Serialize)]
 struct JsonRow {
     name: String,
@@ -129,24 +128,24 @@ impl From<Row> for JsonRow {
     }
 }
 
-/// Rows that belong together.
+/// A published table, simulated.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     /// `cid`, `drain`, …
     pub name: &'static str,
     /// The machine's name.
     pub machine: String,
-    /// Where the published numbers come from, in a sentence.
+    /// The source of the published numbers, in a sentence.
     pub source: &'static str,
     /// The rows, in the published order.
     pub rows: Vec<Row>,
-    /// What to know before one believes it.
+    /// Notes that a reader needs.
     pub notes: Vec<String>,
 }
 
 impl Row {
-    /// From one number per seed. Without any, as when it was stopped before the first, it says nothing, and
-    /// [`Table::concluded`] leaves it out.
+    /// A row from one number per seed. A row without numbers, of a run that was stopped before its first seed, is
+    /// removed by [`Table::concluded`].
     pub fn of(name: impl Into<String>, unit: &'static str, numbers: Vec<f64>) -> Self {
         let mut sorted = numbers.clone();
         sorted.sort_by(f64::total_cmp);
@@ -166,30 +165,30 @@ impl Row {
         }
     }
 
-    /// What others measured, and how far from it is good.
+    /// Sets the published number and the tolerance.
     pub fn against(mut self, published: Option<f64>, tolerance: &str) -> Self {
         self.published = published;
         self.tolerance = Some(crate::tolerance::named(tolerance));
         self
     }
 
-    /// What is in it that was chosen by looking at a published table.
+    /// Adds inputs that were chosen with knowledge of a published table.
     pub fn with_inputs(mut self, inputs: &[&'static str]) -> Self {
         self.inputs.extend_from_slice(inputs);
         self
     }
 
-    /// What a model says in which the proposal has no effect.
+    /// Sets the number of a model in which the proposal has no effect.
     pub fn beside_null(self, number: f64) -> Self {
         Self { null: Some(number), ..self }
     }
 
-    /// It can't come out otherwise: why.
+    /// Sets why the row cannot fail.
     pub fn by_construction(self, why: &'static str) -> Self {
         Self { by_construction: Some(why), ..self }
     }
 
-    /// So many seeds ended before two successive windows agreed.
+    /// Sets how many seeds ended before two successive windows agreed.
     pub fn transient(self, seeds: usize) -> Self {
         Self { transient: seeds, ..self }
     }
@@ -199,7 +198,7 @@ impl Row {
         self.numbers.iter().sum::<f64>() / self.numbers.len() as f64
     }
 
-    /// What it is.
+    /// What the row claims.
     pub fn mark(&self) -> Mark {
         match &self.tolerance {
             _ if self.by_construction.is_some() => Mark::ByConstruction,
@@ -210,8 +209,8 @@ impl Row {
         }
     }
 
-    /// Whether its median and its mean are within its tolerance. Of what had not settled neither is. `None`: nothing is
-    /// claimed, or it can't come out otherwise.
+    /// Whether the median and the mean are within the tolerance and all seeds settled. `None`: nothing is claimed, or
+    /// the row cannot fail.
     pub fn is_met(&self) -> Option<bool> {
         let tolerance = self.tolerance.as_ref().filter(|_| self.by_construction.is_none())?;
         let [median, mean] =
@@ -219,14 +218,15 @@ impl Row {
         Some(median? && mean? && self.transient == 0)
     }
 
-    /// Whether the null model's number is. `None`: as above, or there is no such model.
+    /// Whether the null model's number is within the tolerance. `None`: as for [`Row::is_met`], or without such a
+    /// model.
     pub fn is_null_met(&self) -> Option<bool> {
         self.is_met()?;
         self.tolerance.as_ref()?.allows(self.null?, self.published)
     }
 }
 
-/// The number in the middle; of two the mean. The numbers are sorted; of none it is none.
+/// The median of sorted numbers: of an even count the mean of the two in the middle, of none NaN.
 pub fn median(sorted: &[f64]) -> f64 {
     match (sorted.len() / 2, sorted.len() % 2) {
         (0, 0) => f64::NAN,
@@ -235,15 +235,14 @@ pub fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Why nothing is claimed of a machine for which nothing was published.
+/// Why a machine without published numbers claims nothing.
 pub const UNPUBLISHED: &str = "nothing published for this machine";
 
-/// Why nothing is claimed by one to four seeds.
+/// Why one to four seeds claim nothing.
 pub const FEW_SEEDS: &str = "fewer than five seeds";
 
 impl Table {
-    /// How many of the claimed rows are met, of how many, and how many of those that a null model says something about
-    /// that model meets, of how many.
+    /// (met, claimed) rows, and (met, all) of the null models of claimed rows.
     pub fn tally(&self) -> [(usize, usize); 2] {
         let of = |met: fn(&Row) -> Option<bool>| {
             let known: Vec<bool> = self.rows.iter().filter_map(met).collect();
@@ -252,8 +251,9 @@ impl Table {
         [of(Row::is_met), of(Row::is_null_met)]
     }
 
-    /// What is told of it in the end. Rows without a seed go; those with fewer than [`SEEDS_MIN`] claim nothing. On a machine that was asked for and has nothing published
-    /// nothing is claimed. One that was asked for says which of its costs are estimates.
+    /// The table as it is reported. Rows without a seed are removed; rows with fewer than [`SEEDS_MIN`] seeds claim
+    /// nothing; on a requested machine without published numbers no row does. Notes say which costs of a requested
+    /// machine are estimates.
     pub fn concluded(mut self, options: &Options) -> Self {
         let is_published = self.rows.iter().any(|row| row.published.is_some());
         self.rows.retain(|row| !row.numbers.is_empty());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_come_out_otherwise_is_marked_and_counted_nowhere() {
+    fn a_row_that_cannot_fail_is_marked_and_not_counted() {
         let row = claimed(&[0.0; 5], "drain.contended").by_construction("it is 0").beside_null(0.0);
         assert_eq!((row.mark(), row.is_met(), row.is_null_met()), (Mark::ByConstruction, None, None));
         let other = claimed(&[0.0; 5], "wake_queue.time").beside_null(0.0);

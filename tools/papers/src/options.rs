@@ -1,10 +1,9 @@
-//! Options: what is run for a table, on how many threads, and who looks on.
+//! Options: what is run for a table, on how many threads, and the observer of its progress.
 //!
-//! Model.   Simulations know nothing of each other, so they run on several threads; seeds are taken in their order, and
-//!          whoever looks on may say stop. What was begun then is finished, so that what is there is always all of the
-//!          first seeds, and of none a part: the numbers of fewer seeds, as if fewer had been asked for.
-//! Number.  30 seeds of 4 settings: 120 simulations; a stop after 50 leaves 12 seeds, each with its 4.
-//! Writers. `Stint::next`: the threads.
+//! Simulations are independent, so they run on several threads. Seeds are taken in order, and an observer of the
+//! progress may stop the run. Simulations that have begun are finished, and only whole seeds are kept: the result is
+//! that of a run with fewer seeds. 30 seeds of 4 settings are 120 simulations; a stop after 50 leaves 12 seeds with 4
+//! each.
 
 use std::fmt::Debug;
 use std::num::NonZeroUsize;
@@ -14,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use warmcore_sim::machine::SimMachine;
 
-/// Who looks on while seeds are simulated. All of it is called from several threads.
+/// An observer of the progress, called from several threads.
 pub trait Progress: Debug + Send + Sync {
-    /// Whether nothing more is to be begun.
+    /// Whether no further simulation is to begin.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// So many of so many seeds are finished, of what is being run now.
+    /// `seeds` of `of` seeds of the current table are finished.
     fn finished(&self, seeds: usize, of: usize) {
         let _ = (seeds, of);
     }
 
-    /// The simulation of a seed panicked; the panic goes on.
+    /// The simulation of a seed panicked. The panic continues.
     fn failed(&self, seed: u64) {
         let _ = seed;
     }
@@ -35,15 +34,15 @@ pub trait Progress: Debug + Send + Sync {
 /// What is run for a table.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The machine. `None`: the one that the table was published for.
+    /// The machine. `None`: the published one.
     pub machine: Option<SimMachine>,
-    /// One simulation for each.
+    /// One simulation for each seed.
     pub seeds: Range<u64>,
-    /// Fewer configurations, and shorter: for a report within minutes.
+    /// Fewer and shorter configurations, for a report within minutes.
     pub quick: bool,
-    /// On so many threads. `None`: as many as there are CPUs. Nothing that comes out depends on it.
+    /// The number of threads, which no result depends on. `None`: the number of CPUs.
     pub threads: Option<NonZeroUsize>,
-    /// Who looks on.
+    /// An observer of the progress.
     pub progress: Option<Arc<dyn Progress>>,
 }
 
@@ -54,27 +53,27 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The machine that was asked for, or else the published one.
+    /// The requested machine, or else the published one.
     ///
     /// # Panics
     ///
-    /// If the machine file has none of the published name.
+    /// If the machine file does not have the published machine.
     pub fn machine_or(&self, published: &str) -> SimMachine {
         self.machine.clone().unwrap_or_else(|| SimMachine::named(published).unwrap_or_else(|e| panic!("{e}")))
     }
 
-    /// The same with the first seeds alone.
+    /// The same options with only the first seeds.
     pub fn first(&self, seeds: u64) -> Self {
         let end = self.seeds.end.min(self.seeds.start.saturating_add(seeds));
         Self { seeds: self.seeds.start..end, ..self.clone() }
     }
 
-    /// One result per seed, in the seeds' order. Fewer if it was stopped: those of the first seeds.
+    /// One result per seed, in order. After a stop: those of the first seeds.
     pub fn per_seed<T: Send>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
         self.each_per_seed(&[()], |(), seed| run(seed)).into_iter().flatten().collect()
     }
 
-    /// For each seed, one result for each of `all`. Fewer seeds if it was stopped: the first ones.
+    /// For each seed, one result for each of `all`. After a stop: those of the first seeds.
     pub fn each_per_seed<I: Sync, T: Send>(
         &self,
         all: &[I],
@@ -96,19 +95,19 @@ impl Options {
         (0..whole).map(|_| done.by_ref().take(all.len()).collect()).collect()
     }
 
-    /// One result for each of `all`, in their order. Fewer if it was stopped: those of the first.
+    /// One result for each of `all`, in order. After a stop: the first ones.
     pub fn each<I: Sync, T: Send>(&self, all: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
         let stint = Stint { all, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
         stint.run(self, run, |_| None, |_| ())
     }
 }
 
-/// Work that is shared out.
+/// Work that several threads share.
 struct Stint<'a, I> {
     all: &'a [I],
-    /// Who is next. Writers and readers: all threads.
+    /// The index of the next item. Writers and readers: all threads.
     next: AtomicUsize,
-    /// A simulation panicked. Writer: its thread; readers: all.
+    /// Whether a simulation panicked. Writer: its thread; readers: all threads.
     is_over: AtomicBool,
 }
 
@@ -124,8 +123,8 @@ impl<I: Sync> Stint<'_, I> {
         let finished = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
-            // ORDERING: Relaxed, here and below; who takes a number needs to see nothing of who took the one before,
-            // and a stop that is seen late costs a simulation.
+            // ORDERING: Relaxed, here and below. A thread that takes an index needs to see nothing of the thread that
+            // took the one before, and a stop that is seen late costs one simulation.
             while !self.is_over.load(Ordering::Relaxed)
                 && !progress.is_some_and(|progress| progress.is_over())
             {
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_says_in_which_seed_and_goes_on() {
+    fn a_panic_names_its_seed_and_continues() {
         let (options, progress) = options(2, usize::MAX);
         let run = |seed| assert!(seed != 42, "the broken one");
         let panic = catch_unwind(AssertUnwindSafe(|| options.per_seed(run))).unwrap_err();

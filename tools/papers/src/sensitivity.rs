@@ -1,11 +1,10 @@
-//! Sensitivity: which of the numbers that nobody measured moves an answer, and how far.
+//! Sensitivity: which of the unmeasured numbers changes an answer, and by how much.
 //!
-//! Model.   An answer is simulated again with half and with twice of each number that is neither published nor measured,
-//!          one at a time; what follows from a number moves with it. Numbers that change nothing are counted, those
-//!          that do are given with what came out, the one that moves it most first. Five answers: the published table
-//!          of ids, and four that are not published.
-//! Number.  30 numbers: 61 simulations of an answer. All of it takes some 40 s on one core, of which hot windows on
-//!          384 CPUs are nearly all.
+//! An answer is simulated again with half and with twice each number that is neither published nor measured, one at a
+//! time; numbers that follow from it change too. Numbers without an effect are counted; the others are listed with
+//! the results, the largest effect first. Five answers: the published table of ids, and four that are not published.
+//! 30 numbers are 61 simulations per answer; all of it takes about 40 s on one core, almost all for hot windows on
+//! 384 CPUs.
 
 use super::cid::sim::{Index, Setup, run};
 use super::cid::{PUBLISHED, given};
@@ -19,13 +18,13 @@ use warmcore_sim::memory::Pages;
 use warmcore_sim::policy::Kernel;
 use warmcore_types::Nanos;
 
-/// A number is taken so many thousandths of what it is said to be.
+/// The factors of a number, in thousandths.
 pub const BOUNDS: [u64; 2] = [500, 2000];
 
-/// As in the table of ids: after a burst a thread ends with this probability.
+/// The probability in percent that a thread ends after a burst, as in the table of ids.
 const CHURN_PERCENT: u64 = 25;
 
-/// Threads of the answer about threads that come and go: as many as cores.
+/// Threads in the answer about threads that come and go: as many as cores.
 const CHURNING: u32 = 192;
 
 /// CPUs of the largest drain.
@@ -34,37 +33,37 @@ const DRAINED: usize = 8192;
 /// Pairs per CPU, in percent, of the answer about hot windows: the middle load of the table.
 const LOAD: u32 = 85;
 
-/// An answer, and what moves it.
+/// An answer, and the numbers that change it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     /// `cid`, `task-owned`, `touched`, `hot-windows`, `drain`.
     pub name: String,
-    /// What was asked, in words.
+    /// The question, in words.
     pub asked: String,
     /// The machine's name.
     pub machine: String,
     /// The answer's unit.
     pub unit: String,
-    /// The answer, with every number as it is said to be.
+    /// The answer with every number as given.
     pub plain: f64,
-    /// The numbers that move it, the one that moves it most first.
+    /// The numbers that change it, the largest effect first.
     pub inputs: Vec<Input>,
-    /// So many were varied and change nothing.
+    /// How many numbers have no effect.
     pub still: usize,
 }
 
-/// A number that moves an answer.
+/// A number that changes an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Input {
-    /// As the machine file names it.
+    /// Its name in the machine file.
     pub name: String,
-    /// What it is said to be.
+    /// Its given value.
     pub value: f64,
     /// `ns`, or what its name says.
     pub unit: String,
-    /// The letter of how far to trust it: `D`, `R`, `E`.
+    /// The letter of its trust: `D`, `R`, `E`.
     pub trust: char,
-    /// Where it comes from.
+    /// Its source.
     pub basis: String,
     /// The answer with half of it.
     pub low: f64,
@@ -73,17 +72,17 @@ pub struct Input {
 }
 
 impl Input {
-    /// By how much the answer differs at most from `plain`.
+    /// The largest difference of the answer from `plain`.
     pub fn moves(&self, plain: f64) -> f64 {
         (self.low - plain).abs().max((self.high - plain).abs())
     }
 }
 
-/// All answers. Empty ones are left out if somebody said stop.
+/// All answers. Those that a stop left empty are not included.
 ///
 /// # Panics
 ///
-/// If a machine of ours is not in the file.
+/// If the machine file lacks one of the machines.
 pub fn all(options: &Options) -> Vec<Sensitivity> {
     let mut all = ids(options);
     all.extend(hot_windows(options));
@@ -91,10 +90,10 @@ pub fn all(options: &Options) -> Vec<Sensitivity> {
     all
 }
 
-/// The answers of the table of ids.
+/// The answers from the table of ids.
 fn ids(options: &Options) -> Vec<Sensitivity> {
     let machine = SimMachine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
-    // As in the predicted rows: a core is at its usual clock at once.
+    // As in the predicted rows, a core is at its usual clock at once.
     let burst = |costs: &Costs, setup: Setup| {
         let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
         let costs = costs.with("base_mhz", clock).expect("every machine has a base clock");
@@ -185,7 +184,7 @@ fn hot_windows(options: &Options) -> Option<Sensitivity> {
     varied(options, &machine, ("hot-windows", asked, "percent"), &|costs| gain(costs, shape), &own)
 }
 
-/// The drain of all CPUs of the largest machine, in Warmcore's way.
+/// The drain of all CPUs of the largest machine, by Warmcore's method.
 fn drained(options: &Options) -> Option<Sensitivity> {
     let machine = drain::grown(DRAINED);
     let asked = format!("A drain of {DRAINED} CPUs, all with stock, in Warmcore’s own way");
@@ -193,8 +192,8 @@ fn drained(options: &Options) -> Option<Sensitivity> {
     varied(options, &machine, ("drain", asked, "ns"), &answer, &[])
 }
 
-/// Whether a number is varied: nobody said or measured it, it does not follow another one, which is, and it is none
-/// that a machine was built with and that everybody knows.
+/// Whether a number is varied: it was not published or measured, does not follow another one, and is no well-known
+/// property of the machine.
 fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
     if name == "line_bytes" {
         return false;
@@ -203,8 +202,7 @@ fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
     number.trust >= Trust::Documented && number.milli > 0 && !follows(&number.basis)
 }
 
-/// `what`: the name, what was asked, the unit. `more`: inputs that are no numbers of the machine. Nothing if it was
-/// stopped.
+/// `what`: (name, question, unit). `more`: inputs that are no numbers of the machine. `None` after a stop.
 fn varied(
     options: &Options,
     machine: &SimMachine,
@@ -248,7 +246,7 @@ fn varied(
     })
 }
 
-/// What a number of a machine is counted in.
+/// The unit of a machine's number.
 fn unit_of(name: &str) -> &'static str {
     let ends = |end: &str| name.ends_with(end);
     match () {
@@ -273,12 +271,12 @@ mod tests {
         let of = |name: &str| is_varied(&machine.costs, name, machine.costs.get(name).unwrap());
         assert!(of("mlp_read") && of("boost_mhz") && of("dram_remote"));
         assert!(!of("c2c_same_l3"), "it was measured");
-        assert!(!of("line_bytes"), "everybody knows it");
+        assert!(!of("line_bytes"), "it is well known");
         assert!(!of("clock_mhz"), "it is boost_mhz");
     }
 
     #[test]
-    fn the_number_that_moves_an_answer_most_comes_first_and_those_that_do_not_are_counted() {
+    fn the_number_with_the_largest_effect_comes_first_and_those_without_are_counted() {
         let machine = SimMachine::named(given::MACHINE).unwrap();
         let answer = |costs: &Costs| (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0;
         let found = varied(&Options::default(), &machine, ("x", "x".into(), "ns"), &answer, &[]).unwrap();

@@ -1,12 +1,11 @@
-//! Tolerance: how far a simulated number may be from the published one, as was written down beforehand.
+//! Tolerance: how far a simulated number may be from the published one, written down beforehand.
 //!
-//! Model.   `tolerances.toml`, embedded. A row of a table names its tolerance; one that names none that is there
-//!          is a mistake of the programmer.
-//! Number.  Twenty-three entries; seven of them say why nothing is claimed.
+//! `tolerances.toml` is embedded. A row of a table names its tolerance; an unknown name is a programming error.
+//! Twenty-three entries, of which seven say why nothing is claimed.
 
 use serde::{Deserialize, Serialize};
 
-/// The file, as it is in the repository.
+/// The file, as in the repository.
 const FILE: &str = include_str!("../tolerances.toml");
 
 /// What is compared.
@@ -15,7 +14,7 @@ const FILE: &str = include_str!("../tolerances.toml");
 pub enum What {
     /// Simulated divided by published.
     Ratio,
-    /// Simulated less published, in the row's unit.
+    /// Simulated minus published, in the row's unit.
     Difference,
     /// The simulated number itself.
     Simulated,
@@ -25,33 +24,33 @@ pub enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
-    /// Nothing was fitted to this table.
+    /// No input was fitted to this table.
     Emerges,
-    /// Something was, and the row says what.
+    /// Some input was, and the row names it.
     Fitted,
-    /// The sign, and how large it can be.
+    /// Only the sign, and the largest size.
     Bound,
     /// Nothing.
     None,
 }
 
-/// One entry.
+/// An entry of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {
-    /// Its name: the table's, then the rows'.
+    /// Its name: that of the table, then that of the rows.
     pub id: String,
-    /// What must lie between the two. Nothing where nothing is claimed.
+    /// What must be within the bounds; `None` if nothing is claimed.
     pub what: Option<What>,
-    /// The least that is good.
+    /// The lower bound.
     #[serde(default)]
     pub low: f64,
-    /// The most that is good.
+    /// The upper bound.
     #[serde(default)]
     pub high: f64,
     /// What is claimed.
     pub claim: Claim,
-    /// Why nothing is.
+    /// Why nothing is claimed.
     pub why: Option<String>,
 }
 
@@ -61,17 +60,17 @@ struct File {
     tolerance: Vec<Tolerance>,
 }
 
-/// All of them, in the file's order.
+/// All entries, in the file's order.
 ///
 /// # Panics
 ///
-/// If the embedded file is not what it should be, which a test would have said.
+/// If the embedded file is invalid, which a test would find.
 pub fn all() -> Vec<Tolerance> {
     let file: File = toml::from_str(FILE).unwrap_or_else(|e| panic!("tolerances.toml: {e}"));
     file.tolerance
 }
 
-/// The one with that name.
+/// The entry of this name.
 ///
 /// # Panics
 ///
@@ -82,13 +81,14 @@ pub fn named(id: &str) -> Tolerance {
 }
 
 impl Tolerance {
-    /// Nothing is claimed, whatever else the row is.
+    /// A tolerance that claims nothing.
     pub fn unclaimed(why: &str) -> Self {
         let (id, why) = ("unclaimed".to_owned(), Some(why.to_owned()));
         Self { id, what: None, low: 0.0, high: 0.0, claim: Claim::None, why }
     }
 
-    /// Whether a simulated number is good. `None`: nothing is claimed, or there is nothing to compare it with.
+    /// Whether a simulated number is within the bounds. `None`: nothing is claimed, or there is nothing to compare
+    /// with.
     pub fn allows(&self, simulated: f64, published: Option<f64>) -> Option<bool> {
         let number = match self.what? {
             What::Ratio => simulated / published?,

@@ -1,19 +1,19 @@
-//! Wake queue: a build of many jobs, with and without a queue per LLC, with and without wakers that search the
-//! neighbours, by how a CPU that runs dry searches.
+//! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search
+//! the neighbouring LLCs, by how a CPU that runs out of work searches.
 //!
-//! Model.   `make -jN` as a graph of tasks: make forks a shell for each file as soon as one has ended; the shell
-//!          forks the driver, that the compiler and the assembler, who sleeps until some has come through the pipe;
-//!          each waits for its children; then the checker and the dependency fixer. At the end the last ones run
-//!          alone, and make links. Every setting compiles the same files in the same order: a file's lengths are
-//!          drawn for the file.
-//! Number.  32 files per CPU instead of some hundred, 0.25 s each: ratios are compared, never seconds. What is left is
-//!          the tail that a build ends with, of which there is more, relatively, in a shorter build.
-//! Writers. None.
-//! Source.  `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `crates/topo/machines.toml`.
+//! `make -jN` as a graph of tasks: make forks a shell for each file as soon as another has ended; the shell forks the
+//! driver, the driver forks the compiler and the assembler, which sleeps until data has come through the pipe; each
+//! waits for its children; then come the checker and the dependency fixer. At the end the last ones run alone, and
+//! make links. Every setting compiles the same files in the same order: the random lengths are drawn per file.
 //!
-//! What the time ratios can be and can't: `tolerances.toml` allows the queue −0.6 %…0 and SIS_NODE 0…+1 %.
-//! The gated, the always searching and the never searching newidle balance answer the objection that was raised
-//! against the queue: was the balancer just stopped too early? How many searches the gate ends stands beside.
+//! A simulation has 32 files per CPU instead of some hundred, 0.25 s each: only ratios are compared. A shorter build
+//! has relatively more of the tail at its end. `tolerances.toml` allows time ratios of −0.6 %…0 for the queue and
+//! 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never) answer the objection that was raised
+//! against the queue, that the balancer just stops too early. The share of searches that the gate ends is shown too.
+//!
+//! # Source
+//!
+//! `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `crates/topo/machines.toml`.
 
 use super::{Options, Row, Table};
 use serde::Deserialize;
@@ -26,29 +26,29 @@ use warmcore_sim::simulation::{CpuCounts, Settings, Simulation};
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
-/// Files per CPU. Some hundred in truth.
+/// Files per CPU; some hundred in the published build.
 const FILES_PER_CPU: u32 = 32;
 
-/// The compiler's work on a file: this on average, evenly from two fifths of it to eight fifths. Estimated. Rare long
-/// files would say more about who got the last one than about placement.
+/// The compiler's mean time for a file, uniformly distributed from two to eight fifths of it. An estimate. Rare long
+/// files would show which CPU got the last one rather than the placement.
 const COMPILE: Nanos = Nanos(250_000_000);
 
-/// The assembler is woken so often for a file. Estimated.
+/// Wakes of the assembler per file. An estimate.
 const PARTS: u32 = 8;
 
-/// Who wrote [`make`] had seen results of two earlier graphs.
+/// [`make`] was written with knowledge of the results of two earlier graphs.
 const GRAPH: &str =
     "the job graph: a pipe and even lengths came in after earlier graphs had shown no effect, or noise";
 
 /// A build that takes longer hangs.
 const TOO_LONG: Nanos = Nanos(3_600_000_000_000);
 
-/// What was published for a machine.
+/// The published numbers of a machine.
 #[derive(Deserialize)]
 struct Published {
     #[serde(rename = "where")]
     machine: String,
-    /// Without either, with SIS_NODE, with the queue, with both.
+    /// Without both, with SIS_NODE, with the queue, with both.
     rows: [Measured; 4],
 }
 
@@ -58,19 +58,19 @@ struct Measured {
     cpu_percent: f64,
 }
 
-/// What a build took.
+/// The result of a build.
 #[derive(Debug, Clone, Copy)]
 struct Built {
     seconds: f64,
     /// CPU use in percent of one CPU.
     cpu_percent: f64,
-    /// Of the searches of CPUs that ran out of work, those that the gate ended, in percent.
+    /// Of the searches by CPUs that ran out of work, those that the gate ended, in percent.
     gated_percent: f64,
-    /// Those searches together, in millionths of all CPUs' time.
+    /// The time of these searches, in millionths of all CPUs' time.
     search_ppm: f64,
 }
 
-/// The build of one machine.
+/// Runs the build on a machine.
 fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_per_cpu: u32) -> Built {
     let cpus = topology.cpus.len() as u32;
     let mut sim = Simulation::new(topology, costs, Settings::kernel(), kernel, seed);
@@ -87,12 +87,12 @@ fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_pe
     }
 }
 
-/// make: as many files at a time as there are CPUs.
+/// make: at most this many files at a time.
 pub fn make(at_once: u32, files: u32) -> Program {
     let around = |us: u64| Length::Around(Nanos(us * 1000), 30);
     let compiler =
         Program::new("cc1").run(Length::Between(Nanos(COMPILE.0 * 2 / 5), Nanos(COMPILE.0 * 8 / 5)));
-    // It reads the compiler's pipe: each time that some has come, it is woken.
+    // The assembler reads the compiler's pipe, and is woken whenever data has come.
     let part = Length::Exponential(Nanos(COMPILE.0 / u64::from(PARTS)));
     let assembler =
         Program::new("as").repeat(PARTS, |p| p.sleep(part).run(around(20_000 / u64::from(PARTS))));
@@ -120,7 +120,7 @@ pub fn make(at_once: u32, files: u32) -> Program {
         .run(around(20_000))
 }
 
-/// The settings compared with Linux as it is.
+/// The settings that are compared with Linux.
 fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
     let linux = Kernel::default();
     let all = vec![
@@ -136,11 +136,11 @@ fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
     all.into_iter().take(if quick { 4 } else { 8 }).collect()
 }
 
-/// The table: one machine, or all that were published.
+/// The table, for one machine or all published ones.
 ///
 /// # Panics
 ///
-/// If there is no such machine, or a build hangs.
+/// If the machine file has no such machine, or a build hangs.
 pub fn table(options: &Options) -> Table {
     let published: Vec<Published> = super::published("wake_queue");
     let all: Vec<SimMachine> = match &options.machine {
@@ -173,7 +173,7 @@ fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &O
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
     let done =
         options.each_per_seed(&settings, |(_, kernel), seed| build(topology, costs, *kernel, seed, files));
-    // By setting: one number per seed, compared with the same seed's first.
+    // By setting: one number per seed, compared with the first setting of the same seed.
     let numbers = |at: usize, of: &dyn Fn(Built, Built) -> f64| -> Vec<f64> {
         done.iter().map(|seed| of(seed[at], seed[0])).collect()
     };
@@ -221,8 +221,8 @@ fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &O
     rows
 }
 
-/// The mean over the seeds, and as its spread one standard error to each side: a median's spread says nothing of how
-/// well it is known.
+/// The mean over the seeds, with one standard error to each side as its spread: the spread of seeds does not show how
+/// well the mean is known.
 fn mean(name: String, numbers: &[f64]) -> Row {
     let n = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / n;
@@ -232,8 +232,8 @@ fn mean(name: String, numbers: &[f64]) -> Row {
     Row { simulated: mean, spread: (mean - error, mean + error), ..row }
 }
 
-/// Was newidle balancing merely stopped too early? What comes out for a machine: the queue beside a balance that is never
-/// stopped, and beside none.
+/// Whether newidle balancing just stops too early: for a machine, the queue's effect beside a balancer that never
+/// stops, and beside none.
 fn answer(machine: &str, rows: &[Row]) -> Option<String> {
     let of = |setting: &str| {
         let name = format!("{machine}, {setting}");

@@ -1,4 +1,4 @@
-//! Tables of placement: what must be so whatever the numbers are.
+//! Tables of placement: properties that hold at any numbers.
 
 use warmcore_papers::hot_windows::{Shape, Trips, Windows, pairs};
 use warmcore_papers::{Options, wake_queue};
@@ -8,7 +8,7 @@ use warmcore_sim::policy::Kernel;
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
-/// With nothing to carry hot windows gain at most this, in percent.
+/// The most that hot windows gain without data to move, in percent.
 const GAIN_WITHOUT_REFILL_MAX: f64 = 2.0;
 
 fn run(hot_windows: bool, pairs_: u32, data_kib: u32) -> Trips {
@@ -48,7 +48,7 @@ fn a_build_is_compared_under_every_setting_with_the_same_seed() {
     }
     let claimed = table.rows.iter().filter(|row| row.tolerance.is_some()).count();
     assert_eq!(claimed, 2, "one of each kind");
-    // A part of all CPUs' time: searches of a microsecond or less, a thousand times a second and CPU at most.
+    // A share of all CPUs' time: searches of at most a microsecond, at most a thousand times per second and CPU.
     let searches = table.rows.iter().find(|row| row.name.ends_with("of all CPUs' time")).unwrap();
     assert_eq!(searches.unit, "ppm");
     assert!((1.0..1000.0).contains(&searches.simulated), "{searches:?}");

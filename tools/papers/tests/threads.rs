@@ -1,4 +1,4 @@
-//! Threads: how many there are changes nothing that comes out. And machines from elsewhere: they get an answer.
+//! Results do not depend on the number of threads, and machines without published numbers get results too.
 
 use std::num::NonZeroUsize;
 use warmcore_papers::{
@@ -37,7 +37,7 @@ fn one_thread_two_and_eight_give_the_same_bytes() {
 
 #[test]
 fn on_any_machine_every_table_gives_rows_that_claim_nothing() {
-    // Two CPUs in one socket; two nodes; memory beside that no CPU is near to.
+    // Two CPUs in one socket; two nodes; memory that no CPU is near to.
     for name in ["zen4-vm-2cpu.xml", "synthetic-2pack-2l3-4core.xml", "version3-hbm-beside-dram.xml"] {
         let machine = hwloc(name);
         for table in ALL {

@@ -1,13 +1,13 @@
-//! What was registered before the run is not wider than the notes, and nothing that the notes name is missing.
+//! No registered tolerance is wider than the notes from before the run, and each line of the notes has one.
 
 use warmcore_papers::tolerance::{Claim, What, all, named};
 
 const NOTES: &str = include_str!("../../../fixtures/sim/tolerances.md");
 
-/// A tolerance's name, what is compared, and the least and the most that is allowed.
+/// A tolerance's name, what is compared, and the bounds.
 type Entry = (&'static str, What, f64, f64);
 
-/// What a line of the notes' table allows, number by number.
+/// What each line of the notes' table allows.
 const ALLOWED: &[(&str, &[Entry])] = &[
     (
         "| cid, ids per burst, and the 8-thread 10 ms row | emerges | exact; 1.0–1.15 |",
@@ -72,12 +72,12 @@ fn no_tolerance_is_wider_than_the_notes_allow() {
 fn every_line_of_the_notes_has_its_tolerance() {
     let lines = NOTES.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| table"));
     for line in lines.filter(|l| !l.contains("| not claimed |")) {
-        assert!(ALLOWED.iter().any(|(known, _)| known == &line), "nobody answers for {line:?}");
+        assert!(ALLOWED.iter().any(|(known, _)| known == &line), "no tolerance is for {line:?}");
     }
 }
 
 #[test]
-fn whoever_claims_nothing_says_why_and_whoever_claims_is_in_the_notes() {
+fn a_tolerance_without_a_claim_says_why_and_one_with_a_claim_is_in_the_notes() {
     for tolerance in all() {
         if tolerance.claim == Claim::None {
             assert!(tolerance.why.is_some() && tolerance.what.is_none(), "{tolerance:?}");

@@ -36,7 +36,7 @@ fn three(accesses: &str) -> (Layout, Profile) {
 }
 
 #[test]
-fn the_writer_is_named_though_it_stands_before_the_reader() {
+fn the_writer_is_found_before_the_reader_in_the_line() {
     let (layout, profile) = mm();
     let verdict = analyzer(&layout, &profile).verdict(&layout).unwrap();
     let blame = verdict.culprit_of("pcpu_cid").expect("it suffers");
@@ -65,7 +65,7 @@ fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything
 }
 
 #[test]
-fn the_cheapest_way_out_is_found_and_holds_when_it_is_played() {
+fn the_cheapest_relayout_is_found_and_holds_when_it_is_played() {
     let (layout, profile) = mm();
     let (costs, topology) = machine("spr_224cpu_2p");
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
@@ -87,7 +87,7 @@ fn the_cheapest_way_out_is_found_and_holds_when_it_is_played() {
 }
 
 #[test]
-fn where_a_hand_over_costs_nothing_nobody_suffers() {
+fn where_a_transfer_costs_nothing_no_field_suffers() {
     let (layout, profile) = mm();
     let (mut costs, topology) = machine("spr_224cpu_2p");
     let names: Vec<String> =
@@ -101,7 +101,7 @@ fn where_a_hand_over_costs_nothing_nobody_suffers() {
 }
 
 #[test]
-fn a_lock_and_what_it_guards_blame_nobody() {
+fn a_lock_and_the_data_that_it_guards_blame_no_field() {
     let (layout, profile) = three(
         r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 },
            { field = "b", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#,
@@ -128,7 +128,7 @@ fn two_writers_share_the_blame_by_what_they_write() {
 }
 
 #[test]
-fn who_writes_what_it_reads_is_its_own_fault_and_no_layout_helps() {
+fn a_field_that_suffers_from_its_own_writes_blames_no_other_and_no_layout_helps() {
     let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#);
     let (costs, topology) = machine("spr_224cpu_2p");
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
@@ -147,7 +147,7 @@ fn one_core_alone_never_waits_for_itself() {
 }
 
 #[test]
-fn the_report_says_who_where_and_what_to_do() {
+fn the_report_names_the_culprit_its_offset_and_what_to_do() {
     let (layout, profile) = mm();
     let (costs, topology) = machine("spr_224cpu_2p");
     let report = find(&layout, &profile, &costs, &topology).unwrap().report();
@@ -180,7 +180,7 @@ fn conflicts_are_those_of_the_line_crate() {
 }
 
 #[test]
-fn a_profile_that_cannot_be_gets_an_error_that_names_the_entry() {
+fn an_error_in_a_profile_names_the_entry() {
     let (costs, topology) = machine("spr_224cpu_2p");
     for (access, said) in [
         (r#"{ field = "d" }"#, "access 1 (d): struct s (s): has no field d; did you mean"),
@@ -204,7 +204,7 @@ fn a_profile_that_cannot_be_gets_an_error_that_names_the_entry() {
 }
 
 #[test]
-fn what_is_touched_in_an_array_of_no_length_suffers_and_blames_like_all() {
+fn an_array_of_unknown_length_suffers_and_blames_as_all_fields_do() {
     let mut layout = three("").0;
     (layout.size, layout.fields[2].size, layout.fields[2].offset) = (64, 0, 64);
     layout.fields[1].offset = 56;
@@ -293,7 +293,7 @@ fn touches(profile: &Profile) -> Vec<(&str, f64, f64, Cpus)> {
 }
 
 #[test]
-fn what_perf_c2c_prints_is_a_profile() {
+fn output_of_perf_c2c_is_a_profile() {
     let layout = three("").0;
     let base = Base::parse("0x55d0c8a4e0c0");
     assert!(is_perf(C2C));
@@ -361,7 +361,7 @@ const MEM: &str = "
 ";
 
 #[test]
-fn what_perf_mem_prints_is_a_profile() {
+fn output_of_perf_mem_is_a_profile() {
     let layout = three("").0;
     assert!(is_perf(MEM) && !is_perf("struct = \"s\""));
     let (profile, notes) = from_perf(MEM, &layout, &Base::parse("shared"), "mem.txt").unwrap();

@@ -1,35 +1,38 @@
-//! Contention: how often a drain meets a lock that is held, and how often a stock's owner does.
+//! Contention: how often a drain finds a stock's lock held, and how often a stock's owner does.
 //!
-//! Model.   Every CPU does its local operations at an even pace, from a phase of its own, and has its stock's lock for
-//!          all of each. A drain goes from stock to stock, looks whether the lock is held when it arrives, and has it
-//!          for as long as an operation; an owner whose operation begins meanwhile meets a held lock.
-//!          Between two loops nobody charges: all have come to the end of theirs before it begins.
-//! Number.  A lock is held 8 parts in 10 000 of the time at 26 700 operations a second of 30 ns.
-//! Source.  The run of eight hours, linux-mm, January 2023: its operations and drains are what was run here.
+//! Every CPU does its local operations at an even pace, with a phase of its own, and holds its stock's lock during
+//! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long
+//! as an operation; an owner whose operation begins in that time finds the lock held. Between two loops no CPU
+//! charges: all have finished the last loop before the drain begins. At 26 700 operations a second of 30 ns each, a
+//! lock is held for 8 parts in 10 000 of the time.
+//!
+//! # Source
+//!
+//! linux-mm, January 2023: the run of eight hours, with its numbers of operations and drains.
 
 use warmcore_sim::costs::Costs;
 use warmcore_sim::random::{Purpose, Random, below};
 use warmcore_topo::{Distance, Topology};
 
-/// What was run: eight hours of charging by all CPUs, with so many drains.
+/// Operations in the published run: eight hours of charging by all CPUs.
 pub(super) const CALLS: u64 = 98_248_009_407;
-/// See [`CALLS`].
+/// Drains in the same run.
 pub(super) const DRAINS: u64 = 592;
-/// See [`CALLS`].
+/// The length of the same run.
 const RUN_NS: u64 = 8 * 3600 * 1_000_000_000;
-/// How long an operation has its stock's lock, in cycles of the base clock: about all of it.
+/// How long an operation holds its stock's lock, in cycles of the base clock: about all of its time.
 pub(super) const HELD_CYCLES: u64 = 64;
 
 /// When drains run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// After all have finished a loop, before the next one.
+    /// After all CPUs have finished a loop, before the next one.
     BetweenLoops,
-    /// While they charge.
+    /// While CPUs charge.
     Meanwhile,
 }
 
-/// How many locks were held when somebody came to them, over all drains.
+/// How often a lock was found held, over all drains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Met {
     /// Held by the owner when a drain came.
@@ -50,7 +53,7 @@ pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, s
     for drain in 0..drains {
         let bits = |cpu: u64, count| random.bits(cpu, Purpose::Load, 2 * drain + count);
         let phase = |cpu: u64| below(bits(cpu, 0), period);
-        // Its last operation begins within the loop's last hundredth.
+        // Its last operation begins within the last hundredth of the loop.
         let ends = |cpu: u64| {
             let last = loop_ns - below(bits(cpu, 1), loop_ns / 100);
             last - (last + period - phase(cpu)) % period + held
@@ -67,11 +70,11 @@ pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, s
             now += costs.hand_over(distance) / 1000;
             let is_running = when == When::Meanwhile || now < ends(number);
             let since = (now + period - phase(number)) % period;
-            // Who drains holds no lock of its own meanwhile.
+            // The draining CPU does no operation of its own in that time.
             let is_other = distance != Distance::Same && is_running;
             let is_held = is_other && since < held;
             met.by_drains += u64::from(is_held);
-            // The owner's next operation begins before the drain gives the lock back.
+            // The owner's next operation begins before the drain releases the lock.
             met.by_owners += u64::from(is_other && !is_held && period - since < held);
         }
     }

@@ -1,12 +1,12 @@
-//! Sensitivity: what the sensitivity of drains asks: a machine of any size, and how long Warmcore's own drain takes
-//! there if its numbers are others.
+//! Sensitivity: what the sensitivity of drains needs: a machine of any size, and the time of Warmcore's own drain on
+//! it.
 
 use super::sim::{Case, Method, drain};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
 use warmcore_topo::Topology;
 
-/// A machine of so many CPUs, built like a Genoa.
+/// A machine of this many CPUs, built like a Genoa.
 pub(crate) fn grown(cpus: usize) -> SimMachine {
     let super::DrainMachine { costs, topology } = super::DrainMachine::grown(cpus);
     SimMachine { name: format!("{cpus} CPUs, built like epyc9654_2p"), costs, topology, is_known: false }

@@ -1,13 +1,15 @@
-//! Sim: CPUs charge, then one of them collects what lies in their stocks.
+//! Sim: CPUs charge, then one of them collects the units in their stocks.
 //!
-//! Model.   Which stocks hold what is decided by `warmcore_budget` with locked stocks: CPUs charge an account, and its
-//!          `drain_all` says which stocks it looked at and emptied. What that costs is told by named lines, each
-//!          stock's written last by its own CPU. Three ways to collect:
-//!          *upstream* reads every CPU's stock, one after the other, and where it finds something it queues work for that
-//!          CPU; *patched* reads every one too, and takes the lock of those from here; *ours* is what
-//!          `drain_all` did: only CPUs that may have a stock, each locked at once.
-//! Number.  2 × EPYC 7601: 128 serial reads take 24 µs.
-//! Source.  Linux 6.2 mm/memcontrol.c, `drain_all_stock`; kernel/workqueue.c, kernel/sched/core.c.
+//! `warmcore_budget` with locked stocks decides which stock holds what: CPUs charge an account, and its `drain_all`
+//! says which stocks it examined and emptied. Named lines give the cost; each stock's line was written last by its
+//! own CPU. Three methods to collect: *upstream* reads every CPU's stock, one after the other, and queues work for
+//! each CPU whose stock has units; *patched* also reads every stock, and takes the locks of those stocks itself;
+//! *ours* is what `drain_all` did: only CPUs that may have a stock, each locked at once. On 2 × EPYC 7601, 128 serial
+//! reads take 24 µs.
+//!
+//! # Source
+//!
+//! Linux 6.2 mm/memcontrol.c, `drain_all_stock`; kernel/workqueue.c, kernel/sched/core.c.
 
 use super::traced::{Step, Traced};
 use warmcore_budget::stock::LockedStocks;
@@ -26,24 +28,24 @@ pub(super) enum Method {
     Ours,
 }
 
-/// Lines that queueing work for another CPU takes from it, each of them known only when the one before has arrived: the
-/// work in the stock (`work->data`), the CPU's `pool_workqueue`, its worker pool's lock and list, the first idle
-/// worker, that worker's task (`pi_lock`, `state`), the CPU's list of wakes to do. What lies beside one of them is
-/// fetched along with it. The interrupt itself is posted.
+/// The lines that queueing work for another CPU reads from it. Each depends on the one before: the work in the stock
+/// (`work->data`), the CPU's `pool_workqueue`, its worker pool's lock and list, the first idle worker, that worker's
+/// task (`pi_lock`, `state`), the CPU's list of wakes to do. Data on an adjacent line are fetched along. The
+/// interrupt itself is posted.
 pub(super) const QUEUE_LINES: usize = 6;
 
-/// What is asked.
+/// The conditions of a drain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
-    /// So many CPUs charge, the first ones.
+    /// How many CPUs charge, the first ones.
     pub charging: usize,
-    /// Of a thousand of them, so many have a stock when it is collected.
+    /// How many of a thousand of them have a stock when it is collected.
     pub with_stock_per_mille: u64,
-    /// What a thousand ns of remote reads come down to, as neighbouring ones overlap.
+    /// What a thousand ns of remote reads take when neighbouring ones overlap.
     pub overlap_per_mille: u64,
-    /// How many lines queueing takes.
+    /// The number of lines that queueing takes.
     pub queue_lines: usize,
-    /// The account's limit. Close to what is charged, no stock opens.
+    /// The account's limit. If it is close to the charged units, no stock opens.
     pub limit: u64,
 }
 
@@ -60,7 +62,7 @@ impl Case {
     }
 }
 
-/// What a collection took.
+/// The cost of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Drain {
     pub ns: u64,
@@ -70,7 +72,7 @@ pub(super) struct Drain {
     pub interrupted: usize,
 }
 
-/// A machine, and everybody's lines on it.
+/// A machine, and the lines of all its CPUs.
 struct Lines {
     memory: Memory,
     stock: Vec<LineId>,
@@ -79,7 +81,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Every CPU has written its own: it charged something of its own, and ran something.
+    /// Every CPU has written its own lines: it charged something of its own, and ran something.
     fn new(costs: &Costs, topology: &Topology, queue_lines: usize) -> Self {
         let mut memory = Memory::new(costs, topology);
         let (mut stock, mut queue) = (Vec::new(), Vec::new());
@@ -92,7 +94,7 @@ impl Lines {
             stock.push(own());
             queue.push((0..queue_lines).map(|_| own()).collect());
         }
-        // Long after.
+        // Long after those writes.
         Self { memory, stock, queue, now: Nanos(1_000_000_000) }
     }
 
@@ -106,7 +108,7 @@ impl Lines {
     }
 }
 
-/// The CPUs that have a stock of the account: so many of those that charge, drawn anew for each seed.
+/// The CPUs that have a stock of the account: a part of those that charge, drawn for each seed.
 fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
     let mut charging: Vec<CpuId> = topology.cpus.iter().take(case.charging).map(|cpu| cpu.id).collect();
     let count = (charging.len() as u64 * case.with_stock_per_mille).div_ceil(1000) as usize;
@@ -155,7 +157,7 @@ pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, method: Met
         for step in &steps {
             let (Step::Look(cpu) | Step::Take(cpu)) = *step;
             if let Some(index) = index(cpu) {
-                // Both take the lock.
+                // Both examine and empty with the lock.
                 let line = lines.stock[index];
                 lines.write(drainer, line);
             }

@@ -10,26 +10,27 @@ fn machine() -> DrainMachine {
 }
 
 #[test]
-fn every_promised_row_is_within_its_tolerance_and_says_what_was_given() {
+fn every_claimed_row_is_within_its_tolerance_and_names_its_inputs() {
     let table = table(&quick());
     let claims = |row: &&Row| row.tolerance.as_ref().is_some_and(|tolerance| tolerance.what.is_some());
     let claimed: Vec<&Row> = table.rows.iter().filter(claims).collect();
     assert_eq!(claimed.len(), 8);
     for row in claimed {
-        // The published counts are its inputs, and nobody is in an operation: it is 0 whatever is simulated.
+        // Between loops no CPU is in an operation, so this row is 0 whatever is simulated.
         let is_zero = row.name.starts_with("held locks");
         let expected = if is_zero { (Mark::ByConstruction, None) } else { (Mark::Fitted, Some(true)) };
         assert_eq!((row.mark(), row.is_met()), expected, "{row:?}");
     }
     assert_eq!(table.tally()[0], (7, 7));
-    // Without the proposal both ways cost the same: it meets 1 and 8 CPUs. Of queueing it says what the rows say.
+    // Without the proposal both methods cost the same, which is within the tolerance for 1 and 8 CPUs. For queueing
+    // the null model is the row itself.
     let (null, of) = table.tally()[1];
     assert!(of == 4 && null < 4, "{null} of {of}");
     assert!(table.rows.iter().all(|row| row.null.is_none_or(|null| null != row.simulated)));
 }
 
 #[test]
-fn with_nothing_given_the_direction_is_right_and_the_rows_say_so() {
+fn without_fitted_numbers_the_direction_is_right_and_the_rows_are_predicted() {
     let table = table(&quick());
     let saved = table.rows.iter().find(|row| row.name == "nothing given, 128 CPUs, saved").unwrap();
     assert!(saved.inputs.is_empty() && saved.simulated < -50.0, "{saved:?}");
@@ -48,7 +49,7 @@ fn a_stock_size_of_zero_makes_both_drains_equal() {
 }
 
 #[test]
-fn what_is_in_which_stock_is_decided_by_the_real_accounts() {
+fn budgets_accounts_decide_which_stock_has_units() {
     let machine = machine();
     for charging in [0, 1, 8, 128] {
         let drain = machine.drain(&Case::plain(charging), Method::Patched, 1);
@@ -59,7 +60,7 @@ fn what_is_in_which_stock_is_decided_by_the_real_accounts() {
 }
 
 #[test]
-fn nobody_is_interrupted_by_a_drain_from_afar() {
+fn a_remote_drain_interrupts_no_cpu() {
     let machine = machine();
     let interrupted = |method| machine.drain(&Case::plain(128), method, 3).interrupted;
     assert_eq!(
@@ -88,12 +89,12 @@ fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
     assert_eq!(met(&costs, &topology, When::BetweenLoops, DRAINS, 1), Met::default());
     let meanwhile = met(&costs, &topology, When::Meanwhile, DRAINS, 1);
     assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
-    // Each has the lock for as long as the other, so owners meet about as many.
+    // Drains and owners hold a lock for equally long, so owners meet about as many held locks.
     assert!((30..100).contains(&meanwhile.by_owners), "{meanwhile:?}");
 }
 
 #[test]
-fn all_five_local_operations_stand_beside_ours_and_claim_nothing() {
+fn all_five_local_operations_are_listed_and_claim_nothing() {
     let table = table(&quick());
     let local: Vec<&Row> = table.rows.iter().filter(|row| row.name.starts_with("local, ")).collect();
     let names = ["consume_stock", "refill_stock", "mod_objcg_state", "consume_obj_stock", "refill_obj_stock"];
@@ -111,7 +112,7 @@ fn hand_overs_that_cost_nothing_leave_nothing_of_either_drain() {
     for class in ["c2c_smt", "c2c_same_l3", "c2c_same_node", "c2c_same_socket", "c2c_other_socket"] {
         machine.costs = machine.costs.with(class, 0).unwrap();
     }
-    // What the drainer's own core has still takes a hit each: two stocks, and one sibling's queue.
+    // Lines in the drainer's own core still take a hit each: two stocks, and one sibling's queue.
     let all: Vec<u64> =
         METHODS.iter().map(|(method, _)| machine.drain(&Case::plain(128), *method, 1).ns).collect();
     assert!(all.iter().all(|ns| *ns < 40), "{all:?}");
@@ -137,7 +138,7 @@ fn hand_overs_between_sockets_move_a_large_drain_most() {
 }
 
 #[test]
-fn what_was_said_first_is_still_said() {
+fn the_predictions_are_still_the_first_results() {
     let options = Options { seeds: 0..30, quick: true, ..Options::default() };
     let counts = [1, 8, 128].map(|cpus| Cycles { cpus, upstream: 1.0, patched: 1.0 });
     let rows = with_nothing_given(&options, &machine(), &counts, &|_| None);
@@ -152,7 +153,7 @@ fn what_was_said_first_is_still_said() {
 }
 
 #[test]
-fn the_notes_say_of_the_rows_what_the_rows_say_and_nothing_of_published_numbers_on_another_machine() {
+fn the_notes_agree_with_the_rows_and_name_no_published_numbers_on_another_machine() {
     let options = quick();
     let of = |machine: Option<&str>| {
         let machine = machine.map(|name| warmcore_sim::machine::SimMachine::named(name).unwrap());

@@ -1,7 +1,7 @@
-//! Traced: stocks that remember who was looked at and who was emptied.
+//! Traced: stocks that record which of them were examined and emptied.
 //!
-//! Model.   What it wraps does the work; a drain leaves its steps behind, in its order, for the simulation to price.
-//! Writers. Whoever drains, under the lock.
+//! The wrapped stocks do the work. A drain records its steps in order, and the simulation prices them. Written by the
+//! draining thread, under the lock.
 
 use std::sync::{Mutex, PoisonError};
 use warmcore_budget::stock::{Key, Reduction, StockAddr, StockSnapshot, Stocks};
@@ -25,7 +25,7 @@ impl<S> Traced<S> {
         Self { stocks, steps: Mutex::default() }
     }
 
-    /// The steps since it was asked last.
+    /// The steps since the last call.
     pub fn take_steps(&self) -> Vec<Step> {
         std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
     }

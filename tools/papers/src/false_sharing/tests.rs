@@ -10,7 +10,7 @@ fn sim() -> FalseSharingSim {
 }
 
 #[test]
-fn the_table_meets_what_was_promised_by_construction_and_counts_nothing_of_it() {
+fn rows_by_construction_hold_and_are_not_counted() {
     let table = table(&quick());
     for row in table.rows.iter().filter(|row| row.tolerance.is_some()) {
         let tolerance = row.tolerance.as_ref().unwrap();
@@ -39,12 +39,12 @@ fn without_a_cost_of_hand_overs_there_is_nothing_to_gain() {
     }
     let culprit = sim.culprit();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty());
-    // A hit still takes its two ns, a miss none.
+    // A hit still takes its two ns, and a miss nothing.
     assert!(sim.read_ns(&sim.layout, &sim.profile, "pcpu_cid", 1) < 2.0);
 }
 
 #[test]
-fn a_writer_that_does_not_write_harms_nobody() {
+fn a_writer_that_does_not_write_harms_no_field() {
     let mut sim = sim();
     sim.profile.access.retain(|access| access.field != "mm_count");
     let culprit = sim.culprit();
@@ -52,7 +52,7 @@ fn a_writer_that_does_not_write_harms_nobody() {
 }
 
 #[test]
-fn padding_between_frees_the_reader_and_leaves_those_beside_the_writer() {
+fn padding_between_helps_the_reader_and_not_the_fields_next_to_the_writer() {
     let table = table(&quick());
     let row =
         |name: &str| table.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}"));

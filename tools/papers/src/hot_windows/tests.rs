@@ -2,7 +2,7 @@ use super::*;
 use crate::Mark;
 
 #[test]
-fn whatever_came_out_of_turns_of_a_chosen_length_says_so() {
+fn every_row_names_the_chosen_length_of_a_turn() {
     let machine = warmcore_sim::machine::SimMachine::named("ryzen7950x").ok();
     let table = table(&Options { machine, seeds: 0..1, quick: true, ..Options::default() });
     for row in &table.rows {
@@ -14,7 +14,7 @@ fn whatever_came_out_of_turns_of_a_chosen_length_says_so() {
             "{row:?}"
         );
     }
-    // What the notes say of the rows is what the rows say.
+    // What the notes say about the rows has to agree with the rows.
     let gain = table.rows.iter().find(|row| row.name == "85 %, gain").unwrap();
     assert!(table.notes[0].contains(&format!("by {:+.1} % at 85 %", gain.simulated)), "{:?}", table.notes);
 }
@@ -27,10 +27,10 @@ fn few(windows: Windows) -> Trips {
 
 #[test]
 fn a_run_ends_when_two_successive_windows_agree_and_says_so_if_none_do() {
-    // Few pairs stay where they are from the beginning on: the second window agrees with the first.
+    // Few pairs never move: the second window agrees with the first.
     let settled = few(Windows::ms(5, 400));
     assert!(settled.is_settled && settled.until == Nanos(20_000_000), "{settled:?}");
-    // One window agrees with none.
+    // A single window agrees with none.
     let alone = few(Windows::ms(5, 10));
     assert!(!alone.is_settled && alone.until == Nanos(10_000_000), "{alone:?}");
     assert_eq!(transients(&[settled, alone]), 1);
