@@ -160,7 +160,7 @@ const NOTES: &[&str] = &[
     "An idle CPU's clock is right in the predicted rows. In those that name clocks_of_idle_cpus it is as old as the last \
      pass over idle CPUs, 32 ms or one delay: read from an older kernel's source, after a first model had missed the \
      24 threads, 10 ms.",
-    "Who wrote the predictions knew the published table, and had tried several of these forms on it.",
+    "The predictions were written with knowledge of the published table, after several of these forms had been tried on it.",
     "1000 ticks per second and the base clock after a deep state were chosen because they fit better: rows with them \
      name them.",
     "How many ids a thread's bursts ran on is not printed in the report; 1 follows from its claim that ids stay.",

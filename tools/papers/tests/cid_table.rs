@@ -43,7 +43,7 @@ fn table() -> Table {
 }
 
 #[test]
-fn eight_threads_at_10_ms_never_lose_an_id_whatever_anything_costs() {
+fn eight_threads_at_10_ms_never_lose_an_id_at_any_costs() {
     let costs = costs();
     for costs in [&costs, &costs.with_equal_latencies(), &costs.scaled("boost_mhz", 500).unwrap()] {
         let all = [Index::Cid(&CacheLocal), Index::Cid(&KeptPerCpu), Index::TaskOwnedCid];

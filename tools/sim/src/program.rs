@@ -183,7 +183,7 @@ pub(crate) enum Op {
     ReadLine(LineId),
     WriteLine(LineId),
     WakeNamed {
-        whom: Name,
+        target: Name,
         is_sync: bool,
     },
     Wake {
@@ -341,20 +341,20 @@ impl Program {
     }
 
     /// Wakes a task. If that task does not wait, its next `wait` returns at once.
-    pub fn wake(self, whom: impl Into<WakeTarget>) -> Self {
-        self.wake_op(whom.into(), false)
+    pub fn wake(self, target: impl Into<WakeTarget>) -> Self {
+        self.wake_op(target.into(), false)
     }
 
     /// Wakes a task, with the hint that this task blocks right afterwards: a synchronous wake, as through a pipe or a
     /// socket.
-    pub fn wake_sync(self, whom: impl Into<WakeTarget>) -> Self {
-        self.wake_op(whom.into(), true)
+    pub fn wake_sync(self, target: impl Into<WakeTarget>) -> Self {
+        self.wake_op(target.into(), true)
     }
 
-    fn wake_op(mut self, whom: WakeTarget, is_sync: bool) -> Self {
-        let op = match whom {
+    fn wake_op(mut self, target: WakeTarget, is_sync: bool) -> Self {
+        let op = match target {
             WakeTarget::Task(task) => Op::Wake { task, is_sync },
-            WakeTarget::Named(name) => Op::WakeNamed { whom: self.name_of(name), is_sync },
+            WakeTarget::Named(name) => Op::WakeNamed { target: self.name_of(name), is_sync },
         };
         self.op(op)
     }

@@ -48,7 +48,7 @@ struct Holder {
 /// For [`Holder::came`]: the extent was evicted.
 const LONG_AGO: u64 = u64::MAX;
 
-const NOBODY: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
+const NO_HOLDER: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
 
 /// A working set. The fields for a pass over the own copy come first, on one line.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Extent {
             were_read: false,
             were_written: false,
             is_placed: home != NOWHERE,
-            holders: [NOBODY; HOLDERS],
+            holders: [NO_HOLDER; HOLDERS],
         }
     }
 
@@ -232,13 +232,13 @@ impl Caches {
         let alone = at.dirty == me.core && mine;
         if how == Access::Write && !alone {
             let own = at.holders.iter().find(|h| h.llc == me.llc).copied();
-            at.holders = [NOBODY; HOLDERS];
+            at.holders = [NO_HOLDER; HOLDERS];
             at.holders[0] = match own {
                 Some(own) => Holder { core: me.core, several: false, ..own },
                 // It was forgotten in favour of others, while the core still has it; the cache may not have it any
                 // more.
                 None if mine => Holder { llc: me.llc, core: me.core, several: false, came: LONG_AGO },
-                None => NOBODY,
+                None => NO_HOLDER,
             };
             at.version = at.version.wrapping_add(1);
             at.dirty = me.core;

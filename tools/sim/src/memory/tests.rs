@@ -171,7 +171,7 @@ fn a_line_costs_a_hand_over_and_writers_wait_for_each_other() {
     assert_eq!(
         memory.write_line(CpuId(16), line, Nanos(4000)).0,
         200,
-        "and who comes at the same time waits"
+        "and a writer that comes at the same time waits"
     );
 }
 

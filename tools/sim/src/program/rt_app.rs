@@ -297,9 +297,9 @@ impl Reader {
             let next = "let one begin: `instance` 0 is for tasks that others fork";
             return Err(ProgramError::new("tasks", "all have `instance` 0, so no thread begins", next));
         }
-        for (location, whom) in &self.waits {
-            if !self.told.contains(whom) {
-                let fact = format!("waits for `{whom}` for ever: no thread resumes or signals it");
+        for (location, target) in &self.waits {
+            if !self.told.contains(target) {
+                let fact = format!("waits for `{target}` for ever: no thread resumes or signals it");
                 return Err(ProgramError::new(location, fact, "let another thread do so"));
             }
         }
@@ -485,15 +485,15 @@ impl Reader {
                     }
                 }
                 "signal" | "broad" | "resume" => {
-                    let whom = name(value, &location)?;
-                    self.told.push(whom.to_owned());
-                    if kind_of(key) == "signal" { p.signal(whom) } else { p.broadcast(whom) }
+                    let target = name(value, &location)?;
+                    self.told.push(target.to_owned());
+                    if kind_of(key) == "signal" { p.signal(target) } else { p.broadcast(target) }
                 }
                 "suspend" => {
                     let given = name(value, &location)?;
-                    let whom = if given.is_empty() { thread.task } else { given };
-                    self.waits.push((location.clone(), whom.to_owned()));
-                    p.suspend(whom)
+                    let target = if given.is_empty() { thread.task } else { given };
+                    self.waits.push((location.clone(), target.to_owned()));
+                    p.suspend(target)
                 }
                 "barrier" => {
                     let at = name(value, &location)?;
@@ -561,16 +561,16 @@ impl Reader {
         &mut self,
         tasks: &'a [(String, Json)],
         thread: &Thread<'a>,
-        whom: &'a str,
+        target: &'a str,
         location: &str,
     ) -> Result<Arc<Program>, ProgramError> {
         // A program that was read to its end does not fork itself.
-        if let Some(known) = self.forked.get(whom) {
+        if let Some(known) = self.forked.get(target) {
             return Ok(known.clone());
         }
-        let Some((task, body)) = tasks.iter().find(|(task, _)| task == whom) else {
-            let fact = format!("forks `{whom}`, and no task is called so");
-            let next = match similar_names(whom, tasks.iter().map(|(task, _)| task.as_str())) {
+        let Some((task, body)) = tasks.iter().find(|(task, _)| task == target) else {
+            let fact = format!("forks `{target}`, and no task is called so");
+            let next = match similar_names(target, tasks.iter().map(|(task, _)| task.as_str())) {
                 Some(meant) => perhaps(&meant),
                 None => "describe it in `tasks`".to_owned(),
             };
@@ -584,7 +584,7 @@ impl Reader {
         if forked_by.contains(&task.as_str()) {
             return Err(ProgramError::new(
                 location,
-                format!("`{whom}` forks itself, in the end"),
+                format!("`{target}` forks itself, in the end"),
                 "let one of them end",
             ));
         }

@@ -195,10 +195,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                     })
                 };
                 let linked = match code.ops[step] {
-                    Op::WakeNamed { whom, is_sync } => match names.tasks.get(&name(whom)) {
+                    Op::WakeNamed { target, is_sync } => match names.tasks.get(&name(target)) {
                         Some(task) => Op::Wake { task: TaskId(*task), is_sync },
                         None => {
-                            let fact = format!("wakes `{}`, and no task is called so", name(whom));
+                            let fact = format!("wakes `{}`, and no task is called so", name(target));
                             return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
                         }
                     },

@@ -703,10 +703,10 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
             let first = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).run(1_000);
             first.allow(Allowed::Anywhere).wait().run(100_000)
         };
-        let wakes = |name: &str, cpu, whom: &[&str]| {
+        let wakes = |name: &str, cpu, wakees: &[&str]| {
             let mut program = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).after(1_000_000).run(1_000_000);
-            for whom in whom {
-                program = program.wake(*whom).run(2_000_000);
+            for wakee in wakees {
+                program = program.wake(*wakee).run(2_000_000);
             }
             program.run(50_000_000)
         };

@@ -41,9 +41,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let now = Nanos(self.sched.now);
         let entity = self.sched.tasks[id as usize].entity;
         self.sched.task(waker).flips.wakes(entity, now);
-        let [by, whom] = [waker, id].map(|task| self.sched.tasks[task as usize].flips);
+        let [waker_flips, wakee_flips] = [waker, id].map(|task| self.sched.tasks[task as usize].flips);
         let llc = self.llc_cpus(cpu);
-        self.sched.wakes_wide = Flips::is_wide(&by, &whom, llc);
+        self.sched.wakes_wide = Flips::is_wide(&waker_flips, &wakee_flips, llc);
         self.sched.cpus[cpu as usize].sleeps_next = is_sync;
         let cost = self.wake(id, WakeSource::Cpu(CpuId(cpu)), true, 0);
         self.sched.wakes_wide = false;
