@@ -78,13 +78,10 @@ const fn again(
     Step { work: Work::Again { of, packages, only_long: false }, ..step(name, level, seconds, "") }
 }
 
-/// Programs of tests that run with `--full` only: each takes half a minute and more in a debug build. They are the
-/// package's name, and the program's.
-pub const LONG: [(&str, &str); 2] = [
-    // They build projects of their own, in a folder of their own.
-    ("warmcore", "alone"),
-    ("warmcore", "readme_server"),
-];
+/// Programs of tests that run with `--full` only, as the names of the package and of the program. They compile tokio and
+/// more in a folder of their own, which takes a minute and more of CPU each, from a cold start.
+pub const LONG: [(&str, &str); 3] =
+    [("warmcore", "alone"), ("warmcore", "readme_server"), ("warmcore-runtime-derive", "ui")];
 
 /// The crates whose code differs by the backend.
 const BACKENDS: &[&str] = &["warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
@@ -288,6 +285,15 @@ mod tests {
                 assert!(built.is_some_and(|earlier| earlier.level <= step.level), "{}", step.name);
             }
         }
+    }
+
+    #[test]
+    fn each_long_program_has_a_file() {
+        let is_there = |(package, program): (&str, &str)| {
+            let folder = package.strip_prefix("warmcore-").unwrap_or(package);
+            crate::root().join(format!("crates/{folder}/tests/{program}.rs")).is_file()
+        };
+        assert!(LONG.into_iter().all(is_there));
     }
 
     #[test]
