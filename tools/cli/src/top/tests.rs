@@ -226,13 +226,24 @@ fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
 }
 
 #[test]
-fn a_version_that_is_not_ours_is_said_and_a_field_that_is_new_is_not_minded() {
+fn another_version_is_an_error_and_an_unknown_field_is_not() {
     let error = Snapshot::parse(r#"{"schema":1,"what":"top"}"#).unwrap_err().to_string();
     assert!(error.contains("version 1,") && error.contains("version 3:"), "{error}");
     assert!(Snapshot::parse("").is_err());
-    let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,"living":0,
-        "outside_wakes":0,"shelves":[],"workers":[],"new":{}}"#;
+    let line = r#"{"schema":3,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,
+        "num_alive_tasks":7,"remote_schedules":8,"injection_queue_depths":[9],"workers":[],"new":{}}"#;
     assert_eq!(Snapshot::parse(line).unwrap().name, "a");
+}
+
+#[test]
+fn an_answer_of_the_version_before_is_read() {
+    let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,
+        "num_alive_tasks":7,"remote_schedules":8,"injection_queue_depths":[9],"workers":[],"tenants":[]}"#;
+    let line = line.replace("num_alive_tasks", "living"); // An alias, as are the next two.
+    let line = line.replace("remote_schedules", "outside_wakes"); // alias
+    let line = line.replace("injection_queue_depths", "shelves"); // alias
+    let read = Snapshot::parse(&line).unwrap();
+    assert_eq!((read.num_alive_tasks, read.remote_schedules, read.injection_queue_depths), (7, 8, vec![9]));
 }
 
 /// The answer of a process that is not Warmcore's: every number as large as possible, every text an attack.
