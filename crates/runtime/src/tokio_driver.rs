@@ -235,7 +235,7 @@ impl Driver for TokioDriver {
     }
 
     fn thread_cpu(&self) -> Option<(Nanos, u64)> {
-        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
+        Some((ThreadCpu::current().read(), warmcore_sys::clock::involuntary_switches()))
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
