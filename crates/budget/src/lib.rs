@@ -12,4 +12,4 @@ mod sync;
 pub use accounts::{AccountConfig, Accounts, DEPTH_MAX, Drained, Explain, Level, Node, OnCpu, Usage};
 pub use outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};
 #[cfg(not(loom))]
-pub use process::{Account, Builder, Charge, StockKind};
+pub use process::{Account, AccountBuilder, Charge, StockKind};

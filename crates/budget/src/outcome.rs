@@ -148,7 +148,7 @@ impl fmt::Display for Overrun {
     }
 }
 
-/// An event of an account, for its listener: [`Builder::on_event`](crate::Builder::on_event).
+/// An event of an account, for its listener: [`AccountBuilder::on_event`](crate::AccountBuilder::on_event).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {

@@ -11,7 +11,7 @@ mod reclaim;
 mod stock_kind;
 mod wait;
 
-pub use account::{Account, Builder};
+pub use account::{Account, AccountBuilder};
 pub use active::{ActiveAccount, Within, enter, unaccounted, within};
 pub use alloc::{BudgetAlloc, OnFull};
 pub use charge::Charge;

@@ -59,7 +59,7 @@ pub struct Simulated {
     pub tables: Vec<Table>,
     /// For a load: the results under each policy, seed by seed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub loads: Vec<warmcore_report::Load>,
+    pub loads: Vec<warmcore_report::SimulatedLoad>,
     /// For a layout: the fields that make another field's reads miss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,

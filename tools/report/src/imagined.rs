@@ -42,14 +42,14 @@ pub struct Table {
     /// Where the published numbers come from.
     pub source: String,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SimulatedRow>,
     /// What to know before one believes it.
     pub notes: Vec<String>,
 }
 
 /// One number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct SimulatedRow {
     /// Which.
     pub name: String,
     /// Of all its numbers.
@@ -79,7 +79,7 @@ pub struct Row {
 impl Table {
     /// How many rows that were claimed are within what was allowed, and how many a model without any effect meets.
     pub(super) fn tally(&self) -> String {
-        let count = |of: &dyn Fn(&Row) -> Option<bool>| {
+        let count = |of: &dyn Fn(&SimulatedRow) -> Option<bool>| {
             let known: Vec<bool> = self.rows.iter().filter_map(of).collect();
             (known.iter().filter(|met| **met).count(), known.len())
         };

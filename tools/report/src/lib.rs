@@ -24,7 +24,7 @@ mod words;
 pub use imagined::{Imagined, Simulated};
 pub use inputs::{Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
-pub use simulated::{Load, simulated, simulated_loads, simulated_tally};
+pub use simulated::{SimulatedLoad, simulated, simulated_loads, simulated_tally};
 pub use standing::standing;
 pub use summary::{raw_csv, run_table, short, summary};
 

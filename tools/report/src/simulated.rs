@@ -55,7 +55,7 @@ fn number(all: &mut Vec<String>, one: String) -> usize {
 
 /// What came of a load under one policy.
 #[derive(Debug, Clone, Serialize)]
-pub struct Load {
+pub struct SimulatedLoad {
     /// The policy.
     pub policy: String,
     /// The machine's name.
@@ -65,7 +65,7 @@ pub struct Load {
 }
 
 /// What came of a load, a line per policy: medians over the seeds.
-pub fn simulated_loads(loads: &[Load]) -> String {
+pub fn simulated_loads(loads: &[SimulatedLoad]) -> String {
     let head = [
         "policy",
         "wakes",
@@ -78,7 +78,7 @@ pub fn simulated_loads(loads: &[Load]) -> String {
         "switches",
     ];
     let mut lines = vec![head.map(str::to_owned).to_vec()];
-    for Load { policy, reports, .. } in loads {
+    for SimulatedLoad { policy, reports, .. } in loads {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut numbers: Vec<f64> = reports.iter().map(of).collect();
             numbers.sort_by(f64::total_cmp);

@@ -749,7 +749,7 @@ fn a_probe_and_a_finding_survive_json() {
 
 /// A made-up table: a number that is met, one that is missed, one that nobody published.
 fn imagined() -> Imagined {
-    let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| imagined::Row {
+    let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| imagined::SimulatedRow {
         name: name.into(),
         unit: "ns".into(),
         published: met.map(|_| 100.0),

@@ -38,13 +38,13 @@ pub struct Account {
 
 /// Builds an account: [`Account::root`], [`Account::child`].
 #[must_use = "`build` makes the account"]
-pub struct Builder {
+pub struct AccountBuilder {
     parent: Option<Account>,
     kind: Option<StockKind>,
     config: AccountConfig,
 }
 
-impl Builder {
+impl AccountBuilder {
     fn new(name: String, parent: Option<Account>) -> Self {
         let (limit, soft_limit, guarantee, listener) = (u64::MAX, u64::MAX, 0, None);
         let config =
@@ -149,13 +149,13 @@ impl Account {
     }
 
     /// Builds the root of a tree.
-    pub fn root(name: impl Into<String>) -> Builder {
-        Builder::new(name.into(), None)
+    pub fn root(name: impl Into<String>) -> AccountBuilder {
+        AccountBuilder::new(name.into(), None)
     }
 
     /// Builds an account below this one.
-    pub fn child(&self, name: impl Into<String>) -> Builder {
-        Builder::new(name.into(), Some(self.clone()))
+    pub fn child(&self, name: impl Into<String>) -> AccountBuilder {
+        AccountBuilder::new(name.into(), Some(self.clone()))
     }
 
     /// Charges `n` units to this account and all above it, or none. They stay charged until they are

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use warmcore_papers::Options;
-use warmcore_report::{self as report, Load};
+use warmcore_report::{self as report, SimulatedLoad};
 use warmcore_results as results;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
@@ -129,7 +129,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     for (reports, report) in done.into_iter().flat_map(|seed| (0..).zip(seed)) {
         under[reports].extend(report);
     }
-    let load = |((policy, _), reports): (&(&str, LoadPolicy), Vec<Report>)| Load {
+    let load = |((policy, _), reports): (&(&str, LoadPolicy), Vec<Report>)| SimulatedLoad {
         policy: (*policy).to_owned(),
         machine: machine.name.clone(),
         reports,
@@ -141,7 +141,8 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     }
     if seeds > 0 {
         print!("{}", report::simulated_loads(&found.loads));
-        let are_one = |load: &Load| load.reports.iter().all(|report| report.hash == load.reports[0].hash);
+        let are_one =
+            |load: &SimulatedLoad| load.reports.iter().all(|report| report.hash == load.reports[0].hash);
         if seeds > 1 && found.loads.iter().all(are_one) {
             println!("all seeds gave the same, event by event: nothing in these tasks is random");
         }

@@ -17,7 +17,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use std::sync::Arc;
 use warmcore_papers::{Mark, Row, Table};
-use warmcore_report::Load;
+use warmcore_report::SimulatedLoad;
 use warmcore_sim::simulation::Report;
 
 const SCHEMA: &str = "message simulated {
@@ -49,7 +49,7 @@ struct Line<'a> {
 
 /// Encodes everything as a file. `first` is the first seed.
 pub(super) fn bytes(all: &Simulated, first: u64) -> anyhow::Result<Vec<u8>> {
-    let named: Vec<(String, &Load, Metric)> = all
+    let named: Vec<(String, &SimulatedLoad, Metric)> = all
         .loads
         .iter()
         .flat_map(|load| METRICS.iter().map(move |m| (format!("{}, {}", load.policy, m.name), load, *m)))
