@@ -79,8 +79,8 @@ struct Outcome {
     counts: Counts,
     /// What failed, and what it printed.
     report: String,
-    /// The parts that took longest, with their seconds.
-    parts: Vec<(String, f64)>,
+    /// The programs of tests with their seconds and seconds of CPU, the longest first.
+    parts: Vec<(String, f64, f64)>,
 }
 
 /// A run: what was built, and how the steps ended.
@@ -160,8 +160,8 @@ impl Run<'_> {
         }
         self.total.add(outcome.counts);
         self.times.push((name.to_owned(), seconds, cpu));
-        let slow = outcome.parts.into_iter().filter(|(_, seconds)| *seconds >= 5.0);
-        self.times.extend(slow.take(8).map(|(part, seconds)| (format!("  {part}"), seconds, f64::NAN)));
+        let slow = outcome.parts.into_iter().filter(|(_, seconds, _)| *seconds >= 5.0);
+        self.times.extend(slow.take(8).map(|(part, seconds, cpu)| (format!("  {part}"), seconds, cpu)));
         Ok(())
     }
 
@@ -191,8 +191,11 @@ impl Run<'_> {
                 let (args, harness) = split(step.args);
                 let Some(binaries) = self.build(step, &args)? else { return self.build_error(step) };
                 self.built.insert(step.name, binaries.clone());
-                let chosen = binaries.into_iter().filter(|binary| !(leaves_out_long && binary.is_long()));
-                let mut outcome = self.run_all(step, &chosen.collect::<Vec<_>>(), &harness)?;
+                let chosen = binaries.into_iter().filter_map(|binary| {
+                    let more = if leaves_out_long { binary.without_long()? } else { Vec::new() };
+                    Some((binary, [&harness[..], &more].concat()))
+                });
+                let mut outcome = self.run_all(step, &chosen.collect::<Vec<_>>())?;
                 if also_documentation {
                     let args: Vec<&str> = args.iter().copied().chain(["--doc"]).collect();
                     let documentation = self.cargo(step, &args)?;
@@ -211,12 +214,13 @@ impl Run<'_> {
                     };
                     self.built.insert(of, binaries);
                 }
-                let is_chosen = |binary: &&Binary| {
-                    (packages.is_empty() || packages.contains(&&*binary.package))
-                        && (!only_long || binary.is_long())
-                };
-                let chosen: Vec<Binary> = self.built[of].iter().filter(is_chosen).cloned().collect();
-                self.run_all(step, &chosen, &[])
+                let chosen = self.built[of].iter().filter_map(|binary| {
+                    let args = if only_long { binary.only_long()? } else { Vec::new() };
+                    let is_chosen = packages.is_empty() || packages.contains(&&*binary.package);
+                    is_chosen.then(|| (binary.clone(), args))
+                });
+                let chosen: Vec<_> = chosen.collect();
+                self.run_all(step, &chosen)
             }
         }
     }
@@ -250,17 +254,20 @@ impl Run<'_> {
         Ok(Outcome { report: format!("{said}\nagain: {}", step.command()), ..Outcome::default() })
     }
 
-    /// Runs programs of tests one after the other.
-    fn run_all(&mut self, step: &Step, binaries: &[Binary], harness: &[&str]) -> anyhow::Result<Outcome> {
+    /// Runs programs of tests, each with its arguments, one after the other.
+    fn run_all(&mut self, step: &Step, binaries: &[(Binary, Vec<&str>)]) -> anyhow::Result<Outcome> {
         let mut outcome = Outcome { ok: true, ..Outcome::default() };
         let path = self.output(step, "");
         let mut whole = File::create(&path)?;
-        for (number, binary) in (1..).zip(binaries) {
-            let began = Instant::now();
+        for (number, (binary, harness)) in (1..).zip(binaries) {
+            let (began, cpu) = (Instant::now(), process::children_cpu());
             let one = self.folder.join("running.txt");
             let mut command = binary.command(harness)?;
             command.envs(step.env.iter().copied());
-            command.stdout(File::create(&one)?).stderr(File::options().append(true).open(&one)?);
+            // Both append: each would overwrite what the other one wrote.
+            File::create(&one)?;
+            let append = || File::options().append(true).open(&one);
+            command.stdout(append()?).stderr(append()?);
             let ended = process::wait(&mut command, Some(step.limit), &[&one], &mut |text| {
                 let test = text.lines().rev().find_map(|line| line.strip_prefix("test ")).unwrap_or_default();
                 let part = format!("{number} of {}, {}: {test}", binaries.len(), binary.name());
@@ -269,7 +276,8 @@ impl Run<'_> {
             let text = String::from_utf8_lossy(&std::fs::read(&one)?).into_owned();
             std::io::Write::write_all(&mut whole, format!("{}\n{text}", binary.name()).as_bytes())?;
             outcome.counts.add(Counts::of(&text));
-            outcome.parts.push((binary.name(), began.elapsed().as_secs_f64()));
+            let cpu = process::children_cpu().saturating_sub(cpu).as_secs_f64();
+            outcome.parts.push((binary.name(), began.elapsed().as_secs_f64(), cpu));
             if let Some(why) = ended.failure() {
                 outcome.ok = false;
                 outcome.report +=
@@ -314,8 +322,7 @@ impl Run<'_> {
     fn end(self, began: Instant) -> anyhow::Result<()> {
         self.live.line("\nstep                                seconds   of CPU");
         for (name, seconds, cpu) in &self.times {
-            let cpu = if cpu.is_nan() { String::new() } else { format!("{cpu:.0}") };
-            self.live.line(&format!("{name:<34} {seconds:>8.0} {cpu:>8}"));
+            self.live.line(&format!("{name:<34} {seconds:>8.0} {cpu:>8.0}"));
         }
         self.live.line(&format!("{:<34} {:>8.0}", "all", began.elapsed().as_secs_f64()));
         let [passed, failed, ignored] = self.total.0;

@@ -28,9 +28,29 @@ impl Binary {
         if self.is_library { self.package.clone() } else { format!("{} {}", self.package, self.target) }
     }
 
-    /// Whether it runs with `--full` only.
-    pub fn is_long(&self) -> bool {
-        LONG.contains(&(&self.package, &self.target))
+    /// The arguments with which it leaves out the tests of [`LONG`]; `None` if it has no others.
+    pub fn without_long(&self) -> Option<Vec<&'static str>> {
+        let mut args = Vec::new();
+        for test in self.long() {
+            args.extend(["--skip", test?]);
+        }
+        Some(args)
+    }
+
+    /// The arguments with which it runs its tests of [`LONG`] alone; `None` if it has none.
+    pub fn only_long(&self) -> Option<Vec<&'static str>> {
+        let tests: Option<Vec<&str>> = self.long().collect();
+        match tests {
+            None => Some(Vec::new()),
+            Some(tests) if tests.is_empty() => None,
+            Some(tests) => Some(["--exact"].into_iter().chain(tests).collect()),
+        }
+    }
+
+    fn long(&self) -> impl Iterator<Item = Option<&'static str>> {
+        let is_own =
+            |(package, target, _): &&(&str, &str, _)| (*package, *target) == (&*self.package, &*self.target);
+        LONG.iter().filter(is_own).map(|(_, _, test)| *test)
     }
 
     /// Runs it as cargo does: in the package's folder, with the variables that programs of tests read.
@@ -140,6 +160,30 @@ mod tests {
         assert_eq!(command_of_messages(&messages.join("\n")), Some("/t/warmcore".into()));
         assert_eq!(binaries[0].folder, Path::new("/r/cid"));
         assert_eq!(binaries[1].again(&[("A", "b")]), "cd /r/cid && A=\"b\" /t/ids-1");
+    }
+
+    #[test]
+    fn long_tests_are_left_out_or_run_alone() {
+        let binary = |package: &str, target: &str| {
+            let target = target.to_owned();
+            let [program, folder] = [PathBuf::new(), PathBuf::new()];
+            Binary {
+                package: package.into(),
+                target,
+                is_library: false,
+                program,
+                folder,
+                libraries: Vec::new(),
+            }
+        };
+        let short = binary("warmcore-cid", "ids");
+        assert_eq!((short.without_long(), short.only_long()), (Some(vec![]), None));
+        let long = binary("warmcore", "alone");
+        assert_eq!((long.without_long(), long.only_long()), (None, Some(vec![])));
+        let mixed = binary("warmcore-cli", "cli");
+        let test = "a_report_is_a_folder_that_stands_alone";
+        assert_eq!(mixed.without_long(), Some(vec!["--skip", test]));
+        assert_eq!(mixed.only_long(), Some(vec!["--exact", test]));
     }
 
     #[test]

@@ -78,10 +78,15 @@ const fn again(
     Step { work: Work::Again { of, packages, only_long: false }, ..step(name, level, seconds, "") }
 }
 
-/// Programs of tests that run with `--full` only, as the names of the package and of the program. They compile tokio and
-/// more in a folder of their own, which takes a minute and more of CPU each, from a cold start.
-pub const LONG: [(&str, &str); 3] =
-    [("warmcore", "alone"), ("warmcore", "readme_server"), ("warmcore-runtime-derive", "ui")];
+/// Tests that run with `--full` only, as the names of the package and of the program, and the test's name unless it is the
+/// whole program. Each takes a minute and more of CPU from a cold start: the programs compile tokio again in a folder of
+/// their own, the test measures a whole report.
+pub const LONG: [(&str, &str, Option<&str>); 4] = [
+    ("warmcore", "alone", None),
+    ("warmcore", "readme_server", None),
+    ("warmcore-runtime-derive", "ui", None),
+    ("warmcore-cli", "cli", Some("a_report_is_a_folder_that_stands_alone")),
+];
 
 /// The crates whose code differs by the backend.
 const BACKENDS: &[&str] = &["warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
@@ -288,12 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn each_long_program_has_a_file() {
-        let is_there = |(package, program): (&str, &str)| {
+    fn each_long_test_is_there() {
+        for (package, program, test) in LONG {
             let folder = package.strip_prefix("warmcore-").unwrap_or(package);
-            crate::root().join(format!("crates/{folder}/tests/{program}.rs")).is_file()
-        };
-        assert!(LONG.into_iter().all(is_there));
+            let files = ["crates", "tools"].map(|group| format!("{group}/{folder}/tests/{program}.rs"));
+            let texts =
+                files.iter().filter_map(|file| std::fs::read_to_string(crate::root().join(file)).ok());
+            let text = texts.collect::<String>();
+            assert!(
+                text.contains(&test.map_or_else(|| "#[test]".into(), |test| format!("fn {test}()"))),
+                "{program}"
+            );
+        }
     }
 
     #[test]
