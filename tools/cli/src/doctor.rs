@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_machine_is_limited_and_its_reason_is_told() {
+    fn a_flat_machine_is_limited_and_its_reason_is_reported() {
         let mut topology = Topology::from_machine(warmcore_topo::MACHINES, "ryzen7950x").unwrap();
         let known = places(&topology);
         assert_eq!((known.state, known.advice), (State::Ok, None));

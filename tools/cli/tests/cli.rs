@@ -321,7 +321,7 @@ fn an_interrupted_pause_ends_and_keeps_what_was_finished() {
 }
 
 #[test]
-fn a_run_that_is_told_to_end_keeps_what_was_finished() {
+fn an_interrupted_bench_keeps_the_finished_cases() {
     let ended = |left: Left, status: i32| {
         assert_eq!(left.status.code(), Some(status), "{}", left.err);
         assert!(left.out.contains("spawn.task") && left.err.contains("interrupted"), "{}", left.err);
@@ -378,7 +378,7 @@ fn a_part_in_a_process_of_its_own_is_given_up_by_a_signal() {
 }
 
 #[test]
-fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
+fn an_interrupted_long_case_keeps_its_finished_parts() {
     if warmcore_sys::affinity::allowed().unwrap().len() < 2 {
         return;
     }
@@ -393,7 +393,7 @@ fn a_long_case_that_is_told_to_end_keeps_its_whole_parts() {
 }
 
 #[test]
-fn wrong_words_are_told_the_right_ones() {
+fn an_error_about_a_wrong_argument_names_the_right_ones() {
     let error = badly(warmcore(&["bench", "percpu", "--case", "counter.add"]).env("WARMCORE_PERCPU", "fast"));
     assert!(
         error.contains("WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"),

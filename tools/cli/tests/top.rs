@@ -260,7 +260,7 @@ fn the_environment_makes_a_process_observable_and_its_second_runtime_too() {
 }
 
 #[test]
-fn who_can_t_be_watched_is_told_how_to() {
+fn an_error_about_a_process_that_can_t_be_watched_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let watched = Watched::start("unseen", folder.path());
     let text = badly(&folder, &["--once", &watched.pid().to_string()]);

@@ -239,7 +239,7 @@ fn a_list_with_a_user_that_its_user_namespace_lacks_does_not_keep_the_file_from_
     let before = list_of(&path).unwrap();
     let mut writer = unshare();
     writer.arg(std::env::current_exe().unwrap());
-    writer.args(["--exact", "results::tests::process_in_a_user_namespace", "--nocapture"]);
+    writer.args(["--exact", "tests::process_in_a_user_namespace", "--nocapture"]);
     let output = writer.env(WRITES, &path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!((std::fs::read(&path).unwrap(), list_of(&path)), (b"new".to_vec(), Some(before)));
@@ -292,7 +292,7 @@ fn a_link_to_what_a_process_has_open_has_no_path() {
 }
 
 #[test]
-fn a_file_of_another_user_stays_theirs() {
+fn a_file_of_another_user_keeps_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
     std::fs::write(&path, "old").unwrap();

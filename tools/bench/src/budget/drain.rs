@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_over_a_way_whose_time_this_program_chose() {
+    fn no_ratio_is_made_over_a_method_whose_time_this_program_chose() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         let methods = [
             account_method(ours(), How::Taken, leaf),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_and_a_call_are_answered_by_who_was_asked() {
+    fn the_worker_answers_a_message_and_the_helper_a_call() {
         let (state, leaf) = (SharedState::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
         let methods = [account_method(MESSAGE, How::Message, leaf)];
         std::thread::scope(|scope| {

@@ -53,7 +53,7 @@ impl Slice for Stalls {
 }
 
 #[test]
-fn a_slice_in_which_nothing_happened_is_kept_and_told() {
+fn a_slice_in_which_nothing_happened_is_kept_and_reported() {
     let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
     let slice = Stalls(Default::default());
     let race = run("case", &[Contender::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();

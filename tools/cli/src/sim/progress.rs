@@ -102,7 +102,7 @@ mod tests {
     use warmcore_papers::Options;
 
     #[test]
-    fn a_simulation_that_panics_is_told_with_the_command_that_replays_it() {
+    fn a_simulation_that_panics_is_reported_with_the_command_that_replays_it() {
         let progress = ProgressReporter::new(&ProgressBar::hidden(), "drain");
         let options = Options { seeds: 0..9, progress: Some(progress.clone()), ..Options::default() };
         let simulate = || options.per_seed(|seed| assert!(seed != 5, "the broken one"));

@@ -99,7 +99,7 @@ fn eighty_columns_show_every_distance_and_what_each_tenant_uses() {
 }
 
 #[test]
-fn forty_columns_show_who_is_busy_and_what_leaves_home() {
+fn forty_columns_show_busy_workers_and_wakes_that_leave_their_worker() {
     compare("40.txt", &screen(&interval(), &live(), 40, 19));
 }
 
@@ -187,7 +187,7 @@ fn busy_is_what_the_thread_used_and_foreign_what_its_driver_did_for_foreign_task
 }
 
 #[test]
-fn foreign_tasks_are_marked_and_coloured_where_they_dominate_and_told_where_others_idle() {
+fn foreign_tasks_that_dominate_a_worker_are_marked_and_reported_where_others_idle() {
     let mut interval = interval();
     let cells = |interval: &Interval| {
         let area = Rect::new(0, 0, 80, 19);

@@ -94,7 +94,7 @@ fn the_json_is_what_the_docs_say() {
     let mut topology = Topology::from_machine(MACHINES, "epyc7601_2p").unwrap();
     topology.quota = Some(Quota { cpus: 1.5, file: "/sys/fs/cgroup/cpu.max".into() });
     let probe = Probe {
-        working_sets: Vec::new(),
+        working_sets: vec![warmcore_report::WorkingSet { from: 0, to: 1, kib: 256, ns: 1.0 }],
         cpus: vec![0, 1],
         hand_over_ns: vec![vec![None, Some(23.0)], vec![Some(23.0), None]],
         spread_ns: vec![vec![None, Some((22.0, 25.0))], vec![Some((22.0, 25.0)), None]],

@@ -98,7 +98,7 @@ fn caches_that_are_alike_are_drawn_once_when_there_are_very_many() {
 }
 
 #[test]
-fn marks_limits_and_notes_are_told() {
+fn marks_limits_and_notes_are_drawn() {
     let t = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
     let set = |list| CpuSet::parse_list(list).unwrap();
     let quota = warmcore_topo::Quota { cpus: 1.5, file: "/sys/fs/cgroup/cpu.max".into() };
