@@ -646,10 +646,10 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
     let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
     let path = folder.path().join("cut.json");
     // A longer wait each time, until a seed is finished before the signal.
-    for patience in [1, 2, 4, 8, 16, 32] {
+    for timeout in [1, 2, 4, 8, 16, 32] {
         let args = ["sim", "wake-queue", "--quick", "--seeds", "1000000", "--machine", &drawn, "--json"];
         let child = warmcore(&args).arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_secs(patience));
+        std::thread::sleep(Duration::from_secs(timeout));
         // SAFETY: a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
         let output = child.wait_with_output().unwrap();

@@ -799,7 +799,7 @@ proptest! {
                 prop_assert!(kernel.newidle != Newidle::Off || !sim.newly);
             }
             StealDecision::Nothing => {}
-            StealDecision::Until(_) => prop_assert!(false, "it has no patience"),
+            StealDecision::Until(_) => prop_assert!(false, "it never waits"),
         }
         let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenOnPrevCpu);
         let asks = kernel.queue_rule != QueueRule::V3Checked;

@@ -115,8 +115,8 @@ impl Policy for Home {
         now: Nanos,
     ) -> Option<CpuId> {
         let (waiting, migration_cost) = (view.backlog(at), view.migration_cost_at(at));
-        let patience = later(migration_cost, migration_cost).max(MIN_STEAL_DELAY);
-        let is_old = waiting > 0 && later(view.backlog_since(at), patience) <= now;
+        let min_delay = later(migration_cost, migration_cost).max(MIN_STEAL_DELAY);
+        let is_old = waiting > 0 && later(view.backlog_since(at), min_delay) <= now;
         if !is_old && !is_overloaded(waiting, migration_cost) && !view.is_stuck(at) {
             return None;
         }
@@ -186,8 +186,8 @@ impl<V: View> Search<'_, V> {
             let at_once =
                 migration_cost < WAKEUP_COST && is_overloaded(waiting, migration_cost) && !view.is_idle(cpu);
             // And one migration cost for who has just moved there.
-            let patience = later(migration_cost, migration_cost_at).max(MIN_STEAL_DELAY);
-            let wait = if at_once { Nanos(0) } else { patience };
+            let min_delay = later(migration_cost, migration_cost_at).max(MIN_STEAL_DELAY);
+            let wait = if at_once { Nanos(0) } else { min_delay };
             let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
             if at <= now {
                 let is_light = migration_cost < WAKEUP_COST || is_helpless;
@@ -204,7 +204,7 @@ impl<V: View> Search<'_, V> {
 }
 
 /// So many wait, each of whom costs `migration_cost` to move, that the last one waits longer than [`MIN_STEAL_DELAY`] and a move.
-/// Of those that never ran nobody knows; they carry nothing, and two are a crowd.
+/// Of those that never ran nobody knows; they carry nothing, and two count as overload.
 fn is_overloaded(waiting: u32, migration_cost: Nanos) -> bool {
     if migration_cost.0 == 0 {
         return waiting > 1;

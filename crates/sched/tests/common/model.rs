@@ -381,7 +381,7 @@ impl<P: Policy> Model<P> {
     }
 
     /// Who looked has found something, wherever: if more wait, wherever, another is to look.
-    fn hand_on(&mut self, at: CpuId) {
+    fn hand_off(&mut self, at: CpuId) {
         if self.shards.iter().chain(self.cpus.iter().map(|cpu| &cpu.queue)).any(|queue| !queue.is_empty()) {
             self.help(at);
         }
@@ -426,7 +426,7 @@ impl<P: Policy> Model<P> {
         if let Some(task) = task {
             self.begin(cpu, task, idle_since);
             if idle_since < now {
-                self.hand_on(cpu);
+                self.hand_off(cpu);
             }
             return true;
         }
@@ -437,7 +437,7 @@ impl<P: Policy> Model<P> {
             StealDecision::Shard(shard) => {
                 let task = self.shards[shard].pop_front().expect("somebody waits");
                 self.begin(cpu, task, idle_since);
-                self.hand_on(cpu);
+                self.hand_off(cpu);
                 return true;
             }
             StealDecision::From { cpu: from, at_most } => {
@@ -459,7 +459,7 @@ impl<P: Policy> Model<P> {
                     self.tasks[*task].queued_at = queued_at;
                 });
                 self.begin(cpu, taken[0], idle_since);
-                self.hand_on(from);
+                self.hand_off(from);
                 return true;
             }
             StealDecision::Until(at) => look = Some(at.0),

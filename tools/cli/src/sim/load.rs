@@ -35,7 +35,7 @@ const LASTS: Nanos = Nanos(1_000_000_000);
 #[derive(Debug, Clone, Copy)]
 enum LoadPolicy {
     Linux(Kernel),
-    Kind(SimPolicyKind),
+    Ours(SimPolicyKind),
 }
 
 fn all() -> Vec<(&'static str, LoadPolicy)> {
@@ -46,7 +46,7 @@ fn all() -> Vec<(&'static str, LoadPolicy)> {
         ("kernel-wake-queue", Kernel { wake_queue: true, ..kernel }),
         ("kernel-sis-node", Kernel { sis_node: true, ..kernel }),
     ];
-    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Kind(kind)));
+    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Ours(kind)));
     linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Linux(kernel))).chain(kinds).collect()
 }
 
@@ -174,7 +174,7 @@ impl Scenario<'_> {
     fn run<O: Observer>(&self, who: LoadPolicy, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
         match who {
             LoadPolicy::Linux(kernel) => self.under(kernel, Settings::kernel(), seed, observer),
-            LoadPolicy::Kind(kind) => self.under(kind, Settings::default(), seed, observer),
+            LoadPolicy::Ours(kind) => self.under(kind, Settings::default(), seed, observer),
         }
     }
 
