@@ -27,6 +27,8 @@ enum Command {
     Bench(bench::Args),
     /// Simulates a machine that isn't here, and compares with what others measured on it
     Sim(sim::Args),
+    /// Finds the field of a struct that makes reads of another field miss, and the cheapest layout without it
+    Layout(sim::LayoutArgs),
     /// Measures everything and writes one page with pictures
     Report(survey::Args),
     /// Shows what a running process does: its workers, by last-level cache
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
+        Command::Layout(args) => sim::layout_command(args),
         Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
         Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),
         Command::Report(args) => with_mode().and_then(|()| survey::command(args)),

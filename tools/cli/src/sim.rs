@@ -13,7 +13,7 @@ pub mod load;
 mod parquet;
 mod progress;
 
-pub use args::Args;
+pub use args::{Args, LayoutArgs};
 
 use crate::topo;
 use anyhow::Context;
@@ -107,6 +107,13 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         What::FalseSharing(of) if of.layout.is_some() => find(of),
         _ => tables(args),
     }
+}
+
+/// `warmcore layout`.
+pub fn layout_command(args: &LayoutArgs) -> anyhow::Result<()> {
+    let of = args.false_sharing();
+    of.check()?;
+    find(&of)
 }
 
 fn tables(args: &Args) -> anyhow::Result<()> {

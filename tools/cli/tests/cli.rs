@@ -482,7 +482,9 @@ fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
 fn the_culprit_is_named_though_it_stands_before_its_victim() {
     let fixture = |name: &str| format!("{}/../../fixtures/sim/{name}", env!("CARGO_MANIFEST_DIR"));
     let (layout, profile) = (fixture("mm_struct.toml"), fixture("hackbench.toml"));
-    let text = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
+    let text = well(&mut warmcore(&["layout", &layout, "--profile", &profile]));
+    let old = well(&mut warmcore(&["sim", "false-sharing", "--layout", &layout, "--profile", &profile]));
+    assert_eq!(text, old, "its name in version 0.1");
     assert!(text.contains("pcpu_cid") && text.contains("mm_count"), "{text}");
     assert!(text.contains("on spr_224cpu_2p"), "the profile names it: {text}");
     let error = badly(&mut warmcore(&["sim", "cid", "--layout", &layout, "--profile", &profile]));
@@ -511,7 +513,7 @@ fn a_layout_of_the_users_is_judged_here_with_what_a_line_takes_here() {
         "struct = \"s\"\nrates = \"total\"\naccess = [{ field = \"a\", writes_per_s = 9 }]",
     );
     let of = |profile: &str, more: &[&str]| {
-        let base = ["sim", "false-sharing", "--layout", &layout, "--profile", profile];
+        let base = ["layout", &layout, "--profile", profile];
         warmcore(&[&base[..], more].concat())
     };
     let text = well(&mut of(&profile, &[]));

@@ -25,7 +25,7 @@ pub(super) enum What {
     #[command(after_help = table("warmcore sim cid --seeds 5"))]
     Cid(Run),
     /// Which field makes a reader's line miss, and the cheapest layout without that
-    #[command(after_help = below(&format!("{CULPRIT}\n\n{MARKS}")))]
+    #[command(after_help = table("warmcore sim false-sharing --quick"))]
     FalseSharing(FalseSharing),
     /// CPUs kept for tasks that sleep shortly: clients and servers that answer each other
     #[command(after_help = table("warmcore sim hot-windows --quick --machine this"))]
@@ -87,24 +87,63 @@ pub(super) struct Run {
     pub quick: bool,
 }
 
-/// The arguments of the subcommand that also takes a layout.
+/// The arguments of `warmcore sim false-sharing`. With a layout it is `warmcore layout`, under its name in version 0.1.
 #[derive(Debug, clap::Args)]
 pub(super) struct FalseSharing {
     #[command(flatten)]
     pub run: Run,
-    /// Where the fields are: an ELF file with debug information, BTF, TOML or JSON
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    /// See `warmcore layout`
+    #[arg(long, value_name = "FILE", requires = "profile", hide = true)]
     pub layout: Option<PathBuf>,
-    /// The struct's name in an ELF file or BTF
-    #[arg(long = "struct", value_name = "NAME", requires = "layout")]
+    /// See `warmcore layout`
+    #[arg(long = "struct", value_name = "NAME", requires = "layout", hide = true)]
     pub of: Option<String>,
+    /// See `warmcore layout`
+    #[arg(long, value_name = "FILE", requires = "layout", hide = true)]
+    pub profile: Option<PathBuf>,
+    /// See `warmcore layout`
+    #[arg(long, value_name = "WHERE", requires = "profile", hide = true)]
+    pub at: Option<String>,
+}
+
+/// The arguments of `warmcore layout`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = below(CULPRIT))]
+pub struct LayoutArgs {
+    /// Where the fields are: an ELF file with debug information, BTF, TOML or JSON
+    #[arg(value_name = "FILE")]
+    layout: PathBuf,
     /// How often which thread reads and writes which field: TOML, JSON, or the output of `perf c2c report --stdio` or
     /// `perf mem report --stdio`
-    #[arg(long, value_name = "FILE", requires = "layout")]
-    pub profile: Option<PathBuf>,
-    /// Where the struct stood while perf took samples: 0xADDRESS, or a static's SYMBOL
-    #[arg(long, value_name = "WHERE", requires = "profile")]
-    pub at: Option<String>,
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// The struct's name in an ELF file or BTF
+    #[arg(long = "struct", value_name = "NAME")]
+    of: Option<String>,
+    /// Where the struct was while perf took samples: 0xADDRESS, or a static's SYMBOL
+    #[arg(long, value_name = "WHERE")]
+    at: Option<String>,
+    /// The machine: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml of yours
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
+    /// Also write the result there, as JSON (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl LayoutArgs {
+    /// The same as arguments of `warmcore sim false-sharing`, which nothing is simulated for.
+    pub(super) fn false_sharing(&self) -> FalseSharing {
+        let (machine, json) = (self.machine.clone(), self.json.clone());
+        let common = Common { machine, seeds: 1, seed: 0, json, parquet: None };
+        FalseSharing {
+            run: Run { common, quick: false },
+            layout: Some(self.layout.clone()),
+            of: self.of.clone(),
+            profile: Some(self.profile.clone()),
+            at: self.at.clone(),
+        }
+    }
 }
 
 /// More seeds than this are taken for a typing error.
@@ -122,11 +161,11 @@ whether a null model, in which the proposal has no effect, is. On a machine for 
 same is simulated, nothing is claimed, and the costs that are estimates are listed.";
 
 const CULPRIT: &str = "\
-Example, the culprit in a layout of yours:
-  warmcore sim false-sharing --layout target/debug/server --struct server::Shared --profile profile.toml
-  perf c2c report --stdio --node-info > c2c.txt; warmcore sim false-sharing ... --profile c2c.txt --at 0x55d0c8a4e0c0
-It is judged on the machine that --machine or the profile names, else on this one.
-Without a layout: the published case. fixtures/sim/ has mm_struct.toml and hackbench.toml to begin with.";
+Examples:
+  warmcore layout target/debug/server --struct server::Shared --profile profile.toml
+  perf c2c report --stdio --node-info > c2c.txt; warmcore layout ... --profile c2c.txt --at 0x55d0c8a4e0c0
+The costs are those of the machine that --machine or the profile names, else of this one.
+fixtures/sim/ has mm_struct.toml and hackbench.toml to begin with.";
 
 const AFTER: &str = "\
 Examples:
@@ -318,14 +357,7 @@ impl Args {
 
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match &self.what {
-            What::FalseSharing(of) => {
-                let common = &of.run.common;
-                ensure!(
-                    of.layout.is_none() || common.parquet.is_none(),
-                    "--parquet is for tables, and a culprit is none; take --json"
-                );
-                common.check(&[&of.layout, &of.profile], &[])
-            }
+            What::FalseSharing(of) => of.check(),
             What::Load(load) => load.common.check(&[&Some(load.tasks.clone())], &[&load.trace]),
             _ => self.common().check(&[], &[]),
         }
@@ -353,16 +385,25 @@ impl Args {
 }
 
 impl FalseSharing {
+    pub fn check(&self) -> anyhow::Result<()> {
+        let common = &self.run.common;
+        ensure!(
+            self.layout.is_none() || common.parquet.is_none(),
+            "--parquet is for tables, and a culprit is none; take --json"
+        );
+        common.check(&[&self.layout, &self.profile], &[])
+    }
+
     /// The command that finds the same culprit again.
     pub fn said(&self) -> String {
-        let mut words = vec!["warmcore sim false-sharing".to_owned()];
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let mut words = vec!["warmcore layout".to_owned()];
+        words.extend(path(&self.layout).map(|layout| quoted(&layout)));
         for (option, value) in [
-            ("--machine", self.run.common.machine.clone()),
-            ("--layout", path(&self.layout)),
             ("--struct", self.of.clone()),
             ("--profile", path(&self.profile)),
             ("--at", self.at.clone()),
+            ("--machine", self.run.common.machine.clone()),
         ] {
             words.extend(value.into_iter().flat_map(|value| [option.to_owned(), quoted(&value)]));
         }
