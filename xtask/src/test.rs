@@ -186,7 +186,7 @@ impl Run<'_> {
 
     fn work(&mut self, step: &Step) -> anyhow::Result<Outcome> {
         match step.work {
-            Work::Cargo => self.cargo(step, &words(step.args)),
+            Work::Cargo => self.cargo(step, &words(step.args), ""),
             Work::Tests { also_documentation, leaves_out_long } => {
                 let (args, harness) = split(step.args);
                 let Some(binaries) = self.build(step, &args)? else { return self.build_error(step) };
@@ -198,7 +198,7 @@ impl Run<'_> {
                 let mut outcome = self.run_all(step, &chosen.collect::<Vec<_>>())?;
                 if also_documentation {
                     let args: Vec<&str> = args.iter().copied().chain(["--doc"]).collect();
-                    let documentation = self.cargo(step, &args)?;
+                    let documentation = self.cargo(step, &args, "-examples")?;
                     outcome.ok &= documentation.ok;
                     outcome.counts.add(documentation.counts);
                     outcome.report += &documentation.report;
@@ -288,9 +288,9 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Runs cargo.
-    fn cargo(&mut self, step: &Step, args: &[&str]) -> anyhow::Result<Outcome> {
-        let (out, err) = (self.output(step, ""), self.output(step, "-cargo"));
+    /// Runs cargo. What it prints is kept in files of the step's name and `end`.
+    fn cargo(&mut self, step: &Step, args: &[&str], end: &str) -> anyhow::Result<Outcome> {
+        let (out, err) = (self.output(step, end), self.output(step, &format!("{end}-cargo")));
         let mut cargo = process::cargo(self.root, args);
         cargo.envs(step.env.iter().copied()).stdout(File::create(&out)?).stderr(File::create(&err)?);
         let ended = process::wait(&mut cargo, Some(step.limit), &[&err, &out], &mut |text| {

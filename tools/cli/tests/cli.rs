@@ -72,7 +72,7 @@ fn a_run_writes_what_it_prints() {
     let path = folder.path().join("out.json");
     let out = well(warmcore(&["bench", "percpu", "--quick", "--case", "counter.add", "--json"]).arg(&path));
     let results = read(&path);
-    assert_eq!((results.schema, results.what.as_str()), (2, "percpu"));
+    assert_eq!((results.schema, results.what.as_str()), (3, "percpu"));
     assert!(
         results
             .rows

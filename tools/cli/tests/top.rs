@@ -216,7 +216,7 @@ fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
     let (before, after) = (said(&well(&folder, &["--json", &pid])), said(&well(&folder, &["--json", &pid])));
     assert_eq!(
         (&before["schema"], &before["what"], &before["name"]),
-        (&2.into(), &"top".into(), &"orders".into())
+        (&3.into(), &"top".into(), &"orders".into())
     );
     assert_eq!(before["workers"].as_array().unwrap().len(), 2);
     let polls = |said: &serde_json::Value| {
