@@ -176,7 +176,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Op
 /// All metrics of all servers, the promises, then Warmcore's ratios over the others.
 fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
     let samples = |of: Contender, metric: &str| -> Vec<f64> {
-        let of = who.iter().position(|who| *who == of).expect("everybody ran");
+        let of = who.iter().position(|who| *who == of).expect("every contender ran");
         let value = METRICS.iter().find(|(name, ..)| *name == metric).expect("it is in the table").2;
         slices[of].iter().map(value).collect()
     };

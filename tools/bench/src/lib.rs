@@ -72,9 +72,11 @@ impl What {
     pub fn about(self) -> &'static str {
         match self {
             Self::Percpu => "Counter, free list, sum and drain, beside what one would use without Warmcore",
-            Self::FalseSharing => "What a reader pays when somebody writes beside its field",
+            Self::FalseSharing => "What a reader pays when another CPU writes beside its field",
             Self::Cid => "Whether a CPU gets the id back that it used last, and what ids cost",
-            Self::Budget => "What a limit costs, and what taking back unused units costs who holds them",
+            Self::Budget => {
+                "What a limit costs, and what taking back unused units costs the CPU that holds them"
+            }
             Self::Wake => {
                 "What our runtime makes of tasks that wake each other, beside tokio, smol, rayon and Go"
             }

@@ -59,7 +59,7 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     }
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let read = said.context("it has a stdout").and_then(|mut said| Ok(said.read_to_end(&mut stdout)?));
-    let mut child = under_way().take().context("who asks for a part waits for it")?;
+    let mut child = under_way().take().context("only the thread that started a part takes its child")?;
     if read.is_err() {
         // The answer can't be read any more.
         let _ = child.kill();

@@ -272,8 +272,8 @@ fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     }
     #[inline(never)]
     fn stack_called(stack: &Mutex<Vec<NonZeroU64>>) {
-        let item = black_box(stack.lock().expect("nobody panics with it").pop());
-        stack.lock().expect("nobody panics with it").push(item.expect("32 were pushed"));
+        let item = black_box(stack.lock().expect("no thread panics while it holds the lock").pop());
+        stack.lock().expect("no thread panics while it holds the lock").push(item.expect("32 were pushed"));
     }
     let lists: [FreeList<NonZeroU64>; LISTS] = std::array::from_fn(|_| FreeList::new());
     let queues: [ArrayQueue<NonZeroU64>; LISTS] = std::array::from_fn(|_| ArrayQueue::new(64));
@@ -283,7 +283,7 @@ fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         for n in 0..32 {
             list.push(item(n));
             queue.push(item(n)).expect("64 fit");
-            stack.lock().expect("nobody panics with it").push(item(n));
+            stack.lock().expect("no thread panics while it holds the lock").push(item(n));
         }
     }
     let variants = vec![
@@ -302,7 +302,7 @@ fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     for n in 0..32 {
         list.push(item(n));
         queue.push(item(n)).expect("64 fit");
-        stack.lock().expect("nobody panics with it").push(item(n));
+        stack.lock().expect("no thread panics while it holds the lock").push(item(n));
     }
     let variants = vec![
         Variant::new(&ours(), |n| {
@@ -334,8 +334,11 @@ fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         }),
         Variant::new("std Mutex<Vec>", |n| {
             for _ in 0..n {
-                let item = black_box(stack.lock().expect("nobody panics with it").pop());
-                stack.lock().expect("nobody panics with it").push(item.expect("32 were pushed"));
+                let item = black_box(stack.lock().expect("no thread panics while it holds the lock").pop());
+                stack
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .push(item.expect("32 were pushed"));
             }
         }),
     ];
@@ -356,7 +359,7 @@ fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     for n in 0..BATCH as u64 {
         list.push(item(n));
         queue.push(item(n)).expect("64 fit");
-        stack.lock().expect("nobody panics with it").push(item(n));
+        stack.lock().expect("no thread panics while it holds the lock").push(item(n));
     }
     let batches = |n: u64| 0..n.div_ceil(BATCH as u64);
     let (mut held, mut blocks) = (Vec::with_capacity(64), Vec::with_capacity(64));
@@ -385,8 +388,9 @@ fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         }),
         Variant::new("std Mutex<Vec>, a lock a batch", |n| {
             for _ in batches(n) {
-                black_box(&mut from_stack).append(&mut stack.lock().expect("nobody panics with it"));
-                stack.lock().expect("nobody panics with it").append(&mut from_stack);
+                black_box(&mut from_stack)
+                    .append(&mut stack.lock().expect("no thread panics while it holds the lock"));
+                stack.lock().expect("no thread panics while it holds the lock").append(&mut from_stack);
             }
         }),
     ];
@@ -461,8 +465,11 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     };
     let use_stack = |times: u64| {
         for _ in 0..times {
-            let popped = stack.lock().expect("nobody panics with it").pop();
-            stack.lock().expect("nobody panics with it").push(popped.unwrap_or_else(|| item(0)));
+            let popped = stack.lock().expect("no thread panics while it holds the lock").pop();
+            stack
+                .lock()
+                .expect("no thread panics while it holds the lock")
+                .push(popped.unwrap_or_else(|| item(0)));
         }
         times
     };
@@ -476,7 +483,7 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let stack_drain = |n| {
         for _ in 0..n {
             use_stack(BETWEEN);
-            black_box(std::mem::take(&mut *stack.lock().expect("nobody panics with it")));
+            black_box(std::mem::take(&mut *stack.lock().expect("no thread panics while it holds the lock")));
         }
     };
     let no_drain = |n| (0..n).for_each(|_| _ = use_list(BETWEEN));

@@ -19,6 +19,7 @@ mod plot;
 mod simulated;
 mod standing;
 mod summary;
+mod timeline;
 mod words;
 
 pub use imagined::{Imagined, Simulated};

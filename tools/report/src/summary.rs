@@ -3,6 +3,7 @@
 use super::answers::{self, Answer, Standing};
 use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
 use super::markup::{amount, digits};
+use super::timeline;
 use super::words::{self, bound, compared, interval};
 use super::{SIM_COMMAND, cases, imagined, machine_picture, tally};
 use warmcore_results::{Bound, Results, Row};
@@ -73,7 +74,7 @@ pub fn run_table(run: &Results) -> String {
     );
     let disturbed = words::disturbed(std::slice::from_ref(run));
     let disturbed = disturbed.map(|told| told + "\n").unwrap_or_default();
-    printable(&format!("{}\n{}{load}\n{disturbed}", run.command, columns(&lines)))
+    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timeline::text(run)))
 }
 
 /// A name that came from outside must not steer the terminal.

@@ -6,7 +6,7 @@ use super::*;
 /// Runs one short slice of every contender: it ends, and has a number for each metric.
 fn runs_on(who: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
-    let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("nobody interrupts a test");
+    let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("no signal interrupts a test");
     let rows = race.rows(&[], vec![]);
     for metric in slice.metrics() {
         let measured = rows.iter().filter(|row| row.metric == metric.name && row.median.is_finite()).count();

@@ -86,7 +86,7 @@ fn workers(facts: &Facts) -> Finding {
     }
     if n == 1 {
         advice.push(
-            "with one worker nothing can be placed or pulled, and nobody sees a long poll: wrap what is long in \
+            "with one worker nothing can be placed or pulled, and no other worker detects a long poll: wrap what is long in \
              block_in_place",
         );
         match quota {
@@ -118,13 +118,14 @@ fn siblings(facts: &Facts) -> Option<Finding> {
              slow each other down: {}",
             match workers > cores {
                 true => format!("`smt(Smt::OnePerCore)` makes {cores} workers where that counts for more"),
-                false => "with fewer workers than CPUs, the system chooses who shares".to_owned(),
+                false =>
+                    "with fewer workers than CPUs, the kernel chooses which workers share a core".to_owned(),
             }
         );
         return Some(finding("siblings", State::Ok, fact, Some(advice)));
     }
     (shared_cores > 0).then(|| {
-        let advice = "who runs there takes units and cache of the core, and a worker looks slow without being stopped; \
+        let advice = "other processes there take units and cache of the core, and a worker looks slow without being stopped; \
                       allow whole cores";
         finding("siblings", State::Limited, shared(), Some(advice.into()))
     })

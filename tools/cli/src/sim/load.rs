@@ -60,7 +60,7 @@ Example:
   warmcore sim load --tasks web.json --machine epyc9654_2p --seeds 5
   warmcore sim load --tasks web.json --policy home --trace home.trace
 The file is rt-app's: { \"tasks\": { \"web\": { \"instance\": 8, \"run\": 100, \"sleep\": 900 } } }, in µs; fixtures/sim/web.json
-has more. A deadlock is told with who waits for whom, and with the command that replays it.";
+has more. A deadlock is reported with the tasks that wait for each other, and the command that replays it.";
 
 /// Arguments of `warmcore sim load`.
 #[derive(Debug, clap::Args)]

@@ -38,10 +38,16 @@ fn why_there_are_so_many_workers_is_said() {
 fn one_cpu_by_affinity_is_a_limit_that_can_be_lifted_and_by_nature_one_that_cannot() {
     let (state, fact, advice) = told(workers(&facts(&drawn(8, 1), "5", 1)));
     assert!(state == State::Limited && fact.ends_with("one CPU is allowed, of 8 that are online"), "{fact}");
-    assert!(advice.contains("nobody sees a long poll") && advice.contains("a second one"), "{advice}");
+    assert!(
+        advice.contains("no other worker detects a long poll") && advice.contains("a second one"),
+        "{advice}"
+    );
     let (state, fact, advice) = told(workers(&facts(&drawn(1, 1), "0", 1)));
     assert!(state == State::Limited && fact.ends_with("one CPU is allowed"), "{fact}");
-    assert!(advice.contains("nobody sees a long poll") && !advice.contains("a second one"), "{advice}");
+    assert!(
+        advice.contains("no other worker detects a long poll") && !advice.contains("a second one"),
+        "{advice}"
+    );
 }
 
 #[test]
